@@ -1,0 +1,3 @@
+"""Quantum locations, samplers and an example workflow for StreamFlow."""
+
+__version__ = "0.1.0"

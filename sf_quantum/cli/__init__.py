@@ -1,0 +1,75 @@
+"""The command ``sfq``: each subcommand is one module with ``configure`` and ``run``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from sf_quantum import __version__
+from sf_quantum.errors import QuantumError
+
+# Name, module and one line of help; the module is imported only when its command is
+# called, so that ``sfq --help`` and every step of a workflow start fast.
+COMMANDS = {
+    "cluster": "cluster points with one method",
+    "qubo": "build the QUBO whose optimum is the consensus of several clusterings",
+    "solve": "sample low-energy states of a problem on a QPU or a classical sampler",
+    "score": "score every consensus found, and say whether to go on",
+    "plot": "draw the clusters, their inputs and the score by iteration",
+    "serve": "run the QPU service",
+    "check": "look a StreamFlow file over before it runs",
+    "report": "show a run's journal as a table, JSON or a timeline",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``sfq``.
+
+    :param argv: the arguments, ``sys.argv[1:]`` by default
+    :returns: 0; 2 for bad input; 75 for QPU trouble worth retrying; else 1
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = _parser(arguments)
+    args = parser.parse_args(arguments)
+    try:
+        return int(args.run(args))
+    except QuantumError as error:
+        code, text = error.exit_code, str(error)
+        if args.debug:
+            raise
+    except BrokenPipeError:
+        # the reader (head, less) has seen enough; keep the interpreter from
+        # complaining when it flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except Exception as error:  # noqa: BLE001 - the last resort: one line, no traceback
+        code, text = 1, f"unexpected {type(error).__name__}: {error} (--debug shows where)"
+        if args.debug:
+            raise
+    print(f"sfq {args.command}: {' '.join(text.split())}", file=sys.stderr)
+    return code
+
+
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sfq", description="Hybrid quantum and HPC workflows, step by step."
+    )
+    parser.add_argument("--version", action="version", version=f"sfq {__version__}")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    called = next((word for word in arguments if not word.startswith("-")), None)
+    for name, help_ in COMMANDS.items():
+        sub = subparsers.add_parser(name, help=help_, description=f"{help_.capitalize()}.")
+        if name == called:
+            module = importlib.import_module(f"sf_quantum.cli.{name}")
+            module.configure(sub)
+            sub.add_argument(
+                "--debug", action="store_true", help="show a traceback on errors"
+            )
+            sub.set_defaults(run=module.run)
+    return parser

@@ -1,0 +1,1 @@
+"""Clustering aggregation: the science of the example workflow."""

@@ -1,0 +1,1 @@
+int sfq_version(void) { return 1; }

@@ -1,0 +1,1 @@
+"""Where a step runs: one StreamFlow connector a file, its schema beside it."""

@@ -1,0 +1,97 @@
+"""Files in, files out: read with one-line errors, written beside and then renamed."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TypeAlias
+
+from sf_quantum.errors import InputError
+
+JSON: TypeAlias = (
+    "dict[str, JSON] | list[JSON] | str | int | float | bool | None"  # noqa: UP040
+)
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[IO[bytes]]:
+    """Open a file that takes the name ``path`` only once it is complete.
+
+    :param path: where the file is to appear; nothing is there before the block ends,
+        or what was there before stays if the block fails
+    :raises InputError: if the folder is missing or not writable, or the disk is full
+    """
+    path = Path(path)
+    try:
+        descriptor, temporary = tempfile.mkstemp(
+            dir=path.parent, prefix=f".{path.name}."
+        )
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def write_json(path: str | Path, content: JSON) -> None:
+    """Write JSON, whole or not at all.
+
+    :raises InputError: see :func:`replacing`
+    """
+    with replacing(path) as file:
+        file.write(json.dumps(content, allow_nan=False).encode())
+        file.write(b"\n")
+
+
+def read_json(path: str | Path, kind: str) -> dict[str, JSON]:
+    """Read a JSON object.
+
+    :param kind: what the file should be ("problem", "samples"), for the error
+    :raises InputError: if the file is missing, empty or not a JSON object
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise cannot_read(path, kind, error) from error
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{path}, line {error.lineno}: not JSON ({error.msg}); expected a {kind} file"
+        ) from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected a {kind} file, a JSON object")
+    return content
+
+
+def cannot_read(path: str | Path, kind: str, error: Exception) -> InputError:
+    """One line for a file that cannot be read.
+
+    :returns: the error to raise, ``from`` its cause
+    """
+    why = error.strerror if isinstance(error, OSError) else "it is not text"
+    return InputError(f"{path}: cannot be read as {kind}: {why}")
+
+
+def _cannot_write(path: Path, error: OSError) -> InputError:
+    return InputError(
+        f"{path}: cannot be written: {error.strerror}; "
+        "name an existing folder with room that you may write to"
+    )
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

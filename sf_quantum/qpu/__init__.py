@@ -1,0 +1,1 @@
+"""How a QPU is reached: one kind or vendor a file, found by entry point."""

@@ -1,0 +1,1 @@
+"""How a QUBO is solved: one `dimod.Sampler` a file, found by entry point."""

@@ -1,0 +1,1 @@
+"""The QPU service: one durable queue in front of one device, spoken to over HTTP."""
