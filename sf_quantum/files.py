@@ -12,9 +12,7 @@ from typing import IO, TypeAlias
 
 from sf_quantum.errors import InputError
 
-JSON: TypeAlias = (
-    "dict[str, JSON] | list[JSON] | str | int | float | bool | None"  # noqa: UP040
-)
+JSON: TypeAlias = "dict[str, JSON] | list[JSON] | str | int | float | bool | None"
 
 
 @contextmanager

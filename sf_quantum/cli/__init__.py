@@ -49,7 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except Exception as error:  # noqa: BLE001 - the last resort: one line, no traceback
-        code, text = 1, f"unexpected {type(error).__name__}: {error} (--debug shows where)"
+        code, text = (
+            1,
+            f"unexpected {type(error).__name__}: {error} (--debug shows where)",
+        )
         if args.debug:
             raise
     print(f"sfq {args.command}: {' '.join(text.split())}", file=sys.stderr)
@@ -64,7 +67,9 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     called = next((word for word in arguments if not word.startswith("-")), None)
     for name, help_ in COMMANDS.items():
-        sub = subparsers.add_parser(name, help=help_, description=f"{help_.capitalize()}.")
+        sub = subparsers.add_parser(
+            name, help=help_, description=f"{help_.capitalize()}."
+        )
         if name == called:
             module = importlib.import_module(f"sf_quantum.cli.{name}")
             module.configure(sub)

@@ -1,0 +1,90 @@
+"""Types and options that several subcommands share."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+from sf_quantum.clustering.silhouette import EXACT_UP_TO
+
+
+def whole(text: str, least: int = 0) -> int:
+    """:raises argparse.ArgumentTypeError: if ``text`` is no integer from ``least`` up"""
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: a whole number of at least {least} expected"
+        )
+    return number
+
+
+def positive(text: str) -> int:
+    """:raises argparse.ArgumentTypeError: if ``text`` is no integer from 1 up"""
+    return whole(text, 1)
+
+
+def number(text: str) -> float:
+    """:raises argparse.ArgumentTypeError: if ``text`` is no number (infinity is one)"""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if math.isnan(value):
+        raise argparse.ArgumentTypeError(f"{text!r}: a number expected")
+    return value
+
+
+def not_negative(text: str) -> float:
+    """:raises argparse.ArgumentTypeError: if ``text`` is no number from 0 up"""
+    value = number(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: a number of at least 0 expected")
+    return value
+
+
+def whole_range(text: str) -> tuple[int, int]:
+    """``4:10``: :raises argparse.ArgumentTypeError: if it is no range from 1 up"""
+    low, _, high = text.partition(":")
+    try:
+        bounds = positive(low), positive(high or low)
+    except argparse.ArgumentTypeError:
+        bounds = 1, 0
+    if bounds[0] > bounds[1]:
+        raise argparse.ArgumentTypeError(f"{text!r}: a range such as 4:10 expected")
+    return bounds
+
+
+def number_range(text: str) -> tuple[float, float]:
+    """``1.2:4.5``: :raises argparse.ArgumentTypeError: if it is no range above 0"""
+    low, _, high = text.partition(":")
+    try:
+        bounds = number(low), number(high or low)
+    except argparse.ArgumentTypeError:
+        bounds = 0.0, 0.0
+    if not 0 < bounds[0] <= bounds[1] < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: a range such as 1.2:4.5 expected")
+    return bounds
+
+
+def add_points(parser: argparse.ArgumentParser) -> None:
+    """Add ``--points``, ``--label`` and ``--exact-up-to``."""
+    parser.add_argument(
+        "--points",
+        required=True,
+        metavar="FILE",
+        help="CSV or TSV with a header, or .npy: n points by d features",
+    )
+    parser.add_argument(
+        "--label", metavar="COLUMN", help="a column of ground truth, not a feature"
+    )
+    parser.add_argument(
+        "--exact-up-to",
+        type=whole,
+        default=EXACT_UP_TO,
+        metavar="N",
+        help="above so many points silhouettes are estimated from a sample "
+        "and come with their standard error (default %(default)s)",
+    )

@@ -1,0 +1,79 @@
+"""``sfq cluster``: points in, one method's clustering out."""
+
+from __future__ import annotations
+
+import argparse
+
+from sf_quantum.cli.arguments import (
+    add_points,
+    number_range,
+    positive,
+    whole,
+    whole_range,
+)
+from sf_quantum.clustering.parameters import METHODS, Ranges, apply, draw, from_file
+from sf_quantum.clustering.points import read_points
+from sf_quantum.clustering.result import Clustering, assess, write_clustering
+from sf_quantum.errors import InputError
+
+DEFAULTS = Ranges()
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``sfq cluster``."""
+    add_points(parser)
+    parser.add_argument("--method", required=True, choices=METHODS)
+    parser.add_argument(
+        "--seed",
+        type=whole,
+        default=0,
+        help="draws the parameters, or names them in --parameters (default 0)",
+    )
+    parser.add_argument(
+        "--parameters",
+        metavar="FILE",
+        help="JSON with the parameters of each seed and method, instead of drawing them",
+    )
+    parser.add_argument(
+        "--clusters",
+        type=whole_range,
+        default=DEFAULTS.clusters,
+        metavar="LOW:HIGH",
+        help="k-means and single linkage: number of clusters (default 4:10)",
+    )
+    parser.add_argument(
+        "--radius",
+        type=number_range,
+        default=DEFAULTS.radius,
+        metavar="LOW:HIGH",
+        help="DBSCAN: radius in the features' units (default 1.2:4.5)",
+    )
+    parser.add_argument(
+        "--least",
+        type=positive,
+        default=DEFAULTS.least,
+        metavar="N",
+        help="DBSCAN: points within the radius that make a core point (default 10)",
+    )
+    parser.add_argument("--output", required=True, metavar="FILE")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Cluster the points and assess each cluster."""
+    points = read_points(args.points, args.label).values
+    ranges = Ranges(args.clusters, args.radius, args.least)
+    given = (
+        from_file(args.parameters, args.method, args.seed) if args.parameters else None
+    )
+    try:
+        parameters = given or draw(args.method, len(points), ranges, args.seed)
+        labels = apply(args.method, points, parameters)
+    except InputError as error:
+        raise InputError(f"{args.parameters or args.points}: {error}") from error
+    clusters = assess(points, labels, args.exact_up_to)
+    exact = len(points) <= args.exact_up_to
+    write_clustering(
+        args.output,
+        Clustering(args.method, parameters, args.seed, exact, clusters, labels),
+    )
+    return 0

@@ -1,0 +1,37 @@
+"""``sfq plot``: the consensus beside its inputs, and the score by iteration."""
+
+from __future__ import annotations
+
+import argparse
+from typing import cast
+
+from sf_quantum.cli.arguments import add_points, number
+from sf_quantum.clustering.loop import Criteria, read_state
+from sf_quantum.clustering.picture import draw
+from sf_quantum.clustering.points import read_points
+from sf_quantum.files import replacing
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``sfq plot``."""
+    add_points(parser)
+    parser.add_argument(
+        "--state", required=True, metavar="FILE", help="state.json of sfq score"
+    )
+    parser.add_argument(
+        "--threshold",
+        type=number,
+        default=Criteria().threshold,
+        help="the score drawn as a line (default %(default)s)",
+    )
+    parser.add_argument("--output", required=True, metavar="FILE.png")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draw the picture."""
+    points = read_points(args.points, args.label)
+    state = read_state(args.state, len(points.values))
+    figure = draw(points, state, args.threshold)
+    with replacing(args.output) as file:
+        figure.savefig(cast(str, file), format="png", dpi=110)
+    return 0

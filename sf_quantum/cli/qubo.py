@@ -1,0 +1,70 @@
+"""``sfq qubo``: clusterings in, the problem of their consensus out."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from sf_quantum.clustering.aggregation import (
+    PENALTIES,
+    WEIGHTS,
+    overlaps,
+    qubo,
+    weights,
+)
+from sf_quantum.clustering.result import read_clustering
+from sf_quantum.errors import InputError
+from sf_quantum.files import write_json
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``sfq qubo``."""
+    parser.add_argument(
+        "clusterings", nargs="+", metavar="CLUSTERING", help="files of sfq cluster"
+    )
+    parser.add_argument(
+        "--weights",
+        choices=WEIGHTS,
+        default=WEIGHTS[0],
+        help="a candidate's weight: size times mean silhouette, or size alone as in "
+        "eq. 1 of Rocco et al. (default %(default)s)",
+    )
+    parser.add_argument(
+        "--penalty",
+        choices=PENALTIES,
+        default=PENALTIES[0],
+        help="of an overlap: just above the lighter weight, or the number of "
+        "candidates as in eq. 1 (default %(default)s); both are exact",
+    )
+    parser.add_argument("--output", required=True, metavar="FILE")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Build the QUBO and write it with its candidates."""
+    clusterings = [read_clustering(args.clusterings[0])]
+    points = clusterings[0].size
+    clusterings += [read_clustering(path, points) for path in args.clusterings[1:]]
+    found = overlaps(clusterings)
+    if not found.candidates:
+        raise InputError(
+            f"{', '.join(args.clusterings)}: no cluster in any of them; "
+            "nothing to aggregate (for DBSCAN, raise --radius)"
+        )
+    model = qubo(found, args.weights, args.penalty)
+    weight = weights(found.candidates, args.weights)
+    write_json(
+        args.output,
+        {
+            "type": "problem",
+            "weights": args.weights,
+            "penalty": args.penalty,
+            "points": len(found.atoms),
+            "atoms": int(found.members.shape[1]),
+            "candidates": [
+                asdict(candidate) | {"weight": float(w)}
+                for candidate, w in zip(found.candidates, weight, strict=True)
+            ],
+            "bqm": model.to_serializable(),
+        },
+    )
+    return 0

@@ -1,0 +1,120 @@
+"""``sfq score``: samples in, the best consensus so far out, and whether to go on."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from dimod import SampleSet
+
+from sf_quantum.cli.arguments import add_points, not_negative, number, positive, whole
+from sf_quantum.clustering.aggregation import Overlaps, overlaps
+from sf_quantum.clustering.loop import (
+    Criteria,
+    State,
+    advance,
+    best_consensus,
+    read_state,
+    state_content,
+    summary,
+)
+from sf_quantum.clustering.points import read_points
+from sf_quantum.clustering.result import read_clustering
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON, read_json, replacing, write_json
+
+DEFAULTS = Criteria()
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``sfq score``."""
+    add_points(parser)
+    parser.add_argument(
+        "clusterings", nargs="+", metavar="CLUSTERING", help="files of sfq cluster"
+    )
+    parser.add_argument(
+        "--samples", required=True, metavar="FILE", help="file of sfq solve"
+    )
+    parser.add_argument(
+        "--previous", metavar="FILE", help="state.json of the iteration before"
+    )
+    parser.add_argument(
+        "--seed", type=whole, default=0, help="of this iteration (default 0)"
+    )
+    parser.add_argument(
+        "--threshold",
+        type=number,
+        default=DEFAULTS.threshold,
+        help="the loop ends at this silhouette or above (default %(default)s)",
+    )
+    parser.add_argument(
+        "--limit",
+        type=positive,
+        default=DEFAULTS.limit,
+        help="or after so many iterations (default %(default)s)",
+    )
+    parser.add_argument(
+        "--window",
+        type=not_negative,
+        default=DEFAULTS.window,
+        help="samples this far above the lowest energy, relative to it, are scored "
+        "too; inf for all (default %(default)s)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path(),
+        metavar="FOLDER",
+        help="where labels.csv, summary.json, state.json and cwl.output.json go",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Score one iteration and write what the loop carries on."""
+    points = read_points(args.points, args.label).values
+    clusterings = [read_clustering(path, len(points)) for path in args.clusterings]
+    found = overlaps(clusterings)
+    samples = read_samples(args.samples, found)
+    state = read_state(args.previous, len(points)) if args.previous else State()
+    criteria = Criteria(args.threshold, args.limit, args.window, args.exact_up_to)
+    consensus, record = best_consensus(points, found, samples, criteria)
+    advance(state, consensus, record, clusterings, samples.info, args.seed)
+    write_json(args.output / "state.json", state_content(state))
+    write_json(args.output / "summary.json", summary(state, criteria, *points.shape))
+    with replacing(args.output / "labels.csv") as file:
+        file.write("\n".join(["label", *map(str, state.labels), ""]).encode())
+    answer: dict[str, JSON] = {
+        "again": state.again(criteria),
+        "next_seed": args.seed + 1,
+        "iteration": len(state.iterations),
+        "score": state.score,
+    }
+    for name in ("state.json", "summary.json", "labels.csv"):
+        answer[Path(name).stem] = {"class": "File", "path": name}
+    write_json(args.output / "cwl.output.json", answer)
+    return 0
+
+
+def read_samples(path: str, found: Overlaps) -> SampleSet:
+    """Read the samples of the problem that these clusterings gave.
+
+    :raises InputError: if the file is no SampleSet, or of another problem
+    """
+    content = read_json(path, "samples")
+    try:
+        # dimod annotates the class and not this method
+        samples: SampleSet = SampleSet.from_serializable(content)  # type: ignore[no-untyped-call]
+        variables = sorted(samples.variables)
+        if not np.isfinite(samples.record.energy).all():
+            raise ValueError("an energy is no number")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"{path}: not a dimod SampleSet as sfq solve writes it ({error!r})"
+        ) from error
+    if variables != list(range(len(found.candidates))):
+        raise InputError(
+            f"{path}: samples of {len(variables)} variables, but the clusterings "
+            f"have {len(found.candidates)} clusters; give the clusterings of the problem"
+        )
+    return samples

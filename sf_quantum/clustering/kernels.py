@@ -1,0 +1,199 @@
+"""The compiled loops, called on NumPy arrays (see ``_kernels.c``)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from os import environ, sched_getaffinity
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sf_quantum.errors import QuantumError
+
+Doubles = NDArray[np.float64]
+Ints = NDArray[np.int32]
+
+#: points in one tile at most: TILE in ``_kernels.c``
+TILE = 256
+
+
+def spatial_order(points: Doubles) -> Ints:
+    """Rows in the order of a k-d tree's leaves: neighbours in it are near in space.
+
+    :param points: n by d
+    :returns: a permutation of 0 .. n - 1
+    """
+    order = np.empty(len(points), np.int32)
+    _call("sfq_spatial_order", points, *points.shape, order)
+    return order
+
+
+def core_points(points: Doubles, radius: float, least: int) -> NDArray[np.bool_]:
+    """Which points have ``least`` points, themselves among them, within ``radius``.
+
+    :param points: n by d
+    :returns: n truth values
+    """
+    core = np.empty(len(points), np.uint8)
+    _call("sfq_core_points", points, *points.shape, float(radius), least, core)
+    return core.astype(bool)
+
+
+def nearest(points: Doubles, queries: Doubles, radius: float) -> Ints:
+    """For each query the row of the nearest point within ``radius``, or -1.
+
+    :param points: n by d
+    :param queries: m by d
+    :returns: m row numbers
+    """
+    found = np.empty(len(queries), np.int32)
+    _call(
+        "sfq_nearest",
+        *(points, *points.shape, queries, len(queries), float(radius), found),
+    )
+    return found
+
+
+def spanning_forest(points: Doubles, longest: float = np.inf) -> tuple[Ints, Doubles]:
+    """The Euclidean minimum spanning forest of edges no longer than ``longest``.
+
+    :param points: n by d
+    :returns: edges (m by 2 row numbers) and their lengths (m)
+    """
+    edges = np.empty((len(points), 2), np.int32)
+    lengths = np.empty(len(points))
+    count = _call(
+        "sfq_spanning_forest", points, *points.shape, float(longest), edges, lengths
+    )
+    return edges[:count], lengths[:count]
+
+
+def kmeans_step(
+    points: Doubles, centres: Doubles, labels: Ints
+) -> tuple[int, Doubles, NDArray[np.int64]]:
+    """Assign each point to its nearest centre, in place.
+
+    :param points: n by d
+    :param centres: k by d
+    :param labels: n, overwritten
+    :returns: how many labels changed, each cluster's sum of points (k by d), its size
+    """
+    sums = np.empty_like(centres)
+    sizes = np.empty(len(centres), np.int64)
+    changed = _call(
+        "sfq_kmeans_step",
+        *(points, *points.shape, centres, len(centres), labels, sums, sizes),
+    )
+    return changed, sums, sizes
+
+
+def pair_sums(
+    points: Doubles, starts: NDArray[np.int64], group: Ints, need: NDArray[np.bool_]
+) -> Doubles:
+    """Sum each point's distances to every group that its tile needs.
+
+    The result does not depend on how many threads there are.
+
+    :param points: n by d, sorted so that each tile lies in one group
+    :param starts: tiles + 1 offsets into the points, at most :data:`TILE` apart
+    :param group: the group of each tile
+    :param need: tiles by groups
+    :returns: n by groups; entries that were not needed are incomplete
+    """
+    columns = np.ascontiguousarray(points.T)
+    wanted = np.ascontiguousarray(need, np.uint8)
+    tiles, groups = need.shape
+    chunks = 4 if len(points) * groups < 4_000_000 else 2
+
+    def work(chunk: int) -> Doubles:
+        sums = np.zeros((len(points), groups))
+        _call(
+            "sfq_pair_sums",
+            *(points, columns, *points.shape, tiles, starts, group, groups, wanted),
+            *(chunk, chunks, sums),
+        )
+        return sums
+
+    total = np.zeros((len(points), groups))
+    for sums in _each_in_threads(work, chunks):
+        total += sums
+    return total
+
+
+def group_sums(
+    queries: Doubles, points: Doubles, offsets: NDArray[np.int64]
+) -> Doubles:
+    """Sum each query's distances to every group of points.
+
+    :param queries: m by d
+    :param points: n by d; group g is the rows ``offsets[g]`` to ``offsets[g + 1]``
+    :returns: m by groups
+    """
+    columns = np.ascontiguousarray(points.T)
+    groups = len(offsets) - 1
+    parts = np.array_split(np.ascontiguousarray(queries), 4)
+
+    def work(part: int) -> Doubles:
+        sums = np.zeros((len(parts[part]), groups))
+        if len(parts[part]):
+            _call(
+                "sfq_group_sums",
+                *(parts[part], len(parts[part]), columns, *points.shape),
+                *(offsets, groups, sums),
+            )
+        return sums
+
+    return np.concatenate(_each_in_threads(work, len(parts)))
+
+
+def _each_in_threads(work: Callable[[int], Doubles], count: int) -> list[Doubles]:
+    # OpenMP's own format: "4", or "4,2" for nested loops
+    asked = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    threads = int(asked) if asked.isdecimal() else 0
+    threads = min(count, threads or len(sched_getaffinity(0)))
+    if threads == 1:
+        return [work(index) for index in range(count)]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, range(count)))
+
+
+def _call(name: str, *arguments: NDArray[np.generic] | float) -> int:
+    converted = [
+        (
+            _pointer(value)
+            if isinstance(value, np.ndarray)
+            else (ctypes.c_double if isinstance(value, float) else ctypes.c_int64)(
+                value
+            )
+        )
+        for value in arguments
+    ]
+    function = _library()[name]
+    function.restype = ctypes.c_int64
+    result = int(function(*converted))
+    if result < 0:
+        raise MemoryError
+    return result
+
+
+def _pointer(array: NDArray[np.generic]) -> ctypes.c_void_p:
+    # a view with strides would be read as if it had none
+    if not array.flags.c_contiguous:
+        raise ValueError("the kernels read contiguous arrays only")
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    path = Path(__file__).with_name("_kernels.so")
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise QuantumError(
+            f"{path}: the compiled kernels cannot be loaded ({error}); "
+            "install sf-quantum again on this kind of machine: pip install ."
+        ) from error

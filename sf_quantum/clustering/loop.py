@@ -1,0 +1,213 @@
+"""What the loop carries from one iteration to the next, and when it ends."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from dimod import SampleSet
+
+from sf_quantum.clustering.aggregation import Overlaps
+from sf_quantum.clustering.consensus import (
+    NO_SCORE,
+    Consensus,
+    Selection,
+    feasible_selections,
+    score_selections,
+)
+from sf_quantum.clustering.methods import Doubles, Ints
+from sf_quantum.clustering.result import Clustering
+from sf_quantum.clustering.silhouette import Score
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON, read_json
+
+#: what a sampler says of itself that the summary keeps
+TOLD = ("sampler", "qpu", "technology", "calibration", "seed", "timing")
+
+
+@dataclass(frozen=True)
+class Criteria:
+    """When the loop ends, and which samples are looked at."""
+
+    #: the loop ends at this score or above
+    threshold: float = 0.8
+    #: or after so many iterations
+    limit: int = 10
+    #: samples this far above the lowest energy, relative to it, are scored too
+    window: float = 0.1
+    #: points above which silhouettes are estimated from a sample
+    exact_up_to: int = 200_000
+
+
+@dataclass
+class State:
+    """The loop so far: a record of each iteration, and the best consensus."""
+
+    iterations: list[dict[str, JSON]] = field(default_factory=list)
+    #: the number (from 1) of the iteration with the best score
+    best: int = 0
+    labels: list[int] = field(default_factory=list)
+    #: the best iteration's clusterings: method, parameters and labels of each
+    clusterings: list[JSON] = field(default_factory=list)
+
+    @property
+    def score(self) -> float:
+        """The best score so far."""
+        return cast(float, self.iterations[self.best - 1]["score"])
+
+    def again(self, criteria: Criteria) -> bool:
+        """Whether the loop should go on."""
+        return self.score < criteria.threshold and len(self.iterations) < criteria.limit
+
+
+def best_consensus(
+    points: Doubles, found: Overlaps, samples: SampleSet, criteria: Criteria
+) -> tuple[Consensus, dict[str, JSON]]:
+    """Score the consensus of every distinct feasible low-energy sample.
+
+    :param points: n by d
+    :param samples: of the problem that ``found`` gave
+    :returns: the one of highest score (all points in one cluster, with score -1, if no
+        sample is feasible), and what to record of them all
+    """
+    selections = feasible_selections(found, samples)
+    reads = int(samples.record.num_occurrences.sum()) if len(samples) else 0
+    lowest = selections[0].energy if selections else 0.0
+    # an infinite window reaches all, also from an energy of 0
+    reach = criteria.window * max(abs(lowest), sys.float_info.min)
+    low = [s for s in selections if s.energy - lowest <= reach]
+    scored = score_selections(points, found, low, criteria.exact_up_to)
+    # the first of equals has the lowest energy
+    best = max(scored, key=lambda c: c.score.mean, default=_nothing(found))
+    ending = [c for c in scored if c.score.mean >= criteria.threshold]
+    return best, {
+        "score": best.score.mean,
+        "score_error": best.score.error,
+        "exact": len(points) <= criteria.exact_up_to,
+        "clusters": int(best.labels.max()) + 1,
+        "energy": best.selection.energy if scored else None,
+        "lowest_energy": lowest if selections else None,
+        "candidates": len(found.candidates),
+        "reads": reads,
+        "feasible_reads": sum(s.reads for s in selections),
+        "feasible_samples": len(selections),
+        "scored_samples": len(scored),
+        "scored_reads": sum(s.reads for s in low),
+        "reads_that_end_alone": sum(c.selection.reads for c in ending),
+    }
+
+
+def advance(
+    state: State,
+    consensus: Consensus,
+    record: dict[str, JSON],
+    clusterings: list[Clustering],
+    info: Mapping[str, JSON],
+    seed: int,
+) -> None:
+    """Add an iteration to the state.
+
+    :param record: of :func:`best_consensus`
+    :param info: what the samples say of their making
+    :param seed: of the iteration
+    """
+    iteration: dict[str, JSON] = {"iteration": len(state.iterations) + 1, "seed": seed}
+    iteration |= record
+    iteration |= {name: info.get(name) for name in TOLD if name != "seed"}
+    iteration["sampler_seed"] = info.get("seed")
+    iteration["clusterings"] = [
+        {
+            "method": c.method,
+            "parameters": c.parameters,
+            "clusters": len(c.clusters),
+            "noise": int((c.labels < 0).sum()),
+        }
+        for c in clusterings
+    ]
+    state.iterations.append(iteration)
+    if len(state.iterations) == 1 or cast(float, record["score"]) > state.score:
+        state.best = len(state.iterations)
+        state.labels = consensus.labels.tolist()
+        state.clusterings = [
+            {
+                "method": c.method,
+                "parameters": c.parameters,
+                "labels": c.labels.tolist(),
+            }
+            for c in clusterings
+        ]
+
+
+def summary(state: State, criteria: Criteria, points: int, features: int) -> JSON:
+    """What a person or a script wants to know of the run."""
+    best = state.iterations[state.best - 1]
+    return {
+        "type": "summary",
+        "score": state.score,
+        "score_error": best["score_error"],
+        "exact": best["exact"],
+        "reached": state.score >= criteria.threshold,
+        "clusters": best["clusters"],
+        "best_iteration": state.best,
+        "iterations": len(state.iterations),
+        "points": points,
+        "features": features,
+        "criteria": {
+            # JSON has no infinity
+            name: value if math.isfinite(value) else str(value)
+            for name, value in asdict(criteria).items()
+        },
+        "per_iteration": cast(JSON, state.iterations),
+    }
+
+
+def read_state(path: str | Path, points: int) -> State:
+    """Read the state of the iteration before.
+
+    :param points: the number of points
+    :raises InputError: if the file is no state, or of another number of points
+    """
+    content = read_json(path, "state")
+    try:
+        state = State(
+            iterations=cast("list[dict[str, JSON]]", content["iterations"]),
+            best=int(cast(int, content["best"])),
+            labels=cast("list[int]", content["labels"]),
+            clusterings=cast("list[JSON]", content["clusterings"]),
+        )
+        # every key that the next steps read
+        summary(state, Criteria(), points, 0)
+        consensus, *inputs = (
+            np.bincount(np.asarray(labels) + 1).sum()
+            for labels in (
+                state.labels,
+                *(cast("dict[str, JSON]", c)["labels"] for c in state.clusterings),
+            )
+        )
+        if state.best < 1 or set(inputs) != {consensus}:
+            raise ValueError("best, labels and clusterings do not agree")
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise InputError(
+            f"{path}: not a state as sfq score writes it ({error!r})"
+        ) from error
+    if len(state.labels) != points:
+        raise InputError(
+            f"{path}: {len(state.labels)} labels, but there are {points} points"
+        )
+    return state
+
+
+def state_content(state: State) -> JSON:
+    """The state as :func:`read_state` reads it."""
+    return cast(JSON, {"type": "state", **vars(state)})
+
+
+def _nothing(found: Overlaps) -> Consensus:
+    nobody = Selection(np.zeros(len(found.candidates), bool), 0.0, 0)
+    everyone: Ints = np.zeros(len(found.atoms), np.int32)
+    return Consensus(nobody, everyone, Score(NO_SCORE, 0.0, True))

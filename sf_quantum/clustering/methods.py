@@ -1,0 +1,133 @@
+"""The three clustering methods: k-means, DBSCAN, single linkage.
+
+Each takes points (n by d) and gives n labels from 0; -1 is noise. Labels are numbered in
+the order in which clusters first appear, so that equal partitions have equal labels.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sf_quantum.clustering import kernels
+from sf_quantum.errors import InputError
+
+Doubles = NDArray[np.float64]
+Ints = NDArray[np.int32]
+
+#: k-means stops here if it has not converged (the reference code of Rocco et al. 2025)
+MOST_ITERATIONS = 200
+
+
+def kmeans(points: Doubles, centres: list[int]) -> Ints:
+    """Lloyd's algorithm from the given points as centres.
+
+    A centre that loses all its points stays where it is, so there may be fewer clusters
+    than centres.
+
+    Source: S. Lloyd, Least squares quantization in PCM, IEEE Trans. Inf. Theory 28(2),
+    1982.
+
+    :param points: n by d
+    :param centres: k row numbers
+    :raises InputError: if there are more centres than points, or a row does not exist
+    """
+    check_clusters(len(centres), len(points))
+    outside = [row for row in centres if not 0 <= row < len(points)]
+    if outside:
+        raise InputError(
+            f"centre {outside[0]}: no such point; rows are 0 to {len(points) - 1}"
+        )
+    positions = points[np.asarray(centres)]
+    labels = np.full(len(points), -1, np.int32)
+    for _ in range(MOST_ITERATIONS):
+        changed, sums, sizes = kernels.kmeans_step(points, positions, labels)
+        if not changed:
+            break
+        held = sizes > 0
+        positions[held] = sums[held] / sizes[held, None]
+    return canonical(labels)
+
+
+def dbscan(points: Doubles, radius: float, least: int) -> Ints:
+    """DBSCAN: core points connected within ``radius``, and the border points they reach.
+
+    A border point in reach of several clusters joins that of its nearest core point,
+    which unlike the original does not depend on the order of the points.
+
+    Source: M. Ester et al., A density-based algorithm for discovering clusters, KDD
+    1996. Clusters are the trees of the core points' minimum spanning forest cut at
+    ``radius``.
+
+    :param points: n by d
+    :param radius: in the units of the features
+    :param least: points within ``radius`` (itself among them) that make a point core
+    """
+    # more than all points are needed for no core point; how many more makes no difference
+    core = kernels.core_points(points, radius, min(least, len(points) + 1))
+    labels = np.full(len(points), -1, np.int32)
+    if not core.any():
+        return labels
+    rows = np.flatnonzero(core)
+    edges, _ = kernels.spanning_forest(points[rows], radius)
+    labels[rows] = components(len(rows), edges)
+    border = np.flatnonzero(~core)
+    reached = kernels.nearest(points[rows], points[border], radius)
+    labels[border[reached >= 0]] = labels[rows[reached[reached >= 0]]]
+    return canonical(labels)
+
+
+def single_linkage(points: Doubles, clusters: int) -> Ints:
+    """Agglomerative clustering by the nearest pair, cut into ``clusters`` clusters.
+
+    The clusters are the trees left when the longest edges of the Euclidean minimum
+    spanning tree are taken away (J. C. Gower and G. J. S. Ross, Minimum spanning trees
+    and single linkage cluster analysis, Applied Statistics 18(1), 1969).
+
+    :param points: n by d
+    :raises InputError: if there are fewer points than clusters
+    """
+    check_clusters(clusters, len(points))
+    edges, lengths = kernels.spanning_forest(points)
+    # equal lengths are ordered by their ends, so that the cut is the same everywhere
+    order = np.lexsort((edges.max(axis=1), edges.min(axis=1), lengths))
+    kept = edges[order[: len(points) - clusters]]
+    return canonical(components(len(points), kept))
+
+
+def check_clusters(clusters: int, points: int) -> None:
+    """:raises InputError: if ``clusters`` is not in 1 .. ``points``"""
+    if not 1 <= clusters <= points:
+        raise InputError(
+            f"{clusters} clusters of {points} points: "
+            f"choose from 1 to {points} (--clusters)"
+        )
+
+
+def components(n: int, edges: Ints) -> Ints:
+    """Label the connected components of a forest.
+
+    :param n: number of vertices
+    :param edges: m by 2
+    :returns: n labels
+    """
+    # pointer jumping (Shiloach and Vishkin 1982): the labels' chains halve each round
+    label = np.arange(n)
+    while True:
+        a, b = label[edges[:, 0]], label[edges[:, 1]]
+        if np.array_equal(a, b):
+            return label.astype(np.int32)
+        np.minimum.at(label, np.maximum(a, b), np.minimum(a, b))
+        while not np.array_equal(label, label[label]):
+            label = label[label]
+
+
+def canonical(labels: NDArray[np.integer]) -> Ints:
+    """Number the clusters in the order of their first points; noise stays -1."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    noise = int(len(labels) > 0 and labels.min() < 0)
+    order = np.argsort(first[noise:])
+    rank = np.empty(len(first), np.int32)
+    rank[:noise] = -1
+    rank[noise:][order] = np.arange(len(order))
+    return rank[inverse]

@@ -1,0 +1,121 @@
+"""The picture of a result: the consensus, the clusterings it comes from, the scores."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from sf_quantum.clustering.loop import State
+from sf_quantum.clustering.points import Points
+
+#: B. Wong, Points of view: Color blindness, Nature Methods 8, 2011; then darker ones
+COLOURS = (
+    *("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442"),
+    *("#004266", "#8A5F00", "#005C43", "#7F3800", "#7A4864", "#4D4D4D", "#B8A800"),
+)
+NOISE = "#BBBBBB"
+#: more points than this only darken the picture
+DRAWN = 20_000
+
+
+def draw(points: Points, state: State, threshold: float) -> Figure:
+    """Draw the best consensus beside its inputs, and the score by iteration.
+
+    Points of more than two features are drawn along their first two principal components.
+    """
+    rows = np.arange(len(points.values))
+    if len(rows) > DRAWN:
+        rows = np.random.default_rng(0).choice(rows, DRAWN, replace=False)
+    plane, names = _plane(points)
+    consensus = np.asarray(state.labels)
+    inputs = [cast("dict[str, object]", c) for c in state.clusterings]
+    figure = Figure(figsize=(4 * (len(inputs) + 1), 7.2), layout="constrained")
+    grid = figure.add_gridspec(2, len(inputs) + 1, height_ratios=(1.5, 1))
+    best = state.iterations[state.best - 1]
+    panels = [(_title("consensus", consensus), consensus)]
+    for content in inputs:
+        labels = np.asarray(content["labels"])
+        panels.append((_title(str(content["method"]), labels), labels))
+    for index, (title, labels) in enumerate(panels):
+        axes = figure.add_subplot(grid[0, index])
+        _scatter(axes, plane[rows], _colours(labels, consensus)[rows])
+        axes.set_title(title)
+        axes.set_xlabel(names[0])
+        axes.set_ylabel(names[1] if index == 0 else "")
+    _scores(figure.add_subplot(grid[1, :]), state, threshold)
+    drawn = "" if len(rows) == len(consensus) else f", {len(rows):,} of them drawn"
+    estimate = "" if best["exact"] else f" ± {best['score_error']:.4f} (estimated)"
+    figure.suptitle(
+        f"silhouette {state.score:.4f}{estimate} in iteration {state.best} of "
+        f"{len(state.iterations)}: {len(consensus):,} points{drawn}"
+    )
+    return figure
+
+
+def _title(name: str, labels: NDArray[np.int64]) -> str:
+    noise = int((labels < 0).sum())
+    clusters = f"{int(labels.max(initial=-1)) + 1} clusters"
+    return f"{name}: {clusters}" + (f", {noise:,} noise" if noise else "")
+
+
+def _plane(points: Points) -> tuple[NDArray[np.float64], list[str]]:
+    values = points.values
+    if values.shape[1] == 1:
+        # spread sideways so that points do not hide each other
+        jitter = np.random.default_rng(0).uniform(size=len(values))
+        return np.column_stack([values[:, 0], jitter]), [points.features[0], ""]
+    if values.shape[1] == 2:
+        return values, points.features
+    centred = values - values.mean(axis=0)
+    _, axes = np.linalg.eigh(centred.T @ centred)
+    return centred @ axes[:, :-3:-1], ["principal component 1", "2"]
+
+
+def _colours(
+    labels: NDArray[np.int64], consensus: NDArray[np.int64]
+) -> NDArray[np.str_]:
+    """A colour per point; a cluster has that of the consensus' cluster it shares most with."""
+    ours, theirs = int(labels.max(initial=-1)) + 1, int(consensus.max()) + 1
+    inside = labels >= 0
+    shared = np.bincount(
+        labels[inside] * theirs + consensus[inside], minlength=ours * theirs
+    ).reshape(ours, theirs)
+    colour_of: dict[int, int] = {}
+    for flat in np.argsort(-shared, axis=None, kind="stable")[: (shared > 0).sum()]:
+        mine, other = divmod(int(flat), theirs)
+        if mine not in colour_of and other not in colour_of.values():
+            colour_of[mine] = other
+    rest = [mine for mine in range(ours) if mine not in colour_of]
+    colour_of |= {mine: theirs + spare for spare, mine in enumerate(rest)}
+    palette = [COLOURS[colour_of[i] % len(COLOURS)] for i in range(ours)]
+    return np.array([*palette, NOISE])[labels]
+
+
+def _scatter(axes: Axes, plane: NDArray[np.float64], colours: NDArray[np.str_]) -> None:
+    size = float(np.clip(20_000 / len(plane), 1, 16))
+    axes.scatter(
+        plane[:, 0], plane[:, 1], s=size, c=list(colours), linewidths=0, rasterized=True
+    )
+
+
+def _scores(axes: Axes, state: State, threshold: float) -> None:
+    number = np.arange(1, len(state.iterations) + 1)
+    scores = np.array([cast(float, i["score"]) for i in state.iterations])
+    best = np.maximum.accumulate(scores)
+    axes.step(number, best, where="mid", color=COLOURS[0], label="best so far")
+    axes.plot(number, scores, "o", color=COLOURS[3], label="this iteration")
+    axes.axhline(threshold, color="0.4", linestyle="--", label="threshold")
+    for x, y in zip(number, scores, strict=True):
+        axes.annotate(
+            f"{y:.4f}", (x, y), xytext=(0, 7), textcoords="offset points", ha="center"
+        )
+    axes.set_xlabel("iteration")
+    axes.set_ylabel("silhouette")
+    axes.set_xticks(number)
+    axes.set_xlim(0.5, len(number) + 0.5)
+    axes.margins(y=0.3)
+    axes.legend(loc="lower right")

@@ -1,0 +1,144 @@
+"""Read points: CSV or TSV with a header, or ``.npy`` (Contract 2)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import cannot_read
+
+#: the squares of larger numbers, and of their differences, may not be finite
+LARGEST = 1e150
+
+
+class Points(NamedTuple):
+    """Points and what their file said of them."""
+
+    #: n by d, finite
+    values: NDArray[np.float64]
+    #: the names of the d features
+    features: list[str]
+    #: the column of ground truth, n texts, where it was asked for
+    truth: list[str] | None
+
+
+def read_points(path: str | Path, label: str | None = None) -> Points:
+    """Read a file of points.
+
+    :param path: ``.npy`` (n by d numbers), ``.tsv`` or anything else as CSV
+    :param label: the column that is ground truth and not a feature
+    :raises InputError: one line that names the file and the line, for a file that is
+        missing, empty, ragged, not numeric or not finite (or above :data:`LARGEST`), or
+        has fewer than two points
+    """
+    path = Path(path)
+    points = _read_npy(path) if path.suffix == ".npy" else _read_text(path, label)
+    if label is not None and points.truth is None:
+        raise InputError(f"{path}: no column {label!r} in a .npy file; drop --label")
+    if not len(points.features):
+        raise InputError(f"{path}: no feature; give at least one numeric column")
+    if len(points.values) < 2:
+        raise InputError(
+            f"{path}: {len(points.values)} point(s); clustering needs at least two"
+        )
+    bad = np.argwhere(~(np.abs(points.values) <= LARGEST))
+    if len(bad):
+        row, column = bad[0]
+        raise InputError(
+            f"{path}, {'row' if path.suffix == '.npy' else 'line'} "
+            f"{row + (0 if path.suffix == '.npy' else 2)}, {points.features[column]}: "
+            f"{points.values[row, column]} is not a finite number up to {LARGEST:g}"
+        )
+    return points
+
+
+def _read_npy(path: Path) -> Points:
+    try:
+        with path.open("rb") as file:
+            values = np.lib.format.read_array(file, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise (
+            cannot_read(path, "points", error)
+            if isinstance(error, OSError) and error.strerror
+            else InputError(f"{path}: not a .npy file of numbers")
+        ) from error
+    if values.ndim != 2 or values.dtype.kind not in "fiu":
+        raise InputError(
+            f"{path}: an array of {values.dtype} with shape {values.shape}; "
+            "expected n points by d features, numbers"
+        )
+    names = [f"column {i}" for i in range(values.shape[1])]
+    return Points(np.ascontiguousarray(values, np.float64), names, None)
+
+
+def _read_text(path: Path, label: str | None) -> Points:
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise cannot_read(path, "points", error) from error
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if not lines:
+        raise InputError(f"{path}: empty; expected a header and a line for each point")
+    delimiter = "\t" if path.suffix == ".tsv" else ","
+    header = [name.strip().strip('"') for name in lines[0].split(delimiter)]
+    if all(_is_number(name) for name in header):
+        raise InputError(
+            f"{path}, line 1: numbers; expected a header with the columns' names"
+        )
+    for number, line in enumerate(lines[1:], start=2):
+        if line.count(delimiter) != len(header) - 1:
+            raise InputError(
+                f"{path}, line {number}: {line.count(delimiter) + 1} columns; "
+                f"the header has {len(header)}"
+            )
+    if label is not None and label not in header:
+        raise InputError(
+            f"{path}, line 1: no column {label!r}; there are: {', '.join(header)}"
+        )
+    truth_column = None if label is None else header.index(label)
+    features = [i for i in range(len(header)) if i != truth_column]
+    values = _numbers(path, lines, delimiter, header, features)
+    truth = (
+        None
+        if truth_column is None
+        else [line.split(delimiter)[truth_column].strip() for line in lines[1:]]
+    )
+    return Points(values, [header[i] for i in features], truth)
+
+
+def _numbers(
+    path: Path, lines: list[str], delimiter: str, header: list[str], columns: list[int]
+) -> NDArray[np.float64]:
+    if len(lines) == 1 or not columns:
+        return np.empty((len(lines) - 1, len(columns)))
+    try:
+        values = np.loadtxt(
+            lines[1:], delimiter=delimiter, usecols=columns, comments=None, ndmin=2
+        )
+    except ValueError as error:
+        for number, line in enumerate(lines[1:], start=2):
+            cells = line.split(delimiter)
+            for column in columns:
+                if not _is_number(cells[column]):
+                    raise InputError(
+                        f"{path}, line {number}, {header[column]}: "
+                        f"{cells[column].strip()!r} is not a number; a column of "
+                        "ground truth is named with --label"
+                    ) from None
+        raise InputError(f"{path}: {error}") from None
+    if len(values) < len(lines) - 1:  # loadtxt passes over empty lines
+        raise InputError(f"{path}, line {lines.index('') + 1}: empty")
+    return values
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,129 @@
+"""A clustering and the file it travels in from ``sfq cluster`` to the other tools."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from sf_quantum.clustering.methods import Doubles, Ints
+from sf_quantum.clustering.parameters import METHODS, Parameters
+from sf_quantum.clustering.silhouette import DistanceSums
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON, read_json, write_json
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One cluster of a clustering."""
+
+    label: int
+    size: int
+    #: mean silhouette of its points within its own clustering; 0 where that has only one
+    silhouette: float
+    #: standard error of the mean; 0 where it is exact
+    error: float
+
+
+@dataclass(frozen=True)
+class Clustering:
+    """What one method made of the points."""
+
+    method: str
+    parameters: Parameters
+    seed: int
+    #: whether every point was counted for the silhouettes
+    exact: bool
+    clusters: list[Cluster]
+    #: n labels, -1 for noise
+    labels: Ints
+
+    @property
+    def size(self) -> int:
+        """Number of points."""
+        return len(self.labels)
+
+
+def assess(points: Doubles, labels: Ints, exact_up_to: int) -> list[Cluster]:
+    """Size and quality of each cluster; noise is in none and counts nowhere.
+
+    :param points: n by d
+    :param labels: n, canonical
+    :param exact_up_to: above so many points the silhouettes are estimated
+    """
+    distances = DistanceSums(points, labels, exact_up_to)
+    silhouettes = distances.silhouettes([np.arange(distances.count)])[0]
+    scores = [
+        silhouettes.mean(np.arange(distances.count) == label)
+        for label in range(distances.count)
+    ]
+    return [
+        Cluster(label, int(distances.sizes[label]), score.mean, score.error)
+        for label, score in enumerate(scores)
+    ]
+
+
+def write_clustering(path: str | Path, clustering: Clustering) -> None:
+    """Write a clustering as JSON."""
+    write_json(
+        path,
+        {
+            "type": "clustering",
+            "method": clustering.method,
+            "parameters": clustering.parameters,
+            "seed": clustering.seed,
+            "exact": clustering.exact,
+            "clusters": [cast(JSON, asdict(c)) for c in clustering.clusters],
+            "labels": cast("list[JSON]", clustering.labels.tolist()),
+        },
+    )
+
+
+def read_clustering(path: str | Path, points: int | None = None) -> Clustering:
+    """Read a clustering.
+
+    :param points: the number of points it should label, where that is known
+    :raises InputError: if the file is no clustering, or of another number of points
+    """
+    content = read_json(path, "clustering")
+    try:
+        clustering = parse_clustering(content)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: not a clustering as sfq cluster writes it ({error!r})"
+        ) from error
+    if points is not None and clustering.size != points:
+        raise InputError(
+            f"{path}: {clustering.size} labels, but there are {points} points"
+        )
+    return clustering
+
+
+def parse_clustering(content: dict[str, JSON]) -> Clustering:
+    """:raises KeyError, TypeError, ValueError: if the content is no clustering"""
+    labels = np.array(content["labels"])
+    clusters = [
+        Cluster(
+            int(c["label"]), int(c["size"]), float(c["silhouette"]), float(c["error"])
+        )
+        for c in cast("list[dict[str, float]]", content["clusters"])
+    ]
+    if labels.dtype.kind != "i" or labels.ndim != 1:
+        raise ValueError("labels are not whole numbers")
+    sizes = np.bincount(labels[labels >= 0], minlength=len(clusters)).tolist()
+    numbers = [(c.label, c.size) for c in clusters]
+    if content["method"] not in METHODS or numbers != list(enumerate(sizes)):
+        raise ValueError("method, clusters and labels do not agree")
+    if labels.min() < -1 or not all(math.isfinite(c.silhouette) for c in clusters):
+        raise ValueError("a label below -1, or a silhouette that is no number")
+    return Clustering(
+        method=str(content["method"]),
+        parameters=cast(Parameters, content["parameters"]),
+        seed=int(cast(int, content["seed"])),
+        exact=bool(content["exact"]),
+        clusters=clusters,
+        labels=labels.astype(np.int32),
+    )

@@ -1,0 +1,223 @@
+"""The silhouette of one partition, or of many at once, exact or from a sample.
+
+P. J. Rousseeuw, Silhouettes, J. Comput. Appl. Math. 20, 1987. A point in a cluster of its
+own has s = 0, as there and in scikit-learn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sf_quantum.clustering import kernels
+
+Doubles = NDArray[np.float64]
+Ints = NDArray[np.integer]
+
+#: above so many points silhouettes are estimated from a sample, unless the user says so
+EXACT_UP_TO = 200_000
+#: points in a sample, over all strata
+SAMPLE = 10_000
+
+
+class Score(NamedTuple):
+    """A mean silhouette and what it rests on."""
+
+    mean: float
+    #: standard error of the mean; 0 where every point was counted
+    error: float
+    exact: bool
+
+
+@dataclass
+class Silhouettes:
+    """Silhouettes of the points in ``rows``, weighted to stand for all points."""
+
+    #: row numbers of the points that were looked at
+    rows: Ints
+    #: the silhouette of each
+    values: Doubles
+    #: the stratum of each: a group of points that every partition labels alike
+    strata: Ints
+    #: the number of points in each stratum
+    population: NDArray[np.int64]
+    exact: bool
+
+    def mean(self, chosen: NDArray[np.bool_] | None = None) -> Score:
+        """The mean over all points, or over the strata in ``chosen``.
+
+        W. G. Cochran, Sampling Techniques (1977), eq. 5.6: a stratified sample.
+        """
+        if chosen is None:
+            chosen = np.ones(len(self.population), bool)
+        taken = np.bincount(self.strata, minlength=len(self.population))
+        kept = chosen & (taken > 0)
+        if not kept.any():
+            return Score(0.0, 0.0, self.exact)
+        total = np.bincount(self.strata, self.values, len(self.population))
+        squares = np.bincount(self.strata, self.values**2, len(self.population))
+        n, m = self.population[kept], taken[kept]
+        means = total[kept] / m
+        weights = n / n.sum()
+        variance = np.maximum(squares[kept] - m * means**2, 0) / np.maximum(m - 1, 1)
+        error = np.sqrt((weights**2 * variance / m * (1 - m / n)).sum())
+        return Score(float(weights @ means), float(error), self.exact)
+
+
+class DistanceSums:
+    """Sums of distances between points and groups of points, one pass for all partitions.
+
+    :param points: n by d
+    :param groups: the group of each point, -1 for points to leave out; a partition is
+        then a map from groups to clusters
+    :param exact_up_to: above so many points only a stratified sample is looked at
+    :param seed: of the sample
+    """
+
+    def __init__(
+        self,
+        points: Doubles,
+        groups: Ints,
+        exact_up_to: int = EXACT_UP_TO,
+        seed: int = 0,
+    ) -> None:
+        self.count = int(groups.max(initial=-1)) + 1
+        self.exact = len(points) <= exact_up_to
+        self.rows = _grouped_rows(points, groups)
+        self.points = np.ascontiguousarray(points[self.rows])
+        self.groups = groups[self.rows]
+        self.sizes = np.bincount(self.groups, minlength=self.count)
+        self.offsets = np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
+        # the means, and the mean squared distances from them, bound distances from below
+        # and above (Jensen); differences from the means keep their digits
+        self._shift = self.points.mean(axis=0) if len(self.points) else 0
+        shifted = self.points - self._shift
+        self._mean = _group_sum(shifted, self.offsets)
+        self._mean /= np.maximum(self.sizes, 1)[:, None]
+        squares = ((shifted - self._mean[self.groups]) ** 2).sum(axis=1, keepdims=True)
+        self._spread = _group_sum(squares, self.offsets)[:, 0]
+        self._tiles() if self.exact else self._sample(seed)
+
+    def silhouettes(self, partitions: Sequence[Ints]) -> list[Silhouettes]:
+        """Silhouettes of several partitions of the same points.
+
+        :param partitions: each gives the cluster (0 .. k - 1) of every group
+        :returns: for each partition the silhouettes; all 0 where it has one cluster
+        """
+        needed = [self._needed_clusters(partition) for partition in partitions]
+        if self.exact:
+            need = np.zeros((len(self._starts) - 1, self.count), bool)
+            for partition, clusters in zip(partitions, needed, strict=True):
+                need |= clusters[:, partition]
+            sums = kernels.pair_sums(self.points, self._starts, self._tile_group, need)
+        else:
+            queries = self.points[self._sampled]
+            sums = kernels.group_sums(queries, self.points, self.offsets)
+        return [
+            self._score(sums, partition, clusters)
+            for partition, clusters in zip(partitions, needed, strict=True)
+        ]
+
+    def _tiles(self) -> None:
+        starts = [
+            np.arange(low, high, kernels.TILE)
+            for low, high in zip(self.offsets[:-1], self.offsets[1:], strict=True)
+        ]
+        ends = [np.concatenate([*starts, [len(self.points)]])]
+        self._starts = np.concatenate(ends).astype(np.int64)
+        self._tile_group = self.groups[self._starts[:-1]].astype(np.int32)
+        self._tile_of = np.repeat(
+            np.arange(len(self._starts) - 1), np.diff(self._starts)
+        )
+        low, high = (
+            (
+                function.reduceat(self.points - self._shift, self._starts[:-1])
+                if len(self.points)
+                else np.empty((0, self.points.shape[1]))
+            )
+            for function in (np.minimum, np.maximum)
+        )
+        self._tile_centre = (low + high) / 2
+        self._tile_radius = np.sqrt(((high - low) ** 2).sum(axis=1)) / 2
+
+    def _sample(self, seed: int) -> None:
+        random = np.random.default_rng(seed)
+        share = SAMPLE / max(len(self.points), 1)
+        # at least two of each group, where there are two, so that it has a variance
+        wanted = np.minimum(np.maximum(np.ceil(self.sizes * share), 2), self.sizes)
+        chosen = [
+            low + random.choice(size, int(take), replace=False)
+            for low, size, take in zip(self.offsets, self.sizes, wanted, strict=False)
+        ]
+        self._sampled = np.sort(np.concatenate([*chosen, []]).astype(np.int64))
+
+    def _needed_clusters(self, partition: Ints) -> NDArray[np.bool_]:
+        """For each tile the clusters that may be its own or its nearest other one."""
+        if not self.exact:
+            return np.ones((1, int(partition.max(initial=-1)) + 1), bool)
+        k = int(partition.max(initial=-1)) + 1
+        size = np.maximum(np.bincount(partition, self.sizes, k), 1)
+        mean = np.stack(
+            [np.bincount(partition, f * self.sizes, k) / size for f in self._mean.T],
+            axis=1,
+        )
+        apart = self.sizes * ((self._mean - mean[partition]) ** 2).sum(axis=1)
+        spread = np.bincount(partition, self._spread + apart, k) / size
+        distance = np.sqrt(
+            ((self._tile_centre[:, None, :] - mean[None]) ** 2).sum(axis=2)
+        )
+        radius = self._tile_radius[:, None]
+        least = np.maximum(distance - radius, 0)
+        most = np.sqrt((distance + radius) ** 2 + spread)
+        own = partition[self._tile_group]
+        most[np.arange(len(own)), own] = np.inf
+        # a hair's breadth for rounding: a cluster is dropped only if clearly farther
+        nearest = most.min(axis=1, initial=np.inf)[:, None]
+        needed: NDArray[np.bool_] = least * (1 - 1e-9) <= nearest
+        needed[np.arange(len(own)), own] = True
+        return needed
+
+    def _score(
+        self, sums: Doubles, partition: Ints, needed: NDArray[np.bool_]
+    ) -> Silhouettes:
+        chosen = np.arange(len(self.points)) if self.exact else self._sampled
+        strata = self.groups[chosen]
+        k = needed.shape[1]
+        values = np.zeros(len(chosen))
+        if k > 1 and len(chosen):
+            own = partition[strata]
+            member = np.zeros((self.count, k))
+            member[np.arange(self.count), partition] = 1
+            size = np.bincount(partition, self.sizes, k)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                mean = (sums @ member) / size
+                everyone = np.arange(len(chosen))
+                inside = mean[everyone, own] * (size / (size - 1))[own]
+                mean[everyone, own] = np.inf
+                mean[:, size == 0] = np.inf
+                if self.exact:
+                    mean[~needed[self._tile_of]] = np.inf
+                other = mean.min(axis=1)
+                values = (other - inside) / np.maximum(inside, other)
+            # alone in its cluster, or all points in one place
+            values[(size[own] < 2) | ~np.isfinite(values)] = 0
+        return Silhouettes(self.rows[chosen], values, strata, self.sizes, self.exact)
+
+
+def _grouped_rows(points: Doubles, groups: Ints) -> Ints:
+    """Rows sorted by group, near in space within a group."""
+    rows = kernels.spatial_order(points)
+    rows = rows[groups[rows] >= 0]
+    return rows[np.argsort(groups[rows], kind="stable")]
+
+
+def _group_sum(values: Doubles, offsets: NDArray[np.int64]) -> Doubles:
+    sums = np.zeros((len(offsets) - 1, values.shape[1]))
+    filled = np.diff(offsets) > 0
+    if filled.any():
+        sums[filled] = np.add.reduceat(values, offsets[:-1][filled])
+    return sums

@@ -1,0 +1,203 @@
+"""A file appears whole or not at all, and what was there before stays."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON, read_json, replacing, write_json
+
+
+@contextmanager
+def disk_full_after(size: int) -> Iterator[None]:
+    """The kernel refuses to let a file grow beyond ``size`` bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_the_name_is_taken_only_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with replacing(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("before", [None, "old"])
+def test_a_block_that_fails_leaves_what_was_there(
+    tmp_path: Path, error: type[BaseException], before: str | None
+) -> None:
+    path = tmp_path / "a.txt"
+    if before:
+        path.write_text(before)
+
+    def fail() -> None:
+        with replacing(path) as file:
+            file.write(b"half")
+            raise error
+
+    with pytest.raises(error):
+        fail()
+    assert os.listdir(tmp_path) == (["a.txt"] if before else [])
+    assert not before or path.read_text() == before
+
+
+@pytest.mark.parametrize("size", [100, 1_000_000])
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path, size: int) -> None:
+    # small: found out when the file is closed; large: while it is written
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with (
+        pytest.raises(
+            InputError, match=f"^{path}: cannot be written: File too large; "
+        ),
+        disk_full_after(50),
+        replacing(path) as file,
+    ):
+        file.write(b"x" * size)
+    assert os.listdir(tmp_path) == ["a.txt"]
+    assert path.read_text() == "old"
+
+
+def test_no_space_left_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    with pytest.raises(InputError) as caught, replacing(path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert str(caught.value) == (
+        f"{path}: cannot be written: No space left on device; "
+        "name an existing folder with room that you may write to"
+    )
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("missing/a.txt", "No such file or directory"),
+        ("file/a.txt", "Not a directory"),
+        ("folder", "Is a directory"),
+    ],
+)
+def test_a_place_that_cannot_be_written(tmp_path: Path, place: str, why: str) -> None:
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "folder").mkdir()
+    path = tmp_path / place
+    with pytest.raises(InputError) as caught, replacing(path) as file:
+        file.write(b"new")
+    assert str(caught.value) == (
+        f"{path}: cannot be written: {why}; "
+        "name an existing folder with room that you may write to"
+    )
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
+    assert (tmp_path / "file").read_text() == "old"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with (
+        pytest.raises(InputError, match="Permission denied"),
+        replacing(tmp_path / "a"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_the_mode_is_that_of_any_new_file(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        write_json(tmp_path / "a.json", {})
+    finally:
+        assert os.umask(before) == mask
+    assert stat.S_IMODE((tmp_path / "a.json").stat().st_mode) == 0o666 & ~mask
+
+
+def test_a_plain_name_is_in_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_json("a.json", {"a": 1})
+    assert read_json("a.json", "test") == {"a": 1}
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(st.dictionaries(st.text(), values))
+def test_json_survives_its_file(
+    tmp_path_factory: pytest.TempPathFactory, content: dict[str, JSON]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "survives.json"
+    write_json(path, content)
+    assert read_json(path, "test") == content
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_json_has_no_nan(tmp_path: Path, value: float) -> None:
+    path = tmp_path / "a.json"
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(path, {"a": value})
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"", ", line 1: not JSON (Expecting value); expected a problem file"),
+        (b'{"a": 1,\n\n"b" 2}', ", line 3: not JSON (Expecting ':' delimiter); "
+         "expected a problem file"),
+        (b"[1, 2]", ": expected a problem file, a JSON object"),
+        (b"null", ": expected a problem file, a JSON object"),
+        (b"\xff\xfe{}", ": cannot be read as problem: it is not text"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_json_object(
+    tmp_path: Path, content: bytes, line: str
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        read_json(path, "problem")
+    assert str(caught.value) == f"{path}{line}"
+
+
+def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as missing:
+        read_json(tmp_path / "a.json", "state")
+    assert str(missing.value) == (
+        f"{tmp_path / 'a.json'}: cannot be read as state: No such file or directory"
+    )
+    with pytest.raises(InputError, match="read as state: Is a directory"):
+        read_json(tmp_path, "state")
+
+
+def test_what_is_written_is_json_on_one_line(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"a": [1, 2.5, None, "ü"]})
+    text = (tmp_path / "a.json").read_bytes()
+    assert text == b'{"a": [1, 2.5, null, "\\u00fc"]}\n'
+    assert json.loads(text) == {"a": [1, 2.5, None, "ü"]}
