@@ -1,0 +1,56 @@
+"""``sfq.nodes``: several one-job locations over one machine.
+
+StreamFlow's scheduler takes any number of plain ``local`` deployments for one location;
+these are counted apart, so that scattered jobs each sit on a node of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, MutableSequence
+from importlib.resources import files
+
+from streamflow.core.deployment import Connector
+from streamflow.core.scheduling import AvailableLocation
+
+from sf_quantum.connectors.wrapper import LocationWrapper
+
+
+class NodesConnector(LocationWrapper):
+    """One location for each name, each running one job at a time.
+
+    :param names: the names of the nodes
+    """
+
+    def __init__(
+        self,
+        deployment_name: str,
+        config_dir: str,
+        connector: Connector,
+        service: str | None,
+        names: MutableSequence[str],
+        transferBufferSize: int = 2**16,
+    ) -> None:
+        super().__init__(
+            deployment_name, config_dir, connector, service, transferBufferSize
+        )
+        self.names = names
+
+    async def get_available_locations(
+        self, service: str | None = None
+    ) -> MutableMapping[str, AvailableLocation]:
+        """Every node.
+
+        :returns: the nodes by name
+        :raises WorkflowDefinitionException: if a service is asked for
+        """
+        self._refuse_service(service)
+        inner = await self._inner()
+        return {name: self._location(name, 1, inner) for name in self.names}
+
+    @classmethod
+    def get_schema(cls) -> str:
+        """What ``config`` may hold.
+
+        :returns: the JSON Schema
+        """
+        return files(__package__).joinpath("schemas/nodes.json").read_text("utf-8")

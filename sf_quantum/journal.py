@@ -1,0 +1,211 @@
+"""The record of a run (Contract 8): who ran where, waited, held what, and why.
+
+One JSON-lines file per run, one event per line, each with ``time`` (epoch seconds) and
+``event``::
+
+    run   first line: run, file, pid, host, workflows, versions
+    job   a job's status changed: job, step, tag, loops, status, attempt, deployment,
+          service, locations, output
+    qpu   a QPU job of a step: job, qpu, technology, qpu_job, state, queued_seconds,
+          ran_seconds, qpu_seconds, calibration
+    end   last line of a run that was not killed: status
+
+The writer holds a lock on the file while it lives, which is how a reader tells a run that
+goes on from one whose driver was killed, without trusting a process id. This module must
+not import StreamFlow: ``sfq report`` starts fast.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON, cannot_read
+
+DIRECTORY = ".streamflow/sfq"
+POLL_SECONDS = 0.1
+
+Event: TypeAlias = dict[str, JSON]
+
+logger = logging.getLogger(__name__)
+
+
+class Journal:
+    """The writing half: one file, open as long as the process lives.
+
+    :param directory: where the journals are kept; made if it is missing
+    :raises InputError: if nothing can be written there
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        self.run = f"{started}-{os.getpid()}"
+        self.path = Path(directory) / f"{self.run}.jsonl"
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(
+                self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644
+            )
+        except OSError as error:
+            raise InputError(
+                f"{self.path}: the journal cannot be written: {error.strerror}; "
+                "name a folder that you may write to as the scheduler's `directory`"
+            ) from error
+        with suppress(
+            OSError
+        ):  # a file system without locks: readers then wait for "end"
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def start(self, file: str, workflows: list[str], versions: dict[str, str]) -> None:
+        """Write the first event and be what :func:`current` gives.
+
+        :param file: the StreamFlow file
+        :param workflows: the names of its workflows
+        :param versions: of the programs that take part
+        """
+        self.write(
+            "run",
+            run=self.run,
+            file=file,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            workflows=list(workflows),
+            versions=dict(versions),
+        )
+        _runs.append(self)
+
+    def write(self, event: str, **fields: JSON) -> None:
+        """Append one event; a full disk is reported and does not end the run.
+
+        :param event: what happened
+        :param fields: see the module
+        """
+        line = json.dumps({"time": time.time(), "event": event, **fields}) + "\n"
+        try:
+            os.write(self._file, line.encode())  # one call, unbuffered: whole lines
+        except OSError as error:
+            logger.warning("%s: event lost: %s", self.path, error.strerror)
+
+    def close(self) -> None:
+        """Give the file up before the process ends."""
+        with suppress(ValueError):
+            _runs.remove(self)
+        os.close(self._file)
+
+
+# a connector is not told which run it works for, and a driver process is one run
+_runs: list[Journal] = []
+
+
+def current() -> Journal | None:
+    """The journal of the run that this process drives.
+
+    :returns: None if the run's StreamFlow file does not ask for ``sfq.journal``
+    """
+    return _runs[-1] if _runs else None
+
+
+def read(path: str | Path) -> list[Event]:
+    """Every event of a run; a last line cut off by SIGKILL is left out.
+
+    :param path: the journal
+    :returns: the events in the order in which they happened
+    :raises InputError: if the file is missing or not a journal
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise cannot_read(path, "a run's journal", error) from error
+    lines = data.split(b"\n")[:-1]
+    return [_event(path, number, line) for number, line in enumerate(lines, start=1)]
+
+
+def follow(path: str | Path) -> Iterator[Event]:
+    """Every event as it is written, until the run's end or its driver's.
+
+    :param path: the journal
+    :returns: the events
+    :raises InputError: if the file is missing or not a journal
+    """
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - closed below, after the last event
+    except OSError as error:
+        raise cannot_read(path, "a run's journal", error) from error
+    with file:
+        number, line = 0, b""
+        while True:
+            alive = is_open(path)  # asked before reading, so that nothing is missed
+            while (part := file.readline()).endswith(b"\n"):
+                number += 1
+                event = _event(path, number, line + part)
+                yield event
+                if event["event"] == "end":
+                    return
+                line = b""
+            line += part
+            if not alive and number > 0:
+                return
+            time.sleep(POLL_SECONDS)
+
+
+def is_open(path: str | Path) -> bool:
+    """Whether the driver that writes a journal lives.
+
+    :param path: the journal
+    :returns: False after its end, however it came; True where locks cannot tell
+    """
+    with open(path, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def newest(directory: str | Path) -> Path | None:
+    """The journal of the last run.
+
+    :param directory: where the journals are kept
+    :returns: None if there is none
+    """
+    return max(Path(directory).glob("*.jsonl"), default=None)  # named by their start
+
+
+def await_new(
+    directory: str | Path, known: set[Path], alive: Callable[[], bool]
+) -> Path | None:
+    """Wait until a run that is about to start has a journal.
+
+    :param directory: where the journals are kept
+    :param known: the journals that were there before
+    :param alive: whether its driver lives
+    :returns: the journal; None if the driver ended without one
+    """
+    while True:
+        lives = alive()  # asked before looking, so that nothing is missed
+        new = set(Path(directory).glob("*.jsonl")) - known
+        if new or not lives:
+            return max(new, default=None)
+        time.sleep(POLL_SECONDS)
+
+
+def _event(path: str | Path, number: int, line: bytes) -> Event:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        event = None
+    if not isinstance(event, dict) or not {"time", "event"} <= event.keys():
+        raise InputError(
+            f"{path}, line {number}: not an event of a run's journal; "
+            "name a file that the scheduler sfq.journal has written"
+        )
+    return event

@@ -1,0 +1,19 @@
+"""What StreamFlow loads: the names under which a StreamFlow file asks for us."""
+
+from __future__ import annotations
+
+from streamflow.ext.plugin import StreamFlowPlugin
+
+from sf_quantum.connectors.emulator import EmulatorConnector
+from sf_quantum.connectors.nodes import NodesConnector
+from sf_quantum.scheduler import JournalScheduler
+
+
+class QuantumPlugin(StreamFlowPlugin):
+    """The plugin ``sf_quantum``."""
+
+    def register(self) -> None:
+        """Register our connectors and our scheduler."""
+        self.register_connector("sfq.emulator", EmulatorConnector)
+        self.register_connector("sfq.nodes", NodesConnector)
+        self.register_scheduler("sfq.journal", JournalScheduler)

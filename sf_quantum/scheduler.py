@@ -1,0 +1,177 @@
+"""``sfq.journal``: StreamFlow's default scheduler, which also keeps the run's record."""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+from collections.abc import MutableSequence
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from streamflow.core.config import BindingConfig
+from streamflow.core.exception import WorkflowDefinitionException
+from streamflow.core.scheduling import HardwareRequirement
+from streamflow.core.utils import get_job_step_name, get_job_tag
+from streamflow.core.workflow import Job, Status
+from streamflow.scheduling.scheduler import DefaultScheduler
+from streamflow.version import VERSION
+
+from sf_quantum import __version__
+from sf_quantum.connectors import guardian
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.journal import DIRECTORY, Journal
+
+if TYPE_CHECKING:
+    from streamflow.core.context import StreamFlowContext
+
+ENDED = {Status.SKIPPED, Status.COMPLETED, Status.FAILED, Status.CANCELLED}
+LOOP = "-loop-combinator"
+
+
+class JournalScheduler(DefaultScheduler):
+    """Writes every job's target and status changes, on any connector (Contract 8).
+
+    :param directory: where the journals are kept, from the StreamFlow file's folder
+    :param retry_delay: as in StreamFlow's default scheduler
+    """
+
+    def __init__(
+        self,
+        context: StreamFlowContext,
+        directory: str = DIRECTORY,
+        retry_delay: int | None = None,
+    ) -> None:
+        super().__init__(context, retry_delay)
+        self._directory = Path(context.config["path"]).parent / directory
+        # opened by the first job: `streamflow list` and others build a scheduler too
+        self._journal: Journal | None = None
+        self._closed = False
+        self._driver = asyncio.current_task() if _in_loop() else None
+        self._jobs: dict[str, Job] = {}
+        self._attempts: dict[str, int] = {}
+        self._statuses: dict[str, Status] = {}
+        self._workflows: set[int] = set()
+        self._loops: set[str] = set()
+        self._lock = asyncio.Lock()
+
+    async def schedule(
+        self,
+        job: Job,
+        binding_config: BindingConfig,
+        hardware_requirement: HardwareRequirement | None,
+    ) -> None:
+        """Schedule a job; its waiting counts from here.
+
+        :raises WorkflowDefinitionException: if the journal cannot be written
+        """
+        if self._journal is None:
+            guardian.current()
+            self._journal = self._open()
+        self._jobs[job.name] = job
+        self._attempts[job.name] = self._attempts.get(job.name, 0) + 1
+        async with self._lock:  # no job is recorded before the plan is known
+            if self._attempts[job.name] == 1 and job.workflow_id not in self._workflows:
+                self._workflows.add(job.workflow_id)
+                self._loops |= await self._get_loops(job.workflow_id)
+        self._record(job.name, Status.WAITING)
+        try:
+            await super().schedule(job, binding_config, hardware_requirement)
+        except Exception:
+            self._record(job.name, Status.FAILED)
+            raise
+        self._record(job.name, Status.FIREABLE)
+
+    async def notify_status(self, job_name: str, status: Status) -> None:
+        """Take note of a job's status."""
+        await super().notify_status(job_name, status)
+        self._record(job_name, status)
+
+    async def close(self) -> None:
+        """Write the run's end."""
+        if self._journal is not None and not self._closed:
+            outcome = await self._outcome()
+            for name, status in list(self._statuses.items()):
+                # on Ctrl-C, StreamFlow tells its jobs only after this
+                if outcome != Status.COMPLETED and status not in ENDED:
+                    self._record(name, Status.CANCELLED)
+            self._closed = True
+            self._journal.write("end", status=outcome.name.lower())
+        await super().close()
+
+    @classmethod
+    def get_schema(cls) -> str:
+        """What ``config`` may hold.
+
+        :returns: the JSON Schema
+        """
+        return files("sf_quantum").joinpath("schemas/journal.json").read_text("utf-8")
+
+    def _open(self) -> Journal:
+        config = self.context.config
+        try:
+            journal = Journal(self._directory)
+        except InputError as error:
+            raise WorkflowDefinitionException(str(error)) from error
+        journal.start(
+            file=str(config["path"]),
+            workflows=list(config.get("workflows", {})),
+            versions={"sf_quantum": __version__, "streamflow": VERSION},
+        )
+        return journal
+
+    async def _get_loops(self, workflow_id: int) -> set[str]:
+        """The steps that are loops: only the plan tells an iteration from a scatter."""
+        steps = await self.context.database.get_workflow_steps(workflow_id)
+        names = (str(step["name"]) for step in steps)
+        return {name.removesuffix(LOOP) for name in names if name.endswith(LOOP)}
+
+    def _record(self, name: str, status: Status) -> None:
+        if self._journal is None or self._closed or self._statuses.get(name) == status:
+            return
+        self._statuses[name] = status
+        job, step = self._jobs[name], get_job_step_name(name)
+        self._journal.write(
+            "job",
+            job=name,
+            step=step,
+            tag=get_job_tag(name),
+            loops=sum(_is_within(step, loop) for loop in self._loops),
+            status=status.name.lower(),
+            attempt=self._attempts[name],
+            output=job.output_directory,
+            **self._place(name),
+        )
+
+    def _place(self, name: str) -> dict[str, JSON]:
+        allocation = self.job_allocations.get(name)
+        if allocation is None or self._statuses[name] == Status.WAITING:
+            return {"deployment": None, "service": None, "locations": []}
+        locations: MutableSequence[str] = [loc.name for loc in allocation.locations]
+        return {
+            "deployment": allocation.target.deployment.name,
+            "service": allocation.target.service,
+            "locations": list(locations),
+        }
+
+    async def _outcome(self) -> Status:
+        if self._driver is not None and self._driver.cancelling():
+            return Status.CANCELLED
+        rows = [
+            await self.context.database.get_workflow(id_) for id_ in self._workflows
+        ]
+        completed = all(row["status"] == Status.COMPLETED.value for row in rows)
+        return Status.COMPLETED if completed else Status.FAILED
+
+
+def _is_within(step: str, ancestor: str) -> bool:
+    return posixpath.commonpath([step, ancestor]) == ancestor
+
+
+def _in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,243 @@
+"""Real runs of StreamFlow: a folder with a workflow of our own, and its driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sf_quantum import journal
+from sf_quantum.files import JSON
+from sf_quantum.journal import Event
+
+BIN = Path(sys.executable).parent
+PROBLEM = {
+    "bqm": {
+        "type": "BinaryQuadraticModel",
+        "version": {"bqm_schema": "3.0.0"},
+        "use_bytes": False,
+        "index_type": "int32",
+        "bias_type": "float64",
+        "num_variables": 2,
+        "num_interactions": 1,
+        "variable_labels": ["a", "b"],
+        "variable_type": "BINARY",
+        "offset": 0.0,
+        "info": {},
+        "linear_biases": [-1.0, -1.0],
+        "quadratic_biases": [2.0],
+        "quadratic_head": [0],
+        "quadratic_tail": [1],
+    }
+}
+
+
+class Project:
+    """A folder with a StreamFlow file, whose drivers can be told from all others."""
+
+    def __init__(self, folder: Path, temporary: Path) -> None:
+        self.folder = folder
+        # short, since sockets are made in it
+        self.temporary = temporary
+        self.mark = uuid.uuid4().hex
+        self.deployments: dict[str, JSON] = {}
+        self.bindings: dict[str, str] = {}
+        self.steps: dict[str, JSON] = {}
+        self.extra: dict[str, JSON] = {}
+        # instead of one workflow with all steps side by side
+        self.document: dict[str, JSON] = {}
+        self.path = [str(BIN), *os.environ["PATH"].split(":")]
+        (folder / "problem.json").write_text(json.dumps(PROBLEM))
+
+    def deployment(self, name: str, type_: str, **config: JSON) -> None:
+        """Add a deployment; ``wraps`` is taken out of its configuration."""
+        wraps = config.pop("wraps", None)
+        self.deployments[name] = {
+            "type": type_,
+            "workdir": str(self.folder / "work"),
+            "config": config,
+            **({"wraps": wraps} if wraps else {}),
+        }
+
+    def step(self, name: str, script: str, deployment: str, scatter: int = 0) -> None:
+        """Add a step that runs a shell script and keeps what it leaves in ``out``."""
+        # CWL quotes an argument once, and a script in a file needs nothing of that
+        path = self.folder / f"{name}.sh"
+        path.write_text(f"{script}\n")
+        self.steps[name] = {
+            "run": {
+                "class": "CommandLineTool",
+                "baseCommand": ["sh", "-e", str(path)],
+                "inputs": {"n": {"type": "int", "inputBinding": {}}},
+                "outputs": {"out": {"type": "File?", "outputBinding": {"glob": "out"}}},
+            },
+            "in": {"n": {"default": 0}} if not scatter else {"n": "ns"},
+            **({"scatter": "n"} if scatter else {}),
+            "out": ["out"],
+        }
+        self.bindings[name] = deployment
+
+    def solve(self, name: str, deployment: str, before: str = "") -> None:
+        """Add a step that solves the problem of two variables with ``sfq solve``."""
+        command = (
+            f"sfq solve --problem {self.folder}/problem.json --output out --reads 5"
+        )
+        self.step(name, f"{before}\n{command}", deployment)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Write the files and start a driver."""
+        outputs: dict[str, JSON] = {
+            name: {"type": "Any", "outputSource": f"{name}/out"} for name in self.steps
+        }
+        self._write(
+            "main.cwl",
+            {
+                "cwlVersion": "v1.2",
+                "class": "Workflow",
+                "requirements": {"ScatterFeatureRequirement": {}},
+                "inputs": {"ns": {"type": "int[]", "default": [0, 1, 2]}},
+                "outputs": outputs,
+                "steps": self.steps,
+                **self.document,
+            },
+        )
+        bindings: list[JSON] = [
+            {"step": f"/{step}", "target": {"deployment": deployment}}
+            for step, deployment in self.bindings.items()
+        ]
+        workflow: JSON = {
+            "type": "cwl",
+            "config": {"file": "main.cwl"},
+            "bindings": bindings,
+        }
+        self._write(
+            "streamflow.yml",
+            {
+                "version": "v1.0",
+                "workflows": {"test": workflow},
+                "deployments": self.deployments,
+                "scheduling": {"scheduler": {"type": "sfq.journal", "config": {}}},
+                "database": {
+                    "type": "default",
+                    "config": {"connection": str(self.folder / "streamflow.db")},
+                },
+                **self.extra,
+            },
+        )
+        with open(self.folder / "log", "wb") as log:
+            return subprocess.Popen(
+                [BIN / "streamflow", "run", "streamflow.yml", "--debug"],
+                cwd=self.folder,
+                env={
+                    **os.environ,
+                    "PATH": ":".join(self.path),
+                    "TMPDIR": str(self.temporary),
+                    "SFQ_TEST": self.mark,
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def run(self) -> int:
+        """Run a driver to its end."""
+        return self.start().wait(timeout=120)
+
+    @property
+    def log(self) -> str:
+        """What the driver printed, with everything StreamFlow can say."""
+        return (self.folder / "log").read_text()
+
+    def events(self) -> list[Event]:
+        """The last run's journal."""
+        path = journal.newest(self.folder / journal.DIRECTORY)
+        return journal.read(path) if path else []
+
+    def jobs(self, step: str, status: str) -> list[Event]:
+        """The journal's entries of a step that came to a status."""
+        return [
+            event
+            for event in self.events()
+            if event["event"] == "job"
+            and event["step"] == f"/{step}"
+            and event["status"] == status
+        ]
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process that came from this project's drivers."""
+        return [p for p in psutil.process_iter() if _environment(p) == self.mark]
+
+    def leftovers(self) -> list[Path]:
+        """What we left in the folder of temporary files."""
+        return [*self.temporary.glob("sfq-*"), *self.folder.rglob(".sfq-*")]
+
+    def commands(self, words: str) -> list[psutil.Process]:
+        """Those whose command line has these words, less the shells that start them."""
+        found = []
+        for process in self.processes():
+            with suppress(psutil.Error):
+                line = " ".join(process.cmdline()).replace("/sfq ", "/ sfq ")
+                if words in line and " -c " not in line:
+                    found.append(process)
+        return found
+
+    def service_folder(self) -> Path:
+        """Where the QPU service keeps its things, as the driver's debug log tells."""
+        words = self.log.replace("'", " ").split()
+        told = (word for word in words if re.fullmatch(".*/sfq-[0-9a-f]+/status", word))
+        return Path(next(told, "/nowhere/status")).parent
+
+    def on_qpu(self) -> bool:
+        """Whether the service has a job that runs."""
+        for path in self.service_folder().glob("state/*"):
+            with suppress(OSError):  # SQLite makes and removes files as it starts
+                if b"Running" in path.read_bytes():
+                    return True
+        return False
+
+    def _write(self, name: str, content: JSON) -> None:
+        (self.folder / name).write_text(json.dumps(content))
+
+
+def _environment(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get("SFQ_TEST")
+    except (psutil.Error, OSError):
+        return None
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    """A project whose processes do not outlive the test."""
+    temporary = Path(tempfile.mkdtemp(prefix="sfqt", dir="/tmp"))
+    made = Project(tmp_path, temporary)
+    yield made
+    for process in made.processes():
+        process.kill()
+    shutil.rmtree(temporary)
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], object], str], None]:
+    """Waits for something to become true."""
+
+    def wait(condition: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < deadline, f"waited in vain for {what}"
+            time.sleep(0.02)
+
+    return wait

@@ -1,0 +1,177 @@
+"""However the driver ends, nothing of what it started is left ("Stopping")."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sf_quantum import journal
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Project
+
+Until = Callable[[Callable[[], object], str], None]
+SSHD = Path("/usr/sbin/sshd")
+
+
+@pytest.fixture
+def running(project: Project, until: Until) -> Iterator[subprocess.Popen[bytes]]:
+    """A driver in mid-job: on the QPU for minutes, and on a node for hours."""
+    project.deployment("qpu", "sfq.emulator", technology="neutral-atom", timeScale=1)
+    project.deployment("nodes", "sfq.nodes", names=["c1"])
+    project.solve("solve", "qpu")
+    # a grandchild as well, which does not end with its parent
+    project.step("work", "sleep 3600 &\nsleep 3600", "nodes")
+    driver = project.start()
+    until(project.on_qpu, "the QPU job")
+    until(lambda: len(project.commands("sleep 3600")) == 2, "the node's job")
+    yield driver
+    with suppress(ProcessLookupError):
+        driver.kill()
+    driver.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("group", [False, True], ids=["driver", "group"])
+def test_nothing_is_left(
+    project: Project,
+    until: Until,
+    running: subprocess.Popen[bytes],
+    number: signal.Signals,
+    group: bool,
+) -> None:
+    if group:
+        os.killpg(running.pid, number)  # as Ctrl-C on a terminal does
+    else:
+        running.send_signal(number)
+    running.wait(timeout=20)
+    until(lambda: not project.processes(), "the last process to end")
+    assert project.leftovers() == []
+    path = journal.newest(project.folder / journal.DIRECTORY)
+    assert path is not None
+    assert not journal.is_open(path)
+
+
+def test_ctrl_c_is_in_the_journal(
+    project: Project, until: Until, running: subprocess.Popen[bytes]
+) -> None:
+    running.send_signal(signal.SIGINT)
+    running.wait(timeout=20)
+    until(lambda: not project.processes(), "the last process to end")
+    events = project.events()
+    assert [event["status"] for event in events if event["event"] == "end"] == [
+        "cancelled"
+    ]
+    assert [event["state"] for event in events if event["event"] == "qpu"] == [
+        "Cancelled"
+    ]
+    assert project.jobs("solve", "cancelled")
+    assert project.jobs("work", "cancelled")
+
+
+def test_the_guardian_ends_with_a_driver_that_ends_well(
+    project: Project, until: Until
+) -> None:
+    project.deployment("nodes", "sfq.nodes", names=["c1"])
+    project.step("work", "true", "nodes")
+    assert project.run() == 0, project.log
+    until(lambda: not project.processes(), "the guardian to end")
+
+
+@pytest.fixture
+def sshd(project: Project) -> Iterator[int]:
+    """A real sshd, one process a connection, on a port the kernel chose."""
+    if not SSHD.exists():
+        pytest.skip("no sshd here (apt-get install openssh-server)")
+    if os.getuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)  # it refuses to start without it
+    folder = project.folder / "sshd"
+    folder.mkdir(mode=0o700)
+    for name in ("host", "user"):
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name],
+            check=True,
+        )
+    (folder / "config").write_text(
+        f"HostKey {folder}/host\n"
+        f"AuthorizedKeysFile {folder}/user.pub\n"
+        "StrictModes no\nUsePAM no\nPermitRootLogin yes\n"
+        f"SetEnv PATH={':'.join(project.path)} SFQ_TEST={project.mark}\n"
+    )
+    listener = socket.create_server(("127.0.0.1", 0))
+    served: list[subprocess.Popen[bytes]] = []
+
+    def serve() -> None:
+        with suppress(OSError):  # the listener is shut down
+            while True:
+                connection, _ = listener.accept()
+                with connection, open(folder / "log", "ab") as log:
+                    served.append(
+                        subprocess.Popen(
+                            [SSHD, "-i", "-e", "-f", folder / "config"],
+                            stdin=connection.fileno(),
+                            stdout=connection.fileno(),
+                            stderr=log,
+                        )
+                    )
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield listener.getsockname()[1]
+    listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+    listener.close()
+    for process in served:
+        process.terminate()
+        process.wait()
+
+
+def test_the_emulator_works_over_ssh(project: Project, until: Until, sshd: int) -> None:
+    _over_ssh(project, sshd)
+    project.deployment("nodes", "sfq.nodes", names=["c1", "c2"], wraps="host")
+    project.solve("solve", "qpu")
+    project.step("work", "echo done >out", "nodes", scatter=3)
+    assert project.run() == 0, project.log
+    assert len(project.jobs("work", "completed")) == 3
+    (qpu,) = [event for event in project.events() if event["event"] == "qpu"]
+    assert qpu["state"] == "Completed"
+    until(lambda: not project.processes(), "the last process to end")
+    assert project.leftovers() == []
+    assert not project.service_folder().exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_the_service_ends_with_its_ssh_connection(
+    project: Project, until: Until, sshd: int, number: signal.Signals
+) -> None:
+    _over_ssh(project, sshd, technology="neutral-atom", timeScale=1)
+    project.solve("solve", "qpu")
+    driver = project.start()
+    until(project.on_qpu, "the QPU job")
+    driver.send_signal(number)
+    driver.wait(timeout=20)
+    until(lambda: not project.commands("sfq serve"), "the service to end")
+    until(lambda: not project.commands("sfq solve"), "the job to end")
+    until(lambda: not project.service_folder().exists(), "its folder to go")
+    assert list(project.temporary.glob("sfq-*")) == []
+
+
+def _over_ssh(project: Project, port: int, **config: str | int) -> None:
+    project.deployment(
+        "host",
+        "ssh",
+        nodes=[f"127.0.0.1:{port}"],
+        username=subprocess.check_output(["id", "-un"], text=True).strip(),
+        sshKey=str(project.folder / "sshd" / "user"),
+        checkHostKey=False,
+    )
+    project.deployment("qpu", "sfq.emulator", wraps="host", **config)

@@ -1,0 +1,271 @@
+"""Our connectors without StreamFlow's engine: configuration, unwrapping, leases."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from streamflow.core.deployment import ExecutionLocation
+from streamflow.core.exception import (
+    WorkflowDefinitionException,
+    WorkflowExecutionException,
+)
+from streamflow.deployment.connector.local import LocalConnector
+from streamflow.deployment.connector.ssh import SSHConnector
+
+from sf_quantum.connectors import guardian, leases, ssh
+from sf_quantum.connectors.background import BackgroundService
+from sf_quantum.connectors.emulator import EmulatorConnector
+from sf_quantum.connectors.leases import LeaseClient, ServiceGone
+from sf_quantum.connectors.nodes import NodesConnector
+from sf_quantum.connectors.wrapper import LocationWrapper
+from sf_quantum.files import JSON
+from sf_quantum.scheduler import JournalScheduler
+
+# what StreamFlow itself gives to a constructor
+IMPOSED = {"self", "deployment_name", "config_dir", "connector", "service", "context"}
+
+
+@pytest.fixture
+def local() -> LocalConnector:
+    return LocalConnector("inner", "/", 2**16)
+
+
+@pytest.fixture
+def nodes(local: LocalConnector) -> NodesConnector:
+    return NodesConnector("nodes", "/", local, None, names=["c1", "c2"])
+
+
+def emulator(local: LocalConnector, name: str = "qpu") -> EmulatorConnector:
+    return EmulatorConnector(name, "/", local, None, vqpus=3)
+
+
+@pytest.mark.parametrize(
+    "class_", [EmulatorConnector, NodesConnector, JournalScheduler]
+)
+def test_the_schema_has_the_keys_of_the_constructor(
+    class_: type[EmulatorConnector] | type[NodesConnector] | type[JournalScheduler],
+) -> None:
+    schema = json.loads(class_.get_schema())
+    parameters = inspect.signature(class_.__init__).parameters.items()
+    given = {name: p for name, p in parameters if name not in IMPOSED}
+    assert schema["properties"].keys() == given.keys()
+    optional = {n: p.default for n, p in given.items() if p.default is not p.empty}
+    assert schema.get("required", []) == [
+        name for name in given if name not in optional
+    ]
+    for name, value in schema["properties"].items():
+        if "default" in value and optional[name] is not None:
+            assert value["default"] == optional[name]
+    assert schema["unevaluatedProperties"] is False
+
+
+def test_every_schema_has_an_id_of_its_own() -> None:
+    classes = (EmulatorConnector, NodesConnector, JournalScheduler)
+    ids = {json.loads(class_.get_schema())["$id"] for class_ in classes}
+    assert len(ids) == len(classes)
+
+
+@pytest.mark.parametrize(
+    ("deployment", "name"),
+    [("qpu", "qpu"), ("my-qpu.1", "my_qpu_1"), ("1st", "_1st"), ("è", "_")],
+)
+def test_the_qpus_name_can_start_a_shell_variable(
+    local: LocalConnector, deployment: str, name: str
+) -> None:
+    assert emulator(local, deployment).qpu == name
+
+
+async def test_nodes_are_one_job_locations_over_one(nodes: NodesConnector) -> None:
+    locations = await nodes.get_available_locations()
+    assert [location.name for location in locations.values()] == ["c1", "c2"]
+    for location in locations.values():
+        assert (location.slots, location.stacked) == (1, False)
+        assert location.location.mounts == {"/": "/"}
+        assert location.location.wraps is not None
+        assert location.location.wraps.name == "__LOCAL__"
+
+
+async def test_the_emulator_has_a_slot_for_each_virtual_qpu(
+    local: LocalConnector,
+) -> None:
+    (location,) = (await emulator(local).get_available_locations()).values()
+    assert (location.name, location.slots) == ("qpu", 3)
+
+
+async def test_a_service_is_refused(
+    nodes: NodesConnector, local: LocalConnector
+) -> None:
+    for connector in (nodes, emulator(local)):
+        with pytest.raises(WorkflowDefinitionException, match="has no service fast"):
+            await connector.get_available_locations("fast")
+
+
+async def test_commands_and_copies_work_on_the_inner_location(
+    nodes: NodesConnector, tmp_path: Path
+) -> None:
+    c1, c2 = await _locations(nodes)
+    result = await nodes.run(c1, ["echo", "hello"], capture_output=True)
+    assert result == ("hello", 0)
+    (tmp_path / "source").write_text("content")
+    await nodes.copy_local_to_remote(f"{tmp_path}/source", f"{tmp_path}/a", [c1])
+    await nodes.copy_remote_to_remote(f"{tmp_path}/a", f"{tmp_path}/b", [c2], c1)
+    await nodes.copy_remote_to_remote(f"{tmp_path}/b", f"{tmp_path}/c", [c2], c1, nodes)
+    await nodes.copy_remote_to_local(f"{tmp_path}/c", f"{tmp_path}/d", c2)
+    assert (tmp_path / "d").read_text() == "content"
+    writer = await nodes.get_stream_writer(["tee", f"{tmp_path}/e"], c1)
+    async with writer as stream:
+        await stream.write(b"written")
+    reader = await nodes.get_stream_reader(["cat", f"{tmp_path}/e"], c1)
+    async with reader as stream:
+        assert await stream.read(100) == b"written"
+    shell = await nodes.get_shell(["sh"], c2)
+    assert await shell.execute(["echo", "shell"], capture_output=True) == ("shell", 0)
+    await shell.close()
+
+
+async def test_a_copy_within_ssh_stays_on_the_host(
+    nodes: NodesConnector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    async def copy(
+        src: str,
+        dst: str,
+        locations: list[ExecutionLocation],
+        source_location: ExecutionLocation,
+        source_connector: LocationWrapper | None,
+        read_only: bool,
+    ) -> None:
+        seen.extend([locations[0].name, source_location.name, str(source_connector)])
+
+    monkeypatch.setattr(nodes.connector, "copy_remote_to_remote", copy)
+    c1, c2 = await _locations(nodes)
+    await nodes.copy_remote_to_remote("a", "b", [c2], c1, nodes)
+    assert seen == ["__LOCAL__", "__LOCAL__", "None"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "transfer", "words"),
+    [
+        (["a", "b"], None, "has 2 SSH nodes"),
+        (["a"], "b", "sends its data through another node"),
+        (["a"], None, None),
+    ],
+)
+def test_one_ssh_host_is_one_machine(
+    nodes: list[str], transfer: str | None, words: str | None
+) -> None:
+    connector = SSHConnector("host", "/", nodes=nodes, dataTransferConnection=transfer)
+    assert ssh.problem(connector) == words
+
+
+async def test_only_a_machine_can_be_wrapped(
+    nodes: NodesConnector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guardian, "current", lambda: None)
+    await nodes.deploy(False)
+    outer = NodesConnector("outer", "/", nodes, None, names=["c1"])
+    with pytest.raises(WorkflowDefinitionException, match="neither local nor SSH"):
+        await outer.deploy(False)
+
+
+def test_the_services_folder_is_short_and_unforeseeable(
+    local: LocalConnector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = ExecutionLocation("l", "d")
+    sockets = {BackgroundService(local, location, "q", []).socket for _ in range(2)}
+    assert len(sockets) == 2
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp/" + "long" * 30)
+    socket = BackgroundService(local, location, "q", []).socket
+    assert socket.startswith("/tmp/sfq-")
+    remote = SSHConnector("host", "/", nodes=["a"])
+    assert BackgroundService(remote, location, "q", []).socket.startswith("/tmp/sfq-")
+
+
+class Service:
+    """A stand-in for ``sfq serve``, with answers that the test chooses."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, JSON]] = []
+        self.asked: list[str] = []
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.asked.append(f"{request.method} {request.path}")
+        status, body = self.answers.pop(0)
+        return web.json_response(body, status=status)
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[tuple[Service, LeaseClient]]:
+    service = Service()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", service.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        await web.UnixSite(runner, f"{folder}/s").start()
+        async with LeaseClient(f"{folder}/s", "qpu") as client:
+            yield service, client
+        await runner.cleanup()
+
+
+async def test_a_lease_is_waited_for(service: tuple[Service, LeaseClient]) -> None:
+    fake, client = service
+    fake.answers = [(409, {"detail": "all held"}), (201, {"id": "token"})]
+    assert await client.acquire("/a/0") == "token"
+    assert fake.asked == ["POST /v1/leases"] * 2
+
+
+async def test_a_lease_is_not_waited_for_in_vain(
+    service: tuple[Service, LeaseClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "LEASE_PATIENCE_SECONDS", 0.0)
+    fake, client = service
+    fake.answers = [(409, {"detail": "all 1 vQPUs are held"})]
+    with pytest.raises(WorkflowExecutionException, match="no lease: all 1 vQPUs"):
+        await client.acquire("/a/0")
+    fake.answers = [(500, [])]
+    with pytest.raises(WorkflowExecutionException, match="no lease: HTTP status 500"):
+        await client.acquire("/a/0")
+
+
+async def test_a_released_lease_tells_its_jobs(
+    service: tuple[Service, LeaseClient],
+) -> None:
+    fake, client = service
+    fake.answers = [(200, {"id": "token", "jobs": [{"id": "1"}]}), (404, {})]
+    assert await client.release("token") == [{"id": "1"}]
+    with pytest.raises(ServiceGone, match="lost a lease"):
+        await client.release("token")
+
+
+async def test_health_and_calibration(service: tuple[Service, LeaseClient]) -> None:
+    fake, client = service
+    fake.answers = [
+        (200, {}),
+        (503, {}),
+        (200, {"calibration": {"id": "c"}}),
+        (200, {}),
+    ]
+    assert await client.healthy()
+    assert not await client.healthy()
+    assert await client.calibration() == "c"
+    assert await client.calibration() is None
+
+
+async def test_a_service_that_is_not_there_is_not_healthy(tmp_path: Path) -> None:
+    async with LeaseClient(str(tmp_path / "none"), "qpu") as client:
+        assert not await client.healthy()
+        with pytest.raises(ServiceGone, match="QPU qpu does not answer"):
+            await client.acquire("/a/0")
+
+
+async def _locations(connector: NodesConnector) -> list[ExecutionLocation]:
+    found = (await connector.get_available_locations()).values()
+    return [location.location for location in found]

@@ -1,0 +1,193 @@
+"""The guardian, with real drivers that are ended in every way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sf_quantum.connectors import guardian
+
+# starts what the test asks for, says when it is there, and waits to be ended
+DRIVER = """
+import signal, subprocess, sys
+from sf_quantum.connectors import guardian
+assert guardian.current() is guardian.current()
+{body}
+print(flush=True)
+signal.pause()
+"""
+CHILD = """
+subprocess.Popen(["sh", "-c", "sleep 3600 & sleep 3600"], close_fds=False)
+"""
+STUBBORN = """
+code = "import signal; signal.signal(15, signal.SIG_IGN); print(flush=True); signal.pause()"
+child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+child.stdout.readline()
+"""
+
+
+class Family:
+    """The processes of one test."""
+
+    def __init__(self) -> None:
+        self.mark = uuid.uuid4().hex
+        self.drivers: list[subprocess.Popen[bytes]] = []
+
+    def driver(self, body: str) -> subprocess.Popen[bytes]:
+        driver = subprocess.Popen(
+            [sys.executable, "-c", DRIVER.format(body=body)],
+            env={**os.environ, "SFQ_TEST": self.mark},
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self.drivers.append(driver)
+        assert driver.stdout is not None
+        driver.stdout.readline()
+        return driver
+
+    def commands(self) -> list[str]:
+        """The command lines of those that live."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("SFQ_TEST") == self.mark:
+                    found.append(" ".join(process.cmdline()))
+            except (psutil.Error, OSError):
+                continue
+        return found
+
+    def await_none(self) -> float:
+        """Wait until nobody is left; gives the seconds it took."""
+        start = time.monotonic()
+        _await(lambda: not self.commands())
+        return time.monotonic() - start
+
+
+@pytest.fixture
+def family() -> Iterator[Family]:
+    made = Family()
+    yield made
+    for driver in made.drivers:
+        driver.kill()
+        driver.wait()
+        assert driver.stdout is not None
+        driver.stdout.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_children_and_grandchildren_end_with_the_driver(
+    family: Family, number: signal.Signals
+) -> None:
+    driver = family.driver(CHILD)
+    _await(lambda: family.commands().count("sleep 3600") == 2)
+    driver.send_signal(number)
+    driver.wait()
+    assert family.await_none() < 5
+
+
+def test_who_ignores_sigterm_is_killed(family: Family) -> None:
+    driver = family.driver(STUBBORN)
+    driver.kill()
+    driver.wait()
+    assert family.await_none() > guardian.PATIENCE_SECONDS * 0.5
+
+
+def test_ctrl_c_on_a_terminal_does_not_hit_the_guardian(family: Family) -> None:
+    driver = family.driver(CHILD)
+    os.killpg(driver.pid, signal.SIGINT)
+    driver.wait()
+    family.await_none()
+
+
+def test_a_driver_that_ends_well_does_not_wait(family: Family) -> None:
+    driver = family.driver("print(flush=True); sys.exit()")
+    assert driver.wait(timeout=5) == 0
+    family.await_none()
+
+
+def test_folders_are_removed_last(family: Family, tmp_path: Path) -> None:
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    (folder / "file").touch()
+    driver = family.driver(
+        f"guardian.current().remove({str(folder)!r})\n"
+        f"guardian.current().remove('{tmp_path}/gone')"
+    )
+    assert folder.exists()
+    driver.kill()
+    driver.wait()
+    family.await_none()
+    assert not folder.exists()
+
+
+def test_a_driver_goes_on_without_its_guardian(family: Family) -> None:
+    driver = family.driver(
+        "guardian.current()._process.kill(); guardian.current()._process.wait()\n"
+        "guardian.current().remove('/nowhere')"
+    )
+    assert driver.poll() is None
+
+
+NESTED = """
+inner = '''{inner}'''
+subprocess.Popen([sys.executable, "-c", inner], stdout=subprocess.PIPE).stdout.readline()
+subprocess.Popen(["sleep", "1111"])
+"""
+
+
+@pytest.fixture
+def nested(family: Family) -> subprocess.Popen[bytes]:
+    inner = DRIVER.format(body='subprocess.Popen(["sleep", "2222"])')
+    return family.driver(NESTED.format(inner=inner))
+
+
+def test_an_inner_driver_takes_only_its_own(
+    family: Family, nested: subprocess.Popen[bytes]
+) -> None:
+    inner = _inner(nested)
+    inner.kill()
+    _await(lambda: "sleep 2222" not in family.commands())
+    assert "sleep 1111" in family.commands()
+
+
+def test_an_outer_driver_takes_the_inner_one_too(
+    family: Family, nested: subprocess.Popen[bytes]
+) -> None:
+    nested.kill()
+    nested.wait()
+    family.await_none()
+
+
+def test_only_what_carries_the_mark_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(
+        psutil.Process, "terminate", lambda self: ended.append(self.pid)
+    )
+    guardian.end_processes(str(uuid.uuid4()))
+    assert ended == []
+
+
+def _await(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _inner(driver: subprocess.Popen[bytes]) -> psutil.Process:
+    return next(
+        child
+        for child in psutil.Process(driver.pid).children()
+        if "sleep" in child.cmdline()[-1]
+    )

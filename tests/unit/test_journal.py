@@ -1,0 +1,150 @@
+"""The record of a run: written whole, read whatever happened to the writer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sf_quantum import journal
+from sf_quantum.errors import InputError
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Iterator[journal.Journal]:
+    made = journal.Journal(tmp_path / "journals")
+    made.start("streamflow.yml", ["main"], {"streamflow": "0"})
+    yield made
+    made.close()
+
+
+def test_events_come_back_in_order_with_their_times(written: journal.Journal) -> None:
+    written.write("job", job="/a/0", status="running")
+    written.write("end", status="completed")
+    events = journal.read(written.path)
+    assert [event["event"] for event in events] == ["run", "job", "end"]
+    assert events[0]["pid"] == os.getpid()
+    assert events[0]["run"] == written.path.stem
+    assert events[1]["status"] == "running"
+    times = [event["time"] for event in events]
+    assert times == sorted(times, key=lambda time: float(str(time)))
+
+
+def test_a_torn_last_line_is_left_out(written: journal.Journal) -> None:
+    with written.path.open("a") as file:
+        file.write('{"time": 1, "event": "jo')
+    assert [event["event"] for event in journal.read(written.path)] == ["run"]
+
+
+@pytest.mark.parametrize("line", ["nonsense", "[1]", '{"event": "job"}', "\xff"])
+def test_what_is_not_a_journal_is_named_with_its_line(
+    tmp_path: Path, line: str
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"time": 1, "event": "run"}}\n{line}\n', encoding="latin-1")
+    with pytest.raises(InputError, match=r"a\.jsonl, line 2: not an event"):
+        journal.read(path)
+
+
+def test_a_missing_journal_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read as a run's journal"):
+        journal.read(tmp_path / "none.jsonl")
+    with pytest.raises(InputError, match="cannot be read as a run's journal"):
+        list(journal.follow(tmp_path / "none.jsonl"))
+
+
+def test_an_unwritable_folder_is_an_input_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="name a folder that you may write to"):
+        journal.Journal(tmp_path / "file" / "journals")
+
+
+def test_a_full_disk_does_not_end_the_run(
+    written: journal.Journal,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    written.write("job", job="/a/0")
+    assert "event lost: No space left on device" in caplog.text
+
+
+def test_the_current_journal_is_that_of_the_process(tmp_path: Path) -> None:
+    assert journal.current() is None
+    made = journal.Journal(tmp_path)
+    assert journal.current() is None
+    made.start("streamflow.yml", [], {})
+    assert journal.current() is made
+    made.close()
+    assert journal.current() is None
+
+
+def test_the_newest_is_the_last_to_start(tmp_path: Path) -> None:
+    assert journal.newest(tmp_path) is None
+    for name in ("20260102T000000Z-1", "20260103T000000Z-1", "20260101T000000Z-1"):
+        (tmp_path / f"{name}.jsonl").touch()
+    assert journal.newest(tmp_path) == tmp_path / "20260103T000000Z-1.jsonl"
+
+
+def test_an_open_journal_is_told_from_one_whose_writer_is_gone(
+    written: journal.Journal,
+) -> None:
+    assert journal.is_open(written.path)
+    os.close(os.dup(os.open(written.path, os.O_RDONLY)))  # readers take no lock away
+    assert journal.is_open(written.path)
+
+
+def test_following_ends_with_the_run(written: journal.Journal) -> None:
+    seen = []
+    for event in journal.follow(written.path):
+        seen.append(event["event"])
+        if event["event"] == "run":
+            written.write("job", job="/a/0")
+        elif event["event"] == "job":
+            written.write("end", status="completed")
+    assert seen == ["run", "job", "end"]
+
+
+def test_following_ends_when_the_driver_is_killed(tmp_path: Path) -> None:
+    code = (
+        "from sf_quantum.journal import Journal\n"
+        f"Journal({str(tmp_path)!r}).start('f', [], {{}})\n"
+        "print(flush=True)\ninput()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as driver:
+        assert driver.stdout is not None
+        driver.stdout.readline()
+        path = journal.newest(tmp_path)
+        assert path is not None
+        seen = []
+        for event in journal.follow(path):
+            seen.append(event["event"])
+            with path.open("a") as file:  # a line that the writer did not finish
+                file.write(json.dumps({"time": 1, "event": "job"}))
+            driver.kill()
+    assert seen == ["run"]
+
+
+def test_a_new_run_is_waited_for(tmp_path: Path) -> None:
+    old = tmp_path / "old.jsonl"
+    old.touch()
+    new = tmp_path / "new.jsonl"
+    answers = iter([True, True])
+
+    def alive() -> bool:
+        if next(answers, None) is None:
+            new.touch()
+        return True
+
+    assert journal.await_new(tmp_path, {old}, alive) == new
+    assert journal.await_new(tmp_path, {old, new}, lambda: False) is None

@@ -1,0 +1,223 @@
+"""A run's journal as table, JSON, lines and picture."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from sf_quantum import journal, report
+from sf_quantum.cli import main
+from sf_quantum.files import JSON
+from sf_quantum.journal import Event
+
+
+def event(
+    time: float, step: str, tag: str, status: str, attempt: int = 1, **more: JSON
+) -> Event:
+    started = status not in ("waiting", "rollback")
+    return {
+        "time": time,
+        "event": "job",
+        "job": f"{step}/{tag}",
+        "step": step,
+        "tag": tag,
+        "loops": 1,
+        "status": status,
+        "attempt": attempt,
+        "output": None,
+        "deployment": "nodes" if started else None,
+        "service": None,
+        "locations": ["c1"] if started else [],
+        **more,
+    }
+
+
+def a_run(output: Path | None = None) -> list[Event]:
+    """Two iterations; in the second the job is tried twice."""
+    score = str(output) if output else None
+    return [
+        {"time": 0.0, "event": "run", "run": "r"},
+        event(0.0, "/in-injector", "0", "waiting"),
+        event(0.5, "/loop/a", "0.0.1", "waiting"),
+        event(1.0, "/loop/a", "0.0.1", "fireable"),
+        event(2.0, "/loop/a", "0.0.1", "running"),
+        event(5.0, "/loop/a", "0.0.1", "completed", output=score),
+        event(5.0, "/loop/b", "0.1", "waiting", 1),
+        event(5.1, "/loop/b", "0.1", "running", 1, deployment="qpu", locations=["qpu"]),
+        {"time": 5.9, "event": "qpu", "job": "/loop/b/0.1", "qpu_job": "1"},
+        event(6.0, "/loop/b", "0.1", "recovery", 1, deployment="qpu", locations=[]),
+        event(6.1, "/loop/b", "0.1", "rollback", 1),
+        event(6.2, "/loop/b", "0.1", "waiting", 2),
+        event(6.3, "/loop/b", "0.1", "fireable", 2, deployment="__LOCAL__"),
+        event(6.4, "/loop/b", "0.1", "running", 2, locations=["__LOCAL__"]),
+        event(9.4, "/loop/b", "0.1", "completed", 2),
+        {"time": 9.5, "event": "end", "status": "completed"},
+    ]
+
+
+def write(path: Path, events: list[Event]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+    return path
+
+
+def test_every_attempt_is_a_row() -> None:
+    first, failed, second = report.collect(a_run())
+    assert (first.step, first.iteration, first.index) == ("loop/a", [1], [2])
+    assert (first.round, first.location) == ("1#2", "nodes/c1")
+    assert first.waited == pytest.approx(1.5)
+    assert first.ran == pytest.approx(3.0)
+    assert (failed.attempt, failed.status, failed.location) == (1, "failed", "qpu")
+    assert failed.ran == pytest.approx(0.9)
+    assert len(failed.qpu_jobs) == 1
+    assert (second.attempt, second.status) == (2, "completed")
+    assert second.waited == pytest.approx(0.2)
+
+
+def test_a_tag_outside_loops_is_a_scatter_index() -> None:
+    (row,) = report.collect([event(0, "/a", "0.2", "waiting", loops=0)])
+    assert (row.iteration, row.index, row.round) == ([], [3], "#3")
+
+
+def test_the_last_attempt_may_fail_too() -> None:
+    (row,) = report.collect(
+        [
+            event(0, "/a", "0", "waiting"),
+            event(1, "/a", "0", "running"),
+            event(2, "/a", "0", "recovery"),
+            event(9, "/a", "0", "failed"),
+        ]
+    )
+    assert (row.status, row.ran) == ("failed", 1.0)
+
+
+def test_the_table_has_a_line_a_row_and_totals() -> None:
+    header, first, *_, totals = report.table(report.collect(a_run())).splitlines()
+    assert header.split() == "step iteration location waited ran attempt status".split()
+    assert first.split() == "loop/a 1#2 nodes/c1 1.50 s 3.00 s 1 completed".split()
+    assert totals == (
+        "2 jobs, 1 further attempts, 1 QPU jobs; 8.9 s from first to last, "
+        "waited 1.8 s, ran 6.9 s"
+    )
+
+
+def test_a_score_is_shown_where_a_job_left_one(tmp_path: Path) -> None:
+    (tmp_path / "cwl.output.json").write_text('{"score": 0.83791, "again": false}')
+    rows = report.collect(a_run(tmp_path))
+    assert rows[0].score == pytest.approx(0.83791)
+    assert "0.8379" in report.table(rows)
+    assert any("score 0.8379" in line for line in report.narrate(a_run(tmp_path)))
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"score": "high"}', '{"again": true}'])
+def test_an_output_without_a_score_is_no_error(tmp_path: Path, content: str) -> None:
+    (tmp_path / "cwl.output.json").write_text(content)
+    assert report.collect(a_run(tmp_path))[0].score is None
+
+
+def test_a_run_is_told_as_it_happens() -> None:
+    assert list(report.narrate(a_run())) == [
+        "running   loop/a 1#2 on nodes/c1",
+        "completed loop/a 1#2 on nodes/c1 in 3.0 s (waited 1.5 s)",
+        "running   loop/b 2 on qpu",
+        "failed    loop/b 2 on qpu in 0.9 s (waited 0.1 s)",
+        "running   loop/b 2 on nodes (attempt 2)",
+        "completed loop/b 2 on nodes/c1 (attempt 2) in 3.0 s (waited 0.2 s)",
+        "run completed: 2 jobs, 1 further attempts, 1 QPU jobs; "
+        "8.9 s from first to last, waited 1.8 s, ran 6.9 s",
+    ]
+
+
+def test_a_run_whose_driver_was_killed_is_told_too() -> None:
+    *_, last = report.narrate(a_run()[:5])
+    assert last.startswith("the driver is gone: 1 jobs")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_has_a_line_of_progress() -> None:
+    terminal = Terminal()
+    report.show(a_run(), terminal)
+    text = terminal.getvalue()
+    assert "\r\x1b[Krunning: loop/a 1#2 on nodes/c1\r\x1b[Kcompleted loop/a" in text
+    assert text.count("\n") == 4
+    assert text.endswith("ran 6.9 s\n\r\x1b[K")
+
+
+def test_the_newest_run_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / journal.DIRECTORY
+    write(folder / "1.jsonl", [])
+    path = write(folder / "2.jsonl", [])
+    file = tmp_path / "streamflow.yml"
+    file.write_text("version: v1.0")
+    assert [report.locate(w) for w in (tmp_path, folder, file, path)] == [path] * 4
+
+
+def test_a_configured_folder_is_found(tmp_path: Path) -> None:
+    path = write(tmp_path / "runs" / "1.jsonl", [])
+    file = tmp_path / "streamflow.yml"
+    file.write_text(
+        "scheduling: {scheduler: {type: sfq.journal, config: {directory: runs}}}"
+    )
+    assert report.locate(file) == path
+
+
+def test_the_command_prints_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "1.jsonl", a_run())
+    assert main(["report", str(path)]) == 0
+    assert report.table(report.collect(a_run())) in capsys.readouterr().out
+
+
+def test_the_command_prints_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "1.jsonl", a_run())
+    assert main(["report", str(path), "--json"]) == 0
+    first, *others = json.loads(capsys.readouterr().out)
+    assert len(others) == 2
+    assert (first["step"], first["waited"], first["ran"]) == ("loop/a", 1.5, 3.0)
+
+
+def test_the_command_follows_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "1.jsonl", a_run())
+    assert main(["report", str(path), "--follow"]) == 0
+    assert capsys.readouterr().out.splitlines() == list(report.narrate(a_run()))
+
+
+def test_the_command_draws_a_picture(tmp_path: Path) -> None:
+    path = write(tmp_path / "1.jsonl", a_run())
+    picture = tmp_path / "out.png"
+    assert main(["report", str(path), "--timeline", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["{}/none.jsonl"], "none.jsonl: cannot be read as a run's journal"),
+        (["{}/none.yml"], "none.yml: cannot be read"),
+        (["{}"], "no run is recorded in"),
+        (["{}/empty.jsonl", "--timeline", "{}/a.png"], "nothing to draw"),
+        (["{}/run.jsonl", "--timeline", "{}/none/a.png"], "cannot be written"),
+    ],
+)
+def test_bad_input_is_one_line_and_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    runs = tmp_path / "runs"
+    write(runs / "empty.jsonl", [])
+    write(runs / "run.jsonl", a_run())
+    where = runs if len(arguments) == 3 else tmp_path
+    assert main(["report", *(word.format(where) for word in arguments)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
