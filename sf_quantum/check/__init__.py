@@ -1,0 +1,53 @@
+"""Look a StreamFlow file over before anything runs: everything that is wrong, at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sf_quantum.check.deployments import Deployments, recovery
+from sf_quantum.check.document import Document, Problem, UnreadableError, mapping
+from sf_quantum.check.schema import rules
+from sf_quantum.check.workflows import Workflow
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found in a StreamFlow file.
+
+    :param problems: those in the file itself first, by line, then those in the files
+        it names
+    """
+
+    problems: list[Problem]
+    workflows: int = 0
+    deployments: int = 0
+
+
+def look_over(path: str | Path) -> Findings:
+    """Look a StreamFlow file over, with the CWL and the inputs it names.
+
+    :returns: all that is wrong
+    :raises InputError: if an installed StreamFlow plugin cannot be loaded
+    """
+    try:
+        document = Document.read(Path(path), "StreamFlow file")
+    except UnreadableError as error:
+        return Findings([error.problem])
+    deployments = Deployments(document, rules())
+    names = list(mapping(document.content.get("workflows")))
+    problems = [
+        *rules().check(document),
+        *deployments.check(),
+        *recovery(document),
+        *(p for name in names for p in Workflow(name, deployments).check()),
+    ]
+    ordered = sorted(
+        # the same CWL file may serve two steps
+        dict.fromkeys(problems),
+        key=lambda p: (p.file != document.name, p.file, p.line or 0),
+    )
+    return Findings(ordered, len(names), len(deployments.sections))
+
+
+__all__ = ["Findings", "Problem", "look_over"]

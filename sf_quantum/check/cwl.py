@@ -1,0 +1,234 @@
+"""The steps, ports, tools and inputs of a CWL workflow, by a plain walk along ``run:``.
+
+Only what the checks need is read, so a file that cwltool or StreamFlow would refuse for
+some finer reason is still looked over; and it costs milliseconds where a CWL parser
+costs a second.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from os.path import normpath
+from pathlib import Path
+
+from sf_quantum.check.document import (
+    Document,
+    Problem,
+    UnreadableError,
+    Where,
+    listing,
+    mapping,
+)
+from sf_quantum.files import JSON
+
+KIND = "CWL file"
+CLASSES = ("Workflow", "CommandLineTool", "ExpressionTool", "Operation")
+# parts of a file fetched from elsewhere: what they hold is not known here
+FETCHED = ("$import", "$include", "$mixin")
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A command that a step runs.
+
+    :param step: the step's path: ``/loop/solve``
+    """
+
+    step: str
+    command: str
+    document: Document
+    where: Where
+
+
+@dataclass
+class Process:
+    """What a CWL file says, as far as the checks need it.
+
+    :param inputs: the types of the root's inputs, by name; optional ones end in ``?``
+    :param unseen: steps with parts that were not read, so that nothing can be said of
+        what is in them; ``/`` is the workflow itself
+    """
+
+    inputs: dict[str, str] = field(default_factory=dict)
+    steps: set[str] = field(default_factory=lambda: {"/"})
+    ports: set[str] = field(default_factory=set)
+    tools: list[Tool] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    unseen: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the walk is: a process in a document, and the step that runs it."""
+
+    document: Document
+    body: dict[str, JSON]
+    where: Where
+    path: str = "/"
+    container: bool = False
+    above: tuple[str, ...] = ()
+
+
+def load(file: str, folder: Path) -> Process:
+    """Read a workflow and everything it runs.
+
+    :param file: the path, with ``#name`` to choose from a packed document
+    :param folder: where a relative path starts
+    """
+    process = Process()
+    try:
+        place = _open(file, folder)
+    except UnreadableError as error:
+        process.problems.append(error.problem)
+        process.unseen.add("/")
+        return process
+    process.inputs = {
+        name: _type(body) for name, body, _ in _entries(process, place, "inputs")
+    }
+    _walk(process, place)
+    return process
+
+
+def _open(file: str, folder: Path) -> Place:
+    name, _, fragment = file.partition("#")
+    document = Document.read(Path(normpath(folder / name)), KIND)
+    body, where = _chosen(document, fragment)
+    if body.get("class") not in CLASSES or "cwlVersion" not in document.content:
+        what = "it does not look like CWL"
+        right = f"expected cwlVersion and a class, one of {', '.join(CLASSES)}"
+        raise UnreadableError(document.problem(where, what, right))
+    return Place(document, body, where)
+
+
+def _chosen(document: Document, fragment: str) -> tuple[dict[str, JSON], Where]:
+    if "$graph" not in document.content:
+        return document.content, ()
+    for index, body in enumerate(listing(document.content["$graph"])):
+        if _name(str(mapping(body).get("id"))) == (fragment or "main"):
+            return mapping(body), ("$graph", index)
+    raise UnreadableError(
+        document.problem(
+            ("$graph",), f"no process {fragment or 'main'}", "name one that is there"
+        )
+    )
+
+
+def _walk(process: Process, place: Place) -> None:
+    place = replace(place, container=place.container or _in_container(place.body))
+    match place.body.get("class"):
+        case "Workflow":
+            _ports(process, place, ("inputs", "outputs"))
+            for name, body, key in _entries(process, place, "steps"):
+                where = (*place.where, "steps", key)
+                path = f"{place.path.rstrip('/')}/{name}"
+                _step(
+                    process, replace(place, body=mapping(body), where=where, path=path)
+                )
+        case "CommandLineTool":
+            _ports(process, place, ("inputs", "outputs"))
+            if not place.container and (tool := _tool(place)):
+                process.tools.append(tool)
+
+
+def _step(process: Process, place: Place) -> None:
+    process.steps.add(place.path)
+    _ports(process, place, ("in", "out"))
+    place = replace(place, container=place.container or _in_container(place.body))
+    run, where = place.body.get("run"), (*place.where, "run")
+    if isinstance(run, dict):
+        _walk(process, replace(place, body=run, where=where))
+    elif isinstance(run, str) and "://" not in run:
+        _run(process, place, run, where)
+    else:
+        process.unseen.add(place.path)
+
+
+def _run(process: Process, place: Place, run: str, where: Where) -> None:
+    here = Path(place.document.name)
+    target = normpath(here.parent / run) if run[0] != "#" else f"{here}{run}"
+    if target in place.above:
+        what, right = f"{run} runs itself", "run another file"
+        process.problems.append(place.document.problem(where, what, right))
+        return
+    try:
+        inner = _open(target, Path())
+    except UnreadableError as error:
+        process.unseen.add(place.path)
+        problem = error.problem
+        if problem.line is None and not Path(problem.file).exists():
+            what, right = f"{run}: no such file", "name an existing CWL file"
+            problem = place.document.problem(where, what, right)
+        process.problems.append(problem)
+        return
+    above = (*place.above, target)
+    _walk(
+        process, replace(inner, path=place.path, container=place.container, above=above)
+    )
+
+
+def _ports(process: Process, place: Place, sections: tuple[str, ...]) -> None:
+    for section in sections:
+        for name, _, _ in _entries(process, place, section):
+            process.ports.add(f"{place.path.rstrip('/')}/{name}")
+
+
+def _entries(
+    process: Process, place: Place, name: str
+) -> Iterator[tuple[str, JSON, str | int]]:
+    """CWL's two ways to write named things: a mapping, or a list with ``id``.
+
+    :returns: name, content, and the key or index under which it stands
+    """
+    section = place.body.get(name)
+    if isinstance(section, dict):
+        for key, body in section.items():
+            if key in FETCHED:
+                process.unseen.add(place.path)
+            else:
+                yield key, body, key
+    for index, body in enumerate(section if isinstance(section, list) else []):
+        given = body if isinstance(body, str) else mapping(body).get("id")
+        if isinstance(given, str):
+            yield _name(given), body, index
+        else:
+            process.unseen.add(place.path)
+
+
+def _name(identifier: str) -> str:
+    return re.split("[#/]", identifier)[-1]
+
+
+def _type(body: JSON) -> str:
+    """An input's type in a word; optional, or with a default, it ends in ``?``."""
+    declared = body.get("type") if isinstance(body, dict) else body
+    alternatives = [str(mapping(t).get("type", t)) for t in listing(declared)]
+    names = [name for name in alternatives if name != "null"]
+    optional = len(names) < len(alternatives) or "default" in mapping(body)
+    return "|".join(names).rstrip("?") + (
+        "?" if optional or any(name.endswith("?") for name in names) else ""
+    )
+
+
+def _in_container(body: dict[str, JSON]) -> bool:
+    for section in (body.get("requirements"), body.get("hints")):
+        classes = (
+            section
+            if isinstance(section, dict)
+            else {str(mapping(item).get("class")) for item in listing(section)}
+        )
+        if "DockerRequirement" in classes:
+            return True
+    return False
+
+
+def _tool(place: Place) -> Tool | None:
+    for key in ("baseCommand", "arguments"):
+        words = listing(place.body.get(key))
+        if words:
+            first = words[0]
+            if not isinstance(first, str) or re.search(r"\$[({]", first):
+                return None
+            return Tool(place.path, first, place.document, (*place.where, key))
+    return None

@@ -1,0 +1,213 @@
+"""Deployments: the names they are called by, what they wrap, the files they need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from streamflow.deployment.connector import connector_classes
+from streamflow.deployment.connector.queue_manager import QueueManagerConnector
+from streamflow.deployment.wrapper import ConnectorWrapper
+
+from sf_quantum.check.document import (
+    Document,
+    Problem,
+    Where,
+    mapping,
+    suggestion,
+)
+from sf_quantum.check.schema import Rules
+from sf_quantum.files import JSON
+
+# the keys under which StreamFlow's connectors and ours name a file of the driver's host
+FILES = ("passwordFile", "sshKey", "sshKeyPassphraseFile", "tokenFile")
+OURS = "sf_quantum."
+
+
+class Deployments:
+    """The deployments of one StreamFlow file."""
+
+    def __init__(self, document: Document, rules: Rules) -> None:
+        self.document = document
+        self.sections = {
+            name: section
+            for section in ("models", "deployments")
+            for name in mapping(document.content.get(section))
+        }
+        self._rules = rules
+
+    def check(self) -> Iterator[Problem]:
+        """Look at what each deployment names: another one, a policy, files."""
+        for name, section in self.sections.items():
+            where = (section, name)
+            yield from self._wraps(name, where)
+            yield from self._policy(name, where)
+            yield from self._files(self.get(name).get("config"), (*where, "config"))
+            yield from self._templates(name, (*where, "config"))
+
+    def get(self, name: str) -> dict[str, JSON]:
+        """A deployment as written, or an empty mapping."""
+        section = mapping(self.document.content.get(self.sections.get(name, "")))
+        return mapping(section.get(name))
+
+    def target(self, target: JSON, where: Where) -> Iterator[Problem]:
+        """Look at a reference to a deployment, and to a service of it.
+
+        :param target: ``deployment`` (or the older ``model``) and maybe ``service``
+        """
+        for key in ("deployment", "model"):
+            name = mapping(target).get(key)
+            if isinstance(name, str):
+                yield from self._reference(name, (*where, key))
+                yield from self._service(name, target, (*where, "service"))
+
+    def is_local(self, name: str) -> bool:
+        """Whether commands sent there surely run on this host, with this PATH.
+
+        A container or a queue does not; of another's plugin it is not known; ours run
+        commands on what they wrap.
+        """
+        seen: set[str] = set()
+        while name not in seen:
+            seen.add(name)
+            deployment = self.get(name)
+            kind = connector_classes.get(str(deployment.get("type")))
+            if kind is None or deployment.get("type") == "local":
+                return kind is not None
+            if not (kind.__module__.startswith(OURS) and _only_wraps(kind)):
+                return False
+            inner = _wrapped(deployment)
+            if inner is None:
+                return True
+            name = inner
+        return False
+
+    def _reference(self, name: str, where: Where) -> Iterator[Problem]:
+        if name not in self.sections:
+            what = f"there is no deployment {name!r}"
+            yield self.document.problem(where, what, suggestion(name, self.sections))
+
+    def _service(self, name: str, target: JSON, where: Where) -> Iterator[Problem]:
+        service, deployment = mapping(target).get("service"), self.get(name)
+        if not isinstance(service, str) or "services" not in self._known(deployment):
+            return
+        services = mapping(mapping(deployment.get("config")).get("services"))
+        if service not in services:
+            what = f"deployment {name} has no service {service!r}"
+            yield self.document.problem(where, what, suggestion(service, services))
+
+    def _known(self, deployment: dict[str, JSON]) -> set[str]:
+        return self._rules.config(deployment, "deployment")
+
+    def _wraps(self, name: str, where: Where) -> Iterator[Problem]:
+        deployment, where = self.get(name), (*where, "wraps")
+        inner = _wrapped(deployment)
+        if inner is None:
+            return
+        if isinstance(deployment["wraps"], dict):
+            yield from self.target(deployment["wraps"], where)
+        else:
+            yield from self._reference(inner, where)
+        kind = connector_classes.get(str(deployment.get("type")))
+        if kind and not issubclass(kind, ConnectorWrapper):
+            what = f"a deployment of type {deployment.get('type')} wraps no other"
+            yield self.document.problem(where, what, "remove wraps")
+        if name in (chain := self._chain(name)):
+            what = f"it wraps itself ({' -> '.join((name, *chain))})"
+            yield self.document.problem(where, what, "end in one that wraps no other")
+
+    def _chain(self, name: str) -> list[str]:
+        chain: list[str] = []
+        inner = _wrapped(self.get(name))
+        while inner is not None and inner not in chain:
+            chain.append(inner)
+            inner = _wrapped(self.get(inner))
+        return chain
+
+    def _policy(self, name: str, where: Where) -> Iterator[Problem]:
+        policy = self.get(name).get("scheduling_policy", "__DEFAULT__")
+        scheduling = mapping(self.document.content.get("scheduling"))
+        known = {"__DEFAULT__", *mapping(scheduling.get("policies"))}
+        if isinstance(policy, str) and policy not in known:
+            what = f"scheduling.policies has no {policy!r}"
+            where = (*where, "scheduling_policy")
+            yield self.document.problem(where, what, suggestion(policy, known))
+
+    def _templates(self, name: str, where: Where) -> Iterator[Problem]:
+        """Job templates: of the deployment, or of its services, in either form."""
+        if "services" not in self._known(self.get(name)):
+            return
+        config = mapping(self.get(name).get("config"))
+        yield from self._file(config.get("file"), (*where, "file"))
+        for service, content in mapping(config.get("services")).items():
+            below = (*where, "services", service)
+            if isinstance(content, dict):
+                yield from self._file(content.get("file"), (*below, "file"))
+            else:
+                yield from self._file(content, below)
+
+    def _files(self, value: JSON, where: Where) -> Iterator[Problem]:
+        """Find the keys that name files, in nested connections too."""
+        if isinstance(value, list):
+            for index, item in enumerate(value):
+                yield from self._files(item, (*where, index))
+        for key, item in mapping(value).items():
+            if key in FILES:
+                yield from self._file(item, (*where, key))
+            else:
+                yield from self._files(item, (*where, key))
+
+    def _file(self, file: JSON, where: Where) -> Iterator[Problem]:
+        # a relative key is read from the driver's folder, the others from the file's
+        if isinstance(file, str) and not any(
+            (folder / Path(file).expanduser()).is_file()
+            for folder in (self.document.folder, Path())
+        ):
+            what = f"{file}: no such file"
+            yield self.document.problem(where, what, "name an existing file")
+
+
+def recovery(document: Document) -> Iterator[Problem]:
+    """Look whether a second attempt, where one is asked for, can take place."""
+    manager = mapping(document.content.get("failureManager"))
+    default = "default" if manager.get("enabled") is True else "dummy"
+    if manager.get("type", default) != "dummy":
+        return
+    for where, config in _fallbacks(document.content):
+        asked = config.get("onFailure", "fallback")
+        yield document.problem(
+            where,
+            f"onFailure: {asked} needs a failureManager, and there is none",
+            "add failureManager: {type: default, config: {max_retries: 3}}"
+            " or write onFailure: fail",
+        )
+
+
+def _fallbacks(content: dict[str, JSON]) -> Iterator[tuple[Where, dict[str, JSON]]]:
+    """Configurations that ask for a second attempt; to a candidate that is the default."""
+    for name, entry in mapping(content.get("bindingFilters")).items():
+        config = mapping(mapping(entry).get("config"))
+        candidate = mapping(entry).get("type") == "sfq.candidate"
+        if candidate and config.get("onFailure") != "fail":
+            yield ("bindingFilters", name, "config", "onFailure"), config
+    holders: list[tuple[Where, JSON]] = [
+        (("deployments", name), deployment)
+        for name, deployment in mapping(content.get("deployments")).items()
+    ]
+    scheduler = mapping(content.get("scheduling")).get("scheduler")
+    for where, holder in [*holders, (("scheduling", "scheduler"), scheduler)]:
+        config = mapping(mapping(holder).get("config"))
+        if config.get("onFailure") == "fallback":
+            yield (*where, "config", "onFailure"), config
+
+
+def _wrapped(deployment: dict[str, JSON]) -> str | None:
+    wraps = deployment.get("wraps")
+    name = wraps.get("deployment") if isinstance(wraps, dict) else wraps
+    return name if isinstance(name, str) else None
+
+
+def _only_wraps(kind: type) -> bool:
+    return issubclass(kind, ConnectorWrapper) and not issubclass(
+        kind, QueueManagerConnector
+    )

@@ -1,0 +1,369 @@
+"""Unknown keys and wrong values, by StreamFlow's own schemas and every plugin's.
+
+StreamFlow checks the same schemas, but stops with a dump of them, and leaves open what
+it then dies of: a misspelt key of a service, of a deployment, of a failure manager.
+Here one walk goes down the file and the schemas together. At each object the keys that
+no schema names are unknown, whether or not the schema says it is closed; single values
+are left to jsonschema.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
+from urllib.parse import urldefrag, urljoin
+
+from jsonschema.exceptions import best_match
+from jsonschema.validators import validator_for
+from streamflow.config.schema import SfSchema
+from streamflow.ext.utils import load_extensions
+from streamflow.log_handler import logger
+
+from sf_quantum.check.document import Document, Problem, Where, mapping, suggestion
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+
+Schema: TypeAlias = dict[str, JSON]
+VERSION = "v1.0"
+# what the walk itself does; every other keyword judges one value and is jsonschema's
+WALKED = {
+    *("$ref", "$defs", "$id", "$schema", "allOf", "oneOf", "anyOf"),
+    *("if", "then", "else", "properties", "patternProperties", "required"),
+    *("additionalProperties", "unevaluatedProperties", "items", "dependentSchemas"),
+}
+NAMES = {
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "object": "a mapping of keys",
+    "array": "a list",
+    "null": "nothing",
+}
+BOUNDS = {
+    "minimum": "write {} or more",
+    "exclusiveMinimum": "write more than {}",
+    "maximum": "write {} or less",
+    "exclusiveMaximum": "write less than {}",
+    "minItems": "list at least {}",
+    "maxItems": "list at most {}",
+    "uniqueItems": "list each once",
+    "pattern": "write what matches {}",
+}
+
+
+class SchemaError(Protocol):
+    """What is read of a jsonschema error."""
+
+    validator: str
+    validator_value: JSON
+    message: str
+    absolute_path: Iterable[str | int]
+
+
+class Validator(Protocol):
+    """What is used of a jsonschema validator."""
+
+    def iter_errors(self, instance: JSON) -> Iterable[SchemaError]: ...
+
+    def is_type(self, instance: JSON, type: str) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """A schema that holds for a value, and the address its references start from.
+
+    :param lax: only its keys count: StreamFlow itself leaves the values unchecked
+    """
+
+    schema: Schema
+    base: str
+    lax: bool = False
+
+    def sub(self, schema: JSON) -> Part:
+        """A schema inside this one; ``true`` and ``false`` say nothing of keys."""
+        return replace(self, schema=mapping(schema))
+
+
+@functools.cache
+def rules() -> Rules:
+    """The rules, read once: StreamFlow registers a plugin again at each call."""
+    return Rules()
+
+
+class Rules:
+    """What StreamFlow and the plugins installed here take in a StreamFlow file.
+
+    :raises InputError: if a plugin cannot be loaded; StreamFlow would not start either
+    """
+
+    def __init__(self) -> None:
+        level = logger.level
+        logger.setLevel(logging.ERROR)
+        try:
+            load_extensions()
+        except (ImportError, AttributeError) as error:
+            raise InputError(
+                f"a StreamFlow plugin cannot be loaded: {error}; install or remove it"
+            ) from error
+        finally:
+            logger.setLevel(level)
+        self.schema = SfSchema()
+        self.root: Schema = self.schema.get_config(VERSION).contents
+        self._class = validator_for(self.root)
+        self._types = self.validator({})
+
+    def check(self, document: Document) -> Iterator[Problem]:
+        """Look for unknown keys, missing keys and wrong values, all of them."""
+        version = document.content.get("version", VERSION)
+        if isinstance(version, str) and version not in self.schema.configs:
+            right = f"write version: {VERSION}"
+            yield document.problem(("version",), f"unknown version {version!r}", right)
+        found = False
+        walk = _Walk(self, document)
+        for problem in walk.down(document.content, [self.top()], ()):
+            found = True
+            yield problem
+        # so that nothing StreamFlow refuses is ever called fine
+        if not found and (error := best_match(self.refusals(document))):
+            yield document.problem(
+                tuple(error.absolute_path),
+                f"StreamFlow refuses it: {error.message[:160]}",
+                "see its documentation",
+            )
+
+    def top(self) -> Part:
+        """The schema of the whole file."""
+        return Part(self.root, self.schema.configs[VERSION])
+
+    def refusals(self, document: Document) -> Iterable[SchemaError]:
+        """What StreamFlow itself would say."""
+        return self.validator(self.root).iter_errors(document.content)
+
+    def validator(self, schema: Schema) -> Validator:
+        """The jsonschema validator of a schema."""
+        validator: Validator = self._class(schema, registry=self.schema.registry)
+        return validator
+
+    def is_type(self, value: JSON, types: JSON) -> bool:
+        """Whether a value is of one of a schema's types; any value if it has none."""
+        names = [types] if isinstance(types, str) else types
+        if not isinstance(names, list):
+            return True
+        return any(self._types.is_type(value, str(name)) for name in names)
+
+    def parts(self, part: Part, value: JSON) -> Iterator[Part]:
+        """The schema and all that it pulls in: references, conditions, alternatives."""
+        yield part
+        for inner in self._pulled(part, value):
+            yield from self.parts(inner, value)
+
+    def config(self, entity: dict[str, JSON], kind: str) -> set[str]:
+        """The keys that the schemas know in the ``config`` of a typed entity.
+
+        :param kind: the entity's name among the definitions: ``deployment``
+        """
+        entity = {"type": entity.get("type"), "config": {}}
+        definition = self.top().sub(mapping(self.root["$defs"])[kind])
+        for part in self.parts(definition, entity):
+            if "config" in mapping(part.schema.get("properties")):
+                config = part.sub(mapping(part.schema["properties"])["config"])
+                return {
+                    key
+                    for inner in self.parts(config, {})
+                    for key in mapping(inner.schema.get("properties"))
+                }
+        return set()
+
+    def _pulled(self, part: Part, value: JSON) -> Iterator[Part]:
+        schema = part.schema
+        if isinstance(reference := schema.get("$ref"), str):
+            yield self._referred(part, reference)
+        for inner in _schemas(schema.get("allOf")):
+            yield part.sub(inner)
+        if "if" in schema and not _asks_missing_type(mapping(schema["if"]), value):
+            errors = self.validator(mapping(schema["if"])).iter_errors(value)
+            branch = "else" if any(True for _ in errors) else "then"
+            yield part.sub(schema.get(branch))
+        for keyword in ("oneOf", "anyOf"):
+            if keyword in schema and (best := self._best(part, keyword, value)):
+                yield best
+
+    def _referred(self, part: Part, reference: str) -> Part:
+        found = self.schema.registry.resolver(base_uri=part.base).lookup(reference)
+        contents: Schema = found.contents
+        # urljoin cannot join a fragment to a urn, and plugins may use one as $id
+        inside = reference.startswith("#")
+        base = part.base if inside else urldefrag(urljoin(part.base, reference)).url
+        return replace(part, schema=contents, base=base)
+
+    def _best(self, part: Part, keyword: str, value: JSON) -> Part | None:
+        """The alternative that was meant: of the right type, with most of the keys."""
+        fitting = [
+            inner
+            for inner in map(part.sub, _schemas(part.schema[keyword]))
+            if self.is_type(value, inner.schema.get("type"))
+        ]
+        keys = set(mapping(value))
+        return max(
+            fitting, key=lambda p: len(keys & self._named(p, value)), default=None
+        )
+
+    def _named(self, part: Part, value: JSON) -> set[str]:
+        return {key for inner in self.parts(part, value) for key in _keys(inner.schema)}
+
+
+class _Walk:
+    """Down one file and the schemas together."""
+
+    def __init__(self, rules: Rules, document: Document) -> None:
+        self.rules = rules
+        self.document = document
+
+    def down(self, value: JSON, parts: list[Part], where: Where) -> Iterator[Problem]:
+        all_parts = [p for part in parts for p in self.rules.parts(part, value)]
+        yield from self._value(value, all_parts, where)
+        if isinstance(value, dict):
+            yield from self._keys(value, all_parts, where)
+        elif isinstance(value, list):
+            items = [p.sub(p.schema["items"]) for p in all_parts if "items" in p.schema]
+            for index, item in enumerate(value):
+                yield from self.down(item, items, (*where, index))
+
+    def _value(self, value: JSON, parts: list[Part], where: Where) -> Iterator[Problem]:
+        """Judge the value as such; one sentence for each keyword it breaks."""
+        said = set()
+        for part in [part for part in parts if not part.lax]:
+            alone = {k: v for k, v in part.schema.items() if k not in WALKED}
+            for error in self.rules.validator(alone).iter_errors(value):
+                said.add(_sentence(value, error, where))
+            for keyword in ("oneOf", "anyOf"):
+                branches = _schemas(part.schema.get(keyword))
+                types = [branch.get("type") for branch in branches]
+                if types and not any(self.rules.is_type(value, t) for t in types):
+                    said.add(_not_of_type(value, types))
+            said.update(_rivals(value, _schemas(part.schema.get("oneOf"))))
+        for what, right in sorted(said):
+            yield self.document.problem(where, what, right)
+
+    def _keys(
+        self, value: dict[str, JSON], parts: list[Part], where: Where
+    ) -> Iterator[Problem]:
+        known = {key for part in parts for key in _keys(part.schema)}
+        for key in sorted({k for p in parts for k in _required(p.schema)} - set(value)):
+            yield self.document.problem(where, f"{key} is missing", f"add {key}:")
+        for key, item in value.items():
+            below = (*where, key)
+            children = _children(key, parts, known)
+            if children is None:
+                yield self.document.problem(below, *_unknown(key, parts, known))
+            else:
+                yield from self.down(item, children, below)
+
+
+def _children(key: str, parts: list[Part], known: set[str]) -> list[Part] | None:
+    """The schemas of the value under a key; None if the key is not known."""
+    children = [
+        part.sub(mapping(part.schema["properties"])[key])
+        for part in parts
+        if key in mapping(part.schema.get("properties"))
+    ]
+    if children or key in known:
+        return children
+    patterns = [
+        (pattern, part, schema)
+        for part in parts
+        for pattern, schema in mapping(part.schema.get("patternProperties")).items()
+    ]
+    fitting = [part.sub(s) for pattern, part, s in patterns if re.search(pattern, key)]
+    rest = [p.schema["additionalProperties"] for p in parts if _says_of_rest(p)]
+    if fitting or (patterns and not rest and not known):
+        # a service named GPU is not checked by StreamFlow, but dies of the same keys
+        lax = [replace(part.sub(schema), lax=True) for _, part, schema in patterns]
+        return fitting or lax
+    if rest and False not in rest:
+        return [part.sub(schema) for part in parts for schema in rest]
+    return None if known or rest else []
+
+
+def _says_of_rest(part: Part) -> bool:
+    return "additionalProperties" in part.schema
+
+
+def _unknown(key: str, parts: list[Part], known: set[str]) -> tuple[str, str]:
+    patterns = [
+        p for part in parts for p in mapping(part.schema.get("patternProperties"))
+    ]
+    if patterns and not known:
+        return "not a name StreamFlow takes", f"a name must match {patterns[0]}"
+    return "unknown key", suggestion(key, known)
+
+
+def _keys(schema: Schema) -> set[str]:
+    """The keys a schema names, those of conditions that do not hold here included."""
+    keys = set(mapping(schema.get("properties"))) | set(_required(schema))
+    branches = [schema, *_schemas(schema.get("allOf"))]
+    for held in [b[name] for b in branches for name in ("then", "else") if name in b]:
+        keys |= _keys(mapping(held))
+    return keys
+
+
+def _required(schema: Schema) -> list[str]:
+    required = schema.get("required")
+    return [str(key) for key in required] if isinstance(required, list) else []
+
+
+def _rivals(value: JSON, branches: list[Schema]) -> list[tuple[str, str]]:
+    """Keys of which only one may be given: ``oneOf`` over nothing but ``required``."""
+    given = [
+        key
+        for branch in branches
+        if set(branch) == {"required"}
+        for key in _required(branch)
+        if key in mapping(value)
+    ]
+    return [(f"{' and '.join(given)} are both given", "keep one")] if given[1:] else []
+
+
+def _schemas(value: JSON) -> list[Schema]:
+    return [mapping(item) for item in value] if isinstance(value, list) else []
+
+
+def _asks_missing_type(condition: Schema, value: JSON) -> bool:
+    """Whether ``if: type is X`` holds only because there is no type at all.
+
+    Every connector's schema would apply at once; that the type is missing says it.
+    """
+    return "type" in mapping(condition.get("properties")) and "type" not in mapping(
+        value
+    )
+
+
+def _sentence(value: JSON, error: SchemaError, where: Where) -> tuple[str, str]:
+    wanted = error.validator_value
+    if error.validator == "type":
+        return _not_of_type(value, wanted if isinstance(wanted, list) else [wanted])
+    if error.validator in ("enum", "const"):
+        names = [str(n) for n in (wanted if isinstance(wanted, list) else [wanted])]
+        kind = where[-1] if where else "value"
+        return f"unknown {kind} {shown(value)}", suggestion(str(value), names)
+    right = BOUNDS.get(error.validator, f"{error.validator} must be {{}}")
+    return f"{shown(value)} is not allowed", right.format(wanted)
+
+
+def _not_of_type(value: JSON, types: list[JSON]) -> tuple[str, str]:
+    names = [NAMES.get(str(name), str(name)) for name in types if name != "null"]
+    right = f"write {' or '.join(names)}"
+    if value is None:
+        return "it is empty", f"{right}, {{}} for none" if "object" in types else right
+    return f"{shown(value)} is of the wrong kind", right
+
+
+def shown(value: JSON) -> str:
+    """A value, shortened to fit into a line."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

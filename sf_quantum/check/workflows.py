@@ -1,0 +1,219 @@
+"""Workflows: their bindings against the CWL file, its inputs, and its tools."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from os.path import normpath
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote
+
+from sf_quantum.check import cwl
+from sf_quantum.check.deployments import Deployments
+from sf_quantum.check.document import (
+    Document,
+    Problem,
+    UnreadableError,
+    Where,
+    listing,
+    mapping,
+    suggestion,
+)
+from sf_quantum.files import JSON
+
+
+@dataclass(frozen=True)
+class Binding:
+    """One entry of ``bindings``.
+
+    :param kind: ``step`` or ``port``
+    """
+
+    kind: str
+    path: str
+    targets: list[tuple[Where, dict[str, JSON]]]
+    where: Where
+    content: dict[str, JSON]
+
+
+class Workflow:
+    """One entry of ``workflows``."""
+
+    def __init__(self, name: str, deployments: Deployments) -> None:
+        self.document = deployments.document
+        self.deployments = deployments
+        self.where: Where = ("workflows", name)
+        content = mapping(mapping(self.document.content["workflows"])[name])
+        self.config = mapping(content.get("config"))
+        self.bindings = [
+            binding
+            for index, item in enumerate(listing(content.get("bindings")))
+            if (binding := _binding((*self.where, "bindings", index), mapping(item)))
+        ]
+
+    def check(self) -> Iterator[Problem]:
+        """Look over the bindings, the CWL file, the settings and the tools."""
+        for binding in self.bindings:
+            yield from self._references(binding)
+        process = cwl.Process(unseen={"/"})
+        file, where = self.config.get("file"), (*self.where, "config", "file")
+        if isinstance(file, str) and "://" not in file:
+            if not (self.document.folder / file.partition("#")[0]).is_file():
+                yield self._no_file(file, where)
+            else:
+                process = cwl.load(file, self.document.folder)
+        yield from process.problems
+        for binding in self.bindings:
+            yield from self._path(binding, process)
+        yield from self._settings(process)
+        yield from self._tools(process)
+
+    def _references(self, binding: Binding) -> Iterator[Problem]:
+        for where, target in binding.targets:
+            yield from self.deployments.target(target, where)
+            if binding.kind == "port" and "workdir" not in target:
+                right = "add workdir: the folder where the port's data lie"
+                yield self.document.problem(where, "workdir is missing", right)
+        known = mapping(self.document.content.get("bindingFilters"))
+        for index, name in enumerate(listing(binding.content.get("filters"))):
+            if isinstance(name, str) and name not in known:
+                where = (*binding.where, "filters", index)
+                what = f"bindingFilters has no {name!r}"
+                yield self.document.problem(where, what, suggestion(name, known))
+
+    def _path(self, binding: Binding, process: cwl.Process) -> Iterator[Problem]:
+        where, path = (*binding.where, binding.kind), binding.path
+        if not path.startswith("/"):
+            what = f"{path!r} does not start at the workflow"
+            yield self.document.problem(where, what, f"write /{path}")
+            return
+        known = process.steps if binding.kind == "step" else process.ports
+        clean = str(PurePosixPath(path))
+        unseen = any(clean != top and _is_below(clean, top) for top in process.unseen)
+        if clean not in known and not unseen:
+            what = f"the workflow has no {binding.kind} {path}"
+            right = suggestion(clean, known, cutoff=0.4)
+            if binding.kind == "step" and clean in process.ports:
+                right = f"it is a port: write port: {path}"
+            yield self.document.problem(where, what, right)
+
+    def _settings(self, process: cwl.Process) -> Iterator[Problem]:
+        file, where = self.config.get("settings"), (*self.where, "config", "settings")
+        if isinstance(file, str) and "://" in file:
+            return
+        if not isinstance(file, str):
+            if names := [n for n, t in process.inputs.items() if not t.endswith("?")]:
+                what = f"settings is missing, and the workflow needs {', '.join(names)}"
+                yield self.document.problem(where, what, "name a file that gives them")
+            return
+        path = Path(normpath(self.document.folder / file))
+        if not path.is_file():
+            yield self._no_file(file, where)
+            return
+        try:
+            settings = Document.read(path, "file of inputs")
+        except UnreadableError as error:
+            yield error.problem
+            return
+        if "/" not in process.unseen:
+            yield from _inputs(settings, process)
+        yield from self._input_files(settings)
+
+    def _input_files(self, settings: Document) -> Iterator[Problem]:
+        elsewhere = {b.path.lstrip("/") for b in self.bindings if b.kind == "port"}
+        for name, value in settings.content.items():
+            if name not in elsewhere:
+                yield from _missing_files(settings, value, (name,))
+
+    def _tools(self, process: cwl.Process) -> Iterator[Problem]:
+        for tool in process.tools:
+            if not self._is_local(tool.step) or _is_installed(tool.command):
+                continue
+            what = f"{tool.command} is not on the PATH of this host, where {tool.step} runs"
+            right = "install it, or bind the step elsewhere"
+            yield tool.document.problem(tool.where, what, right)
+
+    def _is_local(self, step: str) -> bool:
+        """Whether the step may run on this host: bound to it, or not bound at all."""
+        bound = [
+            b for b in self.bindings if b.kind == "step" and _is_below(step, b.path)
+        ]
+        if not bound:
+            return True
+        # of two for the same step, StreamFlow takes the last
+        deepest = max(reversed(bound), key=lambda b: len(PurePosixPath(b.path).parts))
+        return any(
+            self.deployments.is_local(
+                str(target.get("deployment", target.get("model")))
+            )
+            for _, target in deepest.targets
+        )
+
+    def _no_file(self, file: str, where: Where) -> Problem:
+        what = f"{file}: no such file"
+        right = "a relative path starts at the StreamFlow file"
+        return self.document.problem(where, what, right)
+
+
+def _binding(where: Where, content: dict[str, JSON]) -> Binding | None:
+    kind = "step" if "step" in content else "port"
+    path, target = content.get(kind), content.get("target")
+    if not isinstance(path, str):
+        return None
+    targets: list[tuple[Where, dict[str, JSON]]] = [
+        (
+            (*where, "target", *([index] if isinstance(target, list) else [])),
+            mapping(item),
+        )
+        for index, item in enumerate(listing(target))
+    ]
+    return Binding(kind, path, targets, where, content)
+
+
+def _is_below(path: str, top: str) -> bool:
+    return PurePosixPath(path).is_relative_to(top)
+
+
+def _is_installed(command: str) -> bool:
+    # a path with a folder but no root starts in the job's own folder
+    if os.sep in command and not os.path.isabs(command):
+        return True
+    return shutil.which(command) is not None
+
+
+def _inputs(settings: Document, process: cwl.Process) -> Iterator[Problem]:
+    for name, value in settings.content.items():
+        # cwl:requirements, $namespaces and the like are not inputs
+        if name not in process.inputs and not (":" in name or name.startswith("$")):
+            right = suggestion(name, process.inputs)
+            yield settings.problem((name,), "the workflow has no such input", right)
+        kind = process.inputs.get(name, "").rstrip("?")
+        if kind in ("File", "Directory") and not isinstance(value, dict | None):
+            right = f"write {{class: {kind}, path: ...}}"
+            yield settings.problem((name,), f"it is not a {kind}", right)
+    for name, kind in process.inputs.items():
+        if name not in settings.content and not kind.endswith("?"):
+            right = f"add {name}: (its type is {kind})"
+            yield settings.problem((), f"the input {name} is missing", right)
+
+
+def _missing_files(settings: Document, value: JSON, where: Where) -> Iterator[Problem]:
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _missing_files(settings, item, (*where, index))
+    if not isinstance(value, dict):
+        return
+    if value.get("class") in ("File", "Directory"):
+        file = value.get("location", value.get("path"))
+        if isinstance(file, str) and not _exists(file, settings.folder):
+            right = "a relative path starts at this file"
+            yield settings.problem(where, f"{file}: no such file", right)
+    for key, item in value.items():
+        yield from _missing_files(settings, item, (*where, key))
+
+
+def _exists(file: str, folder: Path) -> bool:
+    file = file.removeprefix("file://")
+    return "://" in file or any((folder / f).exists() for f in (file, unquote(file)))

@@ -1,0 +1,157 @@
+"""The rules of DESIGN.md's "Rooms", checked by a machine."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "sf_quantum"
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+
+# What each room may import of ours; errors and files are everybody's. Rooms that are
+# not here stand at the end of the line: nothing below may import them.
+LAYERS = {
+    "errors": set(),
+    "files": set(),
+    "samplers": {"samplers"},
+    "clustering": {"clustering"},
+    "journal": {"journal"},
+    "report": {"journal", "report"},
+    "qpu": {"samplers", "clustering", "qpu"},
+    "service": {"samplers", "clustering", "qpu", "service"},
+}
+STREAMFLOW = {"plugin", "scheduler", "connectors", "candidates", "check"}
+# by the file that may import them; dimod is the field's common format, nobody's own
+VENDORS = {
+    "neal": "samplers/neal.py",
+    "dwave": "qpu/dwave.py",
+    "qrmi": "qpu/qrmi.py",
+    "pulser": "samplers/neutral_atom.py",
+    "qiskit": "samplers/qaoa.py",
+    **dict.fromkeys(("braket", "ibm", "iqm", "pasqal_cloud", "pennylane"), "nowhere"),
+}
+OPENERS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "mkdir"}
+
+
+def room(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def tree(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text())
+
+
+def imports(module: str) -> Iterator[str]:
+    """Every module imported, at the top or in a function, by its full name."""
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: relative import"
+            assert node.module
+            yield node.module
+            if node.module == "sf_quantum":
+                yield from (f"sf_quantum.{alias.name}" for alias in node.names)
+
+
+def own(module: str) -> set[str]:
+    """The rooms that a module imports."""
+    names = {room(name) for name in imports(module) if name.startswith("sf_quantum.")}
+    return {name for name in names if not name.startswith("__")}
+
+
+every_module = pytest.mark.parametrize("module", MODULES)
+
+
+@every_module
+def test_imports_point_one_way(module: str) -> None:
+    if (allowed := LAYERS.get(room(module))) is not None:
+        assert own(module) <= allowed | {"errors", "files"}
+    if room(module) != "cli":
+        assert "cli" not in own(module)
+
+
+@every_module
+def test_streamflow_stays_in_its_rooms(module: str) -> None:
+    streamflow = [
+        name for name in imports(module) if name.split(".")[0] == "streamflow"
+    ]
+    assert not streamflow or room(module) in STREAMFLOW
+
+
+@every_module
+def test_a_vendor_stays_in_its_own_file(module: str) -> None:
+    here = MODULES[module].relative_to(PACKAGE).as_posix()
+    for name in imports(module):
+        assert VENDORS.get(name.split(".")[0], here) == here, name
+
+
+@every_module
+def test_a_module_says_what_it_is_for(module: str) -> None:
+    body = tree(module).body
+    assert ast.get_docstring(tree(module))
+    # the package's own file holds nothing but the version
+    if any(not isinstance(node, ast.Assign) for node in body[1:]):
+        assert ast.unparse(body[1]) == "from __future__ import annotations"
+
+
+@every_module
+def test_only_the_command_prints(module: str) -> None:
+    if room(module) != "cli":
+        calls = [node for node in ast.walk(tree(module)) if isinstance(node, ast.Call)]
+        assert "print" not in {ast.unparse(call.func) for call in calls}
+
+
+@every_module
+def test_nothing_is_opened_at_import(module: str) -> None:
+    for call in at_import(tree(module)):
+        name = ast.unparse(call.func).split(".")[-1]
+        assert name not in OPENERS, ast.unparse(call)
+
+
+def at_import(node: ast.AST) -> Iterator[ast.Call]:
+    """The calls that are made when a module is imported: those outside functions."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Call):
+            yield child
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            for default in [*child.args.defaults, *child.args.kw_defaults]:
+                yield from at_import(ast.Expr(default)) if default else ()
+        else:
+            yield from at_import(child)
+
+
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [(group, name) for group, names in GROUPS.items() for name in names],
+)
+def test_every_entry_point_loads(group: str, name: str) -> None:
+    (entry,) = entry_points(group=group, name=name)
+    assert entry.value == GROUPS[group][name], "install again: the entry point is new"
+    assert isinstance(entry.load(), type)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """``sfq --help`` starts in 0.15 s only without these."""
+    code = (
+        "import sys; from sf_quantum.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    heavy = {"numpy", "dimod", "streamflow", "matplotlib", "fastapi"}
+    assert not heavy & set(done.stderr.split())
