@@ -1,0 +1,149 @@
+"""Run the workflow of Rocco et al. (QCE 2025) and tell what happens as it happens."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from sf_quantum import journal, report
+from sf_quantum.timeline import draw
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+
+
+def main() -> int:
+    """Make the points, run StreamFlow, follow its journal, sum up."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "file",
+        nargs="?",
+        type=Path,
+        default=ROOT / "deployments" / "emulator.yml",
+        help="StreamFlow file (default deployments/emulator.yml)",
+    )
+    parser.add_argument("--outdir", type=Path, default=ROOT / "results")
+    args = parser.parse_args()
+    args.outdir.mkdir(parents=True, exist_ok=True)
+    if not (HERE / "points.csv").exists():
+        print("making the 80,000 points of the paper", flush=True)
+        script, points = str(HERE / "make_points.py"), str(HERE / "points.csv")
+        subprocess.run([sys.executable, script, points], check=True)
+    log = args.outdir / "streamflow.log"
+    started = time.monotonic()
+    with log.open("wb") as output:
+        driver = subprocess.Popen(
+            [
+                *(Path(sys.executable).with_name("streamflow"), "run", args.file),
+                *("--outdir", args.outdir),
+            ],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=_environment(),
+            cwd=ROOT,
+        )
+        try:
+            rows = follow(driver, args.file.resolve().parent / journal.DIRECTORY)
+            status = driver.wait()
+        except KeyboardInterrupt:
+            driver.wait()
+            print("interrupted: the QPU service and all steps are stopped")
+            return 130
+    if status != 0:
+        print(f"streamflow ended with status {status}; its last lines in {log}:")
+        print("\n".join(log.read_text(errors="replace").splitlines()[-5:]))
+        return 1
+    draw(rows, args.outdir / "timeline.png")
+    sum_up(rows, args.outdir, time.monotonic() - started)
+    return 0
+
+
+def follow(driver: subprocess.Popen[bytes], folder: Path) -> list[report.Row]:
+    """Print what the driver's journal says until it ends.
+
+    :returns: a row for each attempt of each job
+    """
+    path = _journal(driver, folder)
+    if path is None:
+        return []
+    rows = report.Rows()
+    for event in journal.follow(path):
+        row = rows.add(event)
+        told = (report.RUNNING, *report.ENDS)
+        if row is not None and row.started is not None and event["status"] in told:
+            _show(report.line(row), passing=event["status"] == report.RUNNING)
+    return [row for row in rows.rows if row.started is not None]
+
+
+def sum_up(rows: list[report.Row], outdir: Path, seconds: float) -> None:
+    """Print the score, the iterations, the time per phase and where the files are."""
+    summary = json.loads((outdir / "summary.json").read_text())
+    best = summary["per_iteration"][summary["best_iteration"] - 1]
+    estimate = "exact" if summary["exact"] else f"± {summary['score_error']:.4f}"
+    print(
+        f"\nsilhouette {summary['score']:.4f} ({estimate}), {summary['clusters']} clusters,"
+        f" in iteration {summary['best_iteration']} of {summary['iterations']}"
+        f" ({seconds:.1f} s in all)"
+    )
+    print(
+        f"of the {best['reads']:,} samples of that iteration"
+        f" {best['reads_that_end_alone']:,} taken alone would have ended there"
+    )
+    steps = list(dict.fromkeys(row.step for row in rows))
+    width = max(map(len, steps))
+    print(f"\n{'phase':{width}}  jobs   waited      ran")
+    for step in steps:
+        of_step = [row for row in rows if row.step == step]
+        waited = sum(row.waited or 0 for row in of_step)
+        ran = sum(row.ran or 0 for row in of_step)
+        print(f"{step:{width}}  {len(of_step):4}  {waited:5.1f} s  {ran:5.1f} s")
+    print()
+    for name, what in (
+        ("labels.csv", "the best consensus"),
+        ("summary.json", "scores, energies, samplers, seeds"),
+        ("clusters.png", "the clusters and the score by iteration"),
+        ("timeline.png", "where each step ran and waited"),
+        ("streamflow.log", "what StreamFlow said"),
+    ):
+        print(f"{_relative(outdir / name)}: {what}")
+
+
+def _environment() -> dict[str, str]:
+    """What the driver sees: sfq on the PATH, and the project's own temporary folder."""
+    temporary = ROOT / ".streamflow" / "tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
+    path = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    return os.environ | {"PATH": os.pathsep.join(path), "TMPDIR": str(temporary)}
+
+
+def _journal(driver: subprocess.Popen[bytes], folder: Path) -> Path | None:
+    """The journal that this driver opens, or None if it ends without one."""
+    while driver.poll() is None:
+        if found := next(folder.glob(f"*-{driver.pid}.jsonl"), None):
+            return found
+        time.sleep(0.05)
+    return None
+
+
+def _show(line: str, passing: bool) -> None:
+    """A line that stays, or on a terminal one that the next replaces."""
+    if not sys.stdout.isatty():
+        print(line, flush=True)
+        return
+    width = shutil.get_terminal_size().columns - 1
+    print(f"\r\x1b[K{line[:width]}", end="" if passing else "\n", flush=True)
+
+
+def _relative(path: Path) -> Path:
+    path = path.resolve()
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+if __name__ == "__main__":
+    sys.exit(main())

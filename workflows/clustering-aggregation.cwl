@@ -1,0 +1,122 @@
+cwlVersion: v1.2
+class: Workflow
+label: Clustering aggregation
+doc: >
+  The workflow of R. Rocco et al., Dynamic Solutions for Hybrid Quantum-HPC Resource Allocation, QCE
+  2025: cluster with three methods, choose the clusters of their consensus by a QUBO, score it by
+  its silhouette, and go on with other parameters until the score reaches the threshold.
+$namespaces: {cwltool: "http://commonwl.org/cwltool#"}
+requirements:
+  SubworkflowFeatureRequirement: {}
+inputs:
+  points:
+    type: File
+    doc: CSV or TSV with a header, or .npy; n points by d features
+  label:
+    type: string?
+    doc: a column of ground truth, which is not a feature
+  methods:
+    type: string[]
+    default: [kmeans, dbscan, single-linkage]
+  parameters:
+    type: File?
+    doc: the methods' parameters by seed, instead of drawing them from the ranges
+  clusters:
+    type: string
+    default: "4:10"
+    doc: range of the number of clusters (k-means, single linkage)
+  radius:
+    type: string
+    default: "1.2:4.5"
+    doc: range of DBSCAN's radius, in the features' units
+  least:
+    type: int
+    default: 10
+    doc: points within the radius that make a core point of DBSCAN
+  weights:
+    type: string
+    default: quality
+    doc: quality (size times silhouette) or size (eq. 1 of the paper)
+  penalty:
+    type: string
+    default: tight
+    doc: tight (just above the lighter weight) or candidates (eq. 1 of the paper)
+  sampler:
+    type: string
+    default: auto
+    doc: auto takes the QPU of the location, or simulated annealing where there is none
+  reads:
+    type: int
+    default: 1000
+  seed:
+    type: int
+    default: 0
+    doc: of the first iteration; each next one adds 1
+  threshold:
+    type: float
+    default: 0.8
+    doc: silhouette at which the loop ends
+  limit:
+    type: int
+    default: 10
+    doc: iterations after which it ends anyway
+  window:
+    type: float
+    default: 0.1
+    doc: samples this far above the lowest energy, relative to it, are scored too
+  exact_up_to:
+    type: int
+    default: 200000
+    doc: above so many points silhouettes are estimated from a sample
+steps:
+  iterate:
+    run: iteration.cwl
+    in:
+      points: points
+      label: label
+      methods: methods
+      parameters: parameters
+      clusters: clusters
+      radius: radius
+      least: least
+      weights: weights
+      penalty: penalty
+      sampler: sampler
+      reads: reads
+      threshold: threshold
+      limit: limit
+      window: window
+      exact_up_to: exact_up_to
+      go_on: {default: true}
+      seed: seed
+      previous: {default: null}
+    requirements:
+      cwltool:Loop:
+        loopWhen: $(inputs.go_on)
+        loop:
+          go_on: again
+          seed: next_seed
+          previous: state
+        outputMethod: last
+    out: [again, next_seed, state, labels, summary]
+  plot:
+    run: tools/plot.cwl
+    in:
+      points: points
+      label: label
+      state: iterate/state
+      threshold: threshold
+    out: [picture]
+outputs:
+  labels:
+    type: File
+    doc: the best consensus, a label for each point
+    outputSource: iterate/labels
+  summary:
+    type: File
+    doc: score, iterations, energies, samplers, seeds
+    outputSource: iterate/summary
+  picture:
+    type: File
+    doc: the clusters, their inputs, the score by iteration
+    outputSource: plot/picture

@@ -1,0 +1,26 @@
+cwlVersion: v1.2
+class: CommandLineTool
+label: Sample low-energy states of the QUBO
+doc: >
+  With the sampler "auto", on the QPU of the location's environment; where there is none, with
+  simulated annealing.
+baseCommand: [sfq, solve]
+inputs:
+  problem:
+    type: File
+    inputBinding: {prefix: --problem}
+  sampler:
+    type: string
+    default: auto
+    inputBinding: {prefix: --sampler}
+  reads:
+    type: int?
+    inputBinding: {prefix: --reads}
+  seed:
+    type: int
+    inputBinding: {prefix: --seed}
+arguments: [--output, samples.json]
+outputs:
+  samples:
+    type: File
+    outputBinding: {glob: samples.json}
