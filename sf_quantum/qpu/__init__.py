@@ -1,1 +1,194 @@
-"""How a QPU is reached: one kind or vendor a file, found by entry point."""
+"""How a QPU is reached: what every kind of QPU is, and which kinds are installed."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, ClassVar, Self, cast
+
+from sf_quantum import samplers
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+
+if TYPE_CHECKING:
+    from dimod.core.sampler import Sampler
+
+GROUP = "sf_quantum.qpus"
+RESOURCES = ("QRMI_JOB_QPU_RESOURCES", "SLURM_JOB_QPU_RESOURCES")
+TYPES = ("QRMI_JOB_QPU_TYPES", "SLURM_JOB_QPU_TYPES")
+
+
+@dataclass(frozen=True)
+class QpuStatus:
+    """What a QPU says of itself.
+
+    :param reason: why it is not online, else empty
+    :param qubits: the largest problem it takes, in variables
+    :param vqpus: how many leases may be held at once
+    :param leases: how many are held
+    :param queue_length: jobs waiting or running
+    """
+
+    name: str
+    technology: str
+    online: bool
+    reason: str
+    qubits: int
+    vqpus: int
+    leases: int
+    queue_length: int
+
+
+class Qpu(ABC):
+    """A QPU, seen from the driver that leases it and from the job that uses it.
+
+    A new kind is a subclass in one file and an entry point in the group
+    ``sf_quantum.qpus`` whose name is :attr:`type`. Every method blocks: call it from a
+    thread where an event loop runs.
+
+    :param name: the name of the QPU, which starts its environment variables
+    """
+
+    type: ClassVar[str]
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @classmethod
+    @abstractmethod
+    def from_config(cls, name: str, config: Mapping[str, JSON]) -> Self:
+        """Make the driver's side from a deployment's configuration.
+
+        :raises InputError: if a key is unknown, missing or wrong
+        """
+
+    @abstractmethod
+    def status(self) -> QpuStatus:
+        """Ask the QPU how it is.
+
+        :raises QpuError: if it does not answer
+        """
+
+    @abstractmethod
+    def acquire(self, job: str | None = None) -> str:
+        """Take a lease.
+
+        :param job: what the lease is for, in words for the QPU's operator
+        :returns: the acquisition token
+        :raises QpuError: if the QPU does not answer, or has no lease left
+        """
+
+    @abstractmethod
+    def release(self, token: str) -> None:
+        """Give a lease back, and cancel the jobs it still has; twice does no harm.
+
+        :raises QpuError: if the QPU does not answer
+        """
+
+    @abstractmethod
+    def environment(self, token: str) -> dict[str, str]:
+        """Tell a job how to reach the QPU: the variables that start with its name.
+
+        :func:`environment` adds those that name the QPUs themselves.
+
+        :param token: the job's lease
+        """
+
+    @classmethod
+    @abstractmethod
+    def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
+        """Make the job's side from what :meth:`environment` told.
+
+        :raises InputError: if a variable is missing or wrong; the text names it
+        """
+
+    @abstractmethod
+    def sampler(self) -> Sampler:
+        """Give the job a sampler that runs on the QPU."""
+
+    def solve(
+        self, bqm: Mapping[str, JSON], parameters: Mapping[str, int | None]
+    ) -> dict[str, JSON]:
+        """Sample a serialized BQM; a QPU that takes JSON can do it without dimod.
+
+        :param bqm: as dimod's ``to_serializable()`` writes it, and checked
+        :param parameters: the sampler's keywords; those that are ``None`` are left out
+        :returns: the sample set, serialized
+        :raises InputError: if the QPU refuses the problem or a parameter
+        :raises QpuError: if the QPU fails or does not answer
+        """
+        from sf_quantum.samplers.problem import sample
+
+        return sample(self.sampler(), bqm, parameters)
+
+
+def names() -> list[str]:
+    """Name the kinds of QPU that are installed; nothing is imported."""
+    return sorted(_registered())
+
+
+def load(type_: str) -> type[Qpu]:
+    """Find a kind of QPU by its type string.
+
+    :raises InputError: if there is no such kind, or its package cannot be imported
+    """
+    registered = _registered()
+    if type_ not in registered:
+        raise InputError(samplers.unknown("QPU type", type_, [*registered]))
+    try:
+        return cast("type[Qpu]", registered[type_].load())
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"QPU type {type_!r} cannot be loaded: {error}") from error
+
+
+def environment(leases: Iterable[tuple[Qpu, str]]) -> dict[str, str]:
+    """Write what a job needs to use its QPUs, in the dialect of QRMI's SPANK plugin.
+
+    :param leases: each QPU with the job's acquisition token
+    """
+    variables: dict[str, str] = {}
+    held = list(leases)
+    for qpu, token in held:
+        variables |= qpu.environment(token)
+    variables[RESOURCES[0]] = ",".join(qpu.name for qpu, _ in held)
+    variables[TYPES[0]] = ",".join(qpu.type for qpu, _ in held)
+    return variables
+
+
+def from_environment(variables: Mapping[str, str] = os.environ) -> Qpu | None:
+    """Find the first QPU of the environment.
+
+    :returns: the QPU, or ``None`` on a classical location, where nothing is set
+    :raises InputError: if only some of the variables are set, so that a lost variable
+        cannot turn into a silent classical run
+    """
+    resources, types = _words(variables, RESOURCES), _words(variables, TYPES)
+    if resources is None and types is None:
+        orphan = next((key for key in variables if key.endswith("_SFQ_URL")), None)
+        if orphan is not None:
+            raise InputError(f"{orphan} is set but {RESOURCES[0]} is not")
+        return None
+    if not resources:
+        raise InputError(f"{TYPES[0]} is set but {RESOURCES[0]} names no QPU")
+    if not types:
+        raise InputError(f"{RESOURCES[0]} is set but {TYPES[0]} names no type")
+    if len(resources) != len(types):
+        raise InputError(
+            f"{TYPES[0]} names {len(types)} types for the {len(resources)} QPUs "
+            f"of {RESOURCES[0]}"
+        )
+    return load(types[0]).from_environment(resources[0], variables)
+
+
+def _words(variables: Mapping[str, str], keys: tuple[str, str]) -> list[str] | None:
+    value = next((variables[key] for key in keys if key in variables), None)
+    if value is None:
+        return None
+    return [word.strip() for word in value.split(",") if word.strip()]
+
+
+def _registered() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}

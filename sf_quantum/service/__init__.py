@@ -1,1 +1,1 @@
-"""The QPU service: one durable queue in front of one device, spoken to over HTTP."""
+"""The QPU service: leases, a queue that survives being killed, and one device."""

@@ -1,0 +1,49 @@
+"""Any QPU that takes serialized problems, as a ``dimod.Sampler``."""
+
+from __future__ import annotations
+
+from dimod import BinaryQuadraticModel, SampleSet
+from dimod.core.sampler import Sampler
+
+from sf_quantum.qpu import Qpu
+
+
+class QpuSampler(Sampler):
+    """Sends each problem to a QPU and waits for its samples.
+
+    :param qpu: a QPU whose :meth:`~sf_quantum.qpu.Qpu.solve` does not need a sampler
+    """
+
+    def __init__(self, qpu: Qpu) -> None:
+        self._qpu = qpu
+
+    @property
+    def parameters(self) -> dict[str, list[str]]:
+        """The keywords :meth:`sample` takes, as dimod wants them."""
+        return {"num_reads": [], "seed": [], "num_sweeps": []}
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Which QPU this is."""
+        return {"qpu": self._qpu.name, "type": self._qpu.type}
+
+    def sample(
+        self,
+        bqm: BinaryQuadraticModel,
+        *,
+        num_reads: int | None = None,
+        seed: int | None = None,
+        num_sweeps: int | None = None,
+    ) -> SampleSet:
+        """Submit the problem and wait; a parameter left out is the QPU's to choose.
+
+        :raises InputError: if the QPU refuses the problem or a parameter
+        :raises QpuError: if the QPU fails or does not answer
+        """
+        samples = self._qpu.solve(
+            bqm.to_serializable(),
+            {"num_reads": num_reads, "seed": seed, "num_sweeps": num_sweeps},
+        )
+        # dimod leaves this one untyped
+        sample_set: SampleSet = SampleSet.from_serializable(samples)  # type: ignore[no-untyped-call]
+        return sample_set

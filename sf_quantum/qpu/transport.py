@@ -1,0 +1,163 @@
+"""HTTP over TCP, TLS or a Unix socket with the standard library alone.
+
+A command on a compute node calls this: importing requests or aiohttp would cost it more
+time than its job takes.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import json
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.files import JSON
+
+# sun_path of <sys/un.h> has 108 bytes, one of which ends it
+SOCKET_PATH_BYTES = 107
+
+
+class Unreachable(QpuError):
+    """The connection failed: whether the request arrived is not known."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The status and body of a response."""
+
+    status: int
+    body: bytes
+
+    def json(self) -> dict[str, JSON]:
+        """Read the body as a JSON object; anything else is an empty one."""
+        try:
+            content = json.loads(self.body)
+        except ValueError:
+            return {}
+        return content if isinstance(content, dict) else {}
+
+
+class Client:
+    """One service; each request has its own connection, so that threads may share it.
+
+    :param url: ``unix:/path.sock``, ``http://127.0.0.1:port`` or ``https://...``
+    :param headers: sent with every request
+    :raises InputError: if the URL is of another form, or sends plain HTTP to another
+        machine, or if a header could not be sent
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        self.url = url
+        self._headers = dict(headers)
+        for name, value in headers.items():
+            if not (value.isascii() and value.isprintable()):
+                # the value stays out of the text: it is a credential
+                raise InputError(f"{name}: its value is not plain printable text")
+        self._path = _socket_path(url)
+        self._prefix = ""
+        if self._path is None:
+            parts = urlsplit(url)
+            self._tls, self._host, self._port = _address(url)
+            self._prefix = parts.path.rstrip("/")
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, JSON] | None = None,
+        *,
+        timeout_seconds: float = 10.0,
+    ) -> Answer:
+        """Send one request and read its answer, whatever its status.
+
+        :raises Unreachable: if the connection fails or no answer comes in time
+        """
+        connection = self._connection(timeout_seconds)
+        headers = {**self._headers, "Connection": "close"}
+        content = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            content = json.dumps(body, allow_nan=False).encode()
+        try:
+            connection.request(method, self._prefix + path, content, headers)
+            response = connection.getresponse()
+            return Answer(response.status, response.read())
+        except TimeoutError as error:
+            raise Unreachable(f"no answer within {timeout_seconds:g} s") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(_reason(error)) from error
+        finally:
+            connection.close()
+
+    def _connection(self, timeout_seconds: float) -> http.client.HTTPConnection:
+        if self._path is not None:
+            return _UnixConnection(self._path, timeout_seconds)
+        if self._tls:
+            return http.client.HTTPSConnection(
+                self._host, self._port, timeout=timeout_seconds
+            )
+        return http.client.HTTPConnection(
+            self._host, self._port, timeout=timeout_seconds
+        )
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout_seconds: float) -> None:
+        super().__init__("localhost", timeout=timeout_seconds)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def _socket_path(url: str) -> str | None:
+    if not url.startswith("unix:"):
+        return None
+    path = url.removeprefix("unix:")
+    if path.startswith("//"):
+        path = "/" + path.lstrip("/")
+    if not path.startswith("/"):
+        raise InputError(f"{url}: expected an absolute path, unix:/folder/name.sock")
+    if len(path.encode()) > SOCKET_PATH_BYTES:
+        raise InputError(
+            f"{url}: a socket's path has at most {SOCKET_PATH_BYTES} bytes"
+        )
+    return path
+
+
+def _address(url: str) -> tuple[bool, str, int]:
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise InputError(f"{url}: {error}") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InputError(
+            f"{url}: expected unix:/path.sock, http://127.0.0.1:PORT or https://HOST"
+        )
+    if parts.scheme == "http" and not is_loopback(parts.hostname):
+        raise InputError(f"{url}: another machine is only reached over https")
+    tls = parts.scheme == "https"
+    return tls, parts.hostname, port or (443 if tls else 80)
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a host name or address never leaves this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _reason(error: OSError | http.client.HTTPException) -> str:
+    if isinstance(error, http.client.RemoteDisconnected):
+        return "it closed the connection without an answer"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error) or type(error).__name__

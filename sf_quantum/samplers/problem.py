@@ -1,0 +1,150 @@
+"""A serialized BQM: what it must be before any sampler sees it, and how it is run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+
+if TYPE_CHECKING:
+    from dimod.core.sampler import Sampler
+
+_VECTORS = ("linear_biases", "quadratic_biases", "quadratic_head", "quadratic_tail")
+
+
+class FieldError(InputError):
+    """A field of a problem is wrong.
+
+    :param field: the path of the field, such as ``bqm.linear_biases[3]``
+    :param detail: what is wrong with it, and what would be right
+    """
+
+    def __init__(self, field: str, detail: str) -> None:
+        super().__init__(f"{field}: {detail}")
+        self.field = field
+        self.detail = detail
+
+
+def check(bqm: JSON, field: str = "bqm") -> dict[str, JSON]:
+    """Check a BQM as ``BinaryQuadraticModel.to_serializable`` writes it.
+
+    Needs neither dimod nor numpy, whose imports cost more than solving a small problem.
+
+    :param field: what to call the BQM in an error
+    :returns: the same BQM
+    :raises FieldError: if it is not a BQM, has no variable, or has a bias that is not
+        a finite number
+    """
+    if not isinstance(bqm, dict) or bqm.get("type") != "BinaryQuadraticModel":
+        raise FieldError(
+            field, "expected a BQM as dimod's to_serializable() writes it, in JSON"
+        )
+    if bqm.get("use_bytes") is not False:
+        raise FieldError(f"{field}.use_bytes", "expected false: JSON holds no bytes")
+    if bqm.get("variable_type") not in ("BINARY", "SPIN"):
+        raise FieldError(f"{field}.variable_type", "expected BINARY or SPIN")
+    _check_version(bqm.get("version"), f"{field}.version")
+    labels = _check_labels(bqm.get("variable_labels"), f"{field}.variable_labels")
+    vectors = {name: _list(bqm.get(name), f"{field}.{name}") for name in _VECTORS}
+    _check_finite([bqm.get("offset")], f"{field}.offset", single=True)
+    for name in ("linear_biases", "quadratic_biases"):
+        _check_finite(vectors[name], f"{field}.{name}")
+    _check_length(vectors["linear_biases"], labels, f"{field}.linear_biases")
+    for name in ("quadratic_head", "quadratic_tail"):
+        _check_length(
+            vectors[name], len(vectors["quadratic_biases"]), f"{field}.{name}"
+        )
+        _check_indices(vectors[name], labels, f"{field}.{name}")
+    pairs = zip(vectors["quadratic_head"], vectors["quadratic_tail"], strict=True)
+    if any(head == tail for head, tail in pairs):
+        raise FieldError(f"{field}.quadratic_tail", "a variable interacts with itself")
+    return bqm
+
+
+def size(bqm: Mapping[str, JSON]) -> int:
+    """Count the variables of a BQM that :func:`check` let pass."""
+    return len(_list(bqm["variable_labels"], "variable_labels"))
+
+
+def sample(
+    sampler: Sampler, bqm: Mapping[str, JSON], parameters: Mapping[str, int | None]
+) -> dict[str, JSON]:
+    """Run a sampler on a serialized BQM.
+
+    :param parameters: keywords of the sampler; those that are ``None`` are left out
+    :returns: the sample set, serialized
+    :raises InputError: if the sampler does not take one of the parameters
+    """
+    from dimod import BinaryQuadraticModel
+
+    given = {name: value for name, value in parameters.items() if value is not None}
+    refused = sorted(given.keys() - sampler.parameters.keys())
+    if refused:
+        raise InputError(
+            f"{refused[0]}: not a parameter of {type(sampler).__name__} "
+            f"(it takes {', '.join(sorted(sampler.parameters))})"
+        )
+    model = BinaryQuadraticModel.from_serializable(bqm)
+    serialized: dict[str, JSON] = sampler.sample(model, **given).to_serializable()
+    return serialized
+
+
+def _check_version(version: JSON, field: str) -> None:
+    schema = version.get("bqm_schema") if isinstance(version, dict) else None
+    if not isinstance(schema, str) or not schema.startswith("3."):
+        raise FieldError(field, "expected bqm_schema 3.x")
+
+
+def _check_labels(labels: JSON, field: str) -> int:
+    names = [_label(label, field) for label in _list(labels, field)]
+    if not names:
+        raise FieldError(field, "the problem has no variable")
+    if len(set(names)) < len(names):
+        raise FieldError(field, "two variables have the same label")
+    return len(names)
+
+
+def _label(label: JSON, field: str) -> str | int | float | tuple[str, ...]:
+    if isinstance(label, str | int | float):
+        return label
+    if isinstance(label, list):
+        return tuple(repr(_label(part, field)) for part in label)
+    raise FieldError(field, "a label is neither a text nor a number")
+
+
+def _list(value: JSON, field: str) -> list[JSON]:
+    if not isinstance(value, list):
+        raise FieldError(field, "expected a list")
+    return value
+
+
+def _check_length(values: list[JSON], expected: int, field: str) -> None:
+    if len(values) != expected:
+        raise FieldError(field, f"has {len(values)} entries, expected {expected}")
+
+
+def _check_finite(values: list[JSON], field: str, *, single: bool = False) -> None:
+    for index, value in enumerate(values):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not math.isfinite(_float(value)):
+            where = field if single else f"{field}[{index}]"
+            raise FieldError(where, f"expected a finite number, not {value!r:.40}")
+
+
+def _float(value: JSON) -> float:
+    try:
+        return float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return math.inf
+
+
+def _check_indices(values: list[JSON], labels: int, field: str) -> None:
+    for index, value in enumerate(values):
+        if type(value) is not int or not 0 <= value < labels:
+            raise FieldError(
+                f"{field}[{index}]",
+                f"expected the number of a variable, from 0 to {labels - 1}",
+            )

@@ -1,0 +1,110 @@
+"""The service in this process, for tests: no port, no child process."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+
+from sf_quantum.files import JSON
+from sf_quantum.qpu.transport import Answer, Client
+from sf_quantum.service.app import create_app
+from sf_quantum.service.device import Device
+from sf_quantum.service.queue import JobQueue
+from sf_quantum.service.run import unix_socket
+from sf_quantum.service.store import Store
+
+
+def example_bqm() -> dict[str, JSON]:
+    """Three variables, two of which exclude each other, serialized; optimum a = c = 1."""
+    return {
+        "type": "BinaryQuadraticModel",
+        "version": {"bqm_schema": "3.0.0"},
+        "use_bytes": False,
+        "index_type": "int32",
+        "bias_type": "float64",
+        "num_variables": 3,
+        "num_interactions": 2,
+        "variable_labels": ["a", "b", "c"],
+        "variable_type": "BINARY",
+        "offset": 0.0,
+        "info": {},
+        "linear_biases": [-1.0, -0.5, -0.75],
+        "quadratic_biases": [2.0, 0.25],
+        "quadratic_head": [0, 1],
+        "quadratic_tail": [1, 2],
+    }
+
+
+class RunningService:
+    """A service that runs, and a client of it without any logic of its own."""
+
+    def __init__(self, url: str, queue: JobQueue) -> None:
+        self.url = url
+        self.queue = queue
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, JSON] | None = None,
+        *,
+        lease: str | None = None,
+    ) -> Answer:
+        """Send one request, under a lease if one is given."""
+        headers = {"X-SFQ-Lease": lease} if lease else {}
+        return Client(self.url, headers).request(method, path, body)
+
+    def acquire(self) -> str:
+        """Take a lease and return its id."""
+        return str(self.ask("POST", "/v1/leases", {"job": "test"}).json()["id"])
+
+    def until(self, lease: str, state: str, number: int = 0) -> str:
+        """Wait until a job of a lease is in a state.
+
+        :param number: which of the lease's jobs, counted from 0
+        :returns: the job's id
+        :raises TimeoutError: if it is not so within five seconds
+        """
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            jobs = self.queue.store.jobs(lease)
+            if len(jobs) > number and jobs[number].state == state:
+                return jobs[number].id
+            time.sleep(0.002)
+        raise TimeoutError(f"job {number} is not {state}")
+
+
+@contextmanager
+def running_service(
+    device: Device | None = None, *, vqpus: int = 1, state: Path | None = None
+) -> Iterator[RunningService]:
+    """Run the service in a thread, on a Unix socket in a temporary folder.
+
+    :param device: by default an annealer that does not wait
+    :param state: the SQLite file, to be found again by another service
+    """
+    # a short path: pytest's own folders can be too long for a socket
+    with tempfile.TemporaryDirectory(prefix="sfq-") as folder:
+        store = Store(state or Path(folder) / "service.sqlite")
+        queue = JobQueue(store, device or Device(time_scale=0), vqpus)
+        config = uvicorn.Config(
+            create_app(queue), log_config=None, lifespan="on", ws="none"
+        )
+        server = uvicorn.Server(config)
+        path = Path(folder) / "s"
+        with unix_socket(path) as listener:
+            thread = threading.Thread(target=server.run, args=([listener],))
+            thread.start()
+            try:
+                yield RunningService(f"unix:{path}", queue)
+            finally:
+                queue.request_stop()
+                server.should_exit = True
+                thread.join()
+        store.close()

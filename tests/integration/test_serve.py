@@ -1,0 +1,287 @@
+"""``sfq serve`` as a process: how it starts, how it ends, what survives."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sf_quantum.files import JSON
+from sf_quantum.qpu.transport import Client
+from sf_quantum.service.testing import example_bqm
+
+SFQ = [
+    sys.executable,
+    "-c",
+    "import sys; from sf_quantum.cli import main; sys.exit(main())",
+]
+# jobs of minutes: whatever ends them within a test is not their time
+MINUTES = ["--technology", "neutral-atom", "--time-scale", "1"]
+
+
+class Service:
+    """A process and the client of its socket."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.socket = folder / "s"
+        self.state = folder / "state"
+        where = ["--socket", str(self.socket), "--state", str(self.state)]
+        self.process = subprocess.Popen(
+            [*SFQ, "serve", *where, *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.url = f"unix:{self.socket}"
+
+    def ready(self) -> dict[str, JSON]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.errors()
+        content: dict[str, JSON] = json.loads(line)
+        return content
+
+    def errors(self) -> str:
+        self.close_input()
+        assert self.process.stderr is not None
+        return self.process.stderr.read().decode()
+
+    def close_input(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, JSON] | None = None,
+        lease: str | None = None,
+    ) -> dict[str, JSON]:
+        headers = {"X-SFQ-Lease": lease} if lease else {}
+        answer = Client(self.url, headers).request(method, path, body)
+        assert answer.status < 400, answer.body
+        return answer.json()
+
+    def acquire(self) -> str:
+        return str(self.ask("POST", "/v1/leases", {})["id"])
+
+    def submit(self, lease: str, key: str) -> str:
+        parameters: dict[str, JSON] = {"num_reads": 5, "seed": 1}
+        job: dict[str, JSON] = {"problem": example_bqm(), "idempotency_key": key}
+        job["parameters"] = parameters
+        return str(self.ask("POST", "/v1/jobs", job, lease)["id"])
+
+    def until(self, lease: str, state: str) -> dict[str, JSON]:
+        """Wait until the first job of a lease is in a state."""
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            jobs = self.ask("GET", f"/v1/leases/{lease}")["jobs"]
+            assert isinstance(jobs, list)
+            if jobs and isinstance(jobs[0], dict) and jobs[0]["state"] == state:
+                return jobs[0]
+        raise TimeoutError(f"no job is {state}")
+
+
+Start = Callable[..., Service]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts services in one folder and waits until they are ready."""
+    services: list[Service] = []
+    # a short path: pytest's own folders can be too long for a socket
+    with tempfile.TemporaryDirectory(prefix="sfq-") as folder:
+
+        def run(*options: str, ready: bool = True) -> Service:
+            service = Service(Path(folder), *options)
+            services.append(service)
+            if ready:
+                assert service.ready() == {"url": service.url}
+            return service
+
+        yield run
+        for service in services:
+            with service.process:  # closes its pipes
+                service.process.kill()
+
+
+def _solve(service: Service, lease: str, folder: Path) -> subprocess.Popen[bytes]:
+    problem = folder / "problem.json"
+    problem.write_text(json.dumps({"bqm": example_bqm()}))
+    environment = {
+        **os.environ,
+        "QRMI_JOB_QPU_RESOURCES": "q",
+        "QRMI_JOB_QPU_TYPES": "sfq",
+        "q_SFQ_URL": service.url,
+        "q_QRMI_JOB_ACQUISITION_TOKEN": lease,
+    }
+    files = ["--problem", str(problem), "--output", str(folder / "samples.json")]
+    return subprocess.Popen(
+        [*SFQ, "solve", *files, "--reads", "5"], env=environment, stderr=subprocess.PIPE
+    )
+
+
+def test_it_listens_for_its_owner_only(start: Start) -> None:
+    service = start("--name", "q", "--vqpus", "3", "--qubits", "9", "--seed", "1")
+    assert stat.S_IMODE(service.socket.stat().st_mode) == 0o600
+    assert stat.S_IMODE(service.state.stat().st_mode) == 0o700
+    device = service.ask("GET", "/v1/device")
+    assert (device["name"], device["vqpus"], device["qubits"]) == ("q", 3, 9)
+
+
+def test_any_port_on_loopback() -> None:
+    command = [*SFQ, "serve", "--port", "0", "--until-eof"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        assert url.startswith("http://127.0.0.1:")
+        assert Client(url, {}).request("GET", "/v1/health").status == 200
+        process.communicate()
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_stop_it_cleanly(start: Start, number: signal.Signals) -> None:
+    service = start(*MINUTES)
+    lease = service.acquire()
+    service.submit(lease, "a")
+    service.until(lease, "Running")
+    service.process.send_signal(number)
+    assert service.process.wait(5) == 0
+    assert service.errors() == ""
+    assert not service.socket.exists()
+    again = start()
+    job = again.until(lease, "Cancelled")
+    assert job["note"] == "cancelled: the service was stopped"
+
+
+def test_end_of_input_stops_it_and_leaves_nothing(start: Start) -> None:
+    service = start("--until-eof", *MINUTES)
+    lease = service.acquire()
+    service.submit(lease, "a")
+    service.until(lease, "Running")
+    service.close_input()
+    assert service.process.wait(5) == 0
+    assert not service.socket.exists()
+    assert not service.state.exists()
+
+
+def test_end_of_input_leaves_a_state_folder_it_did_not_make(start: Start) -> None:
+    service = start()
+    service.process.terminate()
+    service.process.wait(5)
+    again = start("--until-eof")
+    again.close_input()
+    assert again.process.wait(5) == 0
+    assert service.state.is_dir()
+
+
+def test_killed_it_loses_nothing_and_says_what_ran_twice(start: Start) -> None:
+    service = start(*MINUTES)
+    lease = service.acquire()
+    running, waiting = (service.submit(lease, key) for key in "ab")
+    service.until(lease, "Running")
+    service.process.kill()
+    service.process.wait()
+    assert service.socket.exists()
+    again = start("--time-scale", "0")
+    first = again.ask("GET", f"/v1/jobs/{running}?wait=5")
+    second = again.ask("GET", f"/v1/jobs/{waiting}?wait=5")
+    assert (first["state"], first["attempt"]) == ("Completed", 2)
+    assert first["note"] == "interrupted: the service died during attempt 1"
+    assert (second["state"], second["attempt"]) == ("Completed", 1)
+    assert isinstance(first["ended"], float)
+    assert isinstance(second["started"], float)
+    assert first["ended"] <= second["started"]
+    assert again.submit(lease, "a") == running
+
+
+def test_killed_under_a_job_the_client_says_so(start: Start, tmp_path: Path) -> None:
+    service = start(*MINUTES)
+    lease = service.acquire()
+    solve = _solve(service, lease, tmp_path)
+    service.until(lease, "Running")
+    service.process.kill()
+    _, errors = solve.communicate(timeout=10)
+    assert solve.returncode == 75
+    assert errors.count(b"\n") == 1
+    assert b"died in mid-job" in errors
+    assert service.url.encode() in errors
+    assert [path.name for path in tmp_path.iterdir()] == ["problem.json"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_client_cancels_its_job(
+    start: Start, tmp_path: Path, number: signal.Signals
+) -> None:
+    service = start(*MINUTES)
+    lease = service.acquire()
+    solve = _solve(service, lease, tmp_path)
+    service.until(lease, "Running")
+    solve.send_signal(number)
+    solve.communicate(timeout=5)
+    assert solve.returncode == 128 + number
+    assert service.until(lease, "Cancelled")["note"] == "cancelled"
+    assert [path.name for path in tmp_path.iterdir()] == ["problem.json"]
+
+
+def test_a_second_service_is_refused(start: Start) -> None:
+    first = start()
+    second = start(ready=False)
+    assert second.process.wait(5) == 2
+    assert "another service uses this state folder" in second.errors()
+    third = subprocess.run(
+        [*SFQ, "serve", "--socket", str(first.socket)], capture_output=True, timeout=5
+    )
+    assert third.returncode == 2
+    assert b"another service listens there" in third.stderr
+    assert first.ask("GET", "/v1/health") == {"status": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--socket", "/tmp/" + 107 * "s"], "at most 107"),
+        (["--socket", "/nowhere/s"], "/nowhere/s: cannot listen there: no such file"),
+        (["--socket", "/dev/null"], "/dev/null: exists and is not a socket"),
+        (["--host", "0.0.0.0"], "until TLS and authentication are there"),
+        (["--port", "99999"], "--port 99999: expected 0 to 65535"),
+        (["--state", "/nowhere/state"], "/nowhere/state: cannot hold the state"),
+        (["--technology", "anealer"], "did you mean 'annealer'"),
+        (["--vqpus", "0"], "--vqpus 0: expected 1 or more"),
+        (["--faults", "{"], "--faults: not JSON"),
+        (["--faults", "[]"], "--faults: expected a JSON object"),
+        (["--faults", '{"fial": 1}'], "did you mean 'fail'"),
+    ],
+)
+def test_wrong_options_are_one_line(
+    capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    from sf_quantum.cli import main
+
+    assert main(["serve", *options]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert words in printed.err
+
+
+def test_a_taken_port(capsys: pytest.CaptureFixture[str]) -> None:
+    from sf_quantum.cli import main
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", "--port", str(port)]) == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err

@@ -1,0 +1,346 @@
+"""``/v1`` as a client sees it."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from dimod import BinaryQuadraticModel, SampleSet
+
+from sf_quantum.files import JSON
+from sf_quantum.qpu.transport import Answer, Client
+from sf_quantum.samplers.neal import NealSampler
+from sf_quantum.service.device import Device, Faults
+from sf_quantum.service.store import Store
+from sf_quantum.service.testing import RunningService, example_bqm, running_service
+
+MakeJob = Callable[[str], dict[str, JSON]]
+
+
+@pytest.fixture
+def bqm() -> dict[str, JSON]:
+    return example_bqm()
+
+
+@pytest.fixture
+def job(bqm: dict[str, JSON]) -> MakeJob:
+    """Makes the body of a submission with a key."""
+
+    def make(key: str) -> dict[str, JSON]:
+        parameters: dict[str, JSON] = {"num_reads": 10, "seed": 1}
+        return {"problem": bqm, "parameters": parameters, "idempotency_key": key}
+
+    return make
+
+
+@pytest.fixture
+def service() -> Iterator[RunningService]:
+    """A service that does not wait."""
+    with running_service() as running:
+        yield running
+
+
+@pytest.fixture
+def slow() -> Iterator[RunningService]:
+    """A service whose jobs take minutes, with two virtual QPUs."""
+    with running_service(Device(technology="neutral-atom"), vqpus=2) as running:
+        yield running
+
+
+def _submit(service: RunningService, lease: str, body: dict[str, JSON]) -> str:
+    answer = service.ask("POST", "/v1/jobs", body, lease=lease)
+    assert answer.status == 201, answer.body
+    return str(answer.json()["id"])
+
+
+def _waited(service: RunningService, job: str) -> dict[str, JSON]:
+    return service.ask("GET", f"/v1/jobs/{job}?wait=5").json()
+
+
+def test_health_device_and_openapi(service: RunningService) -> None:
+    assert service.ask("GET", "/v1/health").json() == {"status": "ok"}
+    service.acquire()
+    device = service.ask("GET", "/v1/device").json()
+    assert isinstance(device["calibration"], dict)
+    assert device["calibration"].keys() == {"id", "time"}
+    assert device == {
+        "name": "emulator",
+        "technology": "annealer",
+        "status": "online",
+        "reason": "",
+        "qubits": 5000,
+        "vqpus": 1,
+        "leases": 1,
+        "queue_length": 0,
+        "calibration": device["calibration"],
+        "timing": {
+            "setup_seconds": 0.01802,
+            "shot_seconds": 4.054e-05,
+            "readout_seconds": 4.532e-05,
+            "time_scale": 0.0,
+        },
+    }
+    paths = service.ask("GET", "/openapi.json").json()["paths"]
+    assert isinstance(paths, dict)
+    for operations in paths.values():
+        assert isinstance(operations, dict)
+        for operation in operations.values():
+            assert isinstance(operation, dict)
+            assert operation["summary"]
+            assert operation["description"]
+
+
+def test_a_job_gives_the_samples_of_the_local_sampler(
+    service: RunningService, job: MakeJob, bqm: dict[str, JSON]
+) -> None:
+    lease = service.acquire()
+    id_ = _submit(service, lease, job("a"))
+    done = _waited(service, id_)
+    assert (done["state"], done["attempt"], done["lease"]) == ("Completed", 1, lease)
+    assert done["queue_position"] is None
+    submitted, started, ended = (done[key] for key in ("submitted", "started", "ended"))
+    assert isinstance(submitted, float)
+    assert isinstance(started, float)
+    assert isinstance(ended, float)
+    assert submitted <= started <= ended
+    result = service.ask("GET", f"/v1/jobs/{id_}/result").json()
+    remote = SampleSet.from_serializable(result)  # type: ignore[no-untyped-call]
+    local = NealSampler().sample(
+        BinaryQuadraticModel.from_serializable(bqm), num_reads=10, seed=1
+    )
+    info = dict(remote.info)
+    timing = info.pop("timing")
+    assert timing.keys() == {"queued_seconds", "qpu_seconds", "seconds"}
+    assert timing["qpu_seconds"] == done["qpu_seconds"]
+    assert info.pop("calibration")["id"].startswith("emulated-")
+    expected = {"qpu": "emulator", "technology": "annealer", "job": id_, "attempt": 1}
+    assert info == {**local.info, **expected}
+    remote.info.clear()
+    local.info.clear()
+    assert remote == local
+
+
+def test_leases_are_limited_and_shown(service: RunningService, job: MakeJob) -> None:
+    lease = service.acquire()
+    refused = service.ask("POST", "/v1/leases", {"job": None})
+    assert refused.status == 409
+    assert "all 1 vQPUs are held" in str(refused.json()["detail"])
+    id_ = _submit(service, lease, job("a"))
+    _waited(service, id_)
+    shown = service.ask("GET", f"/v1/leases/{lease}").json()
+    assert (shown["held"], shown["job"]) == (True, "test")
+    assert isinstance(shown["jobs"], list)
+    assert [entry["id"] for entry in shown["jobs"] if isinstance(entry, dict)] == [id_]
+    for _ in range(2):  # releasing again changes nothing
+        released = service.ask("DELETE", f"/v1/leases/{lease}")
+        assert (released.status, released.json()["held"]) == (200, False)
+    assert service.ask("POST", "/v1/leases", {}).status == 201
+
+
+def test_a_key_is_one_job(service: RunningService, job: MakeJob) -> None:
+    lease = service.acquire()
+    id_ = _submit(service, lease, job("a"))
+    again = service.ask("POST", "/v1/jobs", job("a"), lease=lease)
+    assert (again.status, again.json()["id"]) == (200, id_)
+    other = service.ask("POST", "/v1/jobs", {**job("a"), "parameters": {}}, lease=lease)
+    assert (other.status, other.json()["field"]) == (409, "idempotency_key")
+    listed = service.ask("GET", "/v1/jobs", lease=lease)
+    assert listed.body.count(b'"idempotency_key"') == 1
+
+
+def test_jobs_need_a_lease_that_is_held(service: RunningService, job: MakeJob) -> None:
+    lease = service.acquire()
+    service.ask("DELETE", f"/v1/leases/{lease}")
+    for wrong in (None, "unknown", lease):
+        refused = service.ask("POST", "/v1/jobs", job("a"), lease=wrong)
+        assert (refused.status, refused.json()["field"]) == (403, "X-SFQ-Lease")
+    assert service.ask("GET", "/v1/jobs").status == 403
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "words"),
+    [
+        ({"problem": None}, None, "exactly one of"),
+        ({"circuit": "OPENQASM 3;"}, None, "not problem, circuit"),
+        ({"problem": None, "circuit": "x"}, "circuit", "problems (BQM) only"),
+        ({"problem": None, "sequence": "{}"}, "sequence", "problems (BQM) only"),
+        ({"problem": {}}, "problem", "expected a BQM"),
+        ({"problem": 3}, "problem", "valid dictionary"),
+        ({"parameters": {"num_reads": 0}}, "parameters.num_reads", "greater than"),
+        ({"parameters": {"num_reads": "9"}}, "parameters.num_reads", "valid integer"),
+        ({"parameters": {"seed": -1}}, "parameters.seed", "greater than"),
+        ({"parameters": {"reads": 1}}, "parameters.reads", "not permitted"),
+        ({"idempotency_key": ""}, "idempotency_key", "at least 1 character"),
+        ({"priority": 1}, "priority", "not permitted"),
+    ],
+)
+def test_wrong_jobs_name_the_field(
+    service: RunningService,
+    job: MakeJob,
+    change: dict[str, JSON],
+    field: str | None,
+    words: str,
+) -> None:
+    lease = service.acquire()
+    refused = service.ask("POST", "/v1/jobs", {**job("a"), **change}, lease=lease)
+    assert (refused.status, refused.json()["field"]) == (422, field)
+    assert words in str(refused.json()["detail"])
+
+
+def test_problems_that_cannot_run(job: MakeJob, bqm: dict[str, JSON]) -> None:
+    with running_service(Device(time_scale=0, qubits=2)) as service:
+        lease = service.acquire()
+        refused = service.ask("POST", "/v1/jobs", job("a"), lease=lease)
+        assert refused.status == 422
+        assert refused.json() == {
+            "detail": "3 variables do not fit on 2 qubits",
+            "field": "problem.variable_labels",
+        }
+        assert service.ask("GET", "/v1/jobs", lease=lease).body == b"[]"
+
+
+def test_not_a_number_and_not_json(service: RunningService, job: MakeJob) -> None:
+    # what no client of ours sends
+    client = _RawClient(service.url, {"X-SFQ-Lease": service.acquire()})
+    text = str(job("a")).replace("'", '"').replace("-0.5", "NaN")
+    refused = client.send(text.replace("False", "false").encode())
+    assert refused.status == 422
+    assert refused.json()["field"] == "problem.linear_biases[1]"
+    refused = client.send(b"{")
+    assert refused.json() == {"detail": "the body is not JSON", "field": None}
+
+
+class _RawClient(Client):
+    def send(self, body: bytes) -> Answer:
+        connection = self._connection(5)
+        headers = {**self._headers, "Content-Type": "application/json"}
+        connection.request("POST", "/v1/jobs", body, headers)
+        response = connection.getresponse()
+        answer = Answer(response.status, response.read())
+        connection.close()
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/jobs/unknown", 404),
+        ("GET", "/v1/jobs/unknown/result", 404),
+        ("DELETE", "/v1/jobs/unknown", 404),
+        ("GET", "/v1/leases/unknown", 404),
+        ("DELETE", "/v1/leases/unknown", 404),
+        ("GET", "/v2/jobs", 404),
+        ("PUT", "/v1/jobs", 405),
+        ("GET", "/v1/jobs/unknown?wait=1000", 422),
+    ],
+)
+def test_what_is_not_there(
+    service: RunningService, method: str, path: str, status: int
+) -> None:
+    answer = service.ask(method, path)
+    assert answer.status == status
+    assert answer.json().keys() == {"detail", "field"}
+
+
+def test_jobs_run_one_at_a_time_and_cancelling_reaches_the_device(
+    slow: RunningService, job: MakeJob
+) -> None:
+    first, second = slow.acquire(), slow.acquire()
+    running = _submit(slow, first, job("a"))
+    waiting = _submit(slow, second, job("b"))
+    slow.until(first, "Running")
+    shown = slow.ask("GET", f"/v1/jobs/{waiting}").json()
+    assert (shown["state"], shown["queue_position"]) == ("Queued", 1)
+    refused = slow.ask("GET", f"/v1/jobs/{running}/result")
+    assert refused.status == 409
+    assert "is Running and has no result" in str(refused.json()["detail"])
+    begin = time.monotonic()
+    cancelled = slow.ask("DELETE", f"/v1/jobs/{running}").json()
+    assert time.monotonic() - begin < 0.5
+    assert (cancelled["state"], cancelled["note"]) == ("Cancelled", "cancelled")
+    assert cancelled["qpu_seconds"] == pytest.approx(cancelled["seconds"])
+    slow.until(second, "Running")
+    again = slow.ask("DELETE", f"/v1/jobs/{running}").json()
+    assert again == cancelled
+
+
+def test_release_cancels_all_jobs_of_the_lease(
+    slow: RunningService, job: MakeJob
+) -> None:
+    lease, other = slow.acquire(), slow.acquire()
+    for key in "ab":
+        _submit(slow, lease, job(key))
+    _submit(slow, other, job("c"))
+    slow.until(lease, "Running")
+    jobs = slow.ask("DELETE", f"/v1/leases/{lease}").json()["jobs"]
+    assert isinstance(jobs, list)
+    for entry in jobs:
+        assert isinstance(entry, dict)
+        assert entry["state"] == "Cancelled"
+        assert entry["note"] == "cancelled: its lease was released"
+    assert isinstance(jobs[1], dict)
+    assert jobs[1]["started"] is None
+    slow.until(other, "Running")
+
+
+def test_those_who_wait_are_told_at_once(slow: RunningService, job: MakeJob) -> None:
+    lease = slow.acquire()
+    id_ = _submit(slow, lease, job("a"))
+    slow.until(lease, "Running")
+    begin = time.monotonic()
+    shown = slow.ask("GET", f"/v1/jobs/{id_}?wait=0.05").json()
+    assert shown["state"] == "Running"
+    assert time.monotonic() - begin < 0.5
+    answers: list[dict[str, JSON]] = []
+    waiter = threading.Thread(target=lambda: answers.append(_waited(slow, id_)))
+    waiter.start()
+    slow.ask("DELETE", f"/v1/leases/{lease}")
+    waiter.join(1)
+    assert [answer["state"] for answer in answers] == ["Cancelled"]
+
+
+def test_failed_jobs_say_why(job: MakeJob) -> None:
+    with running_service(Device(time_scale=0, faults=Faults(fail=1))) as service:
+        id_ = _submit(service, service.acquire(), job("a"))
+        failed = _waited(service, id_)
+        assert (failed["state"], failed["note"]) == ("Failed", "the QPU failed")
+        result = service.ask("GET", f"/v1/jobs/{id_}/result")
+        assert result.status == 409
+        assert "the QPU failed" in str(result.json()["detail"])
+
+
+def test_stopped_and_started_again(tmp_path: Path, job: MakeJob) -> None:
+    state = tmp_path / "service.sqlite"
+    with running_service(Device(technology="neutral-atom"), state=state) as service:
+        lease = service.acquire()
+        running, waiting = (_submit(service, lease, job(key)) for key in "ab")
+        service.until(lease, "Running")
+    with running_service(state=state) as service:
+        assert _waited(service, waiting)["state"] == "Completed"
+        stopped = _waited(service, running)
+        assert stopped["state"] == "Cancelled"
+        assert stopped["note"] == "cancelled: the service was stopped"
+        assert service.ask("GET", f"/v1/leases/{lease}").json()["held"] is True
+
+
+def test_a_queue_that_breaks_says_so(
+    service: RunningService, job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Store) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    ended = threading.Event()
+    service.queue.on_end = ended.set
+    monkeypatch.setattr(Store, "start_next", full)
+    lease = service.acquire()
+    service.ask("POST", "/v1/jobs", job("a"), lease=lease)
+    assert ended.wait(5)
+    health = service.ask("GET", "/v1/health")
+    assert health.status == 503
+    assert "database or disk is full" in str(health.json()["detail"])
+    assert service.ask("GET", "/v1/device").json()["status"] == "offline"
+    assert service.ask("POST", "/v1/jobs", job("b"), lease=lease).status == 503

@@ -1,0 +1,140 @@
+"""The device: time scales, faults, interruption."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.samplers.neal import NealSampler
+from sf_quantum.samplers.problem import sample
+from sf_quantum.service.device import TECHNOLOGIES, Device, Faults, Task
+from sf_quantum.service.testing import example_bqm
+
+
+@pytest.fixture
+def bqm() -> dict[str, JSON]:
+    return example_bqm()
+
+
+def _task(bqm: dict[str, JSON], seed: int | None = 1, number: int = 1) -> Task:
+    return Task(number, 1, bqm, {"num_reads": 10, "seed": seed, "num_sweeps": 20})
+
+
+def _failures(device: Device, bqm: dict[str, JSON], jobs: int = 40) -> list[str | None]:
+    stop = threading.Event()
+    tasks = [_task(bqm, number=number) for number in range(jobs)]
+    return [device.run(task, stop).failure for task in tasks]
+
+
+def test_time_scales_are_those_of_the_papers() -> None:
+    seconds = {name: timing.job_seconds(1000) for name, timing in TECHNOLOGIES.items()}
+    assert 0.05 < seconds["annealer"] < 0.5
+    assert seconds["superconducting"] == pytest.approx(10)
+    assert 2 * 60 < seconds["neutral-atom"] < 30 * 60
+
+
+def test_samples_are_those_of_neal(bqm: dict[str, JSON]) -> None:
+    device = Device(name="q", time_scale=0)
+    outcome = device.run(_task(bqm), threading.Event())
+    assert outcome.samples is not None
+    local = sample(NealSampler(), bqm, dict(_task(bqm).parameters))
+    info = outcome.samples.pop("info")
+    assert isinstance(info, dict)
+    assert (info["qpu"], info["technology"]) == ("q", "annealer")
+    assert (info["sampler"], info["seed"], info["reads"]) == ("neal", 1, 10)
+    assert info["calibration"] == device.calibration
+    local.pop("info")
+    assert outcome.samples == local
+    assert outcome.qpu_seconds == pytest.approx(device.timing.job_seconds(10))
+
+
+def test_waits_for_the_scaled_time(bqm: dict[str, JSON]) -> None:
+    device = Device(technology="superconducting", time_scale=0.01)
+    outcome = device.run(_task(bqm), threading.Event())
+    assert 0.0975 <= outcome.seconds < 1
+    assert outcome.qpu_seconds == pytest.approx(9.7525)
+
+
+def test_stops_at_once_and_bills_what_was_used(bqm: dict[str, JSON]) -> None:
+    device = Device(technology="superconducting", time_scale=1)
+    stop = threading.Event()
+    timer = threading.Timer(0.05, stop.set)
+    timer.start()
+    begin = time.monotonic()
+    outcome = device.run(_task(bqm), stop)
+    timer.join()
+    assert time.monotonic() - begin < 0.5
+    assert outcome.samples is None
+    assert outcome.failure is None
+    assert outcome.qpu_seconds == pytest.approx(outcome.seconds)
+
+
+def test_seed_of_the_device_stands_in(bqm: dict[str, JSON]) -> None:
+    first, again, other = (
+        Device(time_scale=0, seed=seed).run(_task(bqm, None), threading.Event())
+        for seed in (5, 5, 6)
+    )
+    assert first.samples is not None
+    assert again.samples is not None
+    assert other.samples is not None
+    infos = [
+        outcome.samples["info"] for outcome in (first, again, other) if outcome.samples
+    ]
+    seeds = [info["seed"] for info in infos if isinstance(info, dict)]
+    assert seeds[0] == seeds[1] != seeds[2]
+
+
+@pytest.mark.parametrize(
+    ("key", "words"), [("fail", "the QPU failed"), ("offline", "the QPU is offline")]
+)
+def test_faults_come_as_often_as_asked_and_repeat(
+    bqm: dict[str, JSON], key: str, words: str
+) -> None:
+    device = Device(time_scale=0, seed=1, faults=Faults.from_mapping({key: 0.5}))
+    failures = _failures(device, bqm)
+    assert failures == _failures(device, bqm)
+    assert set(failures) == {None, words}
+    assert 10 < failures.count(words) < 30
+    always = Device(time_scale=0, faults=Faults.from_mapping({key: 1}))
+    assert set(_failures(always, bqm, 3)) == {words}
+
+
+def test_slow_stretches_the_time(bqm: dict[str, JSON]) -> None:
+    plain, slow = (
+        Device(time_scale=0, faults=Faults(slow=factor)).run(
+            _task(bqm), threading.Event()
+        )
+        for factor in (1.0, 3.0)
+    )
+    assert slow.qpu_seconds == pytest.approx(3 * plain.qpu_seconds)
+
+
+@pytest.mark.parametrize(
+    ("faults", "words"),
+    [
+        ({"fial": 0.1}, "unknown fault 'fial', did you mean 'fail'"),
+        ({"fail": 1.5}, "faults.fail: 1.5 is not from 0 to 1"),
+        ({"offline": -1}, "faults.offline: -1 is not from 0 to 1"),
+        ({"slow": 0.5}, "faults.slow: 0.5 is not 1 or more"),
+        ({"slow": float("inf")}, "faults.slow"),
+        ({"fail": float("nan")}, "faults.fail"),
+        ({"fail": True}, "faults.fail: expected a number, not True"),
+        ({"fail": "often"}, "faults.fail: expected a number, not 'often'"),
+    ],
+)
+def test_wrong_faults(faults: dict[str, JSON], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Faults.from_mapping(faults)
+
+
+def test_wrong_device() -> None:
+    with pytest.raises(InputError, match="'anealer', did you mean 'annealer'"):
+        Device(technology="anealer")
+    with pytest.raises(InputError, match="time scale -1: expected 0 or more"):
+        Device(time_scale=-1)
+    with pytest.raises(InputError, match="qubits 0: expected 1 or more"):
+        Device(qubits=0)

@@ -1,0 +1,220 @@
+"""``sfq solve`` from file to file, here and on a QPU."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from dimod import SampleSet
+
+from sf_quantum.cli import main
+from sf_quantum.files import JSON
+from sf_quantum.qpu import sfq
+from sf_quantum.service.testing import RunningService, example_bqm, running_service
+
+Solve = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def bqm() -> dict[str, JSON]:
+    return example_bqm()
+
+
+@pytest.fixture
+def service() -> Iterator[RunningService]:
+    with running_service() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def classical(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sfq, "PAUSES_SECONDS", (0.01, 0.02))
+    for key in ("QRMI_JOB_QPU_RESOURCES", "QRMI_JOB_QPU_TYPES"):
+        monkeypatch.delenv(key, raising=False)
+
+
+@pytest.fixture
+def problem(tmp_path: Path, bqm: dict[str, JSON]) -> Path:
+    path = tmp_path / "problem.json"
+    path.write_text(json.dumps({"type": "problem", "bqm": bqm, "candidates": []}))
+    return path
+
+
+@pytest.fixture
+def solve(problem: Path, capsys: pytest.CaptureFixture[str]) -> Solve:
+    """Runs it in the problem's folder: the exit code, and the line on stderr."""
+
+    def run(*options: str) -> tuple[int, str]:
+        output = problem.parent / "samples.json"
+        files = ["--problem", str(problem), "--output", str(output)]
+        code = main(["solve", *files, *options])
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert printed.err.count("\n") == (1 if code else 0)
+        assert output.exists() == (code == 0)
+        assert {path.name for path in problem.parent.iterdir()} <= {
+            "problem.json",
+            "samples.json",
+        }
+        return code, printed.err
+
+    return run
+
+
+def _samples(problem: Path) -> SampleSet:
+    content = json.loads((problem.parent / "samples.json").read_text())
+    return SampleSet.from_serializable(content)  # type: ignore[no-untyped-call,no-any-return]
+
+
+def _environment(monkeypatch: pytest.MonkeyPatch, url: str, lease: str) -> None:
+    monkeypatch.setenv("QRMI_JOB_QPU_RESOURCES", "q")
+    monkeypatch.setenv("QRMI_JOB_QPU_TYPES", "sfq")
+    monkeypatch.setenv("q_SFQ_URL", url)
+    monkeypatch.setenv("q_QRMI_JOB_ACQUISITION_TOKEN", lease)
+
+
+def test_without_a_qpu_it_is_neal(solve: Solve, problem: Path) -> None:
+    assert solve("--reads", "20", "--seed", "4", "--sweeps", "50") == (0, "")
+    samples = _samples(problem)
+    assert len(samples) == 20
+    assert samples.first.sample == {"a": 1, "b": 0, "c": 1}
+    info = dict(samples.info)
+    assert info.pop("timing").keys() == {"queued_seconds", "qpu_seconds", "seconds"}
+    assert info == {
+        "sampler": "neal",
+        "seed": 4,
+        "reads": 20,
+        "num_sweeps": 50,
+        "qpu": None,
+        "technology": None,
+        "calibration": None,
+    }
+
+
+def test_on_the_qpu_of_the_environment_the_samples_are_the_same(
+    solve: Solve,
+    problem: Path,
+    service: RunningService,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert solve("--reads", "20", "--seed", "4") == (0, "")
+    here = _samples(problem)
+    lease = service.acquire()
+    _environment(monkeypatch, service.url, lease)
+    assert solve("--reads", "20", "--seed", "4") == (0, "")
+    there = _samples(problem)
+    assert (here.record == there.record).all()
+    assert here.variables == there.variables
+    assert there.info.keys() - here.info.keys() == {"job", "attempt"}
+    assert (there.info["qpu"], there.info["technology"]) == ("emulator", "annealer")
+    assert there.info["reads"] == 20
+    # a sampler asked for by name runs here, QPU or not
+    assert solve("--sampler", "neal", "--reads", "20") == (0, "")
+    assert len(service.queue.store.jobs(lease)) == 1
+
+
+def test_half_an_environment_is_not_a_classical_run(
+    solve: Solve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QRMI_JOB_QPU_RESOURCES", "q")
+    code, line = solve()
+    assert code == 2
+    assert "QRMI_JOB_QPU_TYPES" in line
+
+
+def test_a_qpu_that_does_not_answer_is_worth_retrying(
+    solve: Solve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _environment(monkeypatch, "unix:/nowhere/socket", "lease")
+    code, line = solve()
+    assert code == 75
+    assert "QPU 'q' at unix:/nowhere/socket does not answer" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--reads", "0"], "--reads 0: expected 1 or more"),
+        (["--sweeps", "0"], "--sweeps 0: expected 1 or more"),
+        (["--seed", "-1"], "seed: -1 is out of range"),
+        (["--sampler", "nael"], "did you mean 'neal'? (known: neal"),
+    ],
+)
+def test_wrong_options(solve: Solve, options: list[str], words: str) -> None:
+    code, line = solve(*options)
+    assert code == 2
+    assert words in line
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "problem.json, line 1: not JSON"),
+        ("[]", "expected a problem file, a JSON object"),
+        ("{}", "key 'bqm' is missing"),
+        ('{"bqm": 3}', "bqm: expected a BQM"),
+    ],
+)
+def test_wrong_problem(solve: Solve, problem: Path, content: str, words: str) -> None:
+    problem.write_text(content)
+    code, line = solve()
+    assert code == 2
+    assert str(problem) in line
+    assert words in line
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"linear_biases": [1.0, math.nan, 1.0]}, "bqm.linear_biases[1]: "),
+        ({"linear_biases": [1.0, math.inf, 1.0]}, "bqm.linear_biases[1]: "),
+        ({"variable_labels": []}, "the problem has no variable"),
+    ],
+)
+def test_wrong_bqm(
+    solve: Solve,
+    problem: Path,
+    bqm: dict[str, JSON],
+    change: dict[str, JSON],
+    words: str,
+) -> None:
+    problem.write_text(json.dumps({"bqm": {**bqm, **change}}))
+    code, line = solve()
+    assert code == 2
+    assert f"{problem}: " in line
+    assert words in line
+
+
+def test_missing_problem_and_folder(
+    problem: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing, folder = str(problem) + "x", str(problem.parent / "no" / "s.json")
+    assert main(["solve", "--problem", missing, "--output", "s.json"]) == 2
+    assert f"{missing}: cannot be read as problem" in capsys.readouterr().err
+    assert main(["solve", "--problem", str(problem), "--output", folder]) == 2
+    assert f"{folder}: cannot be written" in capsys.readouterr().err
+
+
+def test_sigterm_disposition_is_restored(
+    solve: Solve, service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    _environment(monkeypatch, service.url, service.acquire())
+    assert solve("--reads", "1") == (0, "")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_on_a_qpu_neither_dimod_nor_a_web_library_is_imported() -> None:
+    code = (
+        "import sys, sf_quantum.cli.solve, sf_quantum.qpu.sfq;"
+        "print([name for name in ('dimod', 'numpy', 'requests', 'aiohttp', 'fastapi')"
+        " if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert run.stdout.strip() == b"[]"
