@@ -4,27 +4,60 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
 
-TECHNOLOGIES = "annealer, superconducting or neutral-atom"
+if TYPE_CHECKING:
+    from sf_quantum.service.config import Configuration
+
+LEVELS = ["debug", "info", "warning", "error"]
+# the place of each option's value in the configuration file
+PLACES: Mapping[str, tuple[str, ...]] = {
+    "socket": ("listen", "socket"),
+    "host": ("listen", "host"),
+    "port": ("listen", "port"),
+    "certificate": ("listen", "certificate"),
+    "key": ("listen", "key"),
+    "state": ("state",),
+    "auth": ("auth", "mode"),
+    "tokens": ("auth", "tokens"),
+    "munge_socket": ("auth", "munge"),
+    "name": ("device", "name"),
+    "technology": ("device", "technology"),
+    "time_scale": ("device", "time_scale"),
+    "vqpus": ("vqpus",),
+    "qubits": ("device", "qubits"),
+    "seed": ("device", "seed"),
+    "faults": ("device", "faults"),
+    "drain": ("drain_seconds",),
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = (
-        'When it listens, it prints one line of JSON, {"url": "..."}. '
-        "SIGTERM and Ctrl-C stop it: the running job is cancelled, waiting jobs stay "
-        "in the state folder."
+        'When it listens, it prints one line of JSON, {"url": "..."}. SIGTERM drains: '
+        "new jobs are refused, the running one has --drain seconds to end. Ctrl-C stops "
+        "at once. Jobs that are not over stay in the state folder for the next start. "
+        "Options take the place of what the file says; an address that other machines "
+        "reach needs --certificate, --key and --auth token or munge."
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="YAML, see deployments/"
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--socket", type=Path, metavar="PATH", help="Unix socket")
-    where.add_argument(
-        "--host", default="127.0.0.1", help="loopback address (default 127.0.0.1)"
-    )
+    where.add_argument("--host", help="address (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="0 takes any free one (default)")
+    parser.add_argument("--certificate", type=Path, metavar="FILE", help="TLS, PEM")
     parser.add_argument(
-        "--port", type=int, default=0, help="0 takes any free one (default)"
+        "--key", type=Path, metavar="FILE", help="of the certificate, PEM"
     )
     parser.add_argument(
         "--state",
@@ -32,33 +65,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder for jobs and results; without it they end with the service",
     )
+    parser.add_argument("--auth", help="none, token or munge (default none)")
     parser.add_argument(
-        "--name", default="emulator", help="of the QPU (default emulator)"
+        "--tokens", type=Path, metavar="FILE", help="tokens file, see sfq token"
     )
     parser.add_argument(
-        "--technology", default="annealer", help=f"{TECHNOLOGIES} (default annealer)"
+        "--munge-socket", type=Path, metavar="PATH", help="munged's (default: usual)"
     )
+    _configure_device(parser)
     parser.add_argument(
-        "--time-scale",
+        "--drain",
         type=float,
-        default=1.0,
-        metavar="FACTOR",
-        help="seconds to wait per second of the real QPU, 0 for none (default 1)",
+        metavar="SECONDS",
+        help="for the running job after SIGTERM, 0 to 3 (default 2)",
     )
     parser.add_argument(
-        "--vqpus", type=int, default=1, help="leases held at once (default 1)"
-    )
-    parser.add_argument(
-        "--qubits", type=int, default=5000, help="largest problem (default 5000)"
-    )
-    parser.add_argument(
-        "--seed", type=int, help="for jobs without a seed, and for the faults"
-    )
-    parser.add_argument(
-        "--faults",
-        default="{}",
-        metavar="JSON",
-        help='{"fail": 0..1, "slow": 1 or more, "offline": 0..1}',
+        "--log",
+        choices=LEVELS,
+        default="warning",
+        help="what goes to standard error (default warning; info has each request)",
     )
     parser.add_argument(
         "--until-eof",
@@ -67,43 +92,85 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _configure_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--name", help="of the QPU (default emulator)")
+    parser.add_argument(
+        "--technology",
+        help="annealer, superconducting or neutral-atom (default annealer)",
+    )
+    parser.add_argument(
+        "--time-scale",
+        type=float,
+        metavar="FACTOR",
+        help="seconds to wait per second of the real QPU, 0 for none (default 1)",
+    )
+    parser.add_argument("--vqpus", type=int, help="leases held at once (default 1)")
+    parser.add_argument("--qubits", type=int, help="largest problem (default 5000)")
+    parser.add_argument(
+        "--seed", type=int, help="for jobs without a seed, and for the faults"
+    )
+    parser.add_argument(
+        "--faults",
+        metavar="JSON",
+        help='{"fail": 0..1, "slow": 1 or more, "offline": 0..1}',
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop.
 
-    :returns: 0
-    :raises InputError: if an option is wrong
+    :returns: 0; 2 if the configuration is wrong, each error on a line of its own
+    :raises InputError: if it cannot listen there
     """
-    faults = _faults(args.faults)
-    if args.vqpus < 1:
-        raise InputError(f"--vqpus {args.vqpus}: expected 1 or more")
+    values = _values(args)
     # the web framework is imported only once the options are read
-    from sf_quantum.service.device import Device, Faults
-    from sf_quantum.service.run import Settings, serve
+    from sf_quantum.service.checked import Wrong
 
-    device = Device(
-        name=args.name,
-        technology=args.technology,
-        time_scale=args.time_scale,
-        qubits=args.qubits,
-        seed=args.seed,
-        faults=Faults.from_mapping(faults),
+    try:
+        config = _configuration(args.config, values)
+    except Wrong as error:
+        for line in error.lines:
+            print(f"sfq serve: {line}", file=sys.stderr)
+        return error.exit_code
+    from sf_quantum.service.run import serve
+
+    logging.basicConfig(
+        level=args.log.upper(), format="%(levelname)s %(name)s: %(message)s"
     )
     serve(
-        Settings(
-            device,
-            vqpus=args.vqpus,
-            socket=args.socket,
-            host=args.host,
-            port=args.port,
-            state=args.state,
-            until_eof=args.until_eof,
-        ),
-        ready=lambda url: print(json.dumps({"url": url}), flush=True),
+        config,
+        lambda url: print(json.dumps({"url": url}), flush=True),
+        until_eof=args.until_eof,
     )
     return 0
 
 
-def _faults(text: str) -> dict[str, float]:
+def _values(args: argparse.Namespace) -> dict[str, JSON]:
+    given = {
+        name: value for name in PLACES if (value := getattr(args, name)) is not None
+    }
+    values = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in given.items()
+    }
+    if "faults" in values:
+        values["faults"] = _faults(str(values["faults"]))
+    if "socket" not in values and values.keys() & {"host", "port"}:
+        values["socket"] = None  # the file's
+    return values
+
+
+def _configuration(path: Path | None, values: dict[str, JSON]) -> Configuration:
+    from sf_quantum.service.config import load
+
+    return load(
+        path,
+        {PLACES[name]: value for name, value in values.items()},
+        {place: f"--{name.replace('_', '-')}" for name, place in PLACES.items()},
+    )
+
+
+def _faults(text: str) -> dict[str, JSON]:
     try:
         faults = json.loads(text)
     except json.JSONDecodeError as error:

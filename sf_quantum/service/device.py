@@ -1,4 +1,4 @@
-"""The emulated annealing device: its samples, its time scales, its faults."""
+"""The emulated device: its samples, its time scales, its faults."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from typing import Self
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers import unknown
-from sf_quantum.samplers.neal import SEEDS, NealSampler
-from sf_quantum.samplers.problem import sample
+from sf_quantum.samplers.neal import SEEDS
+from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.records import Kind
+from sf_quantum.service.runners import Runner, installed
 
 
 @dataclass(frozen=True)
@@ -96,13 +98,14 @@ class Task:
     """A job as the device sees it.
 
     :param number: counts the service's jobs; draws are made from it and the seed
-    :param bqm: serialized, checked
+    :param content: checked by :meth:`Device.check`
     :param parameters: num_reads, and perhaps seed and num_sweeps
     """
 
     number: int
     attempt: int
-    bqm: Mapping[str, JSON]
+    kind: Kind
+    content: JSON
     parameters: Mapping[str, int | None]
 
 
@@ -110,14 +113,15 @@ class Task:
 class Outcome:
     """How a job went on the device.
 
-    :param samples: the sample set, serialized; ``None`` unless the job completed
+    :param result: the sample set, or what else the kind of job gives, as JSON; ``None``
+        unless the job completed
     :param failure: why it failed, else ``None``
     :param qpu_seconds: the modelled time of QPU use, as the hardware would bill it,
         whatever the time scale
     :param seconds: the time that really went by
     """
 
-    samples: dict[str, JSON] | None
+    result: dict[str, JSON] | None
     failure: str | None
     qpu_seconds: float
     seconds: float
@@ -125,7 +129,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Device:
-    """An annealer that answers like :class:`NealSampler`, as slowly as real ones do.
+    """A device that computes as its runners do, as slowly as real ones.
 
     :param technology: one of :data:`TECHNOLOGIES`
     :param time_scale: seconds to wait per modelled second; 0 does not wait
@@ -140,6 +144,7 @@ class Device:
     qubits: int = 5000
     seed: int | None = None
     faults: Faults = field(default_factory=Faults)
+    runners: Mapping[Kind, Runner] = field(default_factory=installed, repr=False)
     entropy: int = field(default_factory=lambda: secrets.randbits(64), repr=False)
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
 
@@ -167,6 +172,22 @@ class Device:
             "time": self.started.isoformat(timespec="seconds"),
         }
 
+    def model_seconds(self, parameters: Mapping[str, int | None]) -> float:
+        """Tell how long the hardware would take, without faults."""
+        return self.timing.job_seconds(parameters.get("num_reads") or 1)
+
+    def check(
+        self, kind: Kind, content: JSON, parameters: Mapping[str, int | None]
+    ) -> None:
+        """Refuse what cannot run; may take seconds.
+
+        :raises FieldError: naming the field of the request
+        """
+        if kind not in self.runners:
+            known = " and ".join(self.runners)
+            raise FieldError(kind, f"this device runs {known} only")
+        self.runners[kind].check(content, parameters, qubits=self.qubits)
+
     def run(self, task: Task, stop: threading.Event) -> Outcome:
         """Run one job; blocks for as long as the job takes.
 
@@ -176,12 +197,12 @@ class Device:
         draws = self._random("faults", task.number, task.attempt)
         if draws.random() < self.faults.offline:
             return Outcome(None, "the QPU is offline", 0.0, 0.0)
-        reads = task.parameters.get("num_reads") or 1
-        modelled = self.timing.job_seconds(reads) * self.faults.slow
+        modelled = self.model_seconds(task.parameters) * self.faults.slow
         parameters = dict(task.parameters)
         if parameters.get("seed") is None:
             parameters["seed"] = self._random("seed", task.number).randrange(SEEDS)
-        samples = sample(NealSampler(stop.is_set), task.bqm, parameters)
+        runner = self.runners[task.kind]
+        result = runner.run(task.content, parameters, stop.is_set)
         wait = modelled * self.time_scale - (time.monotonic() - begin)
         stopped = stop.wait(wait) if wait > 0 else stop.is_set()
         seconds = time.monotonic() - begin
@@ -190,17 +211,17 @@ class Device:
             return Outcome(None, None, used, seconds)
         if draws.random() < self.faults.fail:
             return Outcome(None, "the QPU failed", modelled, seconds)
-        return Outcome(self._signed(samples), None, modelled, seconds)
+        return Outcome(self._signed(result), None, modelled, seconds)
 
-    def _signed(self, samples: dict[str, JSON]) -> dict[str, JSON]:
-        info = samples.get("info")
-        samples["info"] = {
+    def _signed(self, result: dict[str, JSON]) -> dict[str, JSON]:
+        info = result.get("info")
+        result["info"] = {
             **(info if isinstance(info, dict) else {}),
             "qpu": self.name,
             "technology": self.technology,
             "calibration": self.calibration,
         }
-        return samples
+        return result
 
     def _random(self, *what: str | int) -> random.Random:
         root = self.entropy if self.seed is None else self.seed

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Annotated, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from sf_quantum.samplers.neal import READS, SEEDS, SWEEPS
-from sf_quantum.service.store import Job, State
+from sf_quantum.service.records import (
+    Forecast,
+    Job,
+    JobClass,
+    Kind,
+    Lease,
+    LeaseRequest,
+    Pattern,
+    State,
+    Submission,
+)
+from sf_quantum.service.refusal import Refused
+
+Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=200)]
+Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Strict(BaseModel):
     """A key that is not known is an error, not ignored."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
 
 class Refusal(Strict):
@@ -23,80 +37,182 @@ class Refusal(Strict):
     field: str | None = Field(default=None, description="The field that is wrong.")
 
 
-class LeaseRequest(Strict):
+class LeaseBody(Strict):
     """What a lease is for."""
 
-    job: str | None = Field(default=None, description="For the operator's eyes.")
+    job: str | None = Field(
+        default=None, max_length=1000, description="For the operator's eyes."
+    )
+    job_class: JobClass | None = Field(
+        default=None,
+        alias="class",
+        description="At most this; the answer tells which one it is.",
+    )
+    wait: Seconds = Field(
+        default=0.0, description="Seconds to wait while all vQPUs are held."
+    )
+    key: Name | None = Field(
+        default=None,
+        description="The same key again is the same lease while that is held, and "
+        "keeps its place between two requests that wait.",
+    )
+    slurm_job_id: Name | None = Field(
+        default=None, description="The lease ends when this Slurm job is gone."
+    )
+    partition: Name | None = Field(
+        default=None, description="Slurm's, which may say the class."
+    )
+    expected_seconds: Seconds | None = Field(
+        default=None, description="How long the lease will be held."
+    )
+    pattern: Pattern | None = Field(
+        default=None, description="Where the time goes: to the QPU or beside it."
+    )
+    user: Name | None = Field(
+        default=None, description="Whose it is to be; only root and admins may say."
+    )
+
+    def request(self) -> LeaseRequest:
+        """Tell what is asked for."""
+        return LeaseRequest(**self.model_dump(exclude={"wait"}))
 
 
 class Parameters(Strict):
-    """How a problem is sampled."""
+    """How a job is sampled."""
 
     num_reads: int = Field(default=READS, ge=1, le=100_000, strict=True)
     seed: int | None = Field(
         default=None, ge=0, lt=SEEDS, strict=True, description="Drawn by the device."
     )
-    num_sweeps: int = Field(default=SWEEPS, ge=1, le=1_000_000, strict=True)
+    num_sweeps: int = Field(
+        default=SWEEPS, ge=1, le=1_000_000, strict=True, description="Problems only."
+    )
 
 
-class JobRequest(Strict):
+class JobBody(Strict):
     """A job: exactly one of problem, sequence and circuit."""
 
     problem: dict[str, JsonValue] | None = Field(
         default=None, description="A dimod BQM, `to_serializable()`."
     )
     sequence: str | None = Field(
-        default=None, description="Pulser abstract representation; not run here."
+        default=None, description="Pulser abstract representation."
     )
-    circuit: str | None = Field(default=None, description="OpenQASM 3; not run here.")
+    circuit: str | None = Field(default=None, description="OpenQASM 3.")
     parameters: Parameters = Field(default_factory=Parameters)
-    idempotency_key: str = Field(
-        min_length=1,
-        max_length=200,
-        description="The same key again is the same job.",
+    idempotency_key: Name = Field(
+        description="The same key of the same user again is the same job."
     )
+
+    def submission(self) -> Submission:
+        """Tell what is asked for.
+
+        :raises Refused: unless it is exactly one payload, with parameters it knows
+        """
+        payloads: dict[Kind, JsonValue] = {
+            "problem": self.problem,
+            "sequence": self.sequence,
+            "circuit": self.circuit,
+        }
+        given = [kind for kind in payloads if payloads[kind] is not None]
+        if len(given) != 1:
+            names = ", ".join(given) or "none"
+            detail = f"give exactly one of {', '.join(payloads)}, not {names}"
+            raise Refused(422, detail)
+        parameters = self.parameters.model_dump()
+        if given[0] != "problem":
+            del parameters["num_sweeps"]
+            if "num_sweeps" in self.parameters.model_fields_set:
+                raise Refused(422, "only problems take it", "parameters.num_sweeps")
+        content = payloads[given[0]]
+        return Submission(given[0], content, parameters, self.idempotency_key)
 
 
 class JobAnswer(Strict):
     """A job; times are seconds since the epoch."""
 
     id: str
+    user: str
     lease: str
+    job_class: JobClass = Field(alias="class")
+    kind: Kind
     idempotency_key: str
     parameters: dict[str, int | None]
     state: State
-    attempt: int = Field(description="2 or more: the service died while it ran.")
+    attempt: int = Field(
+        description="2 or more: it was pre-empted, or interrupted with the service."
+    )
     note: str | None = Field(description="Why it failed, was cancelled or began again.")
-    queue_position: int | None = Field(
-        description="Jobs before it, the running one included; null when over."
+    position: int | None = Field(
+        description="Jobs that run before it, the running one included; null when over."
+    )
+    eta_seconds: float | None = Field(
+        description="From now to its start; null when over, or while the QPU is closed."
+    )
+    expected_seconds: float | None = Field(
+        description="From its start to its end; null when over."
     )
     submitted: float
     started: float | None
     ended: float | None
-    qpu_seconds: float = Field(description="As modelled: what hardware would take.")
+    qpu_seconds: float = Field(
+        description="As modelled: what hardware would take, for all attempts."
+    )
     seconds: float = Field(description="As they went by on the device.")
 
     @classmethod
-    def of(cls, job: Job) -> Self:
+    def of(cls, job: Job, forecast: Forecast | None) -> Self:
         """Show a job of the store."""
         return cls(
             idempotency_key=job.key,
-            **{name: getattr(job, name) for name in _SAME},
+            position=forecast.position if forecast else None,
+            eta_seconds=forecast.eta_seconds if forecast else None,
+            expected_seconds=forecast.expected_seconds if forecast else None,
+            **{name: getattr(job, name) for name in _OF_JOB},
         )
 
 
-_SAME = tuple(name for name in JobAnswer.model_fields if name != "idempotency_key")
+_OF_JOB = [
+    *"id user lease job_class kind parameters state attempt note".split(),
+    *"submitted started ended qpu_seconds seconds".split(),
+]
 
 
 class LeaseAnswer(Strict):
-    """A lease; its id is the acquisition token and goes into `X-SFQ-Lease`."""
+    """A lease; its id is the acquisition token and goes into `X-SFQ-Lease`.
+
+    Times are seconds since the epoch.
+    """
 
     id: str
+    user: str
+    job_class: JobClass = Field(alias="class")
     job: str | None
+    key: str | None
+    slurm_job_id: str | None
+    partition: str | None
+    expected_seconds: float | None
+    pattern: Pattern | None
     held: bool
     opened: float
+    expires: float | None = Field(description="When it ends in any case.")
+    idle_expires: float | None = Field(
+        description="When it ends if it is neither renewed nor used."
+    )
     closed: float | None
-    jobs: list[JobAnswer]
+    reason: str | None = Field(description="Why it ended.")
+    jobs: list[JobAnswer] = Field(description="The latest 1000, oldest first.")
+
+    @classmethod
+    def of(
+        cls, lease: Lease, idle_expires: float | None, jobs: list[JobAnswer]
+    ) -> Self:
+        """Show a lease of the store."""
+        given = {name: getattr(lease, name) for name in _OF_LEASE}
+        return cls(idle_expires=idle_expires, jobs=jobs, **given)
+
+
+_OF_LEASE = LeaseAnswer.model_fields.keys() - {"idle_expires", "jobs"}
 
 
 class CalibrationAnswer(Strict):
@@ -120,14 +236,36 @@ class DeviceAnswer(Strict):
 
     name: str
     technology: str
-    status: str = Field(description="online or offline")
-    reason: str = Field(description="Why it is offline, else empty.")
+    status: str = Field(description="online, draining, closed or offline")
+    reason: str = Field(description="Why it is not online, else empty.")
     qubits: int = Field(description="The largest problem, in variables.")
+    payloads: list[Kind] = Field(description="What a job may carry.")
     vqpus: int = Field(description="Leases that may be held at once.")
     leases: int = Field(description="Leases held.")
     queue_length: int = Field(description="Jobs that wait or run.")
+    job_class: JobClass = Field(
+        alias="class", description="Of whom position and eta_seconds are told."
+    )
+    position: int = Field(description="Jobs that would run before one that joined now.")
+    eta_seconds: float | None = Field(
+        description="When it would start; null unless the QPU is online."
+    )
     calibration: CalibrationAnswer
     timing: TimingAnswer
+
+
+class DeviceChange(Strict):
+    """What an admin changes while the service runs, until its next start."""
+
+    vqpus: int = Field(
+        ge=1, le=10_000, strict=True, description="Leases that are held stay."
+    )
+
+
+class Message(Strict):
+    """What is told to those who are refused."""
+
+    message: str = Field(default="", max_length=1000)
 
 
 class HealthAnswer(Strict):

@@ -1,230 +1,388 @@
-"""First come, first served: one device, and a thread that feeds it one job at a time."""
+"""The jobs of one QPU: who may submit, what runs next, who waits for what."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import threading
+import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
-from sf_quantum.service.device import Device, Outcome, Task
-from sf_quantum.service.store import Job, Lease, State, Store
+from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.auth import Identity
+from sf_quantum.service.device import Device
+from sf_quantum.service.door import Door
+from sf_quantum.service.forecasts import Forecasts
+from sf_quantum.service.leases import LeaseBook
+from sf_quantum.service.line import Entry, Line
+from sf_quantum.service.policy import Shares
+from sf_quantum.service.records import Forecast, Job, JobClass, Submission
+from sf_quantum.service.refusal import Refused
+from sf_quantum.service.retention import forget
+from sf_quantum.service.settings import ServiceSettings
+from sf_quantum.service.store import Store
+from sf_quantum.service.worker import (
+    CLOSED,
+    Running,
+    Stop,
+    Worker,
+    in_thread,
+)
 
 CANCELLED = "cancelled"
 RELEASED = "cancelled: its lease was released"
-STOPPED = "cancelled: the service was stopped"
-# how long to wait for the device to let go of a cancelled job: one read of a large
-# problem may take seconds
+STOPPING = "the service is being stopped"
+# how long to wait for the device to let go of a job: one read of a large problem may
+# take seconds
 CANCEL_SECONDS = 5.0
+STOP_SECONDS = 3.0
 
 
 class JobQueue:
-    """The jobs of one device.
+    """The jobs of one device, and the leases they come under.
 
-    Its coroutines belong to the event loop that ran :meth:`start`.
+    It belongs to the event loop that ran :meth:`start`; only :meth:`request_stop` may be
+    called from another thread.
 
-    :param store: where jobs are kept
-    :param device: what runs them
-    :param vqpus: how many leases may be held at once
+    :param store: where everything is kept
+    :param device: what runs jobs
     """
 
-    def __init__(self, store: Store, device: Device, vqpus: int = 1) -> None:
+    def __init__(
+        self, store: Store, device: Device, settings: ServiceSettings | None = None
+    ) -> None:
         self.store = store
         self.device = device
-        self.vqpus = vqpus
-        self._lock = threading.Lock()
-        self._arrived = threading.Event()
-        self._stopping = threading.Event()
-        self._stop_job = threading.Event()
-        self._running: str | None = None
-        self._why = CANCELLED
-        self._waiters: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
-        self._worker: asyncio.Future[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.settings = settings or ServiceSettings()
+        self.door = Door(store)
+        self.leases = LeaseBook(store, self.settings, self.door, self)
         self.on_end: Callable[[], None] | None = None
+        self._line = Line()
+        self._worker = Worker(
+            *(store, device, self._line),
+            may_start=lambda: self.door.is_open and not self._stopping,
+            ended=self._attempt_ended,
+        )
+        self._forecasts = Forecasts(self._line, self._worker, device)
+        self._shares = Shares(self.settings)
+        self._waiters: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._work: asyncio.Task[None] | None = None
+        self._forgetting: asyncio.Task[None] | None = None
+        self._stopping = False
+        self.door.listen(self._door_turned)
 
     def start(self) -> None:
-        """Start the thread that runs jobs, with those a dead service left behind first.
+        """Go on where a service before this one ended, however it did.
 
-        When the thread ends, asked to or not, :attr:`on_end` is called.
+        When no job can run any more, asked for or not, :attr:`on_end` is called.
         """
-        self.store.requeue_interrupted()
         self._loop = asyncio.get_running_loop()
-        executor = ThreadPoolExecutor(1, thread_name_prefix="device")
-        self._worker = self._loop.run_in_executor(executor, self._work)
-        self._worker.add_done_callback(lambda _: self._ended())
-        executor.shutdown(wait=False)
+        self.store.recover(RELEASED).result()
+        for job in self.store.live():
+            self._shares.take(job.user, job.job_class)
+            self._join(job)
+        self.leases.start()
+        self._work = self._loop.create_task(self._worker.work())
+        self._work.add_done_callback(lambda _: self._ended())
+        if self.settings.retention_seconds is not None:
+            forgetting = forget(self.store, self.settings.retention_seconds)
+            self._forgetting = self._loop.create_task(forgetting)
+
+    @property
+    def length(self) -> int:
+        """Count the jobs that wait or run."""
+        return len(self._line) + (self._worker.running is not None)
+
+    @property
+    def running(self) -> Job | None:
+        """The job on the device."""
+        running = self._worker.running
+        return None if running is None else self.store.job(running.entry.number)
 
     @property
     def failure(self) -> str | None:
         """Why no job can run any more, or ``None`` while all is well."""
         if self.broken is not None:
             return f"the queue broke: {self.broken}"
-        if self._worker is not None and self._worker.done():
-            return "the service is being stopped"
-        return None
+        return STOPPING if self._stopping else None
 
     @property
     def broken(self) -> BaseException | None:
-        """What ended the thread that runs jobs, if it was not asked to end."""
-        worker = self._worker
-        if worker is None or not worker.done() or worker.cancelled():
+        """What ended the work, if it was not asked to end."""
+        work = self._work
+        if work is None or not work.done() or work.cancelled():
             return None
-        return worker.exception()
+        return work.exception()
 
-    def request_stop(self) -> None:
-        """Begin to stop: the running job is cancelled, waiting ones stay on disk."""
-        with self._lock:
-            self._stopping.set()
-            self._why = STOPPED
-            self._stop_job.set()
-        self._arrived.set()
+    def request_stop(self, drain_seconds: float = 0.0) -> None:
+        """Begin to stop; what waits stays on disk, and the running job is put back.
+
+        :param drain_seconds: how long the running job may take to end by itself
+        """
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: stopped already
+                self._loop.call_soon_threadsafe(self._stop, drain_seconds)
 
     async def stopped(self) -> None:
-        """Wait until the thread has ended, however it did."""
-        if self._worker is not None:
-            await asyncio.wait([self._worker])
+        """Wait until no job runs and everything is on disk."""
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        if self._work is not None:
+            # a device that does not let go: its job was interrupted, the file says
+            _, left = await asyncio.wait([self._work], timeout=STOP_SECONDS)
+            for task in left:
+                task.cancel()
 
     async def submit(
-        self,
-        lease: str,
-        key: str,
-        problem: Mapping[str, JSON],
-        parameters: Mapping[str, int | None],
+        self, who: Identity, lease_id: str | None, asked: Submission
     ) -> tuple[Job, bool]:
-        """See :meth:`Store.add_job`; a new job starts as soon as the device is free."""
-        added = await asyncio.to_thread(
-            self.store.add_job, lease, key, problem, parameters
-        )
-        self._arrived.set()
-        return added
+        """Let a job wait; it is on disk when this returns.
 
-    async def wait(self, job_id: str, seconds: float) -> Job | None:
+        :returns: the job, and whether it is new; the same key of the same user is the
+            same job, whatever became of it and of its lease
+        :raises Refused: 403 without a lease that is held, 409 for a key of another job,
+            422 for a job that cannot run or is too large, 429 for too many, 503 while
+            the QPU takes none
+        """
+        lease = self.leases.active(who, lease_id)
+        known = self.store.known(lease.user, asked)
+        if known is None:
+            await self._check(asked)
+        elif known.lease == lease.id:
+            return known, False
+        # who gives up waiting does not leave a job on disk that no line knows of
+        admitting = self._admit(who, lease.id, asked, new=known is None)
+        return await asyncio.shield(asyncio.create_task(admitting))
+
+    def find(self, who: Identity, job_id: str | int) -> Job:
+        """Find a job by its id or its number.
+
+        :raises Refused: 404, also for another user's
+        """
+        job = self.store.job(job_id)
+        if job is None or not (who.admin or who.user == job.user):
+            raise Refused(404, "no such job")
+        return job
+
+    def list_jobs(
+        self, who: Identity, *, lease: str | None = None, limit: int = 1000
+    ) -> list[Job]:
+        """List the latest jobs, oldest first: the caller's, an admin's everybody's.
+
+        :param lease: only those of a lease, held or not
+        :raises Refused: 404 for a lease that is not the caller's
+        """
+        if lease is not None:
+            self.leases.find(who, lease)
+            self.leases.touch(lease)
+        user = None if who.admin else who.user
+        return self.store.jobs(lease=lease, user=user, limit=limit)
+
+    async def wait(self, who: Identity, job_id: str | int, seconds: float) -> Job:
         """Wait until a job is over, at most so long.
 
-        :returns: the job as it is then, ``None`` if there is no such job
+        :returns: the job as it is then
+        :raises Refused: 404
         """
-        over = asyncio.Event()
-        self._waiters[job_id].add(over)
+        job = self.find(who, job_id)
+        self.leases.touch(job.lease)
+        # while the service drains, the running job may still end well
+        over = self._work is not None and self._work.done()
+        if job.final or seconds <= 0 or over:
+            return job
+        ended = asyncio.Event()
+        self._waiters[job.id].add(ended)
         try:
-            job = await asyncio.to_thread(self.store.job, job_id)
-            if job is None or job.final or seconds <= 0 or self.failure:
-                return job
             with suppress(TimeoutError):
-                await asyncio.wait_for(over.wait(), seconds)
-            return await asyncio.to_thread(self.store.job, job_id)
+                await asyncio.wait_for(ended.wait(), seconds)
         finally:
-            self._waiters[job_id].discard(over)
-            if not self._waiters[job_id]:
-                del self._waiters[job_id]
+            self._waiters[job.id].discard(ended)
+            if not self._waiters[job.id]:
+                del self._waiters[job.id]
+        return self.find(who, job_id)
 
-    async def cancel(self, job_id: str, why: str = CANCELLED) -> Job | None:
+    def result(self, who: Identity, job_id: str | int) -> str:
+        """Read a job's result, JSON text.
+
+        :raises Refused: 404, or 409 for a job that has none
+        """
+        job = self.find(who, job_id)
+        self.leases.touch(job.lease)
+        result = self.store.result(job.number)
+        if result is None:
+            why = f": {job.note}" if job.note else ""
+            raise Refused(409, f"the job is {job.state} and has no result{why}")
+        return result
+
+    async def cancel(
+        self, who: Identity, job_id: str | int, why: str = CANCELLED
+    ) -> Job:
         """Cancel a job; one that runs has left the device when this returns.
 
         :param why: what the job's note is to say
-        :returns: the job, ``None`` if there is no such job
+        :raises Refused: 404
         """
-        job = await asyncio.to_thread(self._cancel, job_id, why)
-        if job is None or job.final:
-            self._wake(job_id)
+        job = self.find(who, job_id)
+        if job.final:
             return job
-        return await self.wait(job_id, CANCEL_SECONDS)
+        await asyncio.shield(asyncio.create_task(self._cancel(job.number, why)))
+        return self.find(who, job_id)
 
-    async def release(self, lease_id: str) -> Lease | None:
-        """Close a lease and cancel its jobs that are not over.
+    def forecast(self, job: Job) -> Forecast | None:
+        """Say when a job will run; ``None`` for one that is over."""
+        return self._forecasts.of(job.number)
 
-        :returns: the lease, ``None`` if there is no such lease
+    def forecast_new(self, job_class: JobClass) -> Forecast:
+        """Say when a problem with one shot would run that joined now."""
+        return self._forecasts.new(job_class)
+
+    async def open(self) -> None:
+        """Let jobs and leases start."""
+        await self.door.turn("open")
+
+    async def drain(self, message: str = "") -> None:
+        """Let nothing start any more; the job that runs ends.
+
+        :param message: shown to whoever is refused
         """
-        lease = await asyncio.to_thread(self.store.close_lease, lease_id)
-        jobs = await asyncio.to_thread(self.store.jobs, lease_id)
-        # the last one first, so that none begins while those before it are cancelled
-        for job in reversed(jobs):
-            if not job.final:
-                await self.cancel(job.id, RELEASED)
-        return lease
+        await self.door.turn("draining", message)
 
-    def _cancel(self, job_id: str, why: str) -> Job | None:
-        with self._lock:
-            job = self.store.cancel_waiting(job_id, why)
-            if self._running == job_id:
-                self._why = why
-                self._stop_job.set()
-        return job
+    async def close(self, message: str = "") -> None:
+        """Let nothing start any more, nor go on: the job that runs waits again.
 
-    def _work(self) -> None:
-        while True:
-            self._arrived.clear()
-            if self._stopping.is_set():
-                return
-            job = self._next()
-            if job is None:
-                self._arrived.wait()
-                continue
-            self._run(job)
+        :param message: shown to whoever is refused
+        """
+        await self.door.turn("closed", message)
 
-    def _next(self) -> Job | None:
-        with self._lock:
-            if self._stopping.is_set():
-                return None
-            job = self.store.start_next()
-            self._running = job.id if job else None
-            self._stop_job.clear()
-        return job
+    def busy(self, lease_id: str) -> bool:
+        """Say whether a lease has jobs that are not over."""
+        running = self._worker.running
+        if running is not None and running.entry.lease == lease_id:
+            return True
+        return bool(self._line.of_lease(lease_id))
 
-    def _run(self, job: Job) -> None:
-        problem = self.store.problem(job.id)
-        task = Task(job.number, job.attempt, problem, job.parameters)
+    def drop(self, lease_id: str, note: str) -> Callable[[], Awaitable[None]]:
+        """See :meth:`sf_quantum.service.leases.Jobs.drop`."""
+        dropped = [
+            self._line.remove(number) for number in self._line.of_lease(lease_id)
+        ]
+        running = self._worker.running
+        if running is not None and running.entry.lease != lease_id:
+            running = None
+        if running is not None:
+            self._worker.interrupt(Stop(note, cancel=True))
+
+        async def left() -> None:
+            for entry in dropped:
+                if entry is not None:
+                    self._over(entry.id, entry.user, entry.job_class)
+            if running is not None:
+                await self._let_go(running)
+
+        return left
+
+    async def _check(self, asked: Submission) -> None:
+        if self.failure:
+            raise Refused(503, self.failure)
+        self.door.check()
+        what = asked.kind, asked.content, asked.parameters
         try:
-            outcome = self.device.run(task, self._stop_job)
-        except (
-            InputError,
-            ValueError,
-            TypeError,
-            ArithmeticError,
-            MemoryError,
-        ) as error:
-            outcome = Outcome(None, f"{type(error).__name__}: {error}", 0.0, 0.0)
-        used = (outcome.qpu_seconds, outcome.seconds)
-        state, note, result = self._ending(job, outcome)
-        with self._lock:
-            self.store.finish(job, state, note=note, used=used, result=result)
-            self._running = None
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._wake, job.id)
+            if asked.kind == "problem":
+                self.device.check(*what)
+            else:
+                # a thread of its own: many that take their turns must not use up
+                # those that find out who is calling
+                checking = in_thread(lambda: self.device.check(*what))
+                await asyncio.wrap_future(checking)
+        except FieldError as error:
+            raise Refused(422, error.detail, error.field) from error
 
-    def _ending(
-        self, job: Job, outcome: Outcome
-    ) -> tuple[State, str | None, str | None]:
-        if outcome.failure is not None:
-            return "Failed", outcome.failure, None
-        if outcome.samples is None:
-            return "Cancelled", self._why, None
-        return "Completed", None, json.dumps(self._timed(job, outcome))
+    async def _admit(
+        self, who: Identity, lease_id: str, asked: Submission, *, new: bool
+    ) -> tuple[Job, bool]:
+        # from here to the write there is no await: a lease that ends does so after it
+        lease = self.leases.active(who, lease_id)
+        share = lease.user, lease.job_class
+        seconds = self.device.model_seconds(asked.parameters)
+        if new:
+            shots = asked.parameters.get("num_reads") or 1
+            self._shares.check(*share, shots=shots, seconds=seconds)
+        self._shares.take(*share)
+        try:
+            job, new = await asyncio.wrap_future(
+                self.store.add_job(lease, asked, seconds)
+            )
+        except (Refused, sqlite3.Error):
+            self._shares.give_back(*share)
+            raise
+        ended = not self.leases.holds(lease.id)
+        if not new:
+            self._shares.give_back(*share)
+            self._moved(job)
+        elif ended:  # which has cancelled the job, on disk
+            self._over(job.id, *share)
+        else:
+            self._join(job)
+        return job, new
+
+    def _moved(self, job: Job) -> None:
+        """Take note that a job has come under another lease."""
+        running = self._worker.running
+        if running is not None and running.entry.number == job.number:
+            running.entry.lease = job.lease
+        elif self._line.get(job.number) is not None:
+            self._line.move(job.number, job.lease)
+        elif job.state == "Queued":  # its former lease has just let it go
+            self._shares.take(job.user, job.job_class)
+            self._join(job)
+
+    def _join(self, job: Job) -> None:
+        if self._worker.running is not None:
+            self._worker.inflow.came(job.job_class)
+        self._line.add(Entry.of(job, self.device.time_scale))
+        self._worker.look()
+
+    async def _cancel(self, number: int, why: str) -> None:
+        while True:
+            if (entry := self._line.remove(number)) is not None:
+                await asyncio.wrap_future(self.store.cancel_waiting(number, why))
+                self._over(entry.id, entry.user, entry.job_class)
+                return
+            running = self._worker.running
+            if running is None or running.entry.number != number:
+                return
+            self._worker.interrupt(Stop(why, cancel=True))
+            if not await self._let_go(running):
+                return
 
     @staticmethod
-    def _timed(job: Job, outcome: Outcome) -> dict[str, JSON]:
-        samples = dict(outcome.samples or {})
-        info = samples["info"]
-        samples["info"] = {
-            **(info if isinstance(info, dict) else {}),
-            "job": job.id,
-            "attempt": job.attempt,
-            "timing": {
-                "queued_seconds": (job.started or job.submitted) - job.submitted,
-                "qpu_seconds": outcome.qpu_seconds,
-                "seconds": outcome.seconds,
-            },
-        }
-        return samples
+    async def _let_go(running: Running) -> bool:
+        try:
+            await asyncio.wait_for(running.over.wait(), CANCEL_SECONDS)
+        except TimeoutError:
+            return False
+        return True
 
-    def _wake(self, job_id: str) -> None:
+    def _attempt_ended(self, job: Job) -> None:
+        self.leases.touch(job.lease)
+        if job.final:
+            self._over(job.id, job.user, job.job_class)
+
+    def _over(self, job_id: str, user: str, job_class: JobClass) -> None:
+        self._shares.give_back(user, job_class)
         for waiter in self._waiters.get(job_id, ()):
             waiter.set()
+
+    def _door_turned(self) -> None:
+        if self.door.status == "closed":
+            self._worker.interrupt(Stop(CLOSED, cancel=False))
+        self._worker.look()
+
+    def _stop(self, drain_seconds: float) -> None:
+        self._stopping = True
+        self.leases.stop()
+        self._worker.stop(drain_seconds)
 
     def _ended(self) -> None:
         for waiters in self._waiters.values():

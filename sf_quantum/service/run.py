@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import stat
 import tempfile
 import threading
@@ -21,51 +22,69 @@ from pathlib import Path
 import uvicorn
 
 from sf_quantum.errors import InputError, QuantumError
-from sf_quantum.qpu.transport import SOCKET_PATH_BYTES, is_loopback
+from sf_quantum.qpu.transport import SOCKET_PATH_BYTES
+from sf_quantum.service import auth
 from sf_quantum.service.app import create_app
-from sf_quantum.service.device import Device
+from sf_quantum.service.checked import check_private
+from sf_quantum.service.config import Auth, Configuration, Listen
+from sf_quantum.service.limits import Guard
 from sf_quantum.service.queue import JobQueue
 from sf_quantum.service.store import Store
 
-STOP_SECONDS = 2
+# how long those who wait may take to read their answers
+STOP_SECONDS = 1
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How the service is run.
-
-    :param socket: path of the Unix socket; ``None`` listens on ``host`` and ``port``
-    :param port: 0 takes any free one
-    :param state: folder of what must survive; ``None`` takes one that does not
-    :param until_eof: stop when standard input closes, and leave nothing behind
-    """
-
-    device: Device
-    vqpus: int = 1
-    socket: Path | None = None
-    host: str = "127.0.0.1"
-    port: int = 0
-    state: Path | None = None
-    until_eof: bool = False
-
-
-def serve(settings: Settings, ready: Callable[[str], None]) -> None:
+def serve(
+    config: Configuration, ready: Callable[[str], None], *, until_eof: bool = False
+) -> None:
     """Run the service until it is told to stop.
 
     :param ready: called with the service's URL once it answers there
+    :param until_eof: stop when standard input closes, and leave nothing behind
     :raises InputError: if it cannot listen there, or another service does
     :raises QuantumError: if the queue breaks while it runs
     """
+    authenticate = auth.once(_authenticate(config.auth))
+    _check_certificate(config.listen)
     with ExitStack() as stack:
-        folder = stack.enter_context(state_folder(settings.state, settings.until_eof))
-        listener, url = stack.enter_context(_listener(settings))
+        folder = stack.enter_context(state_folder(config.state, until_eof))
+        listener, url = stack.enter_context(_listener(config))
         store = Store(folder / "service.sqlite")
         stack.callback(store.close)
-        queue = JobQueue(store, settings.device, settings.vqpus)
-        asyncio.run(_serve(queue, listener, lambda: ready(url), settings.until_eof))
+        queue = JobQueue(store, config.device.make(), config.settings())
+        app = create_app(queue, authenticate=authenticate)
+        service = _Service(
+            queue, Guard(app, authenticate, config.request_limits()), config
+        )
+        asyncio.run(service.run(listener, lambda: ready(url), until_eof))
         if queue.broken is not None:
             raise QuantumError(f"the queue broke: {queue.broken}")
+
+
+def _authenticate(section: Auth) -> auth.Authenticate:
+    if section.mode == "munge":
+        return auth.Munge(section.munge, section.admins)
+    if section.mode == "token" and section.tokens is not None:
+        return auth.Tokens(section.tokens, section.admins)
+    return auth.nobody_checked
+
+
+def _check_certificate(listen: Listen) -> None:
+    """uvicorn reads the files too late for an error of one line."""
+    if listen.certificate is None or listen.key is None:
+        return
+    check_private(listen.key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # OpenSSL asks the terminal for the passphrase of a key if it is not told one
+        context.load_cert_chain(listen.certificate, listen.key, password="")
+    except OSError as error:  # ssl.SSLError is one
+        why = error.strerror or str(error)
+        raise InputError(
+            f"{listen.certificate} with the key {listen.key}: cannot be used for TLS: {why}"
+        ) from error
 
 
 class _Server(uvicorn.Server):
@@ -84,42 +103,78 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        notify("READY=1")
         self._ready()
 
 
-async def _serve(
-    queue: JobQueue,
-    listener: socket.socket,
-    ready: Callable[[], None],
-    until_eof: bool,
-) -> None:
-    loop = asyncio.get_running_loop()
-    server = _Server(
-        uvicorn.Config(
-            create_app(queue),
-            access_log=False,  # paths hold lease tokens
-            lifespan="on",
-            log_config=None,
-            log_level="warning",
-            loop="asyncio",
-            timeout_graceful_shutdown=STOP_SECONDS,
-            ws="none",
-        ),
-        ready,
-    )
+@dataclass
+class _Service:
+    """What runs in the event loop, and how it is asked to stop."""
 
-    def stop() -> None:
-        # the jobs first: those who wait for them get their answer before the
-        # connections close
-        queue.request_stop()
-        server.should_exit = True
+    queue: JobQueue
+    guard: Guard
+    config: Configuration
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, stop)
-    queue.on_end = stop
-    if until_eof:
-        _call_at_eof(lambda: loop.call_soon_threadsafe(stop))
-    await server.serve([listener])
+    async def run(
+        self, listener: socket.socket, ready: Callable[[], None], until_eof: bool
+    ) -> None:
+        """Serve until stopped."""
+        loop = asyncio.get_running_loop()
+        listen = self.config.listen
+        server = _Server(
+            uvicorn.Config(
+                self.guard,
+                access_log=False,  # paths hold lease tokens
+                lifespan="on",
+                log_config=None,
+                loop="asyncio",
+                proxy_headers=False,  # else anybody could say where they call from
+                server_header=False,
+                ssl_certfile=listen.certificate,
+                ssl_keyfile=listen.key,
+                timeout_graceful_shutdown=STOP_SECONDS,
+                ws="none",
+            ),
+            ready,
+        )
+
+        def stop() -> None:
+            # the jobs first: those who wait for them get their answer before the
+            # connections close
+            self.queue.request_stop()
+            server.should_exit = True
+
+        self.queue.on_end = stop
+        loop.add_signal_handler(signal.SIGTERM, self._drain, stop)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, stop)
+        if until_eof:
+            _call_at_eof(lambda: loop.call_soon_threadsafe(stop))
+        await server.serve([listener])
+
+    def _drain(self, stop: Callable[[], None]) -> None:
+        """Let the running job end if it does so soon; asked again, stop at once."""
+        if self.guard.draining:
+            stop()
+            return
+        self.guard.draining = True
+        notify("STOPPING=1")
+        # the end of the queue is the end of the service
+        self.queue.request_stop(self.config.drain_seconds)
+
+
+def notify(state: str) -> None:
+    """Tell systemd, where it started us (``Type=notify``)."""
+    path = os.environ.get("NOTIFY_SOCKET")
+    if not path:
+        return
+    # an abstract socket's name begins with a zero byte, which systemd writes as @
+    address = "\0" + path[1:] if path.startswith("@") else path
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        try:
+            sender.sendto(state.encode(), address)
+        except OSError as error:
+            logger.warning("cannot tell systemd %s: %s", state, error)
 
 
 def _call_at_eof(stop: Callable[[], asyncio.Handle]) -> None:
@@ -170,40 +225,43 @@ def state_folder(path: Path | None, ephemeral: bool) -> Iterator[Path]:
 
 
 @contextmanager
-def _listener(settings: Settings) -> Iterator[tuple[socket.socket, str]]:
-    if settings.socket is None:
-        with _tcp(settings.host, settings.port) as listener:
+def _listener(config: Configuration) -> Iterator[tuple[socket.socket, str]]:
+    listen = config.listen
+    if listen.socket is None:
+        with _tcp(listen.host, listen.port) as listener:
             host, port = listener.getsockname()[:2]
             host = f"[{host}]" if ":" in host else host
-            yield listener, f"http://{host}:{port}"
+            scheme = "https" if listen.certificate else "http"
+            yield listener, f"{scheme}://{host}:{port}"
         return
-    path = settings.socket.absolute()
-    with unix_socket(path) as listener:
+    path = listen.socket.absolute()
+    # who is asked for a credential need not be the socket's owner as well
+    mode = 0o600 if config.auth.mode == "none" else 0o666
+    with unix_socket(path, mode) as listener:
         yield listener, f"unix:{path}"
 
 
 def _tcp(host: str, port: int) -> socket.socket:
-    if not is_loopback(host):
-        raise InputError(
-            f"--host {host}: only loopback addresses and Unix sockets are served, "
-            "until TLS and authentication are there"
-        )
-    if not 0 <= port <= 65535:
-        raise InputError(f"--port {port}: expected 0 to 65535")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family)
+        listener = socket.create_server((host, port), family=family)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise InputError(f"cannot listen on {host}:{port}: {why}") from error
+    # Connections inherit it. asyncio sets it only where a socket names its protocol,
+    # which one of create_server() does not, and each answer would wait 40 ms for the
+    # client's delayed acknowledgement.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 @contextmanager
-def unix_socket(path: Path) -> Iterator[socket.socket]:
-    """Listen on a Unix socket that only its owner may use, and remove it in the end.
+def unix_socket(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
+    """Listen on a Unix socket, and remove it in the end.
 
     A socket that nobody listens on any more is replaced.
 
+    :param mode: by default only its owner may use it
     :raises InputError: if the path is too long, taken or not writable
     """
     length = len(os.fsencode(path))
@@ -216,7 +274,7 @@ def unix_socket(path: Path) -> Iterator[socket.socket]:
     try:
         listener.bind(str(path))
         # nobody can connect before listen(), so the mode is right from the first moment
-        os.chmod(path, 0o600)
+        os.chmod(path, mode)
         listener.listen(128)
     except OSError as error:
         listener.close()

@@ -1,301 +1,371 @@
-"""What the service has acknowledged, on disk: leases, jobs and results in SQLite."""
+"""What the service has acknowledged, on disk: leases, jobs and results."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 import sqlite3
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import fields
 from pathlib import Path
-from typing import Literal, TypeAlias, cast
+from typing import TypeVar, cast
 
 from sf_quantum.files import JSON
+from sf_quantum.service.database import Database
+from sf_quantum.service.records import Job, Lease, State, Submission
+from sf_quantum.service.refusal import Refused
 
-# QRMI's words
-State: TypeAlias = Literal["Queued", "Running", "Completed", "Failed", "Cancelled"]
-
+VERSION = 1
+_T = TypeVar("_T")
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS leases (
-    id TEXT PRIMARY KEY, job TEXT, opened REAL NOT NULL, closed REAL
+CREATE TABLE leases (
+    id TEXT PRIMARY KEY,
+    user TEXT NOT NULL,
+    job_class TEXT NOT NULL,
+    job TEXT,
+    slurm_job_id TEXT,
+    partition TEXT,
+    expected_seconds REAL,
+    pattern TEXT,
+    key TEXT,
+    opened REAL NOT NULL,
+    expires REAL,
+    closed REAL,
+    reason TEXT
 );
-CREATE TABLE IF NOT EXISTS jobs (
+CREATE INDEX leases_held ON leases (opened) WHERE closed IS NULL;
+CREATE INDEX leases_by_user ON leases (user, opened);
+CREATE INDEX leases_by_end ON leases (closed) WHERE closed IS NOT NULL;
+CREATE TABLE jobs (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,
+    user TEXT NOT NULL,
     lease TEXT NOT NULL REFERENCES leases (id),
-    key TEXT NOT NULL UNIQUE,
-    digest TEXT NOT NULL,
+    job_class TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    key TEXT NOT NULL,
     parameters TEXT NOT NULL,
-    problem TEXT NOT NULL,
     state TEXT NOT NULL DEFAULT 'Queued',
     attempt INTEGER NOT NULL DEFAULT 1,
     note TEXT,
     submitted REAL NOT NULL,
     started REAL,
     ended REAL,
+    model_seconds REAL NOT NULL,
     qpu_seconds REAL NOT NULL DEFAULT 0,
     seconds REAL NOT NULL DEFAULT 0,
-    result TEXT
+    digest TEXT NOT NULL,
+    UNIQUE (user, key)
 );
-CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state, number);
+CREATE INDEX jobs_live ON jobs (number) WHERE state IN ('Queued', 'Running');
+CREATE INDEX jobs_by_lease ON jobs (lease, number);
+CREATE INDEX jobs_by_user ON jobs (user, number);
+CREATE INDEX jobs_by_end ON jobs (ended) WHERE ended IS NOT NULL;
+-- apart from their jobs: these are large, and the queue is read without them
+CREATE TABLE contents (number INTEGER PRIMARY KEY, payload TEXT NOT NULL, result TEXT);
+CREATE TABLE door (status TEXT NOT NULL, message TEXT NOT NULL);
 """
-_JOB = (
-    "SELECT number, id, lease, key, parameters, state, attempt, note, submitted, "
-    "started, ended, qpu_seconds, seconds, CASE WHEN state IN ('Queued', 'Running') "
-    "THEN (SELECT count(*) FROM jobs AS ahead WHERE ahead.number < jobs.number "
-    "AND ahead.state IN ('Queued', 'Running')) END AS queue_position FROM jobs "
-)
-
-
-@dataclass(frozen=True)
-class Lease:
-    """A lease; its id is the secret that shows one holds it."""
-
-    id: str
-    job: str | None
-    opened: float
-    closed: float | None
-
-
-@dataclass(frozen=True)
-class Job:
-    """A job without its problem; times are seconds since the epoch."""
-
-    number: int
-    id: str
-    lease: str
-    key: str
-    parameters: dict[str, int | None]
-    state: State
-    attempt: int
-    note: str | None
-    submitted: float
-    started: float | None
-    ended: float | None
-    qpu_seconds: float
-    seconds: float
-    queue_position: int | None
-
-    @property
-    def final(self) -> bool:
-        """Whether the job is over, one way or another."""
-        return self.state not in ("Queued", "Running")
-
-
-class KeyReused(Exception):
-    """An idempotency key came back with another problem or other parameters."""
-
-
-class LeaseClosed(Exception):
-    """A job came under a lease that is not held, or not any more."""
+_LEASE = f"SELECT {', '.join(field.name for field in fields(Lease))} FROM leases "
+_JOB = f"SELECT {', '.join(field.name for field in fields(Job))} FROM jobs "
+_LIVE = "state IN ('Queued', 'Running')"
+# what one purge deletes at most in one go, so that submissions do not wait for it
+PURGED_AT_ONCE = 500
 
 
 class Store:
-    """One SQLite file, safe to use from several threads.
+    """Leases and jobs in one SQLite file, safe to use from several threads.
 
-    Every change is on the disk before the method returns.
+    Methods that change something return a future: done means on the disk.
 
     :param path: the file, made if it is not there
+    :raises InputError: if it is not a file this version wrote
     """
 
     def __init__(self, path: Path) -> None:
-        self._lock = threading.Lock()
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._db.row_factory = sqlite3.Row
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = FULL")
-        self._db.executescript(_SCHEMA)
+        self._db = Database(path, version=VERSION, schema=_SCHEMA)
 
     def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            self._db.close()
+        """Finish what was asked for and close the file."""
+        self._db.close()
 
-    def open_lease(self, job: str | None, limit: int) -> Lease | None:
-        """Open a lease.
+    def add_lease(self, lease: Lease) -> Future[None]:
+        """Write down a new lease."""
+        names = [field.name for field in fields(Lease)]
+        marks = ", ".join("?" * len(names))
+        query = f"INSERT INTO leases ({', '.join(names)}) VALUES ({marks})"
+        row = [getattr(lease, name) for name in names]
+        return self._write(lambda db: _do(db, query, *row))
 
-        :param limit: how many may be held at once
-        :returns: ``None`` if as many are held already
+    def close_lease(self, lease_id: str, reason: str, note: str) -> Future[Lease]:
+        """Close a lease and cancel its waiting jobs; closing it again changes nothing.
+
+        :param reason: why, for those who still come with it
+        :param note: what the cancelled jobs say
         """
-        lease = Lease(secrets.token_urlsafe(24), job, time.time(), None)
-        with self._transaction() as db:
-            if self._count(db, "leases WHERE closed IS NULL") >= limit:
-                return None
-            row = (lease.id, lease.job, lease.opened)
-            db.execute("INSERT INTO leases (id, job, opened) VALUES (?, ?, ?)", row)
-        return lease
+
+        def change(db: sqlite3.Connection) -> Lease:
+            now = time.time()
+            _do(
+                db,
+                "UPDATE leases SET closed = ?, reason = ? "
+                "WHERE id = ? AND closed IS NULL",
+                *(now, reason, lease_id),
+            )
+            _do(
+                db,
+                "UPDATE jobs SET state = 'Cancelled', ended = ?, note = ? "
+                "WHERE lease = ? AND state = 'Queued'",
+                *(now, note, lease_id),
+            )
+            return Lease(*db.execute(_LEASE + "WHERE id = ?", (lease_id,)).fetchone())
+
+        return self._write(change)
 
     def lease(self, lease_id: str) -> Lease | None:
-        """Find a lease."""
-        with self._lock:
-            return self._lease(self._db, lease_id)
+        """Find a lease, held or not."""
+        return next(iter(self._leases("WHERE id = ?", lease_id)), None)
 
-    def close_lease(self, lease_id: str) -> Lease | None:
-        """Close a lease, so that it takes no more jobs; closing it again is fine.
+    def leases(self, user: str | None = None, limit: int = 1000) -> list[Lease]:
+        """List leases, the latest first.
 
-        :returns: ``None`` if there is no such lease
+        :param user: whose; ``None`` lists everybody's
         """
-        with self._transaction() as db:
-            db.execute(
-                "UPDATE leases SET closed = ? WHERE id = ? AND closed IS NULL",
-                (time.time(), lease_id),
-            )
-            return self._lease(db, lease_id)
+        if user is None:
+            return self._leases("ORDER BY opened DESC LIMIT ?", limit)
+        where = "WHERE user = ? ORDER BY opened DESC LIMIT ?"
+        return self._leases(where, user, limit)
 
-    def leases_held(self) -> int:
-        """Count the leases held."""
-        with self._lock:
-            return self._count(self._db, "leases WHERE closed IS NULL")
-
-    def queue_length(self) -> int:
-        """Count the jobs that wait or run."""
-        with self._lock:
-            return self._count(self._db, "jobs WHERE state IN ('Queued', 'Running')")
+    def held(self) -> list[Lease]:
+        """List the leases held, the oldest first."""
+        return self._leases("WHERE closed IS NULL ORDER BY opened")
 
     def add_job(
-        self,
-        lease_id: str,
-        key: str,
-        problem: Mapping[str, JSON],
-        parameters: Mapping[str, int | None],
-    ) -> tuple[Job, bool]:
-        """Add a job at the end of the queue, unless its key is known.
+        self, lease: Lease, job: Submission, model_seconds: float
+    ) -> Future[tuple[Job, bool]]:
+        """Add a job, unless its user has used the key before.
+
+        A job found moves to the lease that asks for it now: if it is not over, it does
+        not end with the lease it came under first.
 
         :returns: the job, and whether it is new
-        :raises LeaseClosed: if the lease is not held
-        :raises KeyReused: if the key belongs to a job of another content
+        :raises Refused: if the key belongs to a job of another content
         """
-        texts = json.dumps(problem), json.dumps(parameters)
-        content = json.dumps([problem, parameters], sort_keys=True)
-        digest = hashlib.sha256(content.encode()).hexdigest()
-        with self._transaction() as db:
-            lease = self._lease(db, lease_id)
-            if lease is None or lease.closed is not None:
-                raise LeaseClosed
-            query = "SELECT digest FROM jobs WHERE key = ?"
-            row = db.execute(query, (key,)).fetchone()
-            if row is not None and row[0] != digest:
-                raise KeyReused
-            if row is None:
-                db.execute(
-                    "INSERT INTO jobs (id, lease, key, digest, problem, parameters, "
-                    "submitted) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (secrets.token_hex(16), lease_id, key, digest, *texts, time.time()),
-                )
-            return self._jobs(db, "WHERE key = ?", key)[0], row is None
-
-    def job(self, job_id: str) -> Job | None:
-        """Find a job."""
-        with self._lock:
-            return next(iter(self._jobs(self._db, "WHERE id = ?", job_id)), None)
-
-    def jobs(self, lease_id: str) -> list[Job]:
-        """List the jobs of a lease, oldest first."""
-        with self._lock:
-            return self._jobs(self._db, "WHERE lease = ? ORDER BY number", lease_id)
-
-    def problem(self, job_id: str) -> dict[str, JSON]:
-        """Read a job's problem."""
-        return cast(
-            "dict[str, JSON]", json.loads(self._text("problem", job_id) or "{}")
+        row = (
+            *(secrets.token_hex(16), lease.user, lease.id, lease.job_class),
+            *(job.kind, job.key, job.parameters_text, job.digest),
+            *(model_seconds, time.time()),
         )
 
-    def result(self, job_id: str) -> str | None:
-        """Read a job's result, the sample set as JSON text; ``None`` without one."""
-        return self._text("result", job_id)
+        def change(db: sqlite3.Connection) -> tuple[Job, bool]:
+            query = "SELECT digest FROM jobs WHERE user = ? AND key = ?"
+            found = db.execute(query, (lease.user, job.key)).fetchone()
+            new = found is None
+            if new:
+                number = db.execute(
+                    "INSERT INTO jobs (id, user, lease, job_class, kind, key, "
+                    "parameters, digest, model_seconds, submitted) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    row,
+                ).lastrowid
+                query = "INSERT INTO contents (number, payload) VALUES (?, ?)"
+                _do(db, query, number, job.payload)
+            else:
+                _check_digest(found[0], job)
+                query = "UPDATE jobs SET lease = ? WHERE user = ? AND key = ?"
+                _do(db, query, lease.id, lease.user, job.key)
+            return _one(db, "WHERE user = ? AND key = ?", lease.user, job.key), new
 
-    def start_next(self) -> Job | None:
-        """Take the first job that waits: it runs from now on."""
-        with self._transaction() as db:
-            found = self._jobs(db, "WHERE state = 'Queued' ORDER BY number LIMIT 1")
-            if not found:
-                return None
-            db.execute(
-                "UPDATE jobs SET state = 'Running', started = ? WHERE number = ?",
-                (time.time(), found[0].number),
-            )
-            return self._jobs(db, "WHERE number = ?", found[0].number)[0]
+        return self._write(change)
 
-    def cancel_waiting(self, job_id: str, note: str) -> Job | None:
+    def known(self, user: str, job: Submission) -> Job | None:
+        """Find the job a key made before.
+
+        :raises Refused: if the key belongs to a job of another content
+        """
+        query = "SELECT number, digest FROM jobs WHERE user = ? AND key = ?"
+        for number, found in self._db.read(query, user, job.key):
+            _check_digest(found, job)
+            return self.job(number)
+        return None
+
+    def job(self, job_id: str | int) -> Job | None:
+        """Find a job by its id or its number."""
+        name = "number" if isinstance(job_id, int) else "id"
+        return next(iter(self._jobs(f"WHERE {name} = ?", job_id)), None)
+
+    def jobs(
+        self, *, lease: str | None = None, user: str | None = None, limit: int = 1000
+    ) -> list[Job]:
+        """List the latest jobs of a lease, of a user or of everybody, oldest first."""
+        names = {"lease": lease, "user": user}
+        given = {name: value for name, value in names.items() if value is not None}
+        where = " AND ".join(f"{name} = ?" for name in given) or "1"
+        query = f"WHERE {where} ORDER BY number DESC LIMIT ?"
+        return self._jobs(query, *given.values(), limit)[::-1]
+
+    def live(self) -> list[Job]:
+        """List the jobs that wait or run, in the order they came."""
+        return self._jobs(f"WHERE {_LIVE} ORDER BY number")
+
+    def payload(self, number: int) -> JSON:
+        """Read a job's payload."""
+        rows = self._db.read("SELECT payload FROM contents WHERE number = ?", number)
+        return cast("JSON", json.loads(rows[0][0])) if rows else None
+
+    def result(self, number: int) -> str | None:
+        """Read a job's result, JSON text; ``None`` without one."""
+        rows = self._db.read("SELECT result FROM contents WHERE number = ?", number)
+        return cast("str | None", rows[0][0]) if rows else None
+
+    def start(self, number: int) -> Future[Job]:
+        """Write down that a job runs from now on."""
+        query = "UPDATE jobs SET state = 'Running', started = ? WHERE number = ?"
+        return self._write(lambda db: _changed(db, number, query, time.time(), number))
+
+    def cancel_waiting(self, number: int, note: str) -> Future[Job]:
         """Cancel a job if it waits; one that runs or is over stays as it is."""
-        with self._transaction() as db:
-            db.execute(
-                "UPDATE jobs SET state = 'Cancelled', ended = ?, note = ? "
-                "WHERE id = ? AND state = 'Queued'",
-                (time.time(), note, job_id),
-            )
-            return next(iter(self._jobs(db, "WHERE id = ?", job_id)), None)
+        query = (
+            "UPDATE jobs SET state = 'Cancelled', ended = ?, note = ? "
+            "WHERE number = ? AND state = 'Queued'"
+        )
+        return self._write(
+            lambda db: _changed(db, number, query, time.time(), note, number)
+        )
 
     def finish(
         self,
-        job: Job,
+        number: int,
         state: State,
         *,
         note: str | None,
         used: tuple[float, float],
         result: str | None = None,
-    ) -> None:
+    ) -> Future[Job]:
         """Write down how a running job ended.
 
         :param used: seconds of QPU time as modelled, and as they went by
-        :param result: the sample set as JSON text, for a job that completed
+        :param result: JSON text, for a job that completed
         """
-        with self._transaction() as db:
-            db.execute(
-                "UPDATE jobs SET state = ?, ended = ?, note = coalesce(?, note), "
-                "qpu_seconds = ?, seconds = ?, result = ? WHERE number = ?",
-                (state, time.time(), note, *used, result, job.number),
+        query = (
+            "UPDATE jobs SET state = ?, ended = ?, note = coalesce(?, note), "
+            "qpu_seconds = qpu_seconds + ?, seconds = seconds + ? WHERE number = ?"
+        )
+
+        def change(db: sqlite3.Connection) -> Job:
+            if result is not None:
+                keep = "UPDATE contents SET result = ? WHERE number = ?"
+                _do(db, keep, result, number)
+            return _changed(db, number, query, state, time.time(), note, *used, number)
+
+        return self._write(change)
+
+    def put_back(
+        self, number: int, note: str, used: tuple[float, float]
+    ) -> Future[Job]:
+        """Write down that a running job waits again, and why."""
+        query = (
+            "UPDATE jobs SET state = 'Queued', started = NULL, attempt = attempt + 1, "
+            "note = ?, qpu_seconds = qpu_seconds + ?, seconds = seconds + ? "
+            "WHERE number = ?"
+        )
+        return self._write(lambda db: _changed(db, number, query, note, *used, number))
+
+    def recover(self, cancelled: str) -> Future[None]:
+        """Bring a file in order whose service died.
+
+        What ran waits again; what was to be cancelled with its lease is cancelled.
+
+        :param cancelled: what a job says whose lease ended
+        """
+
+        def change(db: sqlite3.Connection) -> None:
+            _do(
+                db,
+                "UPDATE jobs SET state = 'Cancelled', ended = ?, note = ? "
+                f"WHERE {_LIVE} AND lease IN (SELECT id FROM leases "
+                "WHERE closed IS NOT NULL)",
+                *(time.time(), cancelled),
+            )
+            _do(
+                db,
+                "UPDATE jobs SET state = 'Queued', started = NULL, note = "
+                "'interrupted: the service died during attempt ' || attempt, "
+                f"attempt = attempt + 1 WHERE {_LIVE} AND state = 'Running'",
             )
 
-    def requeue_interrupted(self) -> int:
-        """Put jobs that ran when the service died back where they were: at the head.
+        return self._write(change)
 
-        The queue is ordered by the number, so nothing has to move.
+    def door(self) -> tuple[str, str] | None:
+        """Read whether the QPU was open, and the message; ``None`` in a new file."""
+        rows = self._db.read("SELECT status, message FROM door")
+        return (rows[0][0], rows[0][1]) if rows else None
 
-        :returns: how many
+    def set_door(self, status: str, message: str) -> Future[None]:
+        """Write down whether the QPU is open."""
+
+        def change(db: sqlite3.Connection) -> None:
+            _do(db, "DELETE FROM door")
+            _do(db, "INSERT INTO door VALUES (?, ?)", status, message)
+
+        return self._write(change)
+
+    def purge(self, before: float) -> Future[int]:
+        """Forget jobs that ended before a time, and leases closed by then.
+
+        :returns: how many jobs; :data:`PURGED_AT_ONCE` says that more may be left
         """
-        with self._transaction() as db:
-            return db.execute(
-                "UPDATE jobs SET state = 'Queued', started = NULL, "
-                "note = 'interrupted: the service died during attempt ' || attempt, "
-                "attempt = attempt + 1 WHERE state = 'Running'"
-            ).rowcount
 
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
+        def change(db: sqlite3.Connection) -> int:
+            query = "SELECT number FROM jobs WHERE ended < ? LIMIT ?"
+            old = db.execute(query, (before, PURGED_AT_ONCE)).fetchall()
+            for table in ("contents", "jobs"):
+                db.executemany(f"DELETE FROM {table} WHERE number = ?", old)
+            _do(
+                db,
+                "DELETE FROM leases WHERE closed < ? AND NOT EXISTS "
+                "(SELECT 1 FROM jobs WHERE jobs.lease = leases.id)",
+                before,
+            )
+            return len(old)
 
-    def _text(self, column: str, job_id: str) -> str | None:
-        query = f"SELECT {column} FROM jobs WHERE id = ?"
-        with self._lock:
-            row = self._db.execute(query, (job_id,)).fetchone()
-        return cast("str | None", row[0]) if row else None
+        return self._write(change)
 
-    @staticmethod
-    def _count(db: sqlite3.Connection, what: str) -> int:
-        row = db.execute(f"SELECT count(*) FROM {what}").fetchone()
-        return cast("int", row[0])
+    def read(self, query: str, *values: str | float | None) -> list[sqlite3.Row]:
+        """Answer a question in SQL that changes nothing, a report's for example."""
+        return self._db.read(query, *values)
 
-    @staticmethod
-    def _lease(db: sqlite3.Connection, lease_id: str) -> Lease | None:
-        query = "SELECT id, job, opened, closed FROM leases WHERE id = ?"
-        row = db.execute(query, (lease_id,)).fetchone()
-        return Lease(*row) if row else None
+    def _write(self, change: Callable[[sqlite3.Connection], _T]) -> Future[_T]:
+        return self._db.write(change)
 
-    @staticmethod
-    def _jobs(db: sqlite3.Connection, where: str, *values: str | int) -> list[Job]:
-        rows = [dict(row) for row in db.execute(_JOB + where, values).fetchall()]
-        return [
-            Job(**{**row, "parameters": json.loads(row["parameters"])}) for row in rows
-        ]
+    def _leases(self, where: str, *values: str | int) -> list[Lease]:
+        return [Lease(*row) for row in self._db.read(_LEASE + where, *values)]
+
+    def _jobs(self, where: str, *values: str | int) -> list[Job]:
+        return [_job(row) for row in self._db.read(_JOB + where, *values)]
+
+
+def _check_digest(found: str, job: Submission) -> None:
+    if found != job.digest:
+        detail = "belongs to a job with another content or other parameters"
+        raise Refused(409, detail, "idempotency_key")
+
+
+def _job(row: sqlite3.Row) -> Job:
+    return Job(**{**dict(row), "parameters": json.loads(row["parameters"])})
+
+
+def _do(db: sqlite3.Connection, query: str, *values: str | float | None) -> None:
+    db.execute(query, values)
+
+
+def _one(db: sqlite3.Connection, where: str, *values: str | int) -> Job:
+    return _job(db.execute(_JOB + where, values).fetchone())
+
+
+def _changed(
+    db: sqlite3.Connection, number: int, query: str, *values: str | float | None
+) -> Job:
+    _do(db, query, *values)
+    return _one(db, "WHERE number = ?", number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,9 +14,11 @@ import uvicorn
 from sf_quantum.files import JSON
 from sf_quantum.qpu.transport import Answer, Client
 from sf_quantum.service.app import create_app
+from sf_quantum.service.auth import Authenticate, nobody_checked
 from sf_quantum.service.device import Device
 from sf_quantum.service.queue import JobQueue
 from sf_quantum.service.run import unix_socket
+from sf_quantum.service.settings import ServiceSettings
 from sf_quantum.service.store import Store
 
 
@@ -55,10 +57,12 @@ class RunningService:
         body: dict[str, JSON] | None = None,
         *,
         lease: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """Send one request, under a lease if one is given."""
-        headers = {"X-SFQ-Lease": lease} if lease else {}
-        return Client(self.url, headers).request(method, path, body)
+        under = {"X-SFQ-Lease": lease} if lease else {}
+        client = Client(self.url, {**under, **(headers or {})})
+        return client.request(method, path, body)
 
     def acquire(self) -> str:
         """Take a lease and return its id."""
@@ -73,7 +77,7 @@ class RunningService:
         """
         deadline = time.monotonic() + 5
         while time.monotonic() < deadline:
-            jobs = self.queue.store.jobs(lease)
+            jobs = self.queue.store.jobs(lease=lease)
             if len(jobs) > number and jobs[number].state == state:
                 return jobs[number].id
             time.sleep(0.002)
@@ -82,19 +86,29 @@ class RunningService:
 
 @contextmanager
 def running_service(
-    device: Device | None = None, *, vqpus: int = 1, state: Path | None = None
+    device: Device | None = None,
+    *,
+    vqpus: int = 1,
+    state: Path | None = None,
+    settings: ServiceSettings | None = None,
+    authenticate: Authenticate = nobody_checked,
 ) -> Iterator[RunningService]:
     """Run the service in a thread, on a Unix socket in a temporary folder.
 
     :param device: by default an annealer that does not wait
+    :param vqpus: of the default settings
     :param state: the SQLite file, to be found again by another service
     """
     # a short path: pytest's own folders can be too long for a socket
     with tempfile.TemporaryDirectory(prefix="sfq-") as folder:
         store = Store(state or Path(folder) / "service.sqlite")
-        queue = JobQueue(store, device or Device(time_scale=0), vqpus)
+        settings = settings or ServiceSettings(vqpus=vqpus)
+        queue = JobQueue(store, device or Device(time_scale=0), settings)
         config = uvicorn.Config(
-            create_app(queue), log_config=None, lifespan="on", ws="none"
+            create_app(queue, authenticate=authenticate),
+            log_config=None,
+            lifespan="on",
+            ws="none",
         )
         server = uvicorn.Server(config)
         path = Path(folder) / "s"

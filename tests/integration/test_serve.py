@@ -124,6 +124,8 @@ def _solve(service: Service, lease: str, folder: Path) -> subprocess.Popen[bytes
         "QRMI_JOB_QPU_TYPES": "sfq",
         "q_SFQ_URL": service.url,
         "q_QRMI_JOB_ACQUISITION_TOKEN": lease,
+        # not as long as a service takes to come back
+        "q_SFQ_PATIENCE_SECONDS": "0.3",
     }
     files = ["--problem", str(problem), "--output", str(folder / "samples.json")]
     return subprocess.Popen(
@@ -154,7 +156,7 @@ def test_any_port_on_loopback() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_stop_it_cleanly(start: Start, number: signal.Signals) -> None:
-    service = start(*MINUTES)
+    service = start(*MINUTES, "--drain", "0.1")
     lease = service.acquire()
     service.submit(lease, "a")
     service.until(lease, "Running")
@@ -162,9 +164,10 @@ def test_signals_stop_it_cleanly(start: Start, number: signal.Signals) -> None:
     assert service.process.wait(5) == 0
     assert service.errors() == ""
     assert not service.socket.exists()
-    again = start()
-    job = again.until(lease, "Cancelled")
-    assert job["note"] == "cancelled: the service was stopped"
+    again = start("--time-scale", "0")
+    job = again.until(lease, "Completed")
+    assert job["note"] == "interrupted: the service was stopped during attempt 1"
+    assert job["attempt"] == 2
 
 
 def test_end_of_input_stops_it_and_leaves_nothing(start: Start) -> None:
@@ -256,8 +259,11 @@ def test_a_second_service_is_refused(start: Start) -> None:
         (["--socket", "/tmp/" + 107 * "s"], "at most 107"),
         (["--socket", "/nowhere/s"], "/nowhere/s: cannot listen there: no such file"),
         (["--socket", "/dev/null"], "/dev/null: exists and is not a socket"),
-        (["--host", "0.0.0.0"], "until TLS and authentication are there"),
-        (["--port", "99999"], "--port 99999: expected 0 to 65535"),
+        (["--host", "0.0.0.0"], "needs a certificate, its key and authentication"),
+        (["--port", "99999"], "--port 99999: expected 65535 or less"),
+        (["--auth", "token", "--tokens", "/nowhere/t"], "/nowhere/t: cannot be read"),
+        (["--certificate", "/dev/null", "--key", "/nowhere/k"], "/nowhere/k: cannot"),
+        (["--drain", "10"], "--drain 10.0: expected 3 or less"),
         (["--state", "/nowhere/state"], "/nowhere/state: cannot hold the state"),
         (["--technology", "anealer"], "did you mean 'annealer'"),
         (["--vqpus", "0"], "--vqpus 0: expected 1 or more"),

@@ -76,6 +76,10 @@ def test_health_device_and_openapi(service: RunningService) -> None:
         "vqpus": 1,
         "leases": 1,
         "queue_length": 0,
+        "payloads": device["payloads"],
+        "class": "development",
+        "position": 0,
+        "eta_seconds": 0.0,
         "calibration": device["calibration"],
         "timing": {
             "setup_seconds": 0.01802,
@@ -101,7 +105,7 @@ def test_a_job_gives_the_samples_of_the_local_sampler(
     id_ = _submit(service, lease, job("a"))
     done = _waited(service, id_)
     assert (done["state"], done["attempt"], done["lease"]) == ("Completed", 1, lease)
-    assert done["queue_position"] is None
+    assert done["position"] is None
     submitted, started, ended = (done[key] for key in ("submitted", "started", "ended"))
     assert isinstance(submitted, float)
     assert isinstance(started, float)
@@ -158,7 +162,9 @@ def test_jobs_need_a_lease_that_is_held(service: RunningService, job: MakeJob) -
     for wrong in (None, "unknown", lease):
         refused = service.ask("POST", "/v1/jobs", job("a"), lease=wrong)
         assert (refused.status, refused.json()["field"]) == (403, "X-SFQ-Lease")
-    assert service.ask("GET", "/v1/jobs").status == 403
+    assert "the lease has ended: released" in str(refused.json()["detail"])
+    assert service.ask("GET", "/v1/jobs", lease="unknown").status == 404
+    assert service.ask("GET", "/v1/jobs").body == b"[]"
 
 
 @pytest.mark.parametrize(
@@ -166,12 +172,16 @@ def test_jobs_need_a_lease_that_is_held(service: RunningService, job: MakeJob) -
     [
         ({"problem": None}, None, "exactly one of"),
         ({"circuit": "OPENQASM 3;"}, None, "not problem, circuit"),
-        ({"problem": None, "circuit": "x"}, "circuit", "problems (BQM) only"),
-        ({"problem": None, "sequence": "{}"}, "sequence", "problems (BQM) only"),
+        ({"problem": None, "circuit": "x"}, "circuit", "this device runs problem"),
         ({"problem": {}}, "problem", "expected a BQM"),
         ({"problem": 3}, "problem", "valid dictionary"),
         ({"parameters": {"num_reads": 0}}, "parameters.num_reads", "greater than"),
         ({"parameters": {"num_reads": "9"}}, "parameters.num_reads", "valid integer"),
+        (
+            {"problem": None, "sequence": "{}", "parameters": {"num_sweeps": 1}},
+            "parameters.num_sweeps",
+            "only problems",
+        ),
         ({"parameters": {"seed": -1}}, "parameters.seed", "greater than"),
         ({"parameters": {"reads": 1}}, "parameters.reads", "not permitted"),
         ({"idempotency_key": ""}, "idempotency_key", "at least 1 character"),
@@ -254,7 +264,7 @@ def test_jobs_run_one_at_a_time_and_cancelling_reaches_the_device(
     waiting = _submit(slow, second, job("b"))
     slow.until(first, "Running")
     shown = slow.ask("GET", f"/v1/jobs/{waiting}").json()
-    assert (shown["state"], shown["queue_position"]) == ("Queued", 1)
+    assert (shown["state"], shown["position"]) == ("Queued", 1)
     refused = slow.ask("GET", f"/v1/jobs/{running}/result")
     assert refused.status == 409
     assert "is Running and has no result" in str(refused.json()["detail"])
@@ -322,21 +332,22 @@ def test_stopped_and_started_again(tmp_path: Path, job: MakeJob) -> None:
     with running_service(state=state) as service:
         assert _waited(service, waiting)["state"] == "Completed"
         stopped = _waited(service, running)
-        assert stopped["state"] == "Cancelled"
-        assert stopped["note"] == "cancelled: the service was stopped"
+        assert (stopped["state"], stopped["attempt"]) == ("Completed", 2)
+        words = "interrupted: the service was stopped during attempt 1"
+        assert stopped["note"] == words
         assert service.ask("GET", f"/v1/leases/{lease}").json()["held"] is True
 
 
 def test_a_queue_that_breaks_says_so(
     service: RunningService, job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_: Store) -> None:
+    def full(_: Store, number: int) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
+    lease = service.acquire()
     ended = threading.Event()
     service.queue.on_end = ended.set
-    monkeypatch.setattr(Store, "start_next", full)
-    lease = service.acquire()
+    monkeypatch.setattr(Store, "start", full)
     service.ask("POST", "/v1/jobs", job("a"), lease=lease)
     assert ended.wait(5)
     health = service.ask("GET", "/v1/health")

@@ -21,7 +21,9 @@ def bqm() -> dict[str, JSON]:
 
 
 def _task(bqm: dict[str, JSON], seed: int | None = 1, number: int = 1) -> Task:
-    return Task(number, 1, bqm, {"num_reads": 10, "seed": seed, "num_sweeps": 20})
+    return Task(
+        number, 1, "problem", bqm, {"num_reads": 10, "seed": seed, "num_sweeps": 20}
+    )
 
 
 def _failures(device: Device, bqm: dict[str, JSON], jobs: int = 40) -> list[str | None]:
@@ -40,15 +42,15 @@ def test_time_scales_are_those_of_the_papers() -> None:
 def test_samples_are_those_of_neal(bqm: dict[str, JSON]) -> None:
     device = Device(name="q", time_scale=0)
     outcome = device.run(_task(bqm), threading.Event())
-    assert outcome.samples is not None
+    assert outcome.result is not None
     local = sample(NealSampler(), bqm, dict(_task(bqm).parameters))
-    info = outcome.samples.pop("info")
+    info = outcome.result.pop("info")
     assert isinstance(info, dict)
     assert (info["qpu"], info["technology"]) == ("q", "annealer")
     assert (info["sampler"], info["seed"], info["reads"]) == ("neal", 1, 10)
     assert info["calibration"] == device.calibration
     local.pop("info")
-    assert outcome.samples == local
+    assert outcome.result == local
     assert outcome.qpu_seconds == pytest.approx(device.timing.job_seconds(10))
 
 
@@ -68,7 +70,7 @@ def test_stops_at_once_and_bills_what_was_used(bqm: dict[str, JSON]) -> None:
     outcome = device.run(_task(bqm), stop)
     timer.join()
     assert time.monotonic() - begin < 0.5
-    assert outcome.samples is None
+    assert outcome.result is None
     assert outcome.failure is None
     assert outcome.qpu_seconds == pytest.approx(outcome.seconds)
 
@@ -78,11 +80,11 @@ def test_seed_of_the_device_stands_in(bqm: dict[str, JSON]) -> None:
         Device(time_scale=0, seed=seed).run(_task(bqm, None), threading.Event())
         for seed in (5, 5, 6)
     )
-    assert first.samples is not None
-    assert again.samples is not None
-    assert other.samples is not None
+    assert first.result is not None
+    assert again.result is not None
+    assert other.result is not None
     infos = [
-        outcome.samples["info"] for outcome in (first, again, other) if outcome.samples
+        outcome.result["info"] for outcome in (first, again, other) if outcome.result
     ]
     seeds = [info["seed"] for info in infos if isinstance(info, dict)]
     assert seeds[0] == seeds[1] != seeds[2]

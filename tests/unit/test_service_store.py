@@ -2,109 +2,269 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sqlite3
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sf_quantum.service.store import Job, KeyReused, LeaseClosed, Store
+from sf_quantum.errors import InputError
+from sf_quantum.service.database import Database
+from sf_quantum.service.records import Job, Lease, Submission
+from sf_quantum.service.refusal import Refused
+from sf_quantum.service.store import PURGED_AT_ONCE, Store
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    opened = Store(tmp_path / "service.sqlite")
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "service.sqlite"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    opened = Store(path)
     yield opened
     opened.close()
 
 
-def _lease(store: Store) -> str:
-    lease = store.open_lease(None, 10)
-    assert lease is not None
-    return lease.id
+def _lease(store: Store, id_: str = "lease", user: str = "ann") -> Lease:
+    lease = Lease(
+        *(id_, user, "test", None, None, None, None, None, None),
+        opened=time.time(),
+        expires=None,
+    )
+    store.add_lease(lease).result()
+    return lease
 
 
-def _add(store: Store, lease: str, key: str) -> Job:
-    return store.add_job(lease, key, {"key": key}, {"num_reads": 1})[0]
+def _ask(key: str, shots: int = 1) -> Submission:
+    return Submission("problem", {"key": key}, {"num_reads": shots}, key)
 
 
-def test_leases_are_limited_and_given_back(store: Store) -> None:
-    first = store.open_lease("one", 1)
-    assert first is not None
-    assert store.open_lease("two", 1) is None
-    assert store.leases_held() == 1
-    closed = store.close_lease(first.id)
-    assert closed is not None
-    assert closed.closed is not None
-    assert store.close_lease(first.id) == closed
-    assert store.open_lease("two", 1) is not None
-    assert store.close_lease("unknown") is None
+def _add(store: Store, lease: Lease, key: str) -> Job:
+    return store.add_job(lease, _ask(key), 1.5).result()[0]
 
 
-def test_jobs_need_a_lease_that_is_held(store: Store) -> None:
-    lease = _lease(store)
-    store.close_lease(lease)
-    for wrong in (lease, "unknown"):
-        with pytest.raises(LeaseClosed):
-            _add(store, wrong, "a")
+def test_leases_are_held_until_closed(store: Store) -> None:
+    first, second = _lease(store, "1"), _lease(store, "2", "bob")
+    assert store.held() == [first, second]
+    assert store.lease("1") == first
+    closed = store.close_lease("1", "why", "note").result()
+    assert (closed.held, closed.reason) == (False, "why")
+    assert store.close_lease("1", "again", "note").result() == closed
+    assert store.held() == [second]
+    assert store.leases() == [second, closed]
+    assert store.leases("ann") == [closed]
+    assert store.lease("unknown") is None
 
 
-def test_a_key_is_one_job(store: Store) -> None:
-    lease = _lease(store)
-    job, new = store.add_job(lease, "a", {"x": 1}, {"num_reads": 1})
-    again, new_again = store.add_job(lease, "a", {"x": 1}, {"num_reads": 1})
+def test_closing_a_lease_cancels_what_waits_in_the_same_stroke(store: Store) -> None:
+    lease, other = _lease(store, "1"), _lease(store, "2")
+    running, waiting = _add(store, lease, "a"), _add(store, lease, "b")
+    kept = _add(store, other, "c")
+    store.start(running.number).result()
+    store.close_lease("1", "released", "its lease was released").result()
+    jobs = {job.key: job for job in store.jobs()}
+    assert [jobs[key].state for key in "abc"] == ["Running", "Cancelled", "Queued"]
+    assert jobs["b"].note == "its lease was released"
+    assert [job.number for job in store.live()] == [running.number, kept.number]
+    assert waiting.ended is None
+
+
+def test_a_key_is_one_job_of_a_user(store: Store) -> None:
+    lease, other = _lease(store, "1"), _lease(store, "2", "bob")
+    job, new = store.add_job(lease, _ask("a"), 1.0).result()
+    again, new_again = store.add_job(lease, _ask("a"), 1.0).result()
     assert (new, new_again) == (True, False)
-    assert job == again
-    with pytest.raises(KeyReused):
-        store.add_job(lease, "a", {"x": 2}, {"num_reads": 1})
-    with pytest.raises(KeyReused):
-        store.add_job(lease, "a", {"x": 1}, {"num_reads": 2})
+    assert job == again == store.known("ann", _ask("a"))
+    assert store.known("bob", _ask("a")) is None
+    assert store.add_job(other, _ask("a"), 1.0).result()[1] is True
+    with pytest.raises(Refused) as refused:
+        store.add_job(lease, _ask("a", shots=2), 1.0).result()
+    assert (refused.value.status, refused.value.field) == (409, "idempotency_key")
+    with pytest.raises(Refused):
+        store.known("ann", _ask("a", shots=2))
 
 
-def test_first_come_first_served(store: Store) -> None:
+def test_a_job_moves_to_the_lease_that_asks_for_it(store: Store) -> None:
+    first, second = _lease(store, "1"), _lease(store, "2")
+    job = _add(store, first, "a")
+    moved, new = store.add_job(second, _ask("a"), 1.0).result()
+    assert (moved.id, moved.lease, new) == (job.id, "2", False)
+    store.close_lease("1", "released", "note").result()
+    assert store.job(job.id) == moved
+    assert (store.jobs(lease="1"), store.jobs(lease="2")) == ([], [moved])
+
+
+def test_from_waiting_to_over(store: Store) -> None:
     lease = _lease(store)
-    jobs = [_add(store, lease, key) for key in "abc"]
-    assert [job.queue_position for job in jobs] == [0, 1, 2]
-    running = store.start_next()
-    assert running is not None
-    assert (running.id, running.state) == (jobs[0].id, "Running")
-    store.finish(running, "Completed", note=None, used=(2.0, 1.0), result="{}")
-    done = store.job(running.id)
-    assert done is not None
-    assert done.final
-    assert (done.qpu_seconds, done.seconds, done.queue_position) == (2.0, 1.0, None)
-    assert store.result(done.id) == "{}"
-    assert [job.queue_position for job in store.jobs(lease)] == [None, 0, 1]
-    assert store.queue_length() == 2
-    assert store.problem(jobs[1].id) == {"key": "b"}
+    job = _add(store, lease, "a")
+    assert (job.state, job.attempt, job.model_seconds) == ("Queued", 1, 1.5)
+    assert store.payload(job.number) == {"key": "a"}
+    running = store.start(job.number).result()
+    assert running.started is not None
+    again = store.put_back(job.number, "pre-empted", (1.0, 0.5)).result()
+    assert (again.state, again.attempt, again.started) == ("Queued", 2, None)
+    store.start(job.number).result()
+    used = (2.0, 1.0)
+    done = store.finish(job.number, "Completed", note=None, used=used, result="{}")
+    assert done.result().final
+    # of both attempts
+    assert (done.result().qpu_seconds, done.result().seconds) == (3.0, 1.5)
+    assert done.result().note == "pre-empted"
+    assert store.result(job.number) == "{}"
+    assert store.job(job.number) == done.result()
+    assert store.live() == []
 
 
 def test_only_waiting_jobs_are_cancelled_here(store: Store) -> None:
     lease = _lease(store)
     running, waiting = _add(store, lease, "a"), _add(store, lease, "b")
-    store.start_next()
+    store.start(running.number).result()
     left, cancelled = (
-        store.cancel_waiting(job.id, "why") for job in (running, waiting)
+        store.cancel_waiting(job.number, "why").result() for job in (running, waiting)
     )
-    assert left is not None
     assert left.state == "Running"
-    assert cancelled is not None
     assert (cancelled.state, cancelled.note) == ("Cancelled", "why")
-    assert store.cancel_waiting("unknown", "why") is None
 
 
-def test_interrupted_jobs_begin_again_at_the_head(tmp_path: Path) -> None:
-    path = tmp_path / "service.sqlite"
-    store = Store(path)
-    lease = _lease(store)
+def test_interrupted_jobs_wait_again_at_their_place(path: Path, store: Store) -> None:
+    lease, gone = _lease(store), _lease(store, "gone")
     jobs = [_add(store, lease, key) for key in "abc"]
-    store.start_next()
-    # never closed: as after SIGKILL, all that was written is in the file and its log
+    orphan = _add(store, gone, "d")
+    for job in (jobs[0], orphan):
+        store.start(job.number).result()
+    store.close_lease("gone", "released", "note").result()
+    # not closed: as after SIGKILL, all that was written is in the file and its log
     restarted = Store(path)
-    assert restarted.requeue_interrupted() == 1
-    again = restarted.start_next()
-    assert again is not None
-    assert (again.id, again.attempt) == (jobs[0].id, 2)
-    assert again.note == "interrupted: the service died during attempt 1"
-    assert [job.id for job in restarted.jobs(lease)] == [job.id for job in jobs]
+    restarted.recover("its lease was released").result()
+    live = restarted.live()
+    assert [job.id for job in live] == [job.id for job in jobs]
+    assert (live[0].attempt, live[0].started) == (2, None)
+    assert live[0].note == "interrupted: the service died during attempt 1"
+    ended = restarted.job(orphan.id)
+    assert ended is not None
+    assert (ended.state, ended.note) == ("Cancelled", "its lease was released")
+    assert restarted.held() == [lease]
     restarted.close()
-    store.close()
+
+
+def test_old_jobs_are_forgotten_with_their_leases(store: Store) -> None:
+    lease, other = _lease(store, "1"), _lease(store, "2")
+    old, young = _add(store, lease, "a"), _add(store, other, "b")
+    for job in (old, young):
+        store.start(job.number).result()
+    used = (0.0, 0.0)
+    store.finish(old.number, "Completed", note=None, used=used, result="1").result()
+    store.close_lease("1", "released", "note").result()
+    between = time.time()
+    time.sleep(0.002)
+    store.finish(young.number, "Failed", note=None, used=used).result()
+    store.close_lease("2", "released", "note").result()
+    assert store.purge(between).result() == 1 < PURGED_AT_ONCE
+    assert [job.key for job in store.jobs()] == ["b"]
+    assert store.result(old.number) is None
+    assert [lease.id for lease in store.leases()] == ["2"]
+    # the key is free again
+    third = _lease(store, "3")
+    assert store.add_job(third, _ask("a"), 1.0).result()[1] is True
+
+
+def test_lists_are_of_a_lease_a_user_or_all(store: Store) -> None:
+    lease, other = _lease(store, "1"), _lease(store, "2", "bob")
+    for key in "abc":
+        _add(store, lease, key)
+    _add(store, other, "d")
+    assert [job.key for job in store.jobs(limit=2)] == ["c", "d"]
+    assert [job.key for job in store.jobs(user="ann")] == ["a", "b", "c"]
+    assert store.jobs(lease="1", user="bob") == []
+
+
+def test_the_door_is_remembered(path: Path, store: Store) -> None:
+    assert store.door() is None
+    store.set_door("closed", "until noon").result()
+    store.set_door("closed", "until one").result()
+    again = Store(path)
+    assert again.door() == ("closed", "until one")
+    again.close()
+
+
+def test_a_state_of_another_version_is_refused(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(InputError, match="of version 99, this sf_quantum reads") as it:
+        Store(path)
+    assert "\n" not in str(it.value)
+
+
+def test_a_state_of_before_there_were_versions_is_refused(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE jobs (id)")
+    db.close()
+    with pytest.raises(InputError, match="of version 0"):
+        Store(path)
+
+
+def test_what_is_no_database_is_refused(path: Path) -> None:
+    path.write_text("no database " * 100)
+    with pytest.raises(InputError, match="cannot hold the state: file is not a data"):
+        Store(path)
+    assert path.read_text().startswith("no database")
+
+
+def test_many_changes_share_a_commit_and_a_bad_one_fails_alone(path: Path) -> None:
+    database = Database(path, version=1, schema="CREATE TABLE numbers (n INTEGER);")
+    ready = threading.Event()
+    commits: list[str] = []
+
+    def wait(db: sqlite3.Connection) -> None:
+        db.set_trace_callback(lambda text: commits.append(text))
+        ready.wait(5)
+
+    def insert(db: sqlite3.Connection, number: int) -> int:
+        db.execute("INSERT INTO numbers VALUES (?)", (number,))
+        if number == 7:
+            raise ValueError("seven")
+        return number
+
+    first = database.write(wait)
+    futures = [
+        database.write(lambda db, number=n: insert(db, number))  # type: ignore[misc]
+        for n in range(20)
+    ]
+    ready.set()
+    first.result(5)
+    done = [future for future in futures if future.exception(5) is None]
+    assert [future.result() for future in done] == [n for n in range(20) if n != 7]
+    with pytest.raises(ValueError, match="seven"):
+        futures[7].result()
+    rows = database.read("SELECT n FROM numbers ORDER BY n")
+    assert [row[0] for row in rows] == [n for n in range(20) if n != 7]
+    assert commits.count("COMMIT") <= 2
+    database.close()
+
+
+def test_a_full_disk_fails_what_was_to_be_written(path: Path) -> None:
+    database = Database(path, version=1, schema="CREATE TABLE texts (t TEXT);")
+
+    def fill(db: sqlite3.Connection) -> None:
+        db.execute("PRAGMA max_page_count = 5")
+        db.execute("INSERT INTO texts VALUES (?)", ("x" * 100_000,))
+
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        database.write(fill).result(5)
+    change = "INSERT INTO texts VALUES ('small')"
+    database.write(lambda db: bool(db.execute(change))).result(5)
+    assert [row[0] for row in database.read("SELECT t FROM texts")] == ["small"]
+    database.close()
+
+
+def test_the_same_content_has_the_same_digest() -> None:
+    one = Submission("problem", {"a": 1, "b": 2}, {"seed": 1, "num_reads": 2}, "k")
+    two = Submission("problem", {"b": 2, "a": 1}, {"num_reads": 2, "seed": 1}, "l")
+    assert one.digest == two.digest
+    assert one.digest != dataclasses.replace(one, kind="sequence").digest

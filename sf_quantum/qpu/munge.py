@@ -1,0 +1,127 @@
+"""MUNGE credentials: who a process of this cluster is, vouched for by its ``munged``.
+
+libmunge comes with MUNGE's daemon on every node that has one; ctypes calls it, so that
+nothing has to be built or installed for Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+from sf_quantum.errors import InputError, QpuError
+
+# of munge.h, whose numbers are its ABI
+_SUCCESS = 0
+_OPT_SOCKET = 8
+# from here on the credential is at fault: format, version, cipher, MAC, compression,
+# realm, invalid, expired, rewound, replayed, not meant for us
+_FIRST_OF_CREDENTIAL, _LAST_OF_CREDENTIAL = 8, 18
+
+
+class CredentialRefused(Exception):
+    """A credential that does not hold: expired, rewound, replayed, forged, or none."""
+
+
+def encode(socket: str | None = None) -> str:
+    """Make a credential of this process, with an empty payload; it holds once.
+
+    :param socket: of ``munged``; libmunge's own by default
+    :raises InputError: if libmunge is not installed
+    :raises QpuError: if ``munged`` does not answer
+    """
+    library = _library()
+    credential = ctypes.c_char_p()
+    with _context(library, socket) as context:
+        code = library.munge_encode(ctypes.byref(credential), context, None, 0)
+        try:
+            if code != _SUCCESS or credential.value is None:
+                raise QpuError(f"munge: {_reason(library, context, code)}")
+            return credential.value.decode()
+        finally:
+            _free(library, credential)
+
+
+def decode(credential: str, socket: str | None = None) -> int:
+    """Find out whose process made a credential; blocks until ``munged`` answers.
+
+    :param socket: of ``munged``; libmunge's own by default
+    :returns: the user's number
+    :raises CredentialRefused: if it does not hold, or held once before
+    :raises InputError: if libmunge is not installed
+    :raises QpuError: if ``munged`` does not answer
+    """
+    if not credential:
+        raise CredentialRefused("empty credential")
+    library = _library()
+    payload, length = ctypes.c_void_p(), ctypes.c_int()
+    uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
+    # what is not ASCII is no credential; libmunge is told so in its own alphabet
+    text = credential.encode("ascii", "replace").replace(b"\0", b"?")
+    with _context(library, socket) as context:
+        code = library.munge_decode(
+            text, context, *map(ctypes.byref, (payload, length, uid, gid))
+        )
+        # there even when an expired or replayed credential is refused
+        _free(library, payload)
+        if _FIRST_OF_CREDENTIAL <= code <= _LAST_OF_CREDENTIAL:
+            raise CredentialRefused(_words(library.munge_strerror(code)))
+        if code != _SUCCESS:
+            raise QpuError(f"munge: {_reason(library, context, code)}")
+    return uid.value
+
+
+def check(socket: str | None = None) -> None:
+    """Make sure that credentials can be made and read here.
+
+    :raises InputError: if libmunge is not installed
+    :raises QpuError: if ``munged`` does not answer
+    """
+    decode(encode(socket), socket)
+
+
+@contextmanager
+def _context(library: ctypes.CDLL, socket: str | None) -> Iterator[ctypes.c_void_p]:
+    context = ctypes.c_void_p(library.munge_ctx_create())
+    if not context:
+        raise MemoryError("munge_ctx_create")
+    try:
+        if socket is not None:
+            path = ctypes.c_char_p(socket.encode())
+            code = library.munge_ctx_set(context, _OPT_SOCKET, path)
+            if code != _SUCCESS:
+                raise InputError(f"{socket}: {_reason(library, context, code)}")
+        yield context
+    finally:
+        library.munge_ctx_destroy(context)
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL("libmunge.so.2")
+    except OSError as error:
+        raise InputError(
+            "libmunge.so.2 is not installed (Debian: libmunge2, Red Hat: munge-libs)"
+        ) from error
+    library.munge_ctx_create.restype = ctypes.c_void_p
+    library.munge_ctx_strerror.restype = ctypes.c_char_p
+    library.munge_strerror.restype = ctypes.c_char_p
+    return library
+
+
+def _free(library: ctypes.CDLL, pointer: ctypes.c_char_p | ctypes.c_void_p) -> None:
+    # looked up through libmunge: the allocator that made it, whichever C library that is
+    library.free(pointer)
+
+
+def _reason(library: ctypes.CDLL, context: ctypes.c_void_p, code: int) -> str:
+    detailed = library.munge_ctx_strerror(context)
+    return _words(detailed or library.munge_strerror(code))
+
+
+def _words(text: bytes) -> str:
+    words = text.decode("utf-8", "replace")
+    return words[:1].lower() + words[1:]

@@ -1,0 +1,251 @@
+"""The service's configuration: one YAML file, checked whole before anything starts.
+
+``deployments/qpu-service.yml`` shows every key with its meaning and its default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, Field, Strict
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.qpu.transport import is_loopback
+from sf_quantum.samplers import unknown
+from sf_quantum.service.checked import (
+    Section,
+    Where,
+    Wrong,
+    dotted,
+    empty_mapping,
+    read_yaml,
+    validated,
+)
+from sf_quantum.service.device import TECHNOLOGIES, Device, Faults
+from sf_quantum.service.limits import Limits
+from sf_quantum.service.records import JobClass
+from sf_quantum.service.settings import ClassLimits, ServiceSettings
+
+MIB = 1024 * 1024
+File: TypeAlias = Annotated[Path, Strict(False)]
+Count: TypeAlias = Annotated[int, Field(ge=1)]
+Seconds: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+Classified: TypeAlias = Annotated[dict[str, JobClass], BeforeValidator(empty_mapping)]
+# what a value came from, if not from the file: ("listen", "port") -> "--port"
+Flags: TypeAlias = Mapping[Where, str]
+
+
+def _technology(name: str) -> str:
+    if name not in TECHNOLOGIES:
+        raise ValueError(unknown("technology", name, [*TECHNOLOGIES]))
+    return name
+
+
+class Listen(Section):
+    """Where the service is reached."""
+
+    socket: File | None = None
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    certificate: File | None = None
+    key: File | None = None
+
+    @property
+    def public(self) -> bool:
+        """Whether other machines may reach it."""
+        return self.socket is None and not is_loopback(self.host)
+
+
+class Auth(Section):
+    """How users are told apart."""
+
+    mode: Literal["none", "token", "munge"] = "none"
+    tokens: File | None = None
+    munge: File | None = None
+    admins: list[str] = Field(default_factory=list)
+
+
+class FaultsSection(Section):
+    """What goes wrong on purpose."""
+
+    fail: Probability = 0.0
+    slow: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    offline: Probability = 0.0
+
+
+class DeviceSection(Section):
+    """The device, an emulated one."""
+
+    name: Annotated[str, Field(min_length=1)] = "emulator"
+    technology: Annotated[str, AfterValidator(_technology)] = "annealer"
+    qubits: Count = 5000
+    time_scale: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    seed: int | None = None
+    faults: FaultsSection = FaultsSection()
+
+    def make(self) -> Device:
+        """Make the device."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return Device(**{**values, "faults": Faults(**self.faults.model_dump())})
+
+
+class Leases(Section):
+    """Who may hold the QPU, and for how long."""
+
+    by: Literal["users", "root"] = "users"
+    idle_seconds: Seconds | None = None
+    total_seconds: Seconds | None = None
+    wait_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 3600.0
+
+
+class ClassSection(Section):
+    """What a job of a class may be."""
+
+    shots: Count | None = None
+    seconds: Seconds | None = None
+    jobs: Count | None = None
+
+
+class Classes(Section):
+    """Who goes first."""
+
+    default: JobClass = "development"
+    highest: JobClass = "production"
+    users: Classified = Field(default_factory=dict)
+    partitions: Classified = Field(default_factory=dict)
+    limits: Annotated[dict[JobClass, ClassSection], BeforeValidator(empty_mapping)] = (
+        Field(default_factory=dict)
+    )
+
+
+class LimitsSection(Section):
+    """How much one user may take."""
+
+    jobs: Count | None = None
+    body_mib: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 64
+    requests_per_second: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 100.0
+    burst: Count = 200
+    requests_at_once: Count = 64
+
+
+class Configuration(Section):
+    """Everything that a site decides."""
+
+    listen: Listen = Listen()
+    state: File | None = None
+    auth: Auth = Auth()
+    device: DeviceSection = DeviceSection()
+    vqpus: Annotated[int, Field(ge=1, le=10_000)] = 1
+    leases: Leases = Leases()
+    classes: Classes = Classes()
+    limits: LimitsSection = LimitsSection()
+    retention_seconds: Seconds | None = 7 * 24 * 3600.0
+    slurm_poll_seconds: Seconds = 15.0
+    drain_seconds: Annotated[float, Field(ge=0, le=3)] = 2.0
+
+    def settings(self) -> ServiceSettings:
+        """Tell the queue what it must know."""
+        return ServiceSettings(
+            vqpus=self.vqpus,
+            lease_idle_seconds=self.leases.idle_seconds,
+            lease_total_seconds=self.leases.total_seconds,
+            lease_wait_seconds=self.leases.wait_seconds,
+            users_may_lease=self.leases.by == "users",
+            default_class=self.classes.default,
+            highest_class=self.classes.highest,
+            user_classes=self.classes.users,
+            partition_classes=self.classes.partitions,
+            limits={
+                name: ClassLimits(**section.model_dump())
+                for name, section in self.classes.limits.items()
+            },
+            user_jobs=self.limits.jobs,
+            retention_seconds=self.retention_seconds,
+            slurm_poll_seconds=self.slurm_poll_seconds,
+        )
+
+    def request_limits(self) -> Limits:
+        """Tell what one sender may take of the service.
+
+        Where nobody is checked all are one user, whom no share has to be kept from.
+        """
+        body_bytes = int(self.limits.body_mib * MIB)
+        if self.auth.mode == "none":
+            return Limits(body_bytes)
+        return Limits(
+            body_bytes,
+            self.limits.requests_per_second,
+            self.limits.burst,
+            self.limits.requests_at_once,
+        )
+
+
+def load(
+    path: Path | None, values: Mapping[Where, JSON], flags: Flags
+) -> Configuration:
+    """Read the configuration, and check it.
+
+    :param path: the file; without one everything is as its defaults say
+    :param values: by their places, which take the place of those in the file
+    :param flags: how those who gave these values call them
+    :raises InputError: if there is no such file, or it is not YAML
+    :raises Wrong: with every error, each named by its key or its flag
+    """
+    content = read_yaml(path, "configuration") if path is not None else {}
+    content = {} if content is None else content
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected keys and values")
+    for where, value in values.items():
+        _put(content, where, value)
+
+    def name(where: Where, value: JSON) -> str:
+        shown = f" {value}" if isinstance(value, str | int | float) else ""
+        for length in range(len(where), 0, -1):
+            if where[:length] in values:
+                rest = dotted(where[length:])
+                return flags[where[:length]] + (f": {rest}" if rest else shown)
+        place = ": ".join(part for part in (str(path or ""), dotted(where)) if part)
+        return place + shown
+
+    checked = validated(Configuration, content, name)
+    if wrong := [f"{name(*place)}: {words}" for place, words in _rules(checked)]:
+        raise Wrong(wrong)
+    return checked
+
+
+def _put(content: dict[str, JSON], where: Where, value: JSON) -> None:
+    *above, last = map(str, where)
+    for key in above:
+        inner = content.get(key)
+        if inner is None:
+            inner = content[key] = {}
+        if not isinstance(inner, dict):
+            return  # wrong in the file, which the check will say
+        content = inner
+    content[last] = value
+
+
+def _rules(config: Configuration) -> Iterator[tuple[tuple[Where, JSON], str]]:
+    """What no key can say for itself."""
+    listen, auth = config.listen, config.auth
+    tls = listen.certificate is not None and listen.key is not None
+    if listen.public and not (tls and auth.mode != "none"):
+        yield (
+            (("listen", "host"), listen.host),
+            "other machines reach this address, so it needs a certificate, its key "
+            "and authentication (token or munge)",
+        )
+    for name, other in (("certificate", "key"), ("key", "certificate")):
+        if getattr(listen, name) and not getattr(listen, other):
+            yield (("listen", name), None), f"needs listen.{other} beside it"
+    if listen.socket is not None and tls:
+        yield (("listen", "certificate"), None), "a Unix socket does not use TLS"
+    if auth.mode == "token" and auth.tokens is None:
+        yield (
+            (("auth", "mode"), "token"),
+            "needs auth.tokens, the tokens file (sfq token makes one)",
+        )

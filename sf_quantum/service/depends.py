@@ -1,0 +1,49 @@
+"""What routes of every dialect ask for: the queue, and who is calling."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from sf_quantum.service.auth import Authenticate, Forbidden, Identity
+from sf_quantum.service.models import Refusal
+from sf_quantum.service.queue import JobQueue
+
+
+async def _queue(request: Request) -> JobQueue:
+    queue: JobQueue = request.app.state.queue
+    return queue
+
+
+async def _who(request: Request) -> Identity:
+    authenticate: Authenticate = request.app.state.authenticate
+    return authenticate(request)
+
+
+async def _admin(who: Who) -> Identity:
+    if not who.admin:
+        raise Forbidden("only admins may")
+    return who
+
+
+Queue = Annotated[JobQueue, Depends(_queue)]
+Who = Annotated[Identity, Depends(_who)]
+Admin = Annotated[Identity, Depends(_admin)]
+
+
+def refusals(**statuses: str) -> dict[int | str, dict[str, type[Refusal] | str]]:
+    """Describe statuses, named ``_404`` and so on, for the OpenAPI document."""
+    return {
+        int(status[1:]): {"model": Refusal, "description": words}
+        for status, words in statuses.items()
+    }
+
+
+EVERYWHERE = refusals(
+    _401="No credential, or none that holds.",
+    _413="The body is too large.",
+    _422="A field is wrong.",
+    _429="Too many requests.",
+    _503="The service is being stopped, or cannot work.",
+)

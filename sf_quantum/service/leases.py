@@ -1,0 +1,389 @@
+"""Who holds the QPU's leases, who waits for one, and when one ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import sqlite3
+import time
+from bisect import insort
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sf_quantum.service import policy, slurm
+from sf_quantum.service.auth import Identity
+from sf_quantum.service.door import Door
+from sf_quantum.service.records import RANKS, JobClass, Lease, LeaseRequest
+from sf_quantum.service.refusal import Refused
+from sf_quantum.service.settings import ServiceSettings
+from sf_quantum.service.store import Store
+
+RELEASED = "released"
+# how long one who waited keeps the place in the line until the next request
+PLACE_SECONDS = 60.0
+# one answer could be a moment between two states
+CLEAR_ANSWERS = 2
+logger = logging.getLogger(__name__)
+
+
+class Jobs(Protocol):
+    """The jobs of the leases."""
+
+    def busy(self, lease_id: str) -> bool:
+        """Say whether a lease has jobs that are not over."""
+
+    def drop(self, lease_id: str, note: str) -> Callable[[], Awaitable[None]]:
+        """Let none of a lease's jobs start any more, and stop the one that runs.
+
+        :returns: waits until the device has let go of it
+        """
+
+
+@dataclass(order=True)
+class _Waiter:
+    rank: int
+    place: int
+    lease: asyncio.Future[Lease] = field(compare=False)
+    user: str = field(compare=False)
+    job_class: JobClass = field(compare=False)
+    request: LeaseRequest = field(compare=False)
+
+
+class LeaseBook:
+    """The leases of one QPU; belongs to the event loop's thread.
+
+    :param vqpus: how many are held at once; see :meth:`resize`
+    :param jobs: told to stop the jobs of a lease that ends
+    """
+
+    def __init__(
+        self, store: Store, settings: ServiceSettings, door: Door, jobs: Jobs
+    ) -> None:
+        self.vqpus = settings.vqpus
+        self._store = store
+        self._settings = settings
+        self._door = door
+        self._jobs = jobs
+        self._held = {lease.id: lease for lease in store.held()}
+        self._ending: dict[str, asyncio.Task[Lease]] = {}
+        self._reasons: dict[str, str] = {}
+        self._used = dict.fromkeys(self._held, time.monotonic())
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._line: list[_Waiter] = []
+        self._arrivals = 0
+        self._places: dict[tuple[str, str], tuple[int, float]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        door.listen(self._door_turned)
+
+    def start(self) -> None:
+        """Watch over the leases that a service before this one left."""
+        for lease_id in self._held:
+            self._used[lease_id] = time.monotonic()
+            self._watch(lease_id)
+        self._spawn(self._follow_slurm())
+
+    def stop(self) -> None:
+        """Let nobody wait any more; leases stay held, on disk."""
+        for waiter in self._line:
+            waiter.lease.set_exception(Refused(503, "the service is being stopped"))
+        self._line.clear()
+        for timer in self._timers.values():
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    @property
+    def held(self) -> list[Lease]:
+        """The leases held, the oldest first."""
+        return [*self._held.values()]
+
+    def resize(self, vqpus: int) -> None:
+        """Change how many leases are held at once; those held now stay."""
+        self.vqpus = vqpus
+        self._grant()
+
+    async def acquire(
+        self,
+        who: Identity,
+        request: LeaseRequest,
+        wait_seconds: float = 0.0,
+        gone: asyncio.Event | None = None,
+    ) -> Lease:
+        """Take a lease, or wait for one: by class, then by who came first.
+
+        :param gone: set when the caller has gone away: it gets no lease then
+        :raises Refused: 403 if the caller may not, 409 if there was none in time, 503 if
+            the QPU is closed
+        """
+        user = policy.lease_user(self._settings, who, request.user)
+        if (same := self._same(user, request.key)) is not None:
+            self.touch(same.id)
+            return same
+        self._door.check()
+        if wait_seconds > self._settings.lease_wait_seconds:
+            detail = f"expected at most {self._settings.lease_wait_seconds:g} seconds"
+            raise Refused(422, detail, "wait")
+        job_class = policy.lease_class(self._settings, user, request)
+        lease: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+        place = self._place(user, request.key)
+        waiter = _Waiter(RANKS[job_class], place, lease, user, job_class, request)
+        insort(self._line, waiter)
+        self._grant()
+        try:
+            await _first(lease, gone, wait_seconds)
+        finally:
+            waits = waiter in self._line
+            if waits:
+                self._line.remove(waiter)
+                self._keep_place(waiter)
+        if waits:
+            detail = f"all {self.vqpus} vQPUs are held, try again later"
+            raise Refused(409, detail, headers={"Retry-After": "1"})
+        granted = await lease
+        if gone is not None and gone.is_set():
+            await self.end(granted.id, "the client went away", "cancelled")
+        return granted
+
+    def active(self, who: Identity, lease_id: str | None) -> Lease:
+        """Find a lease under which the caller may submit, and count it as used.
+
+        :raises Refused: 403 with the reason
+        """
+        lease = self._held.get(lease_id or "")
+        if lease is not None and visible(who, lease) and self.holds(lease.id):
+            self.touch(lease.id)
+            return lease
+        words = "needs a lease that is held (POST /v1/leases)"
+        with suppress(Refused):
+            reason = self.find(who, lease_id or "").reason
+            words = (
+                f"the lease has ended: {reason or self._reasons.get(lease_id or '')}"
+            )
+        raise Refused(403, words, policy.LEASE_HEADER)
+
+    def holds(self, lease_id: str) -> bool:
+        """Say whether a lease is held and not about to end."""
+        return lease_id in self._held and lease_id not in self._reasons
+
+    def find(self, who: Identity, lease_id: str) -> Lease:
+        """Find a lease, held or not.
+
+        :raises Refused: 404
+        """
+        lease = self._held.get(lease_id) or self._store.lease(lease_id)
+        if lease is None or not visible(who, lease):
+            raise Refused(404, "no such lease")
+        return lease
+
+    def list(self, who: Identity, *, held_only: bool = True) -> list[Lease]:
+        """List the caller's leases, an admin's being everybody's."""
+        if held_only:
+            return [lease for lease in self.held if visible(who, lease)]
+        return self._store.leases(None if who.admin else who.user)
+
+    def renew(self, who: Identity, lease_id: str) -> Lease:
+        """Count a lease as used; when it ends in any case does not change.
+
+        :raises Refused: 404, or 403 with the reason if it has ended
+        """
+        self.find(who, lease_id)
+        return self.active(who, lease_id)
+
+    async def release(self, who: Identity, lease_id: str) -> Lease:
+        """End a lease and cancel its jobs, on the device too; again is fine.
+
+        :raises Refused: 404
+        """
+        self.find(who, lease_id)
+        return await self.end(lease_id, RELEASED, "cancelled: its lease was released")
+
+    def touch(self, lease_id: str) -> None:
+        """Count a lease as used."""
+        if lease_id in self._used:
+            self._used[lease_id] = time.monotonic()
+
+    def idle_expires_at(self, lease: Lease) -> float | None:
+        """Tell when a lease ends if nothing happens; ``None`` if it does not."""
+        if self._jobs.busy(lease.id):
+            self.touch(lease.id)
+        idle, used = self._settings.lease_idle_seconds, self._used.get(lease.id)
+        if idle is None or used is None:
+            return None
+        return time.time() + max(0.0, used + idle - time.monotonic())
+
+    async def end(self, lease_id: str, reason: str, note: str) -> Lease:
+        """End a lease, whoever asks.
+
+        :param reason: told to those who still come with it
+        :param note: what its jobs say that are not over
+        """
+        if lease_id in self._held and lease_id not in self._ending:
+            self._reasons[lease_id] = reason
+            left = self._jobs.drop(lease_id, note)
+            closing = asyncio.create_task(self._close(lease_id, reason, note, left))
+            self._ending[lease_id] = closing
+        if lease_id in self._ending:
+            # who gives up waiting does not stop the lease from ending
+            return await asyncio.shield(self._ending[lease_id])
+        return await asyncio.wrap_future(
+            self._store.close_lease(lease_id, reason, note)
+        )
+
+    async def _close(
+        self, lease_id: str, reason: str, note: str, left: Callable[[], Awaitable[None]]
+    ) -> Lease:
+        try:
+            closed = await asyncio.wrap_future(
+                self._store.close_lease(lease_id, reason, note)
+            )
+            del self._held[lease_id], self._used[lease_id]
+            self._grant()
+            await left()
+            return closed
+        finally:
+            del self._ending[lease_id], self._reasons[lease_id]
+            if timer := self._timers.pop(lease_id, None):
+                timer.cancel()
+
+    def _same(self, user: str, key: str | None) -> Lease | None:
+        same = (
+            lease
+            for lease in self._held.values()
+            if key is not None and (lease.user, lease.key) == (user, key)
+        )
+        return next((lease for lease in same if lease.id not in self._reasons), None)
+
+    def _place(self, user: str, key: str | None) -> int:
+        self._arrivals += 1
+        now = time.monotonic()
+        self._places = {k: v for k, v in self._places.items() if v[1] > now}
+        kept = self._places.pop((user, key), None) if key is not None else None
+        return kept[0] if kept else self._arrivals
+
+    def _keep_place(self, waiter: _Waiter) -> None:
+        if (key := waiter.request.key) is not None:
+            until = time.monotonic() + PLACE_SECONDS
+            self._places[waiter.user, key] = waiter.place, until
+
+    def _grant(self) -> None:
+        while self._line and self._door.is_open:
+            same = self._same(self._line[0].user, self._line[0].request.key)
+            if same is not None:
+                self._line.pop(0).lease.set_result(same)
+            elif len(self._held) < self.vqpus:
+                self._open(self._line.pop(0))
+            else:
+                return
+
+    def _open(self, waiter: _Waiter) -> None:
+        now, total = time.time(), self._settings.lease_total_seconds
+        request = waiter.request
+        lease = Lease(
+            id=secrets.token_urlsafe(24),
+            user=waiter.user,
+            job_class=waiter.job_class,
+            job=request.job,
+            slurm_job_id=request.slurm_job_id,
+            partition=request.partition,
+            expected_seconds=request.expected_seconds,
+            pattern=request.pattern,
+            key=request.key,
+            opened=now,
+            expires=None if total is None else now + total,
+        )
+        self._held[lease.id] = lease
+        self._used[lease.id] = time.monotonic()
+        self._spawn(self._write(lease, waiter.lease))
+
+    async def _write(self, lease: Lease, waiter: asyncio.Future[Lease]) -> None:
+        try:
+            await asyncio.wrap_future(self._store.add_lease(lease))
+        except sqlite3.Error as error:
+            del self._held[lease.id], self._used[lease.id]
+            if not waiter.done():
+                waiter.set_exception(error)
+            return
+        self._watch(lease.id)
+        if waiter.done():
+            await self.end(lease.id, "the client went away", "cancelled")
+        else:
+            waiter.set_result(lease)
+
+    def _door_turned(self) -> None:
+        self._grant()
+        if not self._door.is_open:
+            for waiter in self._line:
+                waiter.lease.set_exception(Refused(503, self._door.reason))
+            self._line.clear()
+
+    def _watch(self, lease_id: str) -> None:
+        """End a lease whose time is up, or look again when it may be."""
+        lease = self._held.get(lease_id)
+        if lease is None or lease_id in self._reasons:
+            return
+        if self._jobs.busy(lease_id):
+            self.touch(lease_id)
+        idle, left = self._settings.lease_idle_seconds, []
+        if lease.expires is not None:
+            left.append((lease.expires - time.time(), "its time is over"))
+        if idle is not None:
+            seconds = self._used[lease_id] + idle - time.monotonic()
+            left.append((seconds, f"it was idle for {idle:g} seconds"))
+        if not left:
+            return
+        seconds, why = min(left)
+        if seconds <= 0:
+            self._spawn(self._expire(lease_id, why))
+        else:
+            loop = asyncio.get_running_loop()
+            self._timers[lease_id] = loop.call_later(seconds, self._watch, lease_id)
+
+    async def _expire(self, lease_id: str, why: str) -> None:
+        logger.info("a lease has ended: %s", why)
+        try:
+            await self.end(lease_id, why, f"cancelled: its lease has ended: {why}")
+        except sqlite3.Error as error:
+            logger.error("a lease could not be closed: %s", error)
+
+    async def _follow_slurm(self) -> None:
+        """Ask Slurm after the jobs that hold leases, from time to time."""
+        answers: Counter[str] = Counter()
+        while True:
+            await asyncio.sleep(self._settings.slurm_poll_seconds)
+            for lease in self.held:
+                job = lease.slurm_job_id
+                if job is None or not slurm.can_ask(job):
+                    continue
+                gone = await slurm.is_gone(job)
+                answers[lease.id] = answers[lease.id] + 1 if gone else 0
+                if answers[lease.id] >= CLEAR_ANSWERS:
+                    await self._expire(lease.id, f"Slurm job {job} is gone")
+            answers = Counter({id_: answers[id_] for id_ in self._held})
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def visible(who: Identity, lease: Lease) -> bool:
+    """Say whether somebody may see a lease: an admin, or whose it is."""
+    return who.admin or who.user == lease.user
+
+
+async def _first(
+    lease: asyncio.Future[Lease], gone: asyncio.Event | None, seconds: float
+) -> None:
+    """Wait for the lease, for its caller to go away, or for the time to be over."""
+    # a grant is already on its way to the disk: it takes no part of the wait
+    waits: set[asyncio.Future[Lease] | asyncio.Task[bool]] = {lease}
+    leaving = asyncio.ensure_future(gone.wait()) if gone is not None else None
+    if leaving is not None:
+        waits.add(leaving)
+    await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    if leaving is not None:
+        leaving.cancel()

@@ -1,0 +1,158 @@
+"""What the service remembers: leases, jobs and what was asked for; plain values."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+from sf_quantum.files import JSON
+
+# QRMI's words
+State: TypeAlias = Literal["Queued", "Running", "Completed", "Failed", "Cancelled"]
+JobClass: TypeAlias = Literal["production", "test", "development"]
+Kind: TypeAlias = Literal["problem", "sequence", "circuit"]
+# how a lease's user works: mostly on the QPU, mostly beside it, or both (paper 004)
+Pattern: TypeAlias = Literal["qc-heavy", "cc-heavy", "balanced"]
+
+# the first runs first
+CLASSES: tuple[JobClass, ...] = ("production", "test", "development")
+RANKS: Mapping[JobClass, int] = {name: rank for rank, name in enumerate(CLASSES)}
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to submit jobs; its id is the secret that shows one holds it.
+
+    Times are seconds since the epoch.
+
+    :param job: what it is for, for the operator's eyes
+    :param slurm_job_id: the lease ends when this Slurm job is gone
+    :param key: the same key of the same user, while it is held, is the same lease
+    :param expires: when it ends whatever happens
+    :param reason: why it was closed
+    """
+
+    id: str
+    user: str
+    job_class: JobClass
+    job: str | None
+    slurm_job_id: str | None
+    partition: str | None
+    expected_seconds: float | None
+    pattern: Pattern | None
+    key: str | None
+    opened: float
+    expires: float | None
+    closed: float | None = None
+    reason: str | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether jobs may come under it."""
+        return self.closed is None
+
+
+@dataclass(frozen=True)
+class LeaseRequest:
+    """What a lease is asked for with.
+
+    :param job_class: ``None`` takes the partition's, or else the service's default
+    :param user: whose lease it is to be; only root and admins ask for others
+    :param key: the same key of the same user is the same lease while that is held, and
+        keeps its place between two requests that wait
+    """
+
+    job: str | None = None
+    job_class: JobClass | None = None
+    slurm_job_id: str | None = None
+    partition: str | None = None
+    expected_seconds: float | None = None
+    pattern: Pattern | None = None
+    user: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job as it is asked for.
+
+    :param kind: which of the three payloads the content is
+    :param content: a serialized BQM, or the text of a sequence or a circuit
+    :param parameters: ``num_reads`` (shots), and what else the kind knows
+    :param key: the same key of the same user again is the same job
+    """
+
+    kind: Kind
+    content: JSON
+    parameters: Mapping[str, int | None]
+    key: str
+
+    @cached_property
+    def payload(self) -> str:
+        """The content as JSON text; the same for the same content."""
+        return json.dumps(self.content, sort_keys=True)
+
+    @cached_property
+    def parameters_text(self) -> str:
+        """The parameters as JSON text; the same for the same parameters."""
+        return json.dumps(dict(self.parameters), sort_keys=True)
+
+    @cached_property
+    def digest(self) -> str:
+        """Identifies what is to be run."""
+        text = "\n".join((self.kind, self.parameters_text, self.payload))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job without its payload; times are seconds since the epoch.
+
+    :param number: counts the service's jobs; orders those of a class
+    :param attempt: 2 or more after a pre-emption or an interruption
+    :param note: why it failed, was cancelled or began again
+    :param model_seconds: QPU time as modelled before it ran
+    :param qpu_seconds: QPU time as modelled, of all attempts
+    :param seconds: time that went by on the device, of all attempts
+    """
+
+    number: int
+    id: str
+    user: str
+    lease: str
+    job_class: JobClass
+    kind: Kind
+    key: str
+    parameters: dict[str, int | None]
+    state: State
+    attempt: int
+    note: str | None
+    submitted: float
+    started: float | None
+    ended: float | None
+    model_seconds: float
+    qpu_seconds: float
+    seconds: float
+
+    @property
+    def final(self) -> bool:
+        """Whether the job is over, one way or another."""
+        return self.state not in ("Queued", "Running")
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """When a job is likely to run.
+
+    :param position: how many jobs run before it
+    :param eta_seconds: from now until it starts; ``None`` while the QPU is closed
+    :param expected_seconds: from its start to its end
+    """
+
+    position: int
+    eta_seconds: float | None
+    expected_seconds: float

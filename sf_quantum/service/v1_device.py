@@ -1,0 +1,110 @@
+"""``/v1``: the device, and what admins do with it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from sf_quantum.service.depends import Admin, Queue, Who, refusals
+from sf_quantum.service.models import (
+    CalibrationAnswer,
+    DeviceAnswer,
+    DeviceChange,
+    HealthAnswer,
+    Message,
+    TimingAnswer,
+)
+from sf_quantum.service.queue import JobQueue
+from sf_quantum.service.records import JobClass
+from sf_quantum.service.refusal import Refused
+
+router = APIRouter(prefix="/v1", tags=["device"])
+_ADMINS = refusals(_403="Only admins may.")
+
+
+@router.get("/health", summary="Say whether the service works")
+async def health(queue: Queue) -> HealthAnswer:
+    """Answer 200 as long as jobs can run, 503 with the reason when they cannot.
+
+    Needs no credential.
+    """
+    if queue.failure:
+        raise Refused(503, queue.failure)
+    return HealthAnswer(status="ok")
+
+
+@router.get("/device", summary="Describe the device and how busy it is")
+async def device(
+    queue: Queue,
+    _: Who,
+    job_class: Annotated[
+        JobClass | None,
+        Query(alias="class", description="Of a job that would join now."),
+    ] = None,
+) -> DeviceAnswer:
+    """Tell name, technology, size, leases, queue, calibration and time scale."""
+    return _show(queue, job_class)
+
+
+@router.patch("/device", summary="Change the number of vQPUs", responses=_ADMINS)
+async def change(body: DeviceChange, queue: Queue, _: Admin) -> DeviceAnswer:
+    """Change how many leases may be held at once; those held now stay."""
+    queue.leases.resize(body.vqpus)
+    return _show(queue)
+
+
+@router.post("/device/open", summary="Open the QPU", responses=_ADMINS)
+async def open_(queue: Queue, _: Admin) -> DeviceAnswer:
+    """Let jobs and leases start again."""
+    await queue.open()
+    return _show(queue)
+
+
+@router.post("/device/close", summary="Close the QPU at once", responses=_ADMINS)
+async def close(body: Message, queue: Queue, _: Admin) -> DeviceAnswer:
+    """Take nothing more, and stop the running job, which will run again.
+
+    Waiting jobs and leases stay.
+    """
+    await queue.close(body.message)
+    return _show(queue)
+
+
+@router.post("/device/drain", summary="Drain the QPU", responses=_ADMINS)
+async def drain(body: Message, queue: Queue, _: Admin) -> DeviceAnswer:
+    """Take nothing more, and let the running job end.
+
+    Waiting jobs and leases stay.
+    """
+    await queue.drain(body.message)
+    return _show(queue)
+
+
+def _show(queue: JobQueue, job_class: JobClass | None = None) -> DeviceAnswer:
+    described = queue.device
+    calibration = described.calibration
+    job_class = job_class or queue.settings.default_class
+    forecast = queue.forecast_new(job_class)
+    status = "online" if queue.door.is_open else queue.door.status
+    return DeviceAnswer(
+        name=described.name,
+        technology=described.technology,
+        status="offline" if queue.failure else status,
+        reason=queue.failure or queue.door.reason,
+        qubits=described.qubits,
+        payloads=[*described.runners],
+        vqpus=queue.leases.vqpus,
+        leases=len(queue.leases.held),
+        queue_length=queue.length,
+        **{"class": job_class},
+        position=forecast.position,
+        eta_seconds=forecast.eta_seconds,
+        calibration=CalibrationAnswer(
+            id=str(calibration["id"]), time=str(calibration["time"])
+        ),
+        timing=TimingAnswer(
+            **asdict(described.timing), time_scale=described.time_scale
+        ),
+    )

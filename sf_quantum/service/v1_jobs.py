@@ -1,0 +1,108 @@
+"""``/v1``: jobs and their results."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Response
+
+from sf_quantum.service.depends import Queue, Who, refusals
+from sf_quantum.service.models import JobAnswer, JobBody
+from sf_quantum.service.refusal import Refused
+
+LONGEST_WAIT_SECONDS = 60.0
+LeaseToken = Annotated[
+    str | None, Header(alias="X-SFQ-Lease", description="The id of a lease held.")
+]
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+_NOT_THERE = refusals(_404="No such job.")
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Submit a job",
+    responses={
+        200: {"model": JobAnswer, "description": "The job this key made before."},
+        **refusals(
+            _403="The lease is missing or has ended.",
+            _409="The key belongs to another job.",
+            _422="A field is wrong, or the job exceeds a limit of its class.",
+            _429="The user has too many jobs, or sends too many requests.",
+            _503="The QPU is closed or drained, or the service is being stopped.",
+        ),
+    },
+)
+async def submit(
+    body: JobBody,
+    queue: Queue,
+    who: Who,
+    response: Response,
+    x_sfq_lease: LeaseToken = None,
+) -> JobAnswer:
+    """Put a job into the queue, under a lease that is held.
+
+    What is acknowledged is on disk: it survives the service being killed.
+    """
+    job, new = await queue.submit(who, x_sfq_lease, body.submission())
+    response.status_code = 201 if new else 200
+    return JobAnswer.of(job, queue.forecast(job))
+
+
+@router.get("", summary="List jobs", responses=refusals(_404="No such lease."))
+async def jobs(
+    queue: Queue,
+    who: Who,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+    x_sfq_lease: LeaseToken = None,
+) -> list[JobAnswer]:
+    """List the latest jobs, oldest first: of the lease in the header, or all one's own.
+
+    An admin's own are everybody's.
+    """
+    found = queue.list_jobs(who, lease=x_sfq_lease, limit=limit)
+    return [JobAnswer.of(job, queue.forecast(job)) for job in found]
+
+
+@router.get(
+    "/{job_id}", summary="Show a job, or wait for it to be over", responses=_NOT_THERE
+)
+async def job(
+    job_id: str,
+    queue: Queue,
+    who: Who,
+    wait: Annotated[
+        float,
+        Query(ge=0, le=LONGEST_WAIT_SECONDS, description="Seconds to wait at most."),
+    ] = 0.0,
+) -> JobAnswer:
+    """Tell the job's state; with `wait`, as soon as it is over or the time is up."""
+    found = await queue.wait(who, job_id, wait)
+    if not found.final and queue.failure:
+        raise Refused(503, queue.failure)
+    return JobAnswer.of(found, queue.forecast(found))
+
+
+@router.get(
+    "/{job_id}/result",
+    summary="Fetch the result of a completed job",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "Of a problem a dimod SampleSet, `to_serializable()`; of a "
+            "sequence `counter`, how often each bit string was seen.",
+            "content": {"application/json": {}},
+        },
+        **refusals(_404="No such job.", _409="The job has no result."),
+    },
+)
+async def result(job_id: str, queue: Queue, who: Who) -> Response:
+    """Fetch the result; its `info` tells sampler, QPU, calibration, timing, seed."""
+    return Response(queue.result(who, job_id), media_type="application/json")
+
+
+@router.delete("/{job_id}", summary="Cancel a job", responses=_NOT_THERE)
+async def cancel(job_id: str, queue: Queue, who: Who) -> JobAnswer:
+    """Cancel a job that is not over; one that runs has left the device by the answer."""
+    found = await queue.cancel(who, job_id)
+    return JobAnswer.of(found, queue.forecast(found))

@@ -1,0 +1,205 @@
+"""Feeds the device, one job at a time, and stops the one that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from sf_quantum.files import JSON
+from sf_quantum.service.device import Device, Outcome, Task
+from sf_quantum.service.eta import Inflow, Pace
+from sf_quantum.service.line import Entry, Line
+from sf_quantum.service.records import RANKS, Job, JobClass, State
+from sf_quantum.service.store import Store
+
+_T = TypeVar("_T")
+PREEMPTED = "pre-empted by a production job during attempt {attempt}"
+CLOSED = "interrupted: the QPU was closed during attempt {attempt}"
+STOPPED = "interrupted: the service was stopped during attempt {attempt}"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why the running job is stopped.
+
+    :param cancel: whether it is over then, or waits again
+    """
+
+    note: str
+    cancel: bool
+
+
+@dataclass
+class Running:
+    """The job on the device.
+
+    :param began: by the monotonic clock
+    :param over: set when it is on disk how the attempt ended
+    """
+
+    entry: Entry
+    began: float = field(default_factory=time.monotonic)
+    why: Stop | None = None
+    stop: threading.Event = field(default_factory=threading.Event)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Worker:
+    """Takes jobs out of the line while it may; belongs to the event loop's thread.
+
+    :param may_start: asked before each job
+    :param ended: called with each job whose attempt has ended, one way or another
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        device: Device,
+        line: Line,
+        *,
+        may_start: Callable[[], bool],
+        ended: Callable[[Job], None],
+    ) -> None:
+        self.running: Running | None = None
+        self.pace = Pace()
+        self.inflow = Inflow()
+        self._store = store
+        self._device = device
+        self._line = line
+        self.may_start = may_start
+        self._ended = ended
+        self._stopping = False
+        self._changed = asyncio.Event()
+
+    def look(self) -> None:
+        """Look at the line again: a job came, or the QPU was opened.
+
+        A production job stops a running job of a lower class, which waits again.
+        """
+        self._changed.set()
+        running, first = self.running, self._line.first_class()
+        if running is None or first is None or not self.may_start():
+            return
+        if preempts(first, running.entry.job_class):
+            self.interrupt(Stop(PREEMPTED, cancel=False))
+
+    def interrupt(self, why: Stop) -> None:
+        """Stop the running job; to cancel it goes before to let it wait again."""
+        running = self.running
+        if running is None:
+            return
+        if running.why is None or (why.cancel and not running.why.cancel):
+            running.why = why
+        running.stop.set()
+
+    def stop(self, drain_seconds: float) -> None:
+        """Start no job any more, and stop the running one if it does not end soon."""
+        self._stopping = True
+        self._changed.set()
+        why = Stop(STOPPED, cancel=False)
+        if drain_seconds <= 0:
+            self.interrupt(why)
+        else:
+            loop = asyncio.get_running_loop()
+            loop.call_later(drain_seconds, self.interrupt, why)
+
+    async def work(self) -> None:
+        """Run jobs until stopped."""
+        while not self._stopping:
+            self._changed.clear()
+            entry = self._line.pop() if self.may_start() else None
+            if entry is None:
+                await self._changed.wait()
+            else:
+                await self._run(Running(entry))
+
+    async def _run(self, running: Running) -> None:
+        entry = running.entry
+        self.running = running
+        # on disk before the device sees it: it never runs again without saying so
+        job = await asyncio.wrap_future(self._store.start(entry.number))
+        outcome, result = await asyncio.wrap_future(
+            in_thread(lambda: self._on_device(job, running.stop))
+        )
+        job = await asyncio.wrap_future(self._settle(job, running, outcome, result))
+        if job.state == "Completed":
+            observed = time.monotonic() - running.began
+            self.pace.observe(entry.kind, entry.seconds, observed)
+        elif not job.final and running.why is not None and running.why.cancel:
+            # cancelled while it was written down that it waits again
+            cancelled = self._store.cancel_waiting(job.number, running.why.note)
+            job = await asyncio.wrap_future(cancelled)
+        self.inflow.next()
+        self.running = None
+        if not job.final:
+            self._line.add(entry)
+        running.over.set()
+        self._ended(job)
+
+    def _settle(
+        self, job: Job, running: Running, outcome: Outcome, result: str | None
+    ) -> Future[Job]:
+        used = (outcome.qpu_seconds, outcome.seconds)
+        state: State = "Completed"
+        note = outcome.failure
+        if note is not None:
+            state = "Failed"
+        elif result is None:
+            why = running.why or Stop("cancelled", cancel=True)
+            note = why.note.format(attempt=job.attempt)
+            if not why.cancel:
+                return self._store.put_back(job.number, note, used)
+            state = "Cancelled"
+        return self._store.finish(
+            job.number, state, note=note, used=used, result=result
+        )
+
+    def _on_device(self, job: Job, stop: threading.Event) -> tuple[Outcome, str | None]:
+        content = self._store.payload(job.number)
+        task = Task(job.number, job.attempt, job.kind, content, job.parameters)
+        try:
+            outcome = self._device.run(task, stop)
+        except Exception as error:  # noqa: BLE001 - no job's content ends the service
+            failure = f"{type(error).__name__}: {error}"
+            outcome = Outcome(None, failure, 0.0, 0.0)
+        if outcome.failure is not None or outcome.result is None:
+            return outcome, None
+        return outcome, json.dumps(_timed(job, outcome, outcome.result))
+
+
+def preempts(job_class: JobClass, running: JobClass) -> bool:
+    """Say whether a job that waits stops one that runs."""
+    return job_class == "production" and RANKS[running] > RANKS[job_class]
+
+
+def in_thread(call: Callable[[], _T]) -> Future[_T]:
+    """Call in a thread that does not keep the process from ending."""
+    future: Future[_T] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - who waits is told
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="device", daemon=True).start()
+    return future
+
+
+def _timed(job: Job, outcome: Outcome, result: dict[str, JSON]) -> dict[str, JSON]:
+    info = result.get("info")
+    timing: dict[str, JSON] = {
+        "queued_seconds": (job.started or job.submitted) - job.submitted,
+        "qpu_seconds": outcome.qpu_seconds,
+        "seconds": outcome.seconds,
+    }
+    given = info if isinstance(info, dict) else {}
+    ours: dict[str, JSON] = {"job": job.id, "attempt": job.attempt, "timing": timing}
+    return {**result, "info": {**given, **ours}}

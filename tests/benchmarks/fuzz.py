@@ -1,0 +1,214 @@
+"""Fuzz the QPU service from its own OpenAPI document.
+
+    python tests/benchmarks/fuzz.py [--auth none|token] [--examples 200] [--seed 1]
+
+A service of its own is started. Each operation gets as many requests that its description
+allows as requests that it forbids, from nobody, a user and an admin in turn; half of them
+name a job and a lease that are there and carry a problem that can run, so that they come
+further than the door. No answer may be 5xx (503 from a QPU that is closed excepted), and
+each must be one that the document describes: status, content type and schema. The suite
+runs the short form (tests/integration/test_service_fuzz.py).
+"""
+
+# schemathesis' classes are generic in what no caller can name
+# mypy: disable-error-code=type-arg
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import APIOperation, Case, GenerationMode
+from schemathesis.core.failures import FailureGroup
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from sf_quantum.files import JSON
+from sf_quantum.qpu.transport import Client
+from sf_quantum.service import auth
+from sf_quantum.service.testing import example_bqm
+
+SFQ = "import sys; from sf_quantum.cli import main; sys.exit(main())"
+# each request may take a lease
+VQPUS = 10_000
+CHECKED = [
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+Headers = Mapping[str, str]
+
+
+class Refuted(AssertionError):
+    """An answer that must not be."""
+
+
+@dataclass
+class Fuzz:
+    """One service and what it answered.
+
+    :param senders: the headers of nobody, a user and an admin
+    """
+
+    url: str
+    senders: list[Headers]
+    random: random.Random
+    answers: dict[str, Counter[int]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def ask(self, method: str, path: str, body: dict[str, JSON] | None = None) -> None:
+        """Ask as the admin; what is answered does not matter."""
+        Client(self.url, self.senders[-1]).request(method, path, body)
+
+    def operations(self, examples: int) -> None:
+        """Fuzz every operation."""
+        schema = schemathesis.openapi.from_url(f"{self.url}/openapi.json")
+        for result in schema.get_all_operations():
+            if not isinstance(result, Ok):
+                raise Refuted(f"the document itself is wrong: {result.err()}")
+            operation = result.ok()
+            self.answers[operation.label] = Counter()
+            for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+                try:
+                    self._operation(operation, mode, examples)
+                except (Refuted, FailureGroup, OSError) as error:
+                    self.failures.append(f"{operation.label} ({mode.value}): {error}")
+
+    def _operation(
+        self, operation: APIOperation, mode: GenerationMode, examples: int
+    ) -> None:
+        @seed(self.random.getrandbits(32))
+        @settings(
+            max_examples=examples,
+            database=None,
+            deadline=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def fuzz(case: Case) -> None:
+            self.one(case, self.answers[operation.label])
+
+        # nothing is forbidden to a request without parameters
+        with suppress(Unsatisfiable):
+            fuzz()
+
+    def one(self, case: Case, answers: Counter[int]) -> None:
+        """Send one request and check its answer."""
+        sender = self.random.choice(self.senders)
+        if self.random.random() < 0.5:
+            sender = {**sender, **self.known(case)}
+        response = case.call(headers=dict(sender), timeout=10)
+        answers[response.status_code] += 1
+        if response.status_code >= 500 and response.status_code != 503:
+            raise Refuted(f"{response.status_code}: {case.as_curl_command()}")
+        case.validate_response(response, checks=CHECKED)
+        if response.status_code == 503 or case.path.endswith(("/close", "/drain")):
+            self.ask("POST", "/v1/device/open", {})
+        if case.method == "PATCH":
+            self.ask("PATCH", "/v1/device", {"vqpus": VQPUS})
+
+    def known(self, case: Case) -> Headers:
+        """Put what there is into a request.
+
+        :returns: the header of a lease
+        """
+        client = Client(self.url, self.senders[1 % len(self.senders)])
+        lease = str(client.request("POST", "/v1/leases", {}).json().get("id", ""))
+        body: dict[str, JSON] = {"problem": example_bqm()}
+        body["idempotency_key"] = f"{self.random.random()}"
+        under = {**self.senders[1 % len(self.senders)], "X-SFQ-Lease": lease}
+        job = Client(self.url, under).request("POST", "/v1/jobs", body).json().get("id")
+        client.request("GET", f"/v1/jobs/{job}?wait=1")
+        there = {"job_id": job, "lease_id": lease, "session_id": lease}
+        for name in case.path_parameters:
+            if there.get(name):
+                case.path_parameters[name] = there[name]
+        if isinstance(case.body, dict) and "problem" in case.body:
+            case.body["problem"] = example_bqm()
+            case.body.pop("sequence", None)
+            case.body.pop("circuit", None)
+        return {"X-SFQ-Lease": lease, "X-Warden-Session": lease} if lease else {}
+
+
+@contextmanager
+def service(mode: str, folder: Path) -> Iterator[tuple[str, list[Headers]]]:
+    """Start a service.
+
+    :returns: its URL, and the headers of those who may call
+    """
+    config = folder / "qpu.yml"
+    # or the limit of requests would be all that is tested, and much of it waiting
+    config.write_text(
+        "limits: {requests_per_second: 1000000}\nleases: {wait_seconds: 0.1}\n"
+    )
+    options = ["--auth", mode, "--time-scale", "0", "--vqpus", f"{VQPUS}"]
+    options += ["--config", str(config)]
+    senders: list[Headers] = [{}]
+    if mode == "token":
+        tokens = folder / "tokens.yml"
+        tokens.touch(0o600)
+        made = {name: auth.new_token() for name in ("ada", "root")}
+        entries = [auth.entry(n, t, admin=n == "root") for n, t in made.items()]
+        tokens.write_text(json.dumps(entries))
+        options += ["--tokens", str(tokens)]
+        senders += [{"Authorization": f"Bearer {token}"} for token in made.values()]
+    command = [sys.executable, "-c", SFQ, "serve", *options, "--until-eof"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        if process.stdout is None or process.stdin is None:
+            raise RuntimeError("no pipes")
+        try:
+            yield str(json.loads(process.stdout.readline())["url"]), senders
+        finally:
+            process.stdin.close()
+            process.wait(10)
+
+
+def main() -> int:
+    """Fuzz, and print what was answered.
+
+    :returns: 1 if an answer must not be
+    """
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--auth", default="none")
+    parser.add_argument("--examples", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=secrets.randbits(16))
+    args = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory(prefix="sfq-") as folder,
+        service(args.auth, Path(folder)) as (url, senders),
+    ):
+        fuzz = Fuzz(url, senders, random.Random(args.seed))
+        fuzz.operations(args.examples)
+    for label, answers in fuzz.answers.items():
+        counted = "  ".join(f"{status}: {n}" for status, n in sorted(answers.items()))
+        print(f"{label:40} {counted}")
+    total = sum(sum(answers.values()) for answers in fuzz.answers.values())
+    print(f"{total} requests, {len(fuzz.failures)} failures, seed {args.seed}")
+    print(*fuzz.failures, sep="\n", file=sys.stderr)
+    return bool(fuzz.failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

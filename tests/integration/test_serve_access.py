@@ -1,0 +1,294 @@
+"""``sfq serve`` and who may use it: tokens, MUNGE, TLS; what it drains and what it logs."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from sf_quantum.files import JSON
+from sf_quantum.qpu import munge
+from sf_quantum.qpu.transport import Answer, Client
+from sf_quantum.service import auth
+from sf_quantum.service.testing import example_bqm
+
+SFQ = [
+    sys.executable,
+    "-c",
+    "import sys; from sf_quantum.cli import main; sys.exit(main())",
+]
+# in the problem, so that a log that has it can be told
+LABEL = "s3cret-label"
+
+
+class Service:
+    """A process, its URL and what it writes to standard error."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self.log = log
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, log.read_text()
+        self.url = str(json.loads(line)["url"])
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, JSON] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        return Client(self.url, headers or {}).request(method, path, body)
+
+    def stop(self) -> str:
+        """:returns: everything it logged"""
+        self.process.terminate()
+        assert self.process.wait(5) == 0
+        return self.log.read_text()
+
+
+@contextmanager
+def serving(
+    *options: str, environment: Mapping[str, str] | None = None
+) -> Iterator[Service]:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sfq-")))
+        log = stack.enter_context(open(folder / "log", "wb"))
+        # killed, it could not remove a temporary one
+        state = [] if "--state" in options else ["--state", str(folder / "state")]
+        process = stack.enter_context(
+            subprocess.Popen(
+                [*SFQ, "serve", "--log", "debug", *state, *options],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **(environment or {})},
+            )
+        )
+        stack.callback(process.kill)
+        yield Service(process, folder / "log")
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> dict[str, str]:
+    """Tokens by user, and the tokens file as the user ``file``."""
+    path = tmp_path / "tokens.yml"
+    made = {"ada": auth.new_token(), "bob": auth.new_token(), "root": auth.new_token()}
+    path.touch(0o600)
+    path.write_text(
+        json.dumps(
+            [auth.entry(name, made[name], admin=name == "root") for name in made]
+        )
+    )
+    return {**made, "file": str(path)}
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def job(key: str) -> dict[str, JSON]:
+    bqm = example_bqm()
+    bqm["variable_labels"] = [LABEL, "b", "c"]
+    return {"problem": bqm, "idempotency_key": key, "parameters": {"num_reads": 3}}
+
+
+def test_tokens_tell_users_apart_and_stay_out_of_the_log(
+    tokens: dict[str, str],
+) -> None:
+    ada, bob = bearer(tokens["ada"]), bearer(tokens["bob"])
+    options = ["--auth", "token", "--tokens", tokens["file"], "--time-scale", "0"]
+    with serving(*options, "--vqpus", "2") as service:
+        for headers in ({}, bearer(f"{tokens['ada']}x"), bearer(f"{LABEL}")):
+            refused = service.ask("POST", "/v1/leases", {}, headers)
+            assert refused.status == 401
+            assert refused.json()["field"] == "Authorization"
+        lease = str(service.ask("POST", "/v1/leases", {}, ada).json()["id"])
+        mine = {**ada, "X-SFQ-Lease": lease}
+        id_ = str(service.ask("POST", "/v1/jobs", job("key-of-ada"), mine).json()["id"])
+        shown = service.ask("GET", f"/v1/jobs/{id_}?wait=5", headers=ada).json()
+        assert shown["state"] == "Completed"
+        assert (
+            LABEL.encode()
+            in service.ask("GET", f"/v1/jobs/{id_}/result", headers=ada).body
+        )
+        # a job with a mistake in it, of which an error could tell too much
+        wrong = {**job("key-of-ada-2"), LABEL: LABEL}
+        assert service.ask("POST", "/v1/jobs", wrong, mine).status == 422
+        for path in (f"/v1/jobs/{id_}", f"/v1/leases/{lease}"):
+            assert service.ask("GET", path, headers=bob).status == 404
+            assert service.ask("DELETE", path, headers=bob).status == 404
+            assert (
+                service.ask("GET", path, headers=bearer(tokens["root"])).status == 200
+            )
+        log = service.stop()
+    assert "ada POST /v1/leases 201" in log
+    assert "@127.0.0.1 POST /v1/leases 401" in log
+    secrets = [*tokens.values(), lease, LABEL, "key-of-ada"]
+    assert [secret for secret in secrets if secret in log] == []
+
+
+def test_a_refusal_says_how_to_be_let_in(tokens: dict[str, str]) -> None:
+    with serving("--auth", "token", "--tokens", tokens["file"]) as service:
+        address = service.url.removeprefix("http://")
+        connection = http.client.HTTPConnection(address)
+        connection.request("GET", "/v1/leases")
+        answer = connection.getresponse()
+        assert answer.status == 401
+        assert answer.headers["WWW-Authenticate"] == 'Bearer realm="sfq"'
+        connection.close()
+
+
+def test_munge_over_a_socket_that_is_open_to_all(
+    munge_socket: Path, tmp_path: Path
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="sfq-") as folder:
+        path = Path(folder) / "s"
+        options = ["--socket", str(path), "--time-scale", "0"]
+        options += ["--auth", "munge", "--munge-socket", str(munge_socket)]
+        with serving(*options) as service:
+            assert stat.S_IMODE(path.stat().st_mode) == 0o666
+            credential = munge.encode(str(munge_socket))
+            first = service.ask("POST", "/v1/leases", {}, {"X-Munge-Cred": credential})
+            assert first.status == 201
+            again = service.ask("POST", "/v1/leases", {}, {"X-Munge-Cred": credential})
+            assert (again.status, again.json()["field"]) == (401, "X-Munge-Cred")
+            assert again.json()["detail"] == "replayed credential"
+            log = service.stop()
+    assert credential not in log
+
+
+def test_a_munge_daemon_that_is_missing() -> None:
+    command = [*SFQ, "serve", "--auth", "munge", "--munge-socket", "/nowhere/s"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    # 2: there is no libmunge either
+    assert done.returncode in (2, 75)
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+
+
+def test_tls_for_other_machines(
+    tokens: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is not installed")
+    certificate, key = str(tmp_path / "certificate"), str(tmp_path / "key")
+    request = (
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 "
+        "-subj /CN=localhost -addext subjectAltName=DNS:localhost"
+    )
+    subprocess.run(
+        [openssl, *request.split(), "-out", certificate, "-keyout", key],
+        check=True,
+        capture_output=True,
+    )
+    options = ["--host", "0.0.0.0", "--certificate", certificate, "--key", key]
+    options += ["--auth", "token", "--tokens", tokens["file"]]
+    with serving(*options) as service:
+        assert service.url.startswith("https://0.0.0.0:")
+        service.url = service.url.replace("0.0.0.0", "localhost")
+        monkeypatch.setenv("SSL_CERT_FILE", certificate)
+        headers = bearer(tokens["ada"])
+        assert service.ask("POST", "/v1/leases", {}, headers).status == 201
+    os.chmod(key, 0o644)
+    done = subprocess.run([*SFQ, "serve", *options], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"{key}: mode 0644 is open to others" in done.stderr
+    os.chmod(key, 0o600)
+    Path(certificate).write_text("nonsense")
+    done = subprocess.run([*SFQ, "serve", *options], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "cannot be used for TLS" in done.stderr
+
+
+def test_sigterm_lets_the_running_job_end(tmp_path: Path) -> None:
+    state = ["--state", str(tmp_path / "state")]
+    # a job of 0.5 seconds
+    options = ["--technology", "superconducting", "--time-scale", "0.05", *state]
+    with serving(*options) as service:
+        lease = str(service.ask("POST", "/v1/leases", {}).json()["id"])
+        held = {"X-SFQ-Lease": lease}
+        first, second = (
+            str(service.ask("POST", "/v1/jobs", job(key), held).json()["id"])
+            for key in "ab"
+        )
+        _until_running(service, first)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(service.ask, "GET", f"/v1/jobs/{first}?wait=5")
+            service.process.send_signal(signal.SIGTERM)
+            refused = _until_refused(service)
+            assert refused.json()["detail"] == "the service is being stopped"
+            shown = waiting.result().json()
+        assert (shown["state"], shown["attempt"]) == ("Completed", 1)
+        assert service.process.wait(5) == 0
+    with serving("--time-scale", "0", *state) as service:
+        shown = service.ask("GET", f"/v1/jobs/{second}?wait=5").json()
+        assert (shown["state"], shown["attempt"]) == ("Completed", 1)
+
+
+def test_asked_twice_it_stops_at_once() -> None:
+    with serving("--technology", "neutral-atom", "--drain", "3") as service:
+        lease = str(service.ask("POST", "/v1/leases", {}).json()["id"])
+        body = service.ask("POST", "/v1/jobs", job("a"), {"X-SFQ-Lease": lease}).json()
+        _until_running(service, str(body["id"]))
+        begin = time.monotonic()
+        service.process.terminate()
+        _until_refused(service)
+        service.process.terminate()
+        assert service.process.wait(2) == 0
+        assert time.monotonic() - begin < 2
+
+
+def test_systemd_is_told() -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="sfq-") as folder,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener,
+    ):
+        path = f"{folder}/notify"
+        listener.bind(path)
+        listener.settimeout(5)
+        with serving(environment={"NOTIFY_SOCKET": path}) as service:
+            assert listener.recv(100) == b"READY=1"
+            service.stop()
+            assert listener.recv(100) == b"STOPPING=1"
+
+
+def _until_refused(service: Service) -> Answer:
+    while (answer := service.ask("POST", "/v1/leases", {})).status != 503:
+        time.sleep(0.002)
+    return answer
+
+
+def _until_running(service: Service, job_id: str) -> None:
+    deadline = time.monotonic() + 5
+    while service.ask("GET", f"/v1/jobs/{job_id}").json()["state"] != "Running":
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_an_answer_does_not_wait_for_an_acknowledgement() -> None:
+    with serving() as service:
+        address = service.url.removeprefix("http://")
+        connection = http.client.HTTPConnection(address)
+        begin = time.monotonic()
+        for _ in range(50):
+            connection.request("GET", "/v1/health")
+            assert connection.getresponse().read()
+        # 40 ms each if it did
+        assert time.monotonic() - begin < 1.5
+        connection.close()

@@ -1,0 +1,37 @@
+"""The short form of the crash test; the long one is the benchmark itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+CRASH = Path(__file__).parents[1] / "benchmarks" / "service_crash.py"
+
+
+def _crash(*options: str) -> dict[str, float]:
+    done = subprocess.run(
+        [sys.executable, str(CRASH), *options],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures: dict[str, float] = json.loads(done.stdout)
+    return figures
+
+
+def test_killed_under_load_nothing_is_lost_and_nothing_runs_twice_in_silence() -> None:
+    figures = _crash("--kills", "8", "--seed", "1", "--waiting", "0")
+    assert figures["kills"] == 8
+    assert figures["acknowledged"] > 50
+    # the test means something only if the service died in the middle of things
+    assert figures["interrupted"] + figures["preempted"] > 0
+    assert figures["runs"] > figures["completed"]
+
+
+def test_a_long_queue_is_there_again_at_once() -> None:
+    figures = _crash("--kills", "0", "--waiting", "10000")
+    # 2 s are required of a machine that has nothing else to do
+    assert figures["answers_seconds"] < 4

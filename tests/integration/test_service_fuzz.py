@@ -1,0 +1,27 @@
+"""The short form of the fuzzing of the service; the long one is the benchmark itself."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FUZZ = Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
+
+
+@pytest.mark.parametrize("mode", ["none", "token"])
+def test_no_request_is_answered_with_5xx_or_otherwise_than_described(mode: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(FUZZ), "--auth", mode, "--examples", "5", "--seed", "1"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    total = re.search(r"^(\d+) requests, 0 failures", done.stdout, re.M)
+    assert total is not None
+    # every operation was reached, in both ways where there are two
+    assert int(total[1]) > 150

@@ -1,0 +1,195 @@
+"""Pulse sequences: Pulser in processes of its own, and the service that asks them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import psutil
+import pytest
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service import sequence
+from sf_quantum.service.device import Device, Task
+from sf_quantum.service.runners import installed
+from sf_quantum.service.sequence import SequenceRunner
+
+TEXT = (Path(__file__).parent / "data/sequence.json").read_text()
+with_pulser = pytest.mark.skipif(
+    not sequence.available(), reason="pulser-simulation is not installed"
+)
+RUNNER = SequenceRunner()
+
+
+def changed(**parts: JSON) -> str:
+    """The sequence with some parts replaced."""
+    return json.dumps({**json.loads(TEXT), **parts})
+
+
+def pulse(duration: int) -> JSON:
+    wave: JSON = {"kind": "constant", "duration": duration, "value": 1.0}
+    return {
+        "op": "pulse",
+        "channel": "g",
+        "protocol": "min-delay",
+        "amplitude": wave,
+        "detuning": wave,
+        "phase": 0.0,
+        "post_phase_shift": 0.0,
+    }
+
+
+def refusal(content: JSON, qubits: int = 5) -> str:
+    with pytest.raises(FieldError) as caught:
+        RUNNER.check(content, {}, qubits=qubits)
+    assert caught.value.field == "sequence"
+    assert "\n" not in caught.value.detail
+    return caught.value.detail
+
+
+def test_it_is_one_of_the_kinds_a_device_runs() -> None:
+    assert isinstance(installed()["sequence"], SequenceRunner)
+
+
+def test_the_service_starts_without_pulser() -> None:
+    code = (
+        "import sys, sf_quantum.service.run; "
+        "sys.exit(bool({'pulser', 'qutip', 'scipy', 'qrmi'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@with_pulser
+def test_wrong_sequences_are_refused_with_their_reason() -> None:
+    register = json.loads(TEXT)["register"]
+    cases = [
+        ("{", "not JSON: "),
+        ("[]", "Pulser cannot read it"),
+        ("{}", "required property"),
+        (changed(register=[{"name": "a", "x": "z", "y": 0.0}]), "register.0.x: 'z'"),
+        (changed(channels={"g": "nope"}), "nope"),
+        (changed(operations=[]), "it has no pulse"),
+        (changed(channels={}, operations=[], measurement=None), "channel"),
+        (changed(operations=[pulse(10**7)]), "duration"),
+        (
+            changed(register=[*register, {"name": "c", "x": 1.0, "y": 0.0}]),
+            "minimal distance",
+        ),
+    ]
+    # in one process, since each has Pulser to import
+    code = (
+        "import json, sys; from sf_quantum.service.simulation import answered; "
+        "print(json.dumps([answered(request) for request in json.load(sys.stdin)]))"
+    )
+    requests = [{"sequence": text, "qubits": 5} for text, _ in cases]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        input=json.dumps(requests),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    for answer, (_, words) in zip(json.loads(done.stdout), cases, strict=True):
+        assert words in answer["error"]
+        assert "\n" not in answer["error"]
+
+
+@with_pulser
+def test_too_many_atoms() -> None:
+    assert refusal(TEXT, qubits=1) == "2 atoms do not fit on 1 qubits"
+    line: list[JSON] = [
+        {"name": f"q{i}", "x": 5.0 * i - 35, "y": 0.0} for i in range(15)
+    ]
+    detail = refusal(changed(register=line), qubits=100)
+    assert detail == "15 atoms are more than the 14 that are simulated"
+
+
+@with_pulser
+def test_memory_has_a_bound() -> None:
+    endless = json.loads(sequence.specs("q", 5))
+    for key in ("max_sequence_duration", "pre_calibrated_layouts"):
+        del endless[key]
+    for channel in endless["channels"]:
+        channel["max_duration"] = None
+    endless["is_virtual"] = True
+    detail = refusal(changed(device=endless, operations=[pulse(4 * 10**9)]))
+    assert "memory" in detail
+
+
+@with_pulser
+def test_counts_add_up_and_the_seed_decides() -> None:
+    parameters = {"num_reads": 50, "seed": 7}
+    RUNNER.check(TEXT, parameters, qubits=2)
+    first, again = (RUNNER.run(TEXT, parameters, lambda: False) for _ in range(2))
+    counter = cast("dict[str, int]", first["counter"])
+    assert first == again
+    assert sum(counter.values()) == 50
+    assert set(counter) <= {"00", "01", "10", "11"}
+
+
+@with_pulser
+def test_interrupted_it_leaves_no_process() -> None:
+    begin = time.monotonic()
+    interrupted = threading.Event()
+    threading.Timer(0.1, interrupted.set).start()
+    assert RUNNER.run(TEXT, {}, interrupted.is_set) == {}
+    assert time.monotonic() - begin < 5
+    children = psutil.Process().children()
+    assert not [child for child in children if "simulation" in str(child.cmdline())]
+
+
+@with_pulser
+def test_it_ends_with_the_service() -> None:
+    command = [sys.executable, "-m", "sf_quantum.service.simulation"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        process.communicate(b'{"qubits": 1}\n')
+    assert process.returncode in (0, 1)
+
+
+@with_pulser
+def test_the_device_is_pulsers_and_no_larger_than_ours() -> None:
+    specs = json.loads(sequence.specs("q", 5))
+    assert (specs["name"], specs["max_atom_num"]) == ("AnalogDevice", 5)
+
+
+@with_pulser
+def test_a_device_runs_it_at_its_pace() -> None:
+    device = Device(technology="neutral-atom", time_scale=0.0, seed=1)
+    task = Task(1, 1, "sequence", TEXT, {"num_reads": 20})
+    outcome = device.run(task, threading.Event())
+    assert outcome.failure is None
+    assert outcome.result is not None
+    assert outcome.qpu_seconds == 140.0
+    info = outcome.result["info"]
+    assert isinstance(info, dict)
+    assert info["technology"] == "neutral-atom"
+
+
+def test_a_text_is_expected() -> None:
+    assert refusal({"version": "1"}) == "expected a text"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: RUNNER.check(TEXT, {}, qubits=5),
+        lambda: RUNNER.run(TEXT, {}, lambda: False),
+    ],
+)
+def test_where_pulser_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]
+) -> None:
+    monkeypatch.setattr(sequence, "available", lambda: False)
+    with pytest.raises(InputError, match=r"pip install 'sf-quantum\[pulser\]'"):
+        call()
+    assert json.loads(sequence.specs("of-a-site", 3)) == {"name": "of-a-site"}

@@ -1,0 +1,274 @@
+"""Who sends a request: tokens and MUNGE credentials that hold, and those that do not."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from starlette.requests import HTTPConnection
+
+from sf_quantum.cli import main
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.qpu import munge
+from sf_quantum.service import auth
+from sf_quantum.service.auth import AuthError, Identity, Munge, Tokens, Unauthorized
+
+# moves the time that a process sees
+SHIM = """
+#include <stdlib.h>
+#include <sys/time.h>
+time_t time(time_t *t) {
+    struct timeval now;
+    gettimeofday(&now, 0);
+    now.tv_sec += atoi(getenv("SFQ_SHIFT"));
+    if (t) *t = now.tv_sec;
+    return now.tv_sec;
+}
+"""
+
+
+def request(**headers: str) -> HTTPConnection:
+    raw = [
+        (name.replace("_", "-").lower().encode(), value.encode())
+        for name, value in headers.items()
+    ]
+    return HTTPConnection({"type": "http", "headers": raw})
+
+
+def bearer(token: str) -> HTTPConnection:
+    return request(authorization=f"Bearer {token}")
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    """A tokens file: ada's token is ``a``, that of root, an admin, ``r``."""
+    path = tmp_path / "tokens.yml"
+    path.touch(0o600)
+    entries = (
+        auth.entry("ada", "a", admin=False),
+        auth.entry("root", "r", admin=True),
+    )
+    path.write_text("".join(f"- {json.dumps(entry)}\n" for entry in entries))
+    return path
+
+
+def test_tokens_name_users(tokens: Path) -> None:
+    known = Tokens(tokens)
+    assert known(bearer("a")) == Identity("ada", admin=False)
+    assert known(request(authorization="bearer  r ")) == Identity("root", admin=True)
+    assert Tokens(tokens, ["ada"])(bearer("a")).admin
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": "Bearer"},
+        {"authorization": "Basic a"},
+        {"authorization": "Bearer A"},
+        {"authorization": "Bearer \u00e9"},
+    ],
+)
+def test_other_tokens_are_refused(tokens: Path, headers: dict[str, str]) -> None:
+    with pytest.raises(Unauthorized) as caught:
+        Tokens(tokens)(request(**headers))
+    assert caught.value.status == 401
+    assert caught.value.field == "Authorization"
+    assert caught.value.headers["WWW-Authenticate"].startswith("Bearer ")
+
+
+def test_a_changed_file_counts_at_once(
+    tokens: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = Tokens(tokens)
+    first, second = tokens.read_text().splitlines(keepends=True)
+    tokens.write_text(second)
+    with pytest.raises(Unauthorized):
+        known(bearer("a"))
+    tokens.write_text(first + second + "- nonsense\n")
+    with pytest.raises(Unauthorized):
+        known(bearer("a"))
+    assert known(bearer("r"))
+    assert caplog.text.count("the tokens read before still hold") == 1
+    tokens.unlink()
+    assert known(bearer("r"))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("a: 1", ": expected a list"),
+        ("- nonsense", "[0]: expected keys and values"),
+        ("- {user: ada}", "[0].sha256: missing"),
+        ("- {user: a/b, sha256: x}", "[0].user: string should match"),
+        ("- {user: a, sha256: 1, amdin: true}", "did you mean 'admin'?"),
+        ("[", "line 1: not YAML"),
+    ],
+)
+def test_a_wrong_file_is_said_to_be(tokens: Path, content: str, words: str) -> None:
+    tokens.write_text(content)
+    with pytest.raises(InputError) as caught:
+        Tokens(tokens)
+    assert str(caught.value).startswith(str(tokens))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o620, 0o666])
+def test_a_file_that_others_may_change_is_refused(tokens: Path, mode: int) -> None:
+    tokens.chmod(mode)
+    with pytest.raises(InputError, match=f"mode {mode:04o} is open to others"):
+        Tokens(tokens)
+
+
+def test_sfq_token_makes_tokens_that_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "new.yml"
+    assert main(["token", "ada", "--file", str(path)]) == 0
+    assert main(["token", "eve", "--admin", "--file", str(path)]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    ada, eve = printed.out.split()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert ada not in path.read_text()
+    known = Tokens(path)
+    assert known(bearer(ada)) == Identity("ada", admin=False)
+    assert known(bearer(eve)) == Identity("eve", admin=True)
+
+
+def test_sfq_token_without_a_file_says_what_to_add(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["token", "ada"]) == 0
+    printed = capsys.readouterr()
+    path = tmp_path / "tokens.yml"
+    path.touch(0o600)
+    path.write_text(printed.err.removeprefix("add to the tokens file: "))
+    assert Tokens(path)(bearer(printed.out.strip())).user == "ada"
+
+
+def test_sfq_token_refuses_what_is_no_name_and_no_tokens_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "other.yml"
+    path.write_text("version: v1.0\n")
+    assert main(["token", "a b"]) == 2
+    assert main(["token", "ada", "--file", str(path)]) == 2
+    assert main(["token", "ada", "--file", "/nowhere/tokens"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 3
+    assert path.read_text() == "version: v1.0\n"
+
+
+def test_an_outcome_stays_with_its_request() -> None:
+    asked: list[HTTPConnection] = []
+
+    def strict(connection: HTTPConnection) -> Identity:
+        asked.append(connection)
+        if len(asked) > 1:
+            raise Unauthorized("asked twice", "X", "Y")
+        return Identity("ada", admin=False)
+
+    authenticate = auth.once(strict)
+    first, second = request(), request()
+    assert authenticate(first) == authenticate(first)
+    for _ in range(2):
+        with pytest.raises(Unauthorized):
+            authenticate(second)
+    assert asked == [first, second]
+
+
+def test_a_credential_holds_once(munge_socket: Path) -> None:
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    known = Munge(munge_socket, [user])
+    credential = munge.encode(str(munge_socket))
+    identity = known(request(x_munge_cred=credential))
+    assert identity == Identity(user, admin=True, root=os.geteuid() == 0)
+    _refused(known, credential, "replayed credential")
+
+
+@pytest.mark.parametrize(
+    ("credential", "words"),
+    [
+        ("", "needs a MUNGE credential"),
+        ("MUNGE", "invalid credential"),
+        ("MUNGE:AAAA:", "invalid credential"),
+        ("\u00e9\u00e9", "invalid credential"),
+    ],
+)
+def test_what_is_no_credential_is_refused(
+    munge_socket: Path, credential: str, words: str
+) -> None:
+    _refused(Munge(munge_socket, []), credential, words)
+
+
+def test_expired_and_rewound_credentials_are_refused(
+    start_munged: Callable[..., Path], munge_socket: Path, tmp_path: Path
+) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler to move a daemon's clock with")
+    source, shim = tmp_path / "shim.c", tmp_path / "shim.so"
+    source.write_text(SHIM)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", shim, source], check=True)
+    known = Munge(munge_socket, [])
+    for shift, words in (("-1000", "expired"), ("1000", "rewound")):
+        there = {"LD_PRELOAD": str(shim), "SFQ_SHIFT": shift}
+        socket = start_munged(words, there)
+        _refused(known, munge.encode(str(socket)), f"{words} credential")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_others_are_neither_root_nor_admins(munge_socket: Path) -> None:
+    for user, name in (("nobody", "nobody"), (54321, "54321")):
+        done = subprocess.run(
+            ["munge", "--no-input", "--socket", munge_socket],
+            user=user,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        identity = Munge(munge_socket, ["ada"])(
+            request(x_munge_cred=done.stdout.strip())
+        )
+        assert identity == Identity(name, admin=False, root=False)
+
+
+def test_a_daemon_that_is_gone(
+    munge_socket: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(QpuError, match="/nowhere/s"):
+        Munge(Path("/nowhere/s"), [])
+    known = Munge(munge_socket, [])
+    known._socket = "/nowhere/s"
+    with pytest.raises(AuthError) as caught:
+        known(request(x_munge_cred="MUNGE:AAAA:"))
+    assert caught.value.status == 503
+    assert "/nowhere/s" in caplog.text
+    assert "AAAA" not in caplog.text
+
+
+def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: str) -> None:
+        raise OSError("cannot open shared object file")
+
+    munge._library.cache_clear()
+    monkeypatch.setattr("ctypes.CDLL", missing)
+    with pytest.raises(InputError, match=r"libmunge\.so\.2 is not installed"):
+        munge.encode()
+
+
+def _refused(known: Munge, credential: str, words: str) -> None:
+    with pytest.raises(Unauthorized) as caught:
+        known(request(x_munge_cred=credential))
+    assert caught.value.status == 401
+    assert caught.value.detail.startswith(words)
+    assert caught.value.field == "X-Munge-Cred"
+    assert caught.value.headers == {"WWW-Authenticate": 'Munge header="X-Munge-Cred"'}

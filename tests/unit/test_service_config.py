@@ -1,0 +1,202 @@
+"""The service's configuration file: what it says, and what is wrong with it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from sf_quantum.cli import main
+from sf_quantum.errors import InputError
+from sf_quantum.service.checked import Wrong
+from sf_quantum.service.config import Configuration, load
+from sf_quantum.service.settings import ClassLimits, ServiceSettings
+
+DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
+EXAMPLE = DEPLOYMENTS / "qpu-service.yml"
+WRONG = """
+listen: {prt: 1, port: x}
+vqpus: 0
+leases: {by: everybody, idle_seconds: .inf}
+classes:
+  users: {ada: prodction}
+  limits: {tst: {}, test: {shots: 1.5}}
+device: {technology: anealer, faults: {fail: 2}, qubits: true}
+auth: [munge]
+state: 3
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "qpu.yml"
+    path.write_text(text)
+    return path
+
+
+def lines(path: Path) -> list[str]:
+    with pytest.raises(Wrong) as caught:
+        load(path, {}, {})
+    return [line.removeprefix(f"{path}: ") for line in caught.value.lines]
+
+
+def test_without_a_file_everything_is_as_the_queue_has_it() -> None:
+    config = load(None, {}, {})
+    assert config == Configuration()
+    assert config.settings() == ServiceSettings()
+    assert config.request_limits().rate is None
+    device = config.device.make()
+    assert (device.name, device.technology) == ("emulator", "annealer")
+
+
+def test_the_example_says_what_it_says() -> None:
+    config = load(EXAMPLE, {}, {})
+    assert config.auth.mode == "munge"
+    assert config.device.make().qubits == 100
+    settings = config.settings()
+    assert settings.vqpus == 4
+    assert settings.users_may_lease
+    assert settings.user_classes == {"operator": "production"}
+    assert settings.partition_classes["quantum-test"] == "test"
+    assert settings.limits == {"development": ClassLimits(1000, 600, 10)}
+    limits = config.request_limits()
+    assert (limits.body_bytes, limits.rate, limits.burst) == (2**26, 100, 200)
+
+
+def keys(model: type[BaseModel]) -> set[str]:
+    names = set(model.model_fields)
+    for field in model.model_fields.values():
+        if isinstance(field.annotation, type) and issubclass(
+            field.annotation, BaseModel
+        ):
+            names |= keys(field.annotation)
+    return names
+
+
+def test_the_example_shows_every_key_and_its_true_default(tmp_path: Path) -> None:
+    text = EXAMPLE.read_text()
+    shown = set(re.findall(r"(?:^|[ {])(\w+): ", text.replace(":\n", ": \n"), re.M))
+    assert keys(Configuration) <= shown
+    # with nothing but the comments that show defaults, it is the default
+    sections = re.sub(r"^( *)([a-z_]+: *)[^ #\n].*$", "", text, flags=re.M)
+    defaults = re.sub(r"^( *)# (\w+: .*)$", r"\1\2", sections, flags=re.M)
+    defaults = re.sub(r"^  tokens: .*$", "", defaults, flags=re.M)
+    assert "requests_at_once: 64" in defaults
+    assert load(written(tmp_path, defaults), {}, {}) == Configuration()
+
+
+def test_every_error_at_once_by_its_key(tmp_path: Path) -> None:
+    assert lines(written(tmp_path, WRONG)) == [
+        "listen.port x: expected a whole number",
+        "listen.prt: unknown key 'prt', did you mean 'port'? "
+        "(known: certificate, host, key, port, socket)",
+        "state 3: expected a path",
+        "auth: expected keys and values",
+        "device.technology anealer: unknown technology 'anealer', did you mean "
+        "'annealer'? (known: annealer, neutral-atom, superconducting)",
+        "device.qubits True: expected a whole number",
+        "device.faults.fail 2: expected 1 or less",
+        "vqpus 0: expected 1 or more",
+        "leases.by everybody: unknown value 'everybody' (known: root, users)",
+        "leases.idle_seconds inf: expected a finite number",
+        "classes.users.ada prodction: unknown value 'prodction', did you mean "
+        "'production'? (known: development, production, test)",
+        "classes.limits.tst: unknown value 'tst', did you mean 'test'? "
+        "(known: development, production, test)",
+        "classes.limits.test.shots 1.5: expected a whole number",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: 1\na: 2", ", line 2: not YAML: key 'a' is there twice"),
+        ("a: [", ", line 1: not YAML: "),
+        ("- a", ": expected keys and values"),
+        ("\0", ": not YAML: "),
+        ("!!python/object:os.system {}", ", line 1: not YAML: could not determine"),
+    ],
+)
+def test_what_is_no_configuration(tmp_path: Path, text: str, words: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(InputError) as caught:
+        load(path, {}, {})
+    assert str(caught.value).startswith(f"{path}{words}")
+
+
+def test_a_file_that_is_missing() -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        load(Path("/nowhere/qpu.yml"), {}, {})
+
+
+@pytest.mark.parametrize("text", ["", "listen:\nauth:\n", "# nothing\n"])
+def test_what_is_empty_is_default(tmp_path: Path, text: str) -> None:
+    assert load(written(tmp_path, text), {}, {}) == Configuration()
+
+
+TLS = "certificate: c, key: k"
+PUBLIC = "other machines reach this address"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("listen: {host: 0.0.0.0}", f"listen.host 0.0.0.0: {PUBLIC}"),
+        ("listen: {host: '::'}", f"listen.host ::: {PUBLIC}"),
+        ("listen: {host: qpu.example.org}", f"listen.host qpu.example.org: {PUBLIC}"),
+        (f"listen: {{host: 0.0.0.0, {TLS}}}", PUBLIC),
+        ("{listen: {host: 0.0.0.0}, auth: {mode: munge}}", PUBLIC),
+        ("listen: {certificate: c}", "listen.certificate: needs listen.key"),
+        ("listen: {key: k}", "listen.key: needs listen.certificate"),
+        (f"listen: {{socket: s, {TLS}}}", "a Unix socket does not use TLS"),
+        ("auth: {mode: token}", "auth.mode token: needs auth.tokens"),
+    ],
+)
+def test_what_does_not_go_together(tmp_path: Path, text: str, words: str) -> None:
+    (line,) = lines(written(tmp_path, text))
+    assert words in line
+
+
+def test_what_goes_together(tmp_path: Path) -> None:
+    for mode in ("mode: munge", "{mode: token, tokens: t}"):
+        text = f"listen: {{host: 0.0.0.0, {TLS}}}\nauth: {mode}\n"
+        text = text.replace("auth: mode: munge", "auth: {mode: munge}")
+        assert load(written(tmp_path, text), {}, {}).listen.public
+    assert not load(written(tmp_path, "listen: {host: '::1'}"), {}, {}).listen.public
+
+
+def test_options_take_the_place_of_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, "vqpus: 3\nlisten: {socket: /nowhere/s}\nleases: {a: 1}\n")
+    wrong = ["--qubits", "0", "--host", "0.0.0.0", "--vqpus", "-1"]
+    assert main(["serve", "--config", str(path), *wrong]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "sfq serve: --qubits 0: expected 1 or more",
+        "sfq serve: --vqpus -1: expected 1 or more",
+        f"sfq serve: {path}: leases.a: unknown key 'a' "
+        "(known: by, idle_seconds, total_seconds, wait_seconds)",
+    ]
+    path.write_text("vqpus: 3\nlisten: {socket: /nowhere/s}\n")
+    assert main(["serve", "--config", str(path), "--host", "0.0.0.0"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"sfq serve: --host 0.0.0.0: {PUBLIC}")
+
+
+def test_the_unit_is_right_and_hardened(tmp_path: Path) -> None:
+    unit = DEPLOYMENTS / "sfq-serve.service"
+    text = unit.read_text()
+    for line in ("DynamicUser=yes", "NoNewPrivileges=yes", "StateDirectory=sfq"):
+        assert line in text.splitlines()
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    # verify also asks whether the program is there
+    copy = tmp_path / unit.name
+    copy.write_text(text.replace("/opt/sfq/bin/sfq", "/bin/true"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(copy)], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")

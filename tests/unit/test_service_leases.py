@@ -1,0 +1,482 @@
+"""Who gets a lease, in which order and class, and what ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from starlette.requests import HTTPConnection
+
+from sf_quantum.files import JSON
+from sf_quantum.qpu.transport import Answer
+from sf_quantum.service.auth import Identity
+from sf_quantum.service.device import Device
+from sf_quantum.service.policy import lease_class
+from sf_quantum.service.queue import JobQueue
+from sf_quantum.service.records import Job, JobClass, Lease, LeaseRequest, Submission
+from sf_quantum.service.refusal import Refused
+from sf_quantum.service.settings import ServiceSettings
+from sf_quantum.service.store import Store
+from sf_quantum.service.testing import RunningService, example_bqm, running_service
+
+ANN, BOB = Identity("ann", admin=False), Identity("bob", admin=False)
+ADMIN = Identity("root", admin=True, root=True)
+
+
+@asynccontextmanager
+async def running(
+    path: Path, settings: ServiceSettings | None = None
+) -> AsyncIterator[JobQueue]:
+    """A queue whose jobs take minutes."""
+    store = Store(path / "service.sqlite")
+    queue = JobQueue(store, Device(technology="neutral-atom"), settings)
+    queue.start()
+    try:
+        yield queue
+    finally:
+        queue.request_stop()
+        await queue.stopped()
+        store.close()
+
+
+@pytest.fixture
+async def queue(tmp_path: Path) -> AsyncIterator[JobQueue]:
+    async with running(tmp_path) as queue:
+        yield queue
+
+
+async def acquire(
+    queue: JobQueue,
+    wait: float = 0.0,
+    *,
+    who: Identity = ANN,
+    job_class: JobClass = "test",
+    key: str | None = None,
+) -> Lease:
+    request = LeaseRequest(job_class=job_class, key=key)
+    return await queue.leases.acquire(who, request, wait)
+
+
+async def submit(queue: JobQueue, lease: Lease, key: str = "a") -> Job:
+    asked = Submission("problem", example_bqm(), {"num_reads": 1}, key)
+    return (await queue.submit(ADMIN, lease.id, asked))[0]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - what it looks at has no event
+            await asyncio.sleep(0.001)
+
+
+def held(queue: JobQueue, lease: Lease) -> bool:
+    return queue.leases.find(ADMIN, lease.id).held
+
+
+def ended(queue: JobQueue, lease: Lease) -> str | None:
+    return queue.leases.find(ADMIN, lease.id).reason
+
+
+async def test_as_many_as_vqpus_and_no_more(queue: JobQueue) -> None:
+    first = await acquire(queue)
+    with pytest.raises(Refused) as refused:
+        await acquire(queue)
+    assert refused.value.status == 409
+    assert refused.value.detail == "all 1 vQPUs are held, try again later"
+    queue.leases.resize(2)
+    second = await acquire(queue)
+    queue.leases.resize(1)  # revokes nothing
+    assert queue.leases.held == [first, second]
+    await queue.leases.release(ANN, first.id)
+    with pytest.raises(Refused):
+        await acquire(queue)
+    await queue.leases.release(ANN, second.id)
+    await acquire(queue)
+
+
+async def test_many_at_once_get_no_more_than_there_are(queue: JobQueue) -> None:
+    queue.leases.resize(3)
+    outcomes = await asyncio.gather(
+        *(acquire(queue) for _ in range(20)), return_exceptions=True
+    )
+    assert len([one for one in outcomes if isinstance(one, Lease)]) == 3
+    assert len(queue.store.held()) == 3
+
+
+async def test_those_who_wait_are_served_by_class_then_by_coming(
+    queue: JobQueue,
+) -> None:
+    first = await acquire(queue)
+    order: list[str] = []
+
+    async def wait(name: str, job_class: JobClass) -> None:
+        lease = await acquire(queue, 5, job_class=job_class)
+        order.append(name)
+        await queue.leases.release(ANN, lease.id)
+
+    asked: list[tuple[str, JobClass]] = [
+        *(("d1", "development"), ("t1", "test"), ("p1", "production")),
+        *(("d2", "development"), ("t2", "test"), ("p2", "production")),
+    ]
+    async with asyncio.TaskGroup() as group:
+        for name, job_class in asked:
+            group.create_task(wait(name, job_class))
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        assert order == []
+        begin = time.monotonic()
+        await queue.leases.release(ANN, first.id)
+    assert order == ["p1", "p2", "t1", "t2", "d1", "d2"]
+    assert time.monotonic() - begin < 1
+
+
+async def test_a_wait_ends_in_time_and_has_a_bound(queue: JobQueue) -> None:
+    lease = await acquire(queue)
+    begin = time.monotonic()
+    with pytest.raises(Refused) as refused:
+        await acquire(queue, 0.05)
+    assert refused.value.status == 409
+    assert 0.05 <= time.monotonic() - begin < 0.5
+    with pytest.raises(Refused) as refused:
+        await acquire(queue, 3601)
+    assert (refused.value.status, refused.value.field) == (422, "wait")
+    # nobody waits any more, so nothing is granted to one who left
+    await queue.leases.release(ANN, lease.id)
+    assert queue.leases.held == []
+
+
+async def test_those_who_wait_are_told_that_the_qpu_closes(queue: JobQueue) -> None:
+    await acquire(queue)
+    waiting = asyncio.create_task(acquire(queue, 5))
+    await asyncio.sleep(0.01)
+    await queue.close("helium")
+    with pytest.raises(Refused) as refused:
+        await waiting
+    assert (refused.value.status, refused.value.detail) == (
+        503,
+        "the QPU is closed: helium",
+    )
+
+
+async def test_a_key_is_one_lease_and_keeps_its_place(queue: JobQueue) -> None:
+    first = await acquire(queue, key="k")
+    assert await acquire(queue, key="k") == first
+    with pytest.raises(Refused):
+        await acquire(queue, key="k", who=BOB)
+    with pytest.raises(Refused):
+        await acquire(queue, 0.01, key="early")
+    late = asyncio.create_task(acquire(queue, 5, key="late"))
+    await asyncio.sleep(0.01)
+    # comes again, and stands before the one who came in between
+    early = asyncio.create_task(acquire(queue, 5, key="early"))
+    await asyncio.sleep(0.01)
+    await queue.leases.release(ANN, first.id)
+    got = await early
+    assert not late.done()
+    await queue.leases.release(ANN, got.id)
+    assert (await late).key == "late"
+    # released: the key asks for a new one
+    queue.leases.resize(2)
+    assert (await acquire(queue, key="k")).id != first.id
+
+
+async def test_one_who_went_away_gets_nothing(queue: JobQueue) -> None:
+    first = await acquire(queue)
+    gone = asyncio.Event()
+    waiting = asyncio.create_task(
+        queue.leases.acquire(ANN, LeaseRequest(), 5, gone=gone)
+    )
+    await asyncio.sleep(0.01)
+    gone.set()
+    with pytest.raises(Refused):
+        await waiting
+    await queue.leases.release(ANN, first.id)
+    assert queue.leases.held == []
+
+
+async def test_releasing_cancels_the_jobs_on_the_device_too(queue: JobQueue) -> None:
+    lease = await acquire(queue)
+    jobs = [await submit(queue, lease, key) for key in "abc"]
+    await until(lambda: queue.find(ANN, jobs[0].id).state == "Running")
+    begin = time.monotonic()
+    await queue.leases.release(ANN, lease.id)
+    assert time.monotonic() - begin < 0.5
+    for job in jobs:
+        found = queue.find(ANN, job.id)
+        assert found.state == "Cancelled"
+        assert found.note == "cancelled: its lease was released"
+    assert queue.length == 0
+    with pytest.raises(Refused) as refused:
+        await submit(queue, lease, "d")
+    assert (refused.value.status, refused.value.field) == (403, "X-SFQ-Lease")
+    assert refused.value.detail == "the lease has ended: released"
+
+
+async def test_submitting_and_releasing_at_once_leaves_nothing_behind(
+    queue: JobQueue,
+) -> None:
+    lease = await acquire(queue)
+    outcomes = await asyncio.gather(
+        *(submit(queue, lease, str(n)) for n in range(20)),
+        queue.leases.release(ANN, lease.id),
+        *(submit(queue, lease, str(n)) for n in range(20, 40)),
+        return_exceptions=True,
+    )
+    jobs = [one for one in outcomes if isinstance(one, Job)]
+    states = {queue.find(ANN, job.id).state for job in jobs}
+    assert states <= {"Cancelled"}
+    assert queue.length == 0
+    assert queue.store.live() == []
+
+
+async def test_an_idle_lease_ends(tmp_path: Path) -> None:
+    settings = ServiceSettings(vqpus=3, lease_idle_seconds=0.15)
+    async with running(tmp_path, settings) as queue:
+        idle, renewed, busy = [await acquire(queue) for _ in range(3)]
+        job = await submit(queue, busy)
+        for _ in range(5):
+            await asyncio.sleep(0.05)
+            queue.leases.renew(ANN, renewed.id)
+        assert [held(queue, one) for one in (idle, renewed, busy)] == [
+            *(False, True, True)
+        ]
+        assert ended(queue, idle) == "it was idle for 0.15 seconds"
+        with pytest.raises(Refused) as refused:
+            queue.leases.renew(ANN, idle.id)
+        assert refused.value.status == 403
+        assert "has ended: it was idle for" in refused.value.detail
+        expires = queue.leases.idle_expires_at(renewed)
+        assert expires is not None
+        assert 0 < expires - time.time() < 0.2
+        # from the end of its last job on
+        await queue.cancel(ANN, job.id)
+        assert held(queue, busy)
+        await until(lambda: not held(queue, busy))
+
+
+async def test_a_lease_ends_when_its_time_is_over(tmp_path: Path) -> None:
+    async with running(tmp_path, ServiceSettings(lease_total_seconds=0.1)) as queue:
+        lease = await acquire(queue)
+        assert lease.expires == pytest.approx(time.time() + 0.1, abs=0.1)
+        job = await submit(queue, lease)
+        await until(lambda: not held(queue, lease))
+        found = await queue.wait(ANN, job.id, 5)
+        assert found.state == "Cancelled"
+        assert found.note == "cancelled: its lease has ended: its time is over"
+
+
+async def test_leases_and_their_clocks_survive_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path) as queue:
+        lease = await acquire(queue)
+    settings = ServiceSettings(lease_idle_seconds=0.05)
+    async with running(tmp_path, settings) as queue:
+        assert queue.leases.held == [lease]
+        with pytest.raises(Refused):
+            await acquire(queue)
+        await acquire(queue, 5)
+        assert ended(queue, lease) == "it was idle for 0.05 seconds"
+
+
+@pytest.mark.parametrize(
+    ("user", "asked", "partition", "given"),
+    [
+        ("ann", None, None, "development"),
+        ("ann", "production", None, "test"),
+        ("bob", "production", None, "production"),
+        ("cat", "production", None, "test"),
+        ("bob", None, "quantum", "production"),
+        ("ann", None, "quantum", "test"),
+        ("bob", "production", "qdev", "development"),
+        ("bob", "test", "quantum", "test"),
+        ("bob", None, "unknown", "development"),
+    ],
+)
+def test_class_of_a_lease(
+    user: str, asked: JobClass | None, partition: str | None, given: JobClass
+) -> None:
+    settings = ServiceSettings(
+        highest_class="test",
+        user_classes={"bob": "production"},
+        partition_classes={"quantum": "production", "qdev": "development"},
+    )
+    request = LeaseRequest(job_class=asked, partition=partition)
+    assert lease_class(settings, user, request) == given
+
+
+async def test_who_may_acquire(tmp_path: Path) -> None:
+    async with running(tmp_path, ServiceSettings(5, users_may_lease=False)) as queue:
+        with pytest.raises(Refused) as refused:
+            await acquire(queue)
+        assert refused.value.status == 403
+        lease = await queue.leases.acquire(ADMIN, LeaseRequest(user="ann"))
+        assert lease.user == "ann"
+        assert queue.leases.list(ANN) == [lease]
+        assert queue.leases.list(BOB) == []
+        for call in (queue.leases.find, queue.leases.renew):
+            with pytest.raises(Refused) as refused:
+                call(BOB, lease.id)
+            assert refused.value.status == 404
+        with pytest.raises(Refused) as refused:
+            await queue.leases.release(BOB, lease.id)
+        assert refused.value.status == 404
+    async with running(tmp_path) as queue:
+        with pytest.raises(Refused) as refused:
+            await queue.leases.acquire(ANN, LeaseRequest(user="bob"))
+        assert (refused.value.status, refused.value.field) == (403, "user")
+
+
+SQUEUE = """#!/bin/sh
+case "$(cat "{folder}/says")" in
+there) echo 12;;
+gone) ;;
+forgotten) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1;;
+down) echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1;;
+esac
+echo "$*" >> "{folder}/asked"
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A Slurm of one answer, which can be changed."""
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    command = folder / "squeue"
+    command.write_text(SQUEUE.format(folder=folder))
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def says(what: str) -> None:
+        new = folder / "new"
+        new.write_text(what)
+        new.rename(folder / "says")
+
+    says("there")
+    return says
+
+
+@pytest.mark.parametrize("clear", ["gone", "forgotten"])
+async def test_a_lease_ends_with_its_slurm_job(
+    tmp_path: Path, slurm: Callable[[str], None], clear: str
+) -> None:
+    settings = ServiceSettings(3, slurm_poll_seconds=0.01)
+    asked = tmp_path / "slurm" / "asked"
+    async with running(tmp_path, settings) as queue:
+        leases = [
+            await queue.leases.acquire(ANN, LeaseRequest(slurm_job_id=job))
+            for job in ("12", None, "no number; rm -rf")
+        ]
+        await until(lambda: asked.exists() and len(asked.read_text()) > 50)
+        slurm("down")
+        await asyncio.sleep(0.1)
+        assert all(held(queue, lease) for lease in leases)
+        slurm(clear)
+        await until(lambda: not held(queue, leases[0]))
+        assert [held(queue, lease) for lease in leases] == [False, True, True]
+        assert ended(queue, leases[0]) == "Slurm job 12 is gone"
+        assert set(asked.read_text().splitlines()) <= {"-h -j 12 -o %i"}
+
+
+def by_header(connection: HTTPConnection) -> Identity:
+    name = connection.headers.get("x-user", "ann")
+    return Identity(name, admin=name == "admin")
+
+
+class Service:
+    """What users and admins ask over HTTP."""
+
+    def __init__(self, running: RunningService) -> None:
+        self.running = running
+
+    def __call__(
+        self, user: str, method: str, path: str, body: dict[str, JSON] | None = None
+    ) -> Answer:
+        return self.running.ask(method, f"/v1{path}", body, headers={"X-User": user})
+
+
+@pytest.fixture
+async def ask() -> AsyncIterator[Service]:
+    async with AsyncExitStack() as stack:
+        device = Device(technology="neutral-atom")
+        settings = ServiceSettings(vqpus=1, lease_idle_seconds=60)
+        context = running_service(device, settings=settings, authenticate=by_header)
+        yield Service(stack.enter_context(context))
+
+
+async def test_leases_over_http(ask: Service) -> None:
+    body: dict[str, JSON] = {
+        **{"job": "why", "class": "production", "pattern": "qc-heavy"},
+        **{"slurm_job_id": "12", "partition": "p", "expected_seconds": 5, "key": "k"},
+    }
+    made = ask("ann", "POST", "/leases", body)
+    assert made.status == 201
+    lease = made.json()
+    assert {key: lease[key] for key in body} == body
+    assert (lease["user"], lease["held"], lease["jobs"]) == ("ann", True, [])
+    assert isinstance(lease["idle_expires"], float)
+    assert ask("ann", "POST", "/leases", body).json()["id"] == lease["id"]
+    path = f"/leases/{lease['id']}"
+    for method, of in (("GET", path), ("DELETE", path), ("POST", f"{path}/renew")):
+        assert ask("bob", method, of).status == 404
+    assert ask("ann", "POST", f"{path}/renew").status == 200
+    shown = [json.loads(ask(who, "GET", "/leases").body) for who in ("ann", "bob")]
+    assert [len(leases) for leases in shown] == [1, 0]
+    wrong = ask("ann", "POST", "/leases", {"class": "urgent"})
+    assert (wrong.status, wrong.json()["field"]) == (422, "class")
+    wrong = ask("ann", "POST", "/leases", {"wait": -1})
+    assert (wrong.status, wrong.json()["field"]) == (422, "wait")
+    assert ask("ann", "DELETE", path).status == 200
+    refused = ask("ann", "POST", f"{path}/renew")
+    assert refused.status == 403
+    listed = json.loads(ask("ann", "GET", "/leases?closed=true").body)
+    assert [entry["reason"] for entry in listed] == ["released"]
+
+
+async def test_the_operator_over_http(ask: Service) -> None:
+    for method, path, body in (
+        ("PATCH", "/device", {"vqpus": 2}),
+        ("POST", "/device/close", {}),
+        ("POST", "/device/drain", {}),
+        ("POST", "/device/open", None),
+    ):
+        refused = ask("ann", method, path, body)  # type: ignore[arg-type]
+        assert (refused.status, refused.json()["detail"]) == (403, "only admins may")
+    assert ask("admin", "PATCH", "/device", {"vqpus": 2}).json()["vqpus"] == 2
+    assert ask("admin", "PATCH", "/device", {"vqpus": 0}).status == 422
+    for verb, status, words in (
+        ("drain", "draining", "the QPU is being drained: x"),
+        ("close", "closed", "the QPU is closed: x"),
+    ):
+        told = ask("admin", "POST", f"/device/{verb}", {"message": "x"}).json()
+        assert (told["status"], told["reason"]) == (status, words)
+        assert ask("ann", "GET", "/device").json()["eta_seconds"] is None
+        refused = ask("ann", "POST", "/leases", {})
+        assert (refused.status, refused.json()["detail"]) == (503, words)
+    assert ask("admin", "POST", "/device/open").json()["status"] == "online"
+    assert ask("ann", "POST", "/leases", {}).status == 201
+    told = ask("ann", "GET", "/device?class=production").json()
+    assert (told["class"], told["position"], told["eta_seconds"]) == (
+        "production",
+        0,
+        0,
+    )
+
+
+async def test_a_client_that_hangs_up_leaves_the_line(ask: Service) -> None:
+    first = ask("ann", "POST", "/leases", {}).json()["id"]
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(ask.running.url.removeprefix("unix:"))
+        client.sendall(
+            b"POST /v1/leases HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b'Content-Length: 13\r\n\r\n{"wait": 100}'
+        )
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(0.1)
+    ask("ann", "DELETE", f"/leases/{first}")
+    assert ask("ann", "GET", "/device").json()["leases"] == 0

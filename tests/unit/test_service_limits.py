@@ -1,0 +1,259 @@
+"""What is refused before any route sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+
+import pytest
+from starlette.requests import HTTPConnection
+from starlette.types import Message, Receive, Scope, Send
+
+from sf_quantum.files import JSON
+from sf_quantum.service import limits
+from sf_quantum.service.auth import Identity, Unauthorized, once
+from sf_quantum.service.limits import Buckets, Guard, Limits
+
+SECRET = "s3cret"
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Exchange:
+    """A request, sent to an ASGI application in chunks, and its answer."""
+
+    def __init__(
+        self, *chunks: bytes, user: str = "ada", method: str = "POST", **headers: str
+    ) -> None:
+        self.chunks = list(chunks) or [b""]
+        self.gone = asyncio.Event()
+        self.sent: list[Message] = []
+        self.scope: Scope = {
+            "type": "http",
+            "method": method,
+            "path": f"/{SECRET}",
+            "client": ("10.0.0.1", 1),
+            "headers": [
+                (b"user", user.encode()),
+                *(
+                    (k.replace("_", "-").encode(), v.encode())
+                    for k, v in headers.items()
+                ),
+            ],
+        }
+
+    async def receive(self) -> Message:
+        if not self.chunks:
+            await self.gone.wait()
+            return {"type": "http.disconnect"}
+        body = self.chunks.pop(0)
+        return {"type": "http.request", "body": body, "more_body": bool(self.chunks)}
+
+    async def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    async def to(self, app: App) -> Exchange:
+        await app(self.scope, self.receive, self.send)
+        return self
+
+    @property
+    def status(self) -> int:
+        return int(self.sent[0]["status"])
+
+    @property
+    def headers(self) -> dict[str, str]:
+        raw = self.sent[0]["headers"]
+        return {name.decode(): value.decode() for name, value in raw}
+
+    def json(self) -> dict[str, JSON]:
+        content: dict[str, JSON] = json.loads(self.sent[1]["body"])
+        return content
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with the body's length."""
+    length = 0
+    while True:
+        message = await receive()
+        length += len(message["body"])
+        if not message.get("more_body"):
+            break
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": str(length).encode()})
+
+
+@once
+def authenticate(connection: HTTPConnection) -> Identity:
+    user = connection.headers["user"]
+    if user == "stranger":
+        raise Unauthorized("needs a name", "user", "Name")
+    return Identity(user, admin=False)
+
+
+def guard(app: App = echo, **values: float) -> Guard:
+    return Guard(app, authenticate, Limits(**values))  # type: ignore[arg-type]
+
+
+async def test_what_is_within_the_limits_passes_whole() -> None:
+    done = await Exchange(b"ab", b"", b"cd").to(guard(body_bytes=4))
+    assert (done.status, done.sent[1]["body"]) == (200, b"4")
+
+
+async def test_a_body_that_is_too_large() -> None:
+    told = Exchange(b"abcde", content_length="5")
+    untold = Exchange(b"abc", b"de", b"fg")
+    for exchange in (told, untold):
+        refused = await exchange.to(guard(body_bytes=4))
+        assert refused.status == 413
+        assert refused.json() == {
+            "detail": "the body has more than 4 bytes",
+            "field": None,
+        }
+        # read to its end, for a client that sends it all before it listens
+        assert not exchange.chunks
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a": "\\ud800"}',
+        b'{"\\uDfff": 1}',
+        b'{"a": "\xed\xa0\x80"}',
+        b"\xff",
+        '{"a": 1}'.encode("utf-16-le"),
+    ],
+)
+async def test_a_body_that_nothing_could_write_down(body: bytes) -> None:
+    refused = await Exchange(body).to(guard())
+    assert (refused.status, refused.json()["field"]) == (422, None)
+    assert refused.json()["detail"] == "the body is not UTF-8 text"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"a": "\\ud83d\\ude00"}', b"{\\ud800", b"[" * 10**5 + b"\\ud800", b"\\ud8"],
+)
+async def test_a_body_that_its_route_judges(body: bytes) -> None:
+    assert (await Exchange(body).to(guard())).status == 200
+
+
+async def test_a_body_that_waits_to_be_asked_for_is_not() -> None:
+    exchange = Exchange(b"abcde", content_length="5", expect="100-continue")
+    assert (await exchange.to(guard(body_bytes=4))).status == 413
+    assert exchange.chunks
+
+
+async def test_a_stranger_may_not_say_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STRANGER_BYTES", 3)
+    refused = await Exchange(b"abcd", user="stranger").to(guard())
+    assert (refused.status, refused.json()["field"]) == (401, "user")
+    assert refused.headers["www-authenticate"] == "Name"
+    # what the routes let pass: some need no name
+    assert (await Exchange(b"abc", user="stranger").to(guard())).status == 200
+
+
+async def test_a_body_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BODY_SECONDS", 0.01)
+    exchange = Exchange()
+    exchange.chunks = []
+    assert (await exchange.to(guard())).status == 408
+
+
+async def test_a_client_that_goes_away_is_not_answered() -> None:
+    exchange = Exchange()
+    exchange.chunks = []
+    exchange.gone.set()
+    assert (await exchange.to(guard())).sent == []
+
+
+async def test_too_many_requests_of_one_user_are_not_anothers() -> None:
+    app = guard(rate=0.5, burst=2)
+    assert [(await Exchange().to(app)).status for _ in range(3)] == [200, 200, 429]
+    refused = await Exchange().to(app)
+    assert refused.headers["retry-after"] == "2"
+    assert refused.json() == {
+        "detail": "more than 0.5 requests per second",
+        "field": None,
+    }
+    assert (await Exchange(user="bob").to(app)).status == 200
+    strangers = [Exchange(user="stranger") for _ in range(3)]
+    assert [(await one.to(app)).status for one in strangers] == [200, 200, 429]
+    assert (await Exchange(user="@10.0.0.1").to(app)).status == 429
+
+
+async def test_requests_that_are_under_way_are_counted() -> None:
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.set()
+        await end.wait()
+        await echo(scope, receive, send)
+
+    app = guard(slow, at_once=1)
+    first = asyncio.create_task(Exchange().to(app))
+    await begun.wait()
+    refused = await Exchange().to(app)
+    assert (refused.status, refused.headers["retry-after"]) == (429, "1")
+    end.set()
+    assert (await Exchange(user="bob").to(app)).status == 200
+    assert (await first).status == 200
+    assert (await Exchange().to(app)).status == 200
+
+
+async def test_while_it_drains_nothing_new_begins() -> None:
+    app = guard()
+    app.draining = True
+    refused = await Exchange().to(app)
+    assert refused.status == 503
+    assert refused.json()["detail"] == "the service is being stopped"
+    assert refused.headers["retry-after"] == "2"
+    for method in ("GET", "DELETE"):
+        assert (await Exchange(method=method).to(app)).status == 200
+
+
+async def test_the_log_has_users_and_routes_and_no_paths(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Route:
+        path = "/v1/leases/{lease_id}"
+
+    async def routed(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["route"] = Route()
+        await echo(scope, receive, send)
+
+    with caplog.at_level(logging.DEBUG):
+        await Exchange(b"problem").to(guard(routed))
+        await Exchange(user="stranger").to(guard())
+    assert caplog.messages == [
+        "ada POST /v1/leases/{lease_id} 200",
+        "@10.0.0.1 POST - 200",
+    ]
+
+
+async def test_other_protocols_pass() -> None:
+    seen: list[str] = []
+
+    async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
+        seen.append(scope["type"])
+
+    exchange = Exchange()
+    await guard(app)({"type": "lifespan"}, exchange.receive, exchange.send)
+    assert seen == ["lifespan"]
+
+
+def test_buckets_fill_at_their_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    buckets = Buckets(2.0, 3, lambda: now[0])
+    assert [buckets.take("a") for _ in range(5)] == [0, 0, 0, 0.5, 0.5]
+    now[0] += 0.5
+    assert [buckets.take("a") for _ in range(2)] == [0, 0.5]
+    now[0] += 100
+    assert [buckets.take("a") for _ in range(4)] == [0, 0, 0, 0.5]
+    # who has not called for long is forgotten
+    monkeypatch.setattr(limits, "_BUCKETS", 10)
+    now[0] += 100
+    for number in range(20):
+        now[0] += 1
+        assert buckets.take(str(number)) == 0
+    assert len(buckets._full_at) <= 11

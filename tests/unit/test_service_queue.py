@@ -1,0 +1,495 @@
+"""Who runs when: classes, pre-emption, limits, users, the operator's switch."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from sf_quantum.files import JSON
+from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.auth import Identity
+from sf_quantum.service.device import Device
+from sf_quantum.service.line import Entry, Line
+from sf_quantum.service.queue import JobQueue
+from sf_quantum.service.records import CLASSES, Job, JobClass, LeaseRequest, Submission
+from sf_quantum.service.refusal import Refused
+from sf_quantum.service.settings import ClassLimits, ServiceSettings
+from sf_quantum.service.store import Store
+from sf_quantum.service.testing import example_bqm
+
+ANN, BOB = Identity("ann", admin=False), Identity("bob", admin=False)
+ADMIN = Identity("root", admin=True, root=True)
+SETTINGS = ServiceSettings(vqpus=20)
+Run = Callable[..., Awaitable[JobQueue]]
+
+
+class Gate:
+    """Runs each job until it is let through, and remembers who came when."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        self.through: set[str] = set()
+        self.all = False
+
+    def check(
+        self, content: JSON, parameters: Mapping[str, int | None], *, qubits: int
+    ) -> None:
+        if content == {}:
+            raise FieldError("problem.name", "missing")
+
+    def run(
+        self,
+        content: JSON,
+        parameters: Mapping[str, int | None],
+        interrupted: Callable[[], bool],
+    ) -> dict[str, JSON]:
+        assert isinstance(content, dict)
+        name = str(content["name"])
+        self.order.append(name)
+        while not (interrupted() or self.all or name in self.through):
+            time.sleep(0.001)
+        if name == "breaks":
+            raise LookupError("what no device should do")
+        return {"name": name}
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@asynccontextmanager
+async def running(
+    path: Path, device: Device, settings: ServiceSettings = SETTINGS
+) -> AsyncIterator[JobQueue]:
+    store = Store(path / "service.sqlite")
+    queue = JobQueue(store, device, settings)
+    queue.start()
+    try:
+        yield queue
+    finally:
+        queue.request_stop()
+        await queue.stopped()
+        store.close()
+
+
+@pytest.fixture
+def device(gate: Gate) -> Device:
+    return Device(time_scale=0, runners={"problem": gate})
+
+
+@pytest.fixture
+async def queue(tmp_path: Path, device: Device) -> AsyncIterator[JobQueue]:
+    async with running(tmp_path, device) as queue:
+        yield queue
+
+
+async def lease(
+    queue: JobQueue, job_class: JobClass = "test", who: Identity = ANN
+) -> str:
+    request = LeaseRequest(job_class=job_class)
+    return (await queue.leases.acquire(who, request)).id
+
+
+async def submit(
+    queue: JobQueue, lease_id: str, name: str, shots: int = 1, who: Identity = ANN
+) -> Job:
+    asked = Submission("problem", {"name": name}, {"num_reads": shots}, name)
+    return (await queue.submit(who, lease_id, asked))[0]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - what it looks at has no event
+            await asyncio.sleep(0.001)
+
+
+def state(queue: JobQueue, job: Job) -> str:
+    return queue.find(ADMIN, job.id).state
+
+
+async def over(queue: JobQueue, job: Job) -> Job:
+    found = await queue.wait(ADMIN, job.id, 5)
+    assert found.final
+    return found
+
+
+async def test_classes_in_order_and_each_in_its_own(
+    queue: JobQueue, gate: Gate
+) -> None:
+    leases = {name: await lease(queue, name) for name in CLASSES}
+    first = await submit(queue, leases["production"], "first")
+    await until(lambda: gate.order == ["first"])
+    names = [f"{name}{n}" for n in range(3) for name in reversed(CLASSES)]
+    jobs = [await submit(queue, leases[_class(name)], name) for name in names]
+    ordered = [f"{name}{n}" for name in CLASSES for n in range(3)]
+    positions = {}
+    for name, job in zip(names, jobs, strict=True):
+        forecast = queue.forecast(job)
+        assert forecast is not None
+        positions[name] = forecast.position
+    assert sorted(positions, key=lambda name: positions[name]) == ordered
+    assert sorted(positions.values()) == [*range(1, 10)]
+    gate.all = True
+    for job in [first, *jobs]:
+        assert (await over(queue, job)).state == "Completed"
+    assert gate.order == ["first", *ordered]
+
+
+def _class(name: str) -> JobClass:
+    return next(known for known in CLASSES if name.startswith(known))
+
+
+async def test_production_preempts_and_what_ran_comes_back_first(
+    queue: JobQueue, gate: Gate
+) -> None:
+    test, production = await lease(queue), await lease(queue, "production")
+    low = await submit(queue, test, "low")
+    await until(lambda: gate.order == ["low"])
+    behind = await submit(queue, test, "behind")
+    begin = time.monotonic()
+    high = await submit(queue, production, "high")
+    await until(lambda: gate.order == ["low", "high"])
+    assert time.monotonic() - begin < 0.5
+    again = queue.find(ANN, low.id)
+    assert (again.state, again.attempt) == ("Queued", 2)
+    assert again.note == "pre-empted by a production job during attempt 1"
+    forecasts = [queue.forecast(job) for job in (high, low, behind)]
+    assert [forecast and forecast.position for forecast in forecasts] == [0, 1, 2]
+    gate.all = True
+    for job in (low, behind, high):
+        await over(queue, job)
+    assert gate.order == ["low", "high", "low", "behind"]
+    assert queue.find(ANN, low.id).note == again.note
+
+
+async def test_nobody_else_preempts(queue: JobQueue, gate: Gate) -> None:
+    leases = {name: await lease(queue, name) for name in CLASSES}
+    running = await submit(queue, leases["development"], "development")
+    await until(lambda: gate.order == ["development"])
+    waiting = await submit(queue, leases["test"], "test")
+    await asyncio.sleep(0.02)
+    assert [state(queue, job) for job in (running, waiting)] == ["Running", "Queued"]
+    first = await submit(queue, leases["production"], "first")
+    await until(lambda: gate.order[-1] == "first")
+    await submit(queue, leases["production"], "second")
+    await asyncio.sleep(0.02)
+    assert state(queue, first) == "Running"
+
+
+async def test_cancelled_while_preempted_is_cancelled(
+    queue: JobQueue, gate: Gate
+) -> None:
+    test, production = await lease(queue), await lease(queue, "production")
+    low = await submit(queue, test, "low")
+    await until(lambda: gate.order == ["low"])
+    _, cancelled = await asyncio.gather(
+        submit(queue, production, "high"), queue.cancel(ANN, low.id)
+    )
+    assert cancelled.state == "Cancelled"
+    await until(lambda: gate.order == ["low", "high"])
+
+
+async def test_released_while_preempted_is_cancelled(
+    queue: JobQueue, gate: Gate
+) -> None:
+    test, production = await lease(queue), await lease(queue, "production")
+    low = await submit(queue, test, "low")
+    await until(lambda: gate.order == ["low"])
+    await asyncio.gather(
+        submit(queue, production, "high"), queue.leases.release(ANN, test)
+    )
+    ended = await over(queue, low)
+    assert (ended.state, ended.note) == (
+        "Cancelled",
+        "cancelled: its lease was released",
+    )
+
+
+async def test_the_waiting_part_of_a_job_stops_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path, Device(technology="neutral-atom")) as queue:
+        id_ = await lease(queue)
+        asked = Submission("problem", example_bqm(), {"num_reads": 1}, "a")
+        job, _ = await queue.submit(ANN, id_, asked)
+        await until(lambda: state(queue, job) == "Running")
+        await asyncio.sleep(0.05)
+        begin = time.monotonic()
+        cancelled = await queue.cancel(ANN, job.id)
+        assert time.monotonic() - begin < 0.1
+        assert cancelled.state == "Cancelled"
+        assert 0 < cancelled.qpu_seconds < 5
+
+
+async def test_what_breaks_fails_and_the_next_one_runs(
+    queue: JobQueue, gate: Gate
+) -> None:
+    gate.all = True
+    id_ = await lease(queue)
+    bad, good = [await submit(queue, id_, name) for name in ("breaks", "good")]
+    failed = await over(queue, bad)
+    assert failed.state == "Failed"
+    assert failed.note == "LookupError: what no device should do"
+    assert (await over(queue, good)).state == "Completed"
+    with pytest.raises(Refused) as refused:
+        queue.result(ANN, bad.id)
+    assert refused.value.status == 409
+
+
+async def test_the_key_is_the_users_whatever_becomes_of_the_lease(
+    queue: JobQueue, gate: Gate
+) -> None:
+    first = await lease(queue)
+    running = await submit(queue, first, "running")
+    waiting = await submit(queue, first, "waiting")
+    second = await lease(queue)
+    for job in (running, waiting):
+        asked = Submission("problem", {"name": job.key}, {"num_reads": 1}, job.key)
+        moved, new = await queue.submit(ANN, second, asked)
+        assert (moved.id, moved.lease, new) == (job.id, second, False)
+    await queue.leases.release(ANN, first)
+    assert [state(queue, job) for job in (running, waiting)] == ["Running", "Queued"]
+    gate.all = True
+    for job in (running, waiting):
+        assert (await over(queue, job)).state == "Completed"
+    await queue.leases.release(ANN, second)
+    third = await lease(queue)
+    found = await submit(queue, third, "running")
+    assert (found.id, found.state, found.lease) == (running.id, "Completed", third)
+    other = await submit(queue, await lease(queue, who=BOB), "running", who=BOB)
+    assert other.id != running.id
+
+
+@pytest.mark.parametrize(
+    ("limits", "shots", "status", "field"),
+    [
+        (ClassLimits(shots=10), 11, 422, "parameters.num_reads"),
+        (ClassLimits(seconds=0.0184), 11, 422, "parameters.num_reads"),
+        (ClassLimits(jobs=2), 1, 429, "X-SFQ-Lease"),
+    ],
+)
+async def test_limits_of_a_class(
+    tmp_path: Path,
+    device: Device,
+    limits: ClassLimits,
+    shots: int,
+    status: int,
+    field: str,
+) -> None:
+    settings = ServiceSettings(vqpus=9, limits={"test": limits})
+    async with running(tmp_path, device, settings) as queue:
+        id_ = await lease(queue)
+        jobs = [await submit(queue, id_, name, 1) for name in "ab"]
+        with pytest.raises(Refused) as refused:
+            await submit(queue, id_, "c", shots)
+        assert (refused.value.status, refused.value.field) == (status, field)
+        # another class, another user, and room again
+        await submit(queue, await lease(queue, "development"), "d", 11)
+        bobs = await lease(queue, who=BOB)
+        await submit(queue, bobs, "a", 1, who=BOB)
+        await queue.cancel(ANN, jobs[1].id)
+        await submit(queue, id_, "e", 1)
+
+
+async def test_limit_of_a_user_holds_for_many_at_once(
+    tmp_path: Path, device: Device
+) -> None:
+    async with running(tmp_path, device, ServiceSettings(3, user_jobs=5)) as queue:
+        leases = [await lease(queue, name) for name in ("test", "development")]
+        outcomes = await asyncio.gather(
+            *(submit(queue, leases[n % 2], str(n)) for n in range(12)),
+            return_exceptions=True,
+        )
+        refused = [one for one in outcomes if isinstance(one, Refused)]
+        assert [error.status for error in refused] == 7 * [429]
+        assert queue.length == 5
+
+
+async def test_what_cannot_run_is_not_queued(queue: JobQueue) -> None:
+    id_ = await lease(queue)
+    with pytest.raises(Refused) as refused:
+        await queue.submit(ANN, id_, Submission("problem", {}, {}, "a"))
+    assert (refused.value.status, refused.value.field) == (422, "problem.name")
+    with pytest.raises(Refused) as refused:
+        await queue.submit(ANN, id_, Submission("circuit", "x", {}, "a"))
+    assert refused.value.detail == "this device runs problem only"
+    assert queue.length == 0
+
+
+async def test_users_see_their_own(queue: JobQueue) -> None:
+    anns, bobs = await lease(queue), await lease(queue, who=BOB)
+    mine = await submit(queue, anns, "a")
+    theirs = await submit(queue, bobs, "b", who=BOB)
+    for look in (theirs.id, theirs.number):
+        with pytest.raises(Refused) as refused:
+            queue.find(ANN, look)
+        assert refused.value.status == 404
+    for call in (queue.cancel(ANN, theirs.id), queue.wait(ANN, theirs.id, 1)):
+        with pytest.raises(Refused) as refused:
+            await call
+        assert refused.value.status == 404
+    with pytest.raises(Refused) as refused:
+        queue.list_jobs(ANN, lease=bobs)
+    assert refused.value.status == 404
+    with pytest.raises(Refused) as refused:
+        await submit(queue, bobs, "c")
+    assert refused.value.status == 403
+    assert [job.id for job in queue.list_jobs(ANN)] == [mine.id]
+    assert [job.id for job in queue.list_jobs(ADMIN)] == [mine.id, theirs.id]
+    assert queue.find(ADMIN, theirs.number) == queue.find(BOB, theirs.id)
+    assert (await queue.cancel(ADMIN, theirs.id)).state == "Cancelled"
+    # an admin works under anybody's lease, in that user's name
+    assert (await submit(queue, bobs, "d", who=ADMIN)).user == "bob"
+
+
+async def test_draining_lets_the_running_job_end(queue: JobQueue, gate: Gate) -> None:
+    id_ = await lease(queue)
+    running, waiting = [await submit(queue, id_, name) for name in "ab"]
+    await until(lambda: gate.order == ["a"])
+    await queue.drain("back at noon")
+    for refused_call in (submit(queue, id_, "c"), lease(queue)):
+        with pytest.raises(Refused) as refused:
+            await refused_call
+        assert refused.value.status == 503
+        assert refused.value.detail == "the QPU is being drained: back at noon"
+    # what is known is still told
+    assert (await submit(queue, id_, "a")).id == running.id
+    gate.all = True
+    assert (await over(queue, running)).state == "Completed"
+    await asyncio.sleep(0.02)
+    assert state(queue, waiting) == "Queued"
+    forecast = queue.forecast(waiting)
+    assert forecast is not None
+    assert (forecast.position, forecast.eta_seconds) == (0, None)
+    await queue.open()
+    assert (await over(queue, waiting)).state == "Completed"
+
+
+async def test_closing_puts_the_running_job_back(
+    tmp_path: Path, device: Device, gate: Gate
+) -> None:
+    async with running(tmp_path, device) as queue:
+        job = await submit(queue, await lease(queue, "production"), "a")
+        await until(lambda: gate.order == ["a"])
+        await queue.close()
+        await until(lambda: state(queue, job) == "Queued")
+        assert queue.door.reason == "the QPU is closed"
+    # also for a service that is started again
+    async with running(tmp_path, device) as queue:
+        await asyncio.sleep(0.02)
+        assert state(queue, job) == "Queued"
+        gate.all = True
+        await queue.open()
+        done = await over(queue, job)
+        assert (done.state, done.attempt) == ("Completed", 2)
+        assert done.note == "interrupted: the QPU was closed during attempt 1"
+
+
+async def test_stopping_with_patience_lets_the_running_job_end(
+    tmp_path: Path, device: Device, gate: Gate
+) -> None:
+    ended = asyncio.Event()
+    async with running(tmp_path, device) as queue:
+        queue.on_end = ended.set
+        id_ = await lease(queue)
+        first, second = [await submit(queue, id_, name) for name in "ab"]
+        await until(lambda: gate.order == ["a"])
+        waiting = asyncio.create_task(queue.wait(ANN, first.id, 5))
+        await asyncio.sleep(0.01)
+        queue.request_stop(5)
+        await until(lambda: queue.failure is not None)
+        with pytest.raises(Refused) as refused:
+            await submit(queue, id_, "c")
+        assert refused.value.status == 503
+        gate.all = True
+        await asyncio.wait_for(ended.wait(), 5)
+        assert (await waiting).state == "Completed"
+        assert state(queue, second) == "Queued"
+
+
+async def test_order_and_shares_survive_a_restart(
+    tmp_path: Path, device: Device, gate: Gate
+) -> None:
+    settings = ServiceSettings(vqpus=3, user_jobs=5)
+    async with running(tmp_path, device, settings) as queue:
+        leases = {name: await lease(queue, name) for name in CLASSES}
+        for name in ("development0", "test0", "production0", "test1", "production1"):
+            await submit(queue, leases[_class(name)], name)
+        await until(lambda: "production0" in gate.order)
+    gate.order.clear()
+    async with running(tmp_path, device, settings) as queue:
+        with pytest.raises(Refused) as refused:
+            await submit(queue, leases["test"], "more")
+        assert refused.value.status == 429
+        gate.all = True
+        jobs = queue.list_jobs(ADMIN)
+        for job in jobs:
+            await over(queue, job)
+        expected = ["production0", "production1", "test0", "test1", "development0"]
+        assert gate.order == expected
+        # of those that ran: the first one was pre-empted, the third one was stopped
+        assert {job.key for job in jobs if job.note} >= {"production0"}
+
+
+async def test_jobs_that_ended_are_forgotten_after_a_while(
+    tmp_path: Path, device: Device, gate: Gate
+) -> None:
+    gate.all = True
+    async with running(tmp_path, device) as queue:
+        job = await over(queue, await submit(queue, await lease(queue), "a"))
+    settings = ServiceSettings(retention_seconds=1e-6)
+    async with running(tmp_path, device, settings) as queue:
+        await until(lambda: queue.store.job(job.id) is None)
+
+
+def test_a_line_of_ten_thousand_is_quick() -> None:
+    line = Line()
+    entries = [
+        Entry(n, str(n), "u", f"l{n % 7}", CLASSES[n % 3], "problem", 0.5)
+        for n in range(10_000)
+    ]
+    begin = time.perf_counter()
+    for entry in entries:
+        line.add(entry)
+    for entry in entries[::10]:
+        line.ahead(entry.job_class, entry.number)
+    assert time.perf_counter() - begin < 1
+    works = line.ahead("test", 3001)
+    assert works["problem"].jobs == 3334 + 1000
+    assert works["problem"].seconds == pytest.approx(0.5 * 4334)
+    assert line.of_lease("l1")[:2] == [1, 8]
+    popped = [line.pop() for _ in range(len(line))]
+    ranks = [(CLASSES.index(one.job_class), one.number) for one in popped if one]
+    assert ranks == sorted(ranks)
+    assert line.pop() is None
+
+
+async def test_a_device_that_does_not_let_go_does_not_keep_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Stubborn(Gate):
+        def run(
+            self,
+            content: JSON,
+            parameters: Mapping[str, int | None],
+            interrupted: Callable[[], bool],
+        ) -> dict[str, JSON]:
+            return super().run(content, parameters, lambda: False)
+
+    gate = Stubborn()
+    device = Device(time_scale=0, runners={"problem": gate})
+    monkeypatch.setattr("sf_quantum.service.queue.STOP_SECONDS", 0.05)
+    monkeypatch.setattr("sf_quantum.service.queue.CANCEL_SECONDS", 0.05)
+    async with running(tmp_path, device) as queue:
+        job = await submit(queue, await lease(queue), "a")
+        await until(lambda: gate.order == ["a"])
+        assert (await queue.cancel(ANN, job.id)).state == "Running"
+    gate.all = True
+    async with running(tmp_path, device) as queue:
+        again = await over(queue, job)
+        assert (again.state, again.attempt) == ("Completed", 2)
+        assert again.note == "interrupted: the service died during attempt 1"
