@@ -7,7 +7,8 @@ One JSON-lines file per run, one event per line, each with ``time`` (epoch secon
     job   a job's status changed: job, step, tag, loops, status, attempt, deployment,
           service, locations, output
     qpu   a QPU job of a step: job, qpu, technology, qpu_job, state, queued_seconds,
-          ran_seconds, qpu_seconds, calibration
+          ran_seconds, qpu_seconds, calibration, found (by its key, so it was there, and
+          perhaps paid for, before the step asked)
     end   last line of a run that was not killed: status
 
 The writer holds a lock on the file while it lives, which is how a reader tells a run that
@@ -25,6 +26,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
@@ -50,6 +52,7 @@ class Journal:
         started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         self.run = f"{started}-{os.getpid()}"
         self.path = Path(directory) / f"{self.run}.jsonl"
+        self._of = ""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(
@@ -72,6 +75,7 @@ class Journal:
         :param workflows: the names of its workflows
         :param versions: of the programs that take part
         """
+        self._of = file
         self.write(
             "run",
             run=self.run,
@@ -82,6 +86,29 @@ class Journal:
             versions=dict(versions),
         )
         _runs.append(self)
+
+    @cached_property
+    def origin(self) -> str:
+        """What this run shares with those it takes up again, and with no other.
+
+        A run that was killed or stopped is taken up by the next one of the same
+        StreamFlow file; one that completed or failed is over, and the next one is new.
+        """
+        origin = self.path
+        for path in sorted(self.path.parent.glob("*.jsonl"), reverse=True):
+            if path.name >= self.path.name:
+                continue
+            try:
+                events = read(path)
+                if not events or events[0].get("file") != self._of or is_open(path):
+                    continue
+            except (InputError, OSError):
+                continue
+            ends = [event["status"] for event in events if event["event"] == "end"]
+            if ends and ends != ["cancelled"]:
+                break
+            origin = path
+        return f"{socket.gethostname()}:{origin.resolve()}"
 
     def write(self, event: str, **fields: JSON) -> None:
         """Append one event; a full disk is reported and does not end the run.

@@ -6,6 +6,7 @@ from streamflow.ext.plugin import StreamFlowPlugin
 
 from sf_quantum.connectors.emulator import EmulatorConnector
 from sf_quantum.connectors.nodes import NodesConnector
+from sf_quantum.connectors.rest import RestConnector
 from sf_quantum.scheduler import JournalScheduler
 
 
@@ -16,4 +17,5 @@ class QuantumPlugin(StreamFlowPlugin):
         """Register our connectors and our scheduler."""
         self.register_connector("sfq.emulator", EmulatorConnector)
         self.register_connector("sfq.nodes", NodesConnector)
+        self.register_connector("sfq.rest", RestConnector)
         self.register_scheduler("sfq.journal", JournalScheduler)

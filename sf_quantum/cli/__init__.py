@@ -21,6 +21,9 @@ COMMANDS = {
     "score": "score every consensus found, and say whether to go on",
     "plot": "draw the clusters, their inputs and the score by iteration",
     "serve": "run the QPU service",
+    "token": "make a bearer token for a user of the QPU service",
+    "lease": "run a command under a lease of the QPUs it needs",
+    "qpus": "list the kinds of QPU that can be used here, and how given ones are",
     "check": "look a StreamFlow file over before it runs",
     "report": "show a run's journal as a table, JSON or a timeline",
 }
@@ -48,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except Exception as error:  # noqa: BLE001 - the last resort: one line, no traceback
+    except Exception as error:
         code, text = (
             1,
             f"unexpected {type(error).__name__}: {error} (--debug shows where)",

@@ -17,9 +17,14 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.deployment.connector.ssh import SSHConnector
 
 from sf_quantum.connectors import guardian, ssh
-from sf_quantum.connectors.leases import POLL_SECONDS, LeaseClient
+from sf_quantum.connectors.leases import Leases, ServiceGone
+from sf_quantum.qpu.access import Credentials
+from sf_quantum.qpu.sfq import SfqQpu
 
+POLL_SECONDS = 0.1
 START_SECONDS = 20.0
+# nobody starts this service again, so a job that waits for it must not wait long
+JOB_PATIENCE_SECONDS = 0.8
 STOP_SECONDS = 5.0
 # sun_path of <sys/un.h> has 108 bytes, for the folder of temporary files and ours in it
 TEMPORARY_BYTES = 72
@@ -67,23 +72,27 @@ class BackgroundService:
         self.socket = f"{self._folder}/socket"
         self._stack = AsyncExitStack()
 
-    async def start(self) -> LeaseClient:
+    def qpu(self) -> SfqQpu:
+        """The service's QPU, as a job on its host reaches it."""
+        return _qpu(self._name, self.socket, JOB_PATIENCE_SECONDS)
+
+    async def start(self) -> Leases:
         """Start the service and wait until it answers.
 
-        :returns: what talks to it
+        :returns: what gives its leases
         :raises WorkflowExecutionException: if it does not answer in time; says why
         """
         await self._launch()
         socket = self.socket
         if isinstance(self._connector, SSHConnector):
             socket = await self._forward(self._connector)
-        client = LeaseClient(socket, self._name)
-        await self._stack.enter_async_context(client)
+        leases = Leases(_qpu(self._name, socket, 0.0))
         deadline = time.monotonic() + START_SECONDS
-        while not await client.healthy():
+        while not await _answers(leases):
             await self._check(time.monotonic() > deadline)
             await asyncio.sleep(POLL_SECONDS)
-        return client
+        self._stack.push_async_callback(leases.close)
+        return leases
 
     async def stop(self) -> None:
         """Close the service's input and wait, not for ever, until it has ended."""
@@ -143,6 +152,19 @@ class BackgroundService:
             self._location, [command], capture_output=True
         )
         return result[0].strip() if result else ""
+
+
+def _qpu(name: str, socket: str, patience_seconds: float) -> SfqQpu:
+    credentials = Credentials(patience_seconds=patience_seconds)
+    return SfqQpu(name, f"unix:{socket}", credentials=credentials)
+
+
+async def _answers(leases: Leases) -> bool:
+    try:
+        await leases.status()
+    except ServiceGone:
+        return False
+    return True
 
 
 def _fresh_folder(parent: str) -> str:

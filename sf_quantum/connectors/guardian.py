@@ -2,28 +2,34 @@
 
 The driver (``streamflow run``) holds the write end of a pipe, the guardian the read end.
 However the driver ends, by itself or by SIGINT, SIGTERM or SIGKILL, the pipe closes; the
-guardian then ends every process that the driver started and left behind, removes the
-folders it was told of, and exits. Processes are known by a variable in the environment
+guardian then ends every process that the driver started and left behind, gives back the
+leases and removes the folders it was told of, and exits. Processes are known by a variable in the environment
 they inherited, so that grandchildren are found as well, whoever their parent is by then.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import psutil
 
+from sf_quantum.errors import QuantumError
+from sf_quantum.files import JSON
+
 MARKER = "SFQ_DRIVER"
 PATIENCE_SECONDS = 2.0
+PAUSE_SECONDS = 0.05
 
 
 class Guardian:
@@ -52,10 +58,28 @@ class Guardian:
     def remove(self, folder: str | Path) -> None:
         """Have a folder removed after the driver's end, if it is still there.
 
-        :param folder: absolute path; one line of it, and less than a pipe writes at once
+        :param folder: absolute path
         """
+        self._tell(folder=str(folder))
+
+    def hold(
+        self, type_: str, name: str, config: Mapping[str, JSON], token: str
+    ) -> None:
+        """Have a lease given back after the driver's end, unless that is done by then.
+
+        :param type_: of the QPU; with its name and configuration, what makes its client
+        :param token: the lease's, which so is on no command line
+        """
+        self._tell(type=type_, name=name, config=dict(config), hold=token)
+
+    def release(self, token: str) -> None:
+        """Take note that a lease was given back."""
+        self._tell(release=token)
+
+    def _tell(self, **words: JSON) -> None:
         with suppress(BrokenPipeError):  # somebody ended the guardian: do without
-            os.write(self._pipe, f"{folder}\n".encode())
+            # a line is less than a pipe takes at once, so those of threads do not mix
+            os.write(self._pipe, f"{json.dumps(words)}\n".encode())
 
 
 @cache
@@ -74,14 +98,21 @@ def end_processes(name: str) -> None:
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     asked: set[psutil.Process] = set()
-    # looked for again each time, for what was being started when its parent was ended
-    while left := set(_marked(name)):
+    nobody = 0
+    # looked for again each time, for what was being started when its parent was ended;
+    # and twice in vain, because a process shows no environment while it is being started
+    while nobody < 2:
+        left = set(_marked(name))
+        nobody = 0 if left else nobody + 1
         if time.monotonic() > deadline:
             _signal(left, force=True)
         else:
             _signal(left - asked, force=False)
             asked |= left
-        psutil.wait_procs(left, timeout=0.05)
+        if left:
+            psutil.wait_procs(left, timeout=PAUSE_SECONDS)
+        else:
+            time.sleep(PAUSE_SECONDS)
 
 
 def _marked(name: str) -> Iterator[psutil.Process]:
@@ -105,12 +136,49 @@ def _signal(processes: set[psutil.Process], *, force: bool) -> None:
             continue
 
 
+def leases_held(told: Iterable[Mapping[str, JSON]]) -> list[Mapping[str, JSON]]:
+    """Find the leases that were not given back.
+
+    :param told: everything the driver told, in its order
+    """
+    held: dict[JSON, Mapping[str, JSON]] = {}
+    for words in told:
+        if "hold" in words:
+            held[str(words["hold"])] = words
+        elif "release" in words:
+            held.pop(str(words["release"]), None)
+    return list(held.values())
+
+
+def give_back(lease: Mapping[str, JSON]) -> None:
+    """Give a lease back, or leave it to run out where its QPU does not answer."""
+    # imported only where there is a lease: the guardian starts with every driver
+    from sf_quantum import qpu
+
+    config = lease["config"]
+    with suppress(QuantumError):
+        client = qpu.load(str(lease["type"])).from_config(
+            str(lease["name"]), config if isinstance(config, dict) else {}
+        )
+        client.release(str(lease["hold"]))
+
+
 def main() -> None:
     """Wait for the driver's end, then clean up behind it."""
-    folders = sys.stdin.read().split("\n")
+    # a driver that was killed may leave half a line
+    told = [json.loads(line) for line in sys.stdin if line.endswith("\n")]
     end_processes(sys.argv[1])
-    for folder in filter(None, folders):
-        shutil.rmtree(folder, ignore_errors=True)
+    # side by side: one QPU that does not answer holds up no other
+    threads = [
+        threading.Thread(target=give_back, args=(lease,)) for lease in leases_held(told)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for words in told:
+        if "folder" in words:
+            shutil.rmtree(words["folder"], ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -1,115 +1,183 @@
-"""The driver's side of the QPU service: leases, over a Unix socket."""
+"""The driver's side of a QPU: leases, without holding up the event loop."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from types import TracebackType
-from typing import Self
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeVar
 
-import aiohttp
 from streamflow.core.exception import WorkflowExecutionException
+from streamflow.log_handler import logger
 
+from sf_quantum.connectors import guardian
+from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.qpu import Qpu, QpuStatus, waiting
 
-POLL_SECONDS = 0.1
-LEASE_PATIENCE_SECONDS = 20.0
-REQUEST_SECONDS = 10.0
+# at once: those who wait for a lease, and a few that give theirs back
+THREADS = 256
+T = TypeVar("T")
 
 
 class ServiceGone(WorkflowExecutionException):
-    """The service does not answer."""
+    """The QPU's service does not answer, or not as it should."""
 
 
-class LeaseClient:
-    """Asks for leases and gives them back.
+class LeaseLost(ServiceGone):
+    """The QPU's service does not know the lease, or not any more."""
 
-    :param socket: path of the service's Unix socket on this machine
-    :param name: of the QPU, for the errors
+
+@dataclass(eq=False)
+class Lease:
+    """A lease that is held, alone or for one job after the other.
+
+    :param seen: the QPU jobs that belong to earlier jobs of the workflow
     """
 
-    def __init__(self, socket: str, name: str) -> None:
-        self._name = name
-        # a connection each: over SSH an idle one would keep one of its channels busy
-        self._session = aiohttp.ClientSession(
-            "http://localhost",
-            connector=aiohttp.UnixConnector(socket, force_close=True),
-            timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS),
-        )
+    token: str
+    renewal: asyncio.Task[None]
+    seen: set[str] = field(default_factory=set)
 
-    async def __aenter__(self) -> Self:
-        return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._session.close()
+@dataclass(frozen=True)
+class Guarded:
+    """What the guardian must know to give a lease back when the driver cannot."""
 
-    async def healthy(self) -> bool:
-        """Whether the service answers.
+    type: str
+    config: Mapping[str, JSON]
 
-        :returns: False as long as it does not
+
+class Leases:
+    """Takes leases of a QPU, keeps them from running out, and gives them back.
+
+    :param qpu: its methods block, so each runs in a thread
+    :param guarded: None where the QPU ends with the driver, as an emulated one does
+    """
+
+    def __init__(self, qpu: Qpu, guarded: Guarded | None = None) -> None:
+        self.qpu = qpu
+        self._guarded = guarded
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sfq-lease")
+        self._waits: set[threading.Event] = set()
+        self._held: set[Lease] = set()
+
+    async def status(self) -> QpuStatus:
+        """Ask the QPU how it is.
+
+        :raises ServiceGone: if it does not answer
+        """
+        return await self._in_thread(self.qpu.status)
+
+    async def acquire(self, request: waiting.Request) -> Lease:
+        """Take a lease, waiting as long as the request says.
+
+        :raises WorkflowExecutionException: if none comes in time, or it is refused
+        """
+        self._waits.add(stop := threading.Event())
+        future = self._threads.submit(self._take, request, stop)
+        try:
+            token = await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            stop.set()
+            # granted in this very moment, or not at all
+            self._threads.submit(self._unwanted, future)
+            raise
+        except waiting.Stopped as error:
+            raise asyncio.CancelledError from error
+        except (QpuError, InputError) as error:
+            raise WorkflowExecutionException(
+                f"QPU {self.qpu.name} gives job {request.job} no lease: {error}"
+            ) from error
+        finally:
+            self._waits.discard(stop)
+        lease = Lease(token, asyncio.create_task(self._renew(token)))
+        self._held.add(lease)
+        return lease
+
+    async def is_held(self, lease: Lease) -> bool:
+        """Whether a lease that was kept for a while still serves.
+
+        :returns: False if it ran out, or nobody can tell
         """
         try:
-            status, _ = await self._ask("GET", "/v1/health")
+            await self._in_thread(self.qpu.renew, lease.token)
         except ServiceGone:
             return False
-        return status == 200
+        return True
 
-    async def acquire(self, job: str) -> str:
-        """Take a lease; a step that has just ended may still be giving its own back.
+    async def release(self, lease: Lease) -> None:
+        """Give a lease back, once, which cancels what is left of its QPU jobs.
 
-        :param job: the job's name, for the service's record
-        :returns: the lease's id
-        :raises WorkflowExecutionException: if none comes free in time
+        :raises ServiceGone: if the QPU does not answer
         """
-        deadline = time.monotonic() + LEASE_PATIENCE_SECONDS
-        while True:
-            status, answer = await self._ask("POST", "/v1/leases", {"job": job})
-            if status == 201:
-                return str(answer["id"])
-            if status != 409 or time.monotonic() > deadline:
-                raise WorkflowExecutionException(
-                    f"QPU {self._name} gives job {job} no lease: "
-                    f"{answer.get('detail') or f'HTTP status {status}'}."
-                )
-            await asyncio.sleep(POLL_SECONDS)
+        if lease not in self._held:
+            return
+        self._held.remove(lease)
+        lease.renewal.cancel()
+        await self._in_thread(self.qpu.release, lease.token)
+        self._unguard(lease.token)
 
-    async def release(self, lease: str) -> list[dict[str, JSON]]:
-        """Give a lease back, which cancels what is left of its QPU jobs.
+    async def jobs(self, lease: Lease) -> list[dict[str, JSON]] | None:
+        """The QPU jobs under a lease, less those of earlier jobs of the workflow.
 
-        :param lease: the lease's id
-        :returns: the QPU jobs of the lease, all of them over
-        :raises ServiceGone: if the service does not answer
+        :returns: None if this kind of QPU does not tell
+        :raises ServiceGone: if the QPU does not answer
         """
-        _, answer = await self._ask("DELETE", f"/v1/leases/{lease}")
-        jobs = answer.get("jobs")
-        if not isinstance(jobs, list):
-            raise ServiceGone(f"The service of QPU {self._name} has lost a lease.")
-        return [job for job in jobs if isinstance(job, dict)]
+        jobs = await self._in_thread(self.qpu.jobs, lease.token)
+        if jobs is None:
+            return None
+        return [job for job in jobs if str(job.get("id")) not in lease.seen]
 
-    async def calibration(self) -> JSON:
-        """Which calibration the QPU's samples come from.
+    async def close(self) -> None:
+        """Stop waiting for leases, and give back those that are held."""
+        for wait in self._waits:
+            wait.set()
+        for lease in list(self._held):
+            with suppress(ServiceGone):
+                await self.release(lease)
 
-        :returns: its id
-        :raises ServiceGone: if the service does not answer
-        """
-        _, device = await self._ask("GET", "/v1/device")
-        calibration = device.get("calibration")
-        return calibration.get("id") if isinstance(calibration, dict) else None
+    def _take(self, request: waiting.Request, stop: threading.Event) -> str:
+        token = waiting.acquire(self.qpu, request, stop)
+        if self._guarded is not None:
+            # in this thread: whatever ends the driver from here on, the lease is known
+            told = self._guarded
+            guardian.current().hold(told.type, self.qpu.name, told.config, token)
+        return token
 
-    async def _ask(
-        self, method: str, path: str, body: dict[str, JSON] | None = None
-    ) -> tuple[int, dict[str, JSON]]:
+    def _unwanted(self, future: Future[str]) -> None:
+        with suppress(QpuError, InputError, CancelledError):
+            token = future.result()
+            self.qpu.release(token)
+            self._unguard(token)
+
+    def _unguard(self, token: str) -> None:
+        if self._guarded is not None:
+            guardian.current().release(token)
+
+    async def _renew(self, token: str) -> None:
+        """Renew a lease for as long as it is held, if it is of the kind that runs out."""
+        pause: float | None = 0.0
+        while pause is not None:
+            await asyncio.sleep(pause)
+            try:
+                pause = await self._in_thread(self.qpu.renew, token)
+            except LeaseLost as error:
+                if logger.isEnabledFor(logging.WARNING):
+                    logger.warning(f"A lease of QPU {self.qpu.name} is lost: {error}")
+                return
+            except ServiceGone:
+                pause = waiting.LONGEST_PAUSE_SECONDS
+
+    async def _in_thread(self, call: Callable[..., T], *arguments: str) -> T:
+        future = self._threads.submit(call, *arguments)
         try:
-            async with self._session.request(method, path, json=body) as response:
-                answer = await response.json() if response.status != 204 else {}
-                return response.status, answer if isinstance(answer, dict) else {}
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise ServiceGone(
-                f"The service of QPU {self._name} does not answer: "
-                f"{error or type(error).__name__}."
-            ) from error
+            return await asyncio.wrap_future(future)
+        except QpuError as error:
+            raise ServiceGone(str(error)) from error
+        except InputError as error:
+            raise LeaseLost(str(error)) from error

@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, ClassVar, Self, cast
 
 from sf_quantum import samplers
-from sf_quantum.errors import InputError
+from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 
 if TYPE_CHECKING:
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 GROUP = "sf_quantum.qpus"
 RESOURCES = ("QRMI_JOB_QPU_RESOURCES", "SLURM_JOB_QPU_RESOURCES")
 TYPES = ("QRMI_JOB_QPU_TYPES", "SLURM_JOB_QPU_TYPES")
+
+# QRMI's words for a job that is over
+OVER = ("Completed", "Failed", "Cancelled")
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class QpuStatus:
     :param vqpus: how many leases may be held at once
     :param leases: how many are held
     :param queue_length: jobs waiting or running
+    :param calibration: which calibration its samples come from, if it tells
+    :param eta_seconds: after how long a job submitted now would start, if it tells
     """
 
     name: str
@@ -40,6 +45,12 @@ class QpuStatus:
     vqpus: int
     leases: int
     queue_length: int
+    calibration: str | None = None
+    eta_seconds: float | None = None
+
+
+class NoLease(QpuError):
+    """Every lease is held, or the QPU is closed for now: one may come, so wait or go."""
 
 
 class Qpu(ABC):
@@ -53,6 +64,11 @@ class Qpu(ABC):
     """
 
     type: ClassVar[str]
+
+    @classmethod
+    def problem(cls) -> str | None:
+        """Why QPUs of this kind cannot be used on this machine, in a few words."""
+        return None
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -78,8 +94,47 @@ class Qpu(ABC):
 
         :param job: what the lease is for, in words for the QPU's operator
         :returns: the acquisition token
-        :raises QpuError: if the QPU does not answer, or has no lease left
+        :raises NoLease: if there is none to be had now
+        :raises QpuError: if the QPU does not answer
         """
+
+    def acquire_waiting(
+        self, job: str | None, *, wait_seconds: float, key: str | None = None
+    ) -> str:
+        """Take a lease, in the QPU's own queue for one if it has such a queue.
+
+        :func:`sf_quantum.qpu.waiting.acquire` calls this again and again; alone it need
+        not wait at all.
+
+        :param job: as :meth:`acquire` takes it
+        :param wait_seconds: how long to stay in the queue at most
+        :param key: the same key keeps the place in the queue, and finds the lease that
+            it was given before
+        :returns: the acquisition token
+        :raises NoLease: if none came in this time
+        :raises QpuError: if the QPU does not answer
+        """
+        return self.acquire(job)
+
+    def renew(self, token: str) -> float | None:
+        """Say that a lease is still wanted.
+
+        :returns: in how many seconds to say so again at the latest; ``None`` if a lease
+            of this kind does not run out
+        :raises InputError: if the lease is not held any more
+        :raises QpuError: if the QPU does not answer
+        """
+        return None
+
+    def jobs(self, token: str) -> list[dict[str, JSON]] | None:
+        """List the jobs of a lease, held or given back, for the record of a run.
+
+        :returns: each with what is known of ``id``, ``state``, ``submitted``, ``started``,
+            ``ended`` (epoch seconds), ``qpu_seconds``, ``seconds`` and ``found`` (it was
+            there before the lease was); ``None`` if this kind of QPU does not tell
+        :raises QpuError: if the QPU does not answer
+        """
+        return None
 
     @abstractmethod
     def release(self, token: str) -> None:
@@ -165,7 +220,7 @@ def from_environment(variables: Mapping[str, str] = os.environ) -> Qpu | None:
     :raises InputError: if only some of the variables are set, so that a lost variable
         cannot turn into a silent classical run
     """
-    resources, types = _words(variables, RESOURCES), _words(variables, TYPES)
+    resources, types = words(variables, RESOURCES), words(variables, TYPES)
     if resources is None and types is None:
         orphan = next((key for key in variables if key.endswith("_SFQ_URL")), None)
         if orphan is not None:
@@ -183,7 +238,8 @@ def from_environment(variables: Mapping[str, str] = os.environ) -> Qpu | None:
     return load(types[0]).from_environment(resources[0], variables)
 
 
-def _words(variables: Mapping[str, str], keys: tuple[str, str]) -> list[str] | None:
+def words(variables: Mapping[str, str], keys: tuple[str, str]) -> list[str] | None:
+    """Read a list of the environment, under the first of its names that is set."""
     value = next((variables[key] for key in keys if key in variables), None)
     if value is None:
         return None

@@ -4,32 +4,37 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
 from sf_quantum import samplers
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.files import JSON, cannot_read
-from sf_quantum.qpu import Qpu, QpuStatus
-from sf_quantum.qpu.transport import Answer, Client, Unreachable
+from sf_quantum.files import JSON
+from sf_quantum.qpu import OVER, NoLease, Qpu, QpuStatus
+from sf_quantum.qpu.access import Access, Credentials, words
+from sf_quantum.qpu.transport import Answer
 
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
 
-LEASE_HEADER = "X-SFQ-Lease"
-KEYS = ("url", "tokenFile")
-# Between tries of a request that did not arrive: a service that is being restarted is
-# back within a second, one that is gone should not hold its step up.
-PAUSES_SECONDS = (0.2, 0.6)
+# of the configuration: what says who asks, and what a lease is asked for with
+KEYS = ("url", "tokenFile", "munge", "class", "expectedSeconds", "pattern")
+_ASKED = {
+    "class": "class",
+    "expectedSeconds": "expected_seconds",
+    "pattern": "pattern",
+}
+# a lease taken within a Slurm job ends with it, and has its partition's class
+_SLURM = {"SLURM_JOB_ID": "slurm_job_id", "SLURM_JOB_PARTITION": "partition"}
 POLL_SECONDS = 30.0
 CANCEL_SECONDS = 2.0
-# statuses of the 4xx family that trying again may cure
-_BUSY = (408, 425, 429)
+# a lease that runs out is renewed when a third of its time is over
+RENEWALS = 3
 
 
 class SfqQpu(Qpu):
@@ -37,8 +42,9 @@ class SfqQpu(Qpu):
 
     :param name: letters, digits and underscores, since shell variables start with it
     :param url: ``unix:/path.sock``, ``http://127.0.0.1:port`` or ``https://...``
-    :param token_file: a file with the bearer token the service asks for, if it does
+    :param asked: what leases are asked for with, beyond their job
     :param lease: the acquisition token, on the job's side
+    :param job_key: what stays the same when the job is run again, on the job's side
     """
 
     type = "sfq"
@@ -48,44 +54,59 @@ class SfqQpu(Qpu):
         name: str,
         url: str,
         *,
-        token_file: str | None = None,
+        credentials: Credentials | None = None,
+        asked: Mapping[str, JSON] | None = None,
         lease: str | None = None,
+        job_key: str | None = None,
     ) -> None:
         super().__init__(name)
-        self._token_file = token_file
+        self._credentials = credentials or Credentials()
+        self._asked = dict(asked or {})
         self._lease = lease
-        headers = {}
-        if token_file is not None:
-            headers["Authorization"] = f"Bearer {_read_token(token_file)}"
-        if lease is not None:
-            headers[LEASE_HEADER] = lease
-        self._client = Client(url, headers)
+        self._job_key = job_key
+        self._access = Access(
+            self._credentials.client(url, lease),
+            f"QPU {name!r}",
+            self._credentials.patience_seconds,
+        )
 
     @classmethod
     def from_config(cls, name: str, config: Mapping[str, JSON]) -> Self:
-        """See :meth:`Qpu.from_config`: keys ``url`` and, if need be, ``tokenFile``."""
+        """See :meth:`Qpu.from_config`.
+
+        Key ``url``; ``tokenFile`` or ``munge`` if the service asks who it is; ``class``,
+        ``expectedSeconds`` and ``pattern`` of the leases.
+        """
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise InputError(
                 f"QPU name {name!r}: use letters, digits and underscores only, "
                 "since it starts the names of environment variables"
             )
-        for key, value in config.items():
+        for key in config:
             if key not in KEYS:
                 raise InputError(samplers.unknown("key", key, [*KEYS]))
-            if not isinstance(value, str) or not value:
-                raise InputError(f"{key}: expected a text")
-        if "url" not in config:
+        url = _text(config, "url")
+        if url is None:
             raise InputError(f"url: missing in the configuration of QPU {name!r}")
-        token_file = config.get("tokenFile")
+        asked = {_ASKED[key]: config[key] for key in _ASKED if key in config}
+        told = {
+            word: os.environ[key] for key, word in _SLURM.items() if key in os.environ
+        }
         return cls(
             name,
-            str(config["url"]),
-            token_file=str(token_file) if token_file else None,
+            url,
+            credentials=Credentials(_text(config, "tokenFile"), _munge(config)),
+            asked={**told, **asked},
         )
 
     def status(self) -> QpuStatus:
         """See :meth:`Qpu.status`."""
-        device = self._ask("GET", "/v1/device").json()
+        # once: who asks how a QPU is wants to know that it does not answer
+        answer = self._access.once("GET", "/v1/device")
+        device = self._access.checked(answer).json()
+        calibration = device.get("calibration")
+        known = calibration.get("id") if isinstance(calibration, dict) else None
+        eta = device.get("eta_seconds")
         return QpuStatus(
             name=str(device.get("name")),
             technology=str(device.get("technology")),
@@ -95,31 +116,66 @@ class SfqQpu(Qpu):
             vqpus=_int(device.get("vqpus")),
             leases=_int(device.get("leases")),
             queue_length=_int(device.get("queue_length")),
+            calibration=str(known) if known else None,
+            eta_seconds=eta if isinstance(eta, int | float) else None,
         )
 
     def acquire(self, job: str | None = None) -> str:
         """See :meth:`Qpu.acquire`."""
-        # never retried: a lease whose answer was lost would be held for ever
-        answer = self._once("POST", "/v1/leases", {"job": job})
-        if answer.status == 409:
-            raise QpuError(f"{self._who}: {_words(answer)}")
-        return self._text(self._checked(answer).json(), "id")
+        return self.acquire_waiting(job, wait_seconds=0.0)
+
+    def acquire_waiting(
+        self, job: str | None, *, wait_seconds: float, key: str | None = None
+    ) -> str:
+        """See :meth:`Qpu.acquire_waiting`; the service keeps a queue."""
+        asked: dict[str, JSON] = {"job": job, **self._asked}
+        if wait_seconds > 0:
+            asked["wait"] = wait_seconds
+        if key is not None:
+            asked["key"] = key
+        answer = self._access.once(
+            "POST", "/v1/leases", asked, timeout_seconds=wait_seconds + 10
+        )
+        if answer.status in (409, 503):
+            raise NoLease(f"{self._access.who}: {words(answer)}")
+        return self._access.text(self._access.checked(answer).json(), "id")
+
+    def renew(self, token: str) -> float | None:
+        """See :meth:`Qpu.renew`."""
+        lease = self._access.ask("POST", f"{_lease(token)}/renew").json()
+        expires = lease.get("idle_expires")
+        if not isinstance(expires, int | float):
+            return None
+        return max(0.0, expires - time.time()) / RENEWALS
 
     def release(self, token: str) -> None:
         """See :meth:`Qpu.release`."""
-        answer = self._retrying("DELETE", f"/v1/leases/{quote(token, safe='')}")
+        answer = self._access.retrying("DELETE", _lease(token))
         if answer.status != 404:
-            self._checked(answer)
+            self._access.checked(answer)
+
+    def jobs(self, token: str) -> list[dict[str, JSON]] | None:
+        """See :meth:`Qpu.jobs`."""
+        lease = self._access.ask("GET", _lease(token)).json()
+        jobs, opened = lease.get("jobs"), lease.get("opened")
+        if not isinstance(jobs, list) or not isinstance(opened, float):
+            raise QpuError(f"{self._access.who}: no lease of ours, is it sfq serve?")
+        return [_told(job, opened) for job in jobs if isinstance(job, dict)]
 
     def environment(self, token: str) -> dict[str, str]:
         """See :meth:`Qpu.environment`."""
         variables = {
-            f"{self.name}_SFQ_URL": self._client.url,
-            f"{self.name}_QRMI_JOB_ACQUISITION_TOKEN": token,
+            "SFQ_URL": self._access.url,
+            "QRMI_JOB_ACQUISITION_TOKEN": token,
         }
-        if self._token_file is not None:
-            variables[f"{self.name}_SFQ_TOKEN_FILE"] = self._token_file
-        return variables
+        known = self._credentials
+        if known.token_file is not None:
+            variables["SFQ_TOKEN_FILE"] = known.token_file
+        if known.munge:
+            variables["SFQ_MUNGE"] = known.munge if known.munge is not True else "1"
+        if known.patience_seconds is not None:
+            variables["SFQ_PATIENCE_SECONDS"] = f"{known.patience_seconds:g}"
+        return {f"{self.name}_{key}": value for key, value in variables.items()}
 
     @classmethod
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
@@ -132,11 +188,17 @@ class SfqQpu(Qpu):
                     f"{key} is not set, though QPU {name!r} is in the environment"
                 )
             values[suffix] = environment[key]
+        munge = environment.get(f"{name}_SFQ_MUNGE", "")
         return cls(
             name,
             values["SFQ_URL"],
-            token_file=environment.get(f"{name}_SFQ_TOKEN_FILE"),
+            credentials=Credentials(
+                environment.get(f"{name}_SFQ_TOKEN_FILE"),
+                munge if munge.startswith("/") else munge == "1",
+                _seconds(environment, f"{name}_SFQ_PATIENCE_SECONDS"),
+            ),
             lease=values["QRMI_JOB_ACQUISITION_TOKEN"],
+            job_key=environment.get(f"{name}_SFQ_JOB_KEY"),
         )
 
     def sampler(self) -> Sampler:
@@ -150,14 +212,17 @@ class SfqQpu(Qpu):
     ) -> dict[str, JSON]:
         """See :meth:`Qpu.solve`; interrupted, it cancels its job on the QPU.
 
-        The idempotency key comes from the lease, the problem and the parameters: a
-        second try under the same lease finds the job of the first.
+        The idempotency key comes from the job's key, the problem and the parameters: a
+        second try finds the QPU job of the first, also when the driver was killed
+        between them. Without a job's key it comes from the lease.
         """
         given = {name: value for name, value in parameters.items() if value is not None}
         job: dict[str, JSON] = {"problem": dict(bqm), "parameters": {**given}}
         job["idempotency_key"] = self._key(job)
         try:
             followed = self._follow(self._submit(job))
+            while self._was_of_another(followed):
+                followed = self._follow(self._submit(job))
         except InputError:
             raise
         except BaseException:
@@ -166,117 +231,96 @@ class SfqQpu(Qpu):
             raise
         if followed["state"] != "Completed":
             raise QpuError(
-                f"{self._who}: the job ended {followed['state']}: "
+                f"{self._access.who}: the job ended {followed['state']}: "
                 f"{followed.get('note') or 'no reason given'}"
             )
-        samples = self._ask("GET", f"/v1/jobs/{followed['id']}/result").json()
+        result = f"/v1/jobs/{followed['id']}/result"
+        samples = self._access.ask("GET", result).json()
         if samples.get("type") != "SampleSet":
-            raise QpuError(f"{self._who}: its answer is not a sample set")
+            raise QpuError(f"{self._access.who}: its answer is not a sample set")
         return samples
 
-    @property
-    def _who(self) -> str:
-        return f"QPU {self.name!r} at {self._client.url}"
-
     def _key(self, job: Mapping[str, JSON]) -> str:
-        text = json.dumps([self._lease, job], sort_keys=True, allow_nan=False)
+        scope = self._job_key or self._lease
+        text = json.dumps([scope, job], sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _submit(self, job: dict[str, JSON]) -> dict[str, JSON]:
-        """Submit; where an earlier try under this lease has failed, as a new job."""
+        """Submit; where an earlier try has failed, as a new job."""
         key, number = str(job["idempotency_key"]), 1
         while True:
-            answer = self._ask("POST", "/v1/jobs", job)
+            answer = self._access.ask("POST", "/v1/jobs", job)
             found = answer.json()
-            state = self._text(found, "state")
+            state = self._access.text(found, "state")
             unsuccessful = state in ("Failed", "Cancelled")
             if answer.status == 201 or not unsuccessful:
                 return found
             number += 1
             job["idempotency_key"] = f"{key}-{number}"
 
+    def _was_of_another(self, job: Mapping[str, JSON]) -> bool:
+        """Whether a job that was found ended because the lease of its time did."""
+        return job["state"] == "Cancelled" and job.get("lease") not in (
+            None,
+            self._lease,
+        )
+
     def _follow(self, job: dict[str, JSON]) -> dict[str, JSON]:
-        path = f"/v1/jobs/{self._text(job, 'id')}?wait={POLL_SECONDS:g}"
-        while self._text(job, "state") in ("Queued", "Running"):
-            try:
-                answer = self._retrying("GET", path, timeout_seconds=POLL_SECONDS + 10)
-            except QpuError as error:
-                raise QpuError(f"{error}; it died in mid-job") from error
-            if answer.status == 404:
-                raise QpuError(f"{self._who}: it no longer knows the job")
-            job = self._checked(answer).json()
+        path = f"/v1/jobs/{self._access.text(job, 'id')}?wait={POLL_SECONDS:g}"
+        while self._access.text(job, "state") not in OVER:
+            job = self._access.checked(self._poll(path)).json()
         return job
+
+    def _poll(self, path: str) -> Answer:
+        try:
+            answer = self._access.retrying(
+                "GET", path, timeout_seconds=POLL_SECONDS + 10
+            )
+        except QpuError as error:
+            raise QpuError(f"{error}; it died in mid-job") from error
+        if answer.status == 404:
+            raise QpuError(f"{self._access.who}: it no longer knows the job")
+        return answer
 
     def _cancel(self, job: Mapping[str, JSON]) -> None:
         # The key finds the job even where its first answer has not been read yet.
-        answer = self._once("POST", "/v1/jobs", job, timeout_seconds=CANCEL_SECONDS)
-        path = f"/v1/jobs/{self._text(self._checked(answer).json(), 'id')}"
-        self._checked(self._once("DELETE", path, timeout_seconds=CANCEL_SECONDS))
-
-    def _ask(
-        self, method: str, path: str, body: Mapping[str, JSON] | None = None
-    ) -> Answer:
-        return self._checked(self._retrying(method, path, body))
-
-    def _retrying(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, JSON] | None = None,
-        *,
-        timeout_seconds: float = 10.0,
-    ) -> Answer:
-        for pause_seconds in PAUSES_SECONDS:
-            with suppress(QpuError):
-                return self._once(method, path, body, timeout_seconds=timeout_seconds)
-            time.sleep(pause_seconds)
-        return self._once(method, path, body, timeout_seconds=timeout_seconds)
-
-    def _once(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, JSON] | None = None,
-        *,
-        timeout_seconds: float = 10.0,
-    ) -> Answer:
-        try:
-            return self._client.request(
-                method, path, body, timeout_seconds=timeout_seconds
-            )
-        except Unreachable as error:
-            raise QpuError(f"{self._who} does not answer: {error}") from error
-
-    def _checked(self, answer: Answer) -> Answer:
-        if answer.status < 400:
-            return answer
-        if answer.status >= 500 or answer.status in _BUSY:
-            raise QpuError(f"{self._who} is in trouble: {_words(answer)}")
-        raise InputError(f"{self._who} refuses: {_words(answer)}")
-
-    def _text(self, content: Mapping[str, JSON], key: str) -> str:
-        value = content.get(key)
-        if not isinstance(value, str):
-            raise QpuError(f"{self._who}: its answer has no {key!r}, is it sfq serve?")
-        return value
+        access = self._access
+        answer = access.once("POST", "/v1/jobs", job, timeout_seconds=CANCEL_SECONDS)
+        path = f"/v1/jobs/{access.text(access.checked(answer).json(), 'id')}"
+        access.checked(access.once("DELETE", path, timeout_seconds=CANCEL_SECONDS))
 
 
-def _words(answer: Answer) -> str:
-    content = answer.json()
-    detail = content.get("detail") or f"HTTP status {answer.status}"
-    field = content.get("field")
-    return f"{field}: {detail}" if field else str(detail)
+def _told(job: dict[str, JSON], opened: float) -> dict[str, JSON]:
+    submitted = job.get("submitted")
+    return {**job, "found": isinstance(submitted, float) and submitted < opened}
+
+
+def _lease(token: str) -> str:
+    return f"/v1/leases/{quote(token, safe='')}"
 
 
 def _int(value: JSON) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _read_token(path: str) -> str:
+def _text(config: Mapping[str, JSON], key: str) -> str | None:
+    value = config.get(key)
+    if value is not None and (not isinstance(value, str) or not value):
+        raise InputError(f"{key}: expected a text")
+    return value
+
+
+def _munge(config: Mapping[str, JSON]) -> str | bool:
+    value = config.get("munge", False)
+    if isinstance(value, bool) or (isinstance(value, str) and value.startswith("/")):
+        return value
+    raise InputError("munge: expected true, false or the path of munged's socket")
+
+
+def _seconds(environment: Mapping[str, str], key: str) -> float | None:
+    if key not in environment:
+        return None
     try:
-        token = Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise cannot_read(path, "token", error) from error
-    if not token:
-        raise InputError(f"{path}: empty; expected a token")
-    return token
+        return float(environment[key])
+    except ValueError as error:
+        raise InputError(f"{key}: expected seconds") from error

@@ -10,7 +10,7 @@ import http.client
 import ipaddress
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -46,13 +46,20 @@ class Client:
 
     :param url: ``unix:/path.sock``, ``http://127.0.0.1:port`` or ``https://...``
     :param headers: sent with every request
+    :param credential: makes a header for one request, where each needs its own
     :raises InputError: if the URL is of another form, or sends plain HTTP to another
         machine, or if a header could not be sent
     """
 
-    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        credential: Callable[[], Mapping[str, str]] | None = None,
+    ) -> None:
         self.url = url
         self._headers = dict(headers)
+        self._credential = credential
         for name, value in headers.items():
             if not (value.isascii() and value.isprintable()):
                 # the value stays out of the text: it is a credential
@@ -78,6 +85,8 @@ class Client:
         """
         connection = self._connection(timeout_seconds)
         headers = {**self._headers, "Connection": "close"}
+        if self._credential is not None:
+            headers |= self._credential()
         content = None
         if body is not None:
             headers["Content-Type"] = "application/json"

@@ -6,13 +6,14 @@ import json
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -159,7 +160,8 @@ class Project:
     @property
     def log(self) -> str:
         """What the driver printed, with everything StreamFlow can say."""
-        return (self.folder / "log").read_text()
+        path = self.folder / "log"
+        return path.read_text() if path.exists() else ""
 
     def events(self) -> list[Event]:
         """The last run's journal."""
@@ -202,9 +204,10 @@ class Project:
 
     def on_qpu(self) -> bool:
         """Whether the service has a job that runs."""
-        for path in self.service_folder().glob("state/*"):
-            with suppress(OSError):  # SQLite makes and removes files as it starts
-                if b"Running" in path.read_bytes():
+        for path in self.service_folder().glob("state/*.sqlite"):
+            with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as database:
+                query = "SELECT count(*) FROM jobs WHERE state = 'Running'"
+                if database.execute(query).fetchone()[0]:
                     return True
         return False
 
@@ -227,6 +230,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
     yield made
     for process in made.processes():
         process.kill()
+    shutil.rmtree(made.service_folder(), ignore_errors=True)
     shutil.rmtree(temporary)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sf_quantum import journal
+from tests.integration.services import QpuService
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Project
@@ -163,6 +164,33 @@ def test_the_service_ends_with_its_ssh_connection(
     until(lambda: not project.commands("sfq solve"), "the job to end")
     until(lambda: not project.service_folder().exists(), "its folder to go")
     assert list(project.temporary.glob("sfq-*")) == []
+
+
+def test_a_qpu_of_its_own_is_used_over_ssh(
+    project: Project, until: Until, sshd: int, tmp_path: Path
+) -> None:
+    service = QpuService(tmp_path / "service", "--vqpus", "2")
+    file = service.with_tokens("ada")
+    service.start()
+    try:
+        _over_ssh(project, sshd)
+        project.deployment(
+            "qpu", "sfq.rest", wraps="host", url=service.url, tokenFile=file
+        )
+        project.solve("solve", "qpu")
+        assert project.run() == 0, project.log
+        assert service.jobs() == ["Completed"]
+        assert project.leftovers() == []
+        # and given back, whatever happens to the driver
+        blocker = service.occupy()
+        driver = project.start()
+        until(lambda: service.jobs() == ["Completed", "Queued"], "the QPU job")
+        driver.kill()
+        driver.wait()
+        until(lambda: service.held() == ["of the test"], "the guardian")
+        service.release(blocker)
+    finally:
+        service.kill()
 
 
 def _over_ssh(project: Project, port: int, **config: str | int) -> None:

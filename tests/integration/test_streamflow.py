@@ -39,11 +39,14 @@ def test_a_job_is_told_of_its_qpu_and_nobody_else_is(project: Project) -> None:
     )
     assert variables.pop("qpu_0_SFQ_URL").startswith(f"unix:{project.temporary}/")
     assert variables.pop("QRMI_JOB_UID").isdigit()
+    assert len(variables.pop("qpu_0_SFQ_JOB_KEY")) == 64
     del variables["SFQ_DRIVER"], variables["SFQ_TEST"]
     assert variables == {
         "QRMI_JOB_QPU_RESOURCES": "qpu_0",
         "QRMI_JOB_QPU_TYPES": "sfq",
         "QRMI_JOB_ID": "/solve/0",
+        # nobody starts an emulator's service again
+        "qpu_0_SFQ_PATIENCE_SECONDS": "0.8",
     }
     assert (folder / "files").read_text().split() == ["env", "files"]
     assert json.loads((folder / "out").read_text())["info"]["qpu"] == "qpu_0"
@@ -286,7 +289,7 @@ def test_streamflow_shows_what_we_bring(project: Project) -> None:
 
     assert "sf_quantum" in shown("plugin", "list")
     extensions = shown("ext", "list")
-    for name in ("sfq.emulator", "sfq.nodes", "sfq.journal"):
+    for name in ("sfq.emulator", "sfq.nodes", "sfq.rest", "sfq.journal"):
         assert name in extensions
     assert "timeScale" in shown("ext", "show", "connector", "sfq.emulator")
     assert "names" in shown("ext", "show", "connector", "sfq.nodes")

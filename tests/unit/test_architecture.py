@@ -38,7 +38,7 @@ VENDORS = {
     "neal": "samplers/neal.py",
     "dwave": "qpu/dwave.py",
     "qrmi": "qpu/qrmi.py",
-    "pulser": "samplers/neutral_atom.py",
+    **dict.fromkeys(("pulser", "pulser_simulation"), "service/simulation.py"),
     "qiskit": "samplers/qaoa.py",
     **dict.fromkeys(("braket", "ibm", "iqm", "pasqal_cloud", "pennylane"), "nowhere"),
 }

@@ -5,26 +5,20 @@ from __future__ import annotations
 import inspect
 import json
 import tempfile
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 from streamflow.core.deployment import ExecutionLocation
-from streamflow.core.exception import (
-    WorkflowDefinitionException,
-    WorkflowExecutionException,
-)
+from streamflow.core.exception import WorkflowDefinitionException
 from streamflow.deployment.connector.local import LocalConnector
 from streamflow.deployment.connector.ssh import SSHConnector
 
-from sf_quantum.connectors import guardian, leases, ssh
+from sf_quantum.connectors import guardian, ssh
 from sf_quantum.connectors.background import BackgroundService
 from sf_quantum.connectors.emulator import EmulatorConnector
-from sf_quantum.connectors.leases import LeaseClient, ServiceGone
 from sf_quantum.connectors.nodes import NodesConnector
+from sf_quantum.connectors.rest import RestConnector
 from sf_quantum.connectors.wrapper import LocationWrapper
-from sf_quantum.files import JSON
 from sf_quantum.scheduler import JournalScheduler
 
 # what StreamFlow itself gives to a constructor
@@ -45,16 +39,24 @@ def emulator(local: LocalConnector, name: str = "qpu") -> EmulatorConnector:
     return EmulatorConnector(name, "/", local, None, vqpus=3)
 
 
-@pytest.mark.parametrize(
-    "class_", [EmulatorConnector, NodesConnector, JournalScheduler]
-)
+CLASSES = (EmulatorConnector, NodesConnector, RestConnector, JournalScheduler)
+
+
+@pytest.mark.parametrize("class_", CLASSES)
 def test_the_schema_has_the_keys_of_the_constructor(
-    class_: type[EmulatorConnector] | type[NodesConnector] | type[JournalScheduler],
+    class_: (
+        type[EmulatorConnector]
+        | type[NodesConnector]
+        | type[RestConnector]
+        | type[JournalScheduler]
+    ),
 ) -> None:
     schema = json.loads(class_.get_schema())
     parameters = inspect.signature(class_.__init__).parameters.items()
     given = {name: p for name, p in parameters if name not in IMPOSED}
-    assert schema["properties"].keys() == given.keys()
+    # the one key that Python reserves cannot be a parameter
+    reserved = {"class"} if given.pop("reserved", None) else set()
+    assert schema["properties"].keys() == given.keys() | reserved
     optional = {n: p.default for n, p in given.items() if p.default is not p.empty}
     assert schema.get("required", []) == [
         name for name in given if name not in optional
@@ -66,9 +68,8 @@ def test_the_schema_has_the_keys_of_the_constructor(
 
 
 def test_every_schema_has_an_id_of_its_own() -> None:
-    classes = (EmulatorConnector, NodesConnector, JournalScheduler)
-    ids = {json.loads(class_.get_schema())["$id"] for class_ in classes}
-    assert len(ids) == len(classes)
+    ids = {json.loads(class_.get_schema())["$id"] for class_ in CLASSES}
+    assert len(ids) == len(CLASSES)
 
 
 @pytest.mark.parametrize(
@@ -186,84 +187,6 @@ def test_the_services_folder_is_short_and_unforeseeable(
     assert socket.startswith("/tmp/sfq-")
     remote = SSHConnector("host", "/", nodes=["a"])
     assert BackgroundService(remote, location, "q", []).socket.startswith("/tmp/sfq-")
-
-
-class Service:
-    """A stand-in for ``sfq serve``, with answers that the test chooses."""
-
-    def __init__(self) -> None:
-        self.answers: list[tuple[int, JSON]] = []
-        self.asked: list[str] = []
-
-    async def answer(self, request: web.Request) -> web.Response:
-        self.asked.append(f"{request.method} {request.path}")
-        status, body = self.answers.pop(0)
-        return web.json_response(body, status=status)
-
-
-@pytest.fixture
-async def service(tmp_path: Path) -> AsyncIterator[tuple[Service, LeaseClient]]:
-    service = Service()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", service.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        await web.UnixSite(runner, f"{folder}/s").start()
-        async with LeaseClient(f"{folder}/s", "qpu") as client:
-            yield service, client
-        await runner.cleanup()
-
-
-async def test_a_lease_is_waited_for(service: tuple[Service, LeaseClient]) -> None:
-    fake, client = service
-    fake.answers = [(409, {"detail": "all held"}), (201, {"id": "token"})]
-    assert await client.acquire("/a/0") == "token"
-    assert fake.asked == ["POST /v1/leases"] * 2
-
-
-async def test_a_lease_is_not_waited_for_in_vain(
-    service: tuple[Service, LeaseClient], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(leases, "LEASE_PATIENCE_SECONDS", 0.0)
-    fake, client = service
-    fake.answers = [(409, {"detail": "all 1 vQPUs are held"})]
-    with pytest.raises(WorkflowExecutionException, match="no lease: all 1 vQPUs"):
-        await client.acquire("/a/0")
-    fake.answers = [(500, [])]
-    with pytest.raises(WorkflowExecutionException, match="no lease: HTTP status 500"):
-        await client.acquire("/a/0")
-
-
-async def test_a_released_lease_tells_its_jobs(
-    service: tuple[Service, LeaseClient],
-) -> None:
-    fake, client = service
-    fake.answers = [(200, {"id": "token", "jobs": [{"id": "1"}]}), (404, {})]
-    assert await client.release("token") == [{"id": "1"}]
-    with pytest.raises(ServiceGone, match="lost a lease"):
-        await client.release("token")
-
-
-async def test_health_and_calibration(service: tuple[Service, LeaseClient]) -> None:
-    fake, client = service
-    fake.answers = [
-        (200, {}),
-        (503, {}),
-        (200, {"calibration": {"id": "c"}}),
-        (200, {}),
-    ]
-    assert await client.healthy()
-    assert not await client.healthy()
-    assert await client.calibration() == "c"
-    assert await client.calibration() is None
-
-
-async def test_a_service_that_is_not_there_is_not_healthy(tmp_path: Path) -> None:
-    async with LeaseClient(str(tmp_path / "none"), "qpu") as client:
-        assert not await client.healthy()
-        with pytest.raises(ServiceGone, match="QPU qpu does not answer"):
-            await client.acquire("/a/0")
 
 
 async def _locations(connector: NodesConnector) -> list[ExecutionLocation]:

@@ -15,11 +15,13 @@ import psutil
 import pytest
 
 from sf_quantum.connectors import guardian
+from sf_quantum.service.testing import running_service
 
 # starts what the test asks for, says when it is there, and waits to be ended
 DRIVER = """
 import signal, subprocess, sys
 from sf_quantum.connectors import guardian
+from sf_quantum.service.testing import running_service
 assert guardian.current() is guardian.current()
 {body}
 print(flush=True)
@@ -64,6 +66,10 @@ class Family:
             except (psutil.Error, OSError):
                 continue
         return found
+
+    def guardians(self) -> list[str]:
+        """The command lines of the drivers' guardians."""
+        return [line for line in self.commands() if " -m sf_quantum." in line]
 
     def await_none(self) -> float:
         """Wait until nobody is left; gives the seconds it took."""
@@ -125,8 +131,34 @@ def test_folders_are_removed_last(family: Family, tmp_path: Path) -> None:
     assert folder.exists()
     driver.kill()
     driver.wait()
+    _await(lambda: not folder.exists())
     family.await_none()
-    assert not folder.exists()
+
+
+LEASE = "guardian.current().hold('sfq', 'q', {config!r}, {token!r})\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_leases_are_given_back(family: Family, number: signal.Signals) -> None:
+    with running_service(vqpus=3) as service:
+        tokens = [service.acquire() for _ in range(3)]
+        config = {"url": service.url}
+        body = "".join(LEASE.format(config=config, token=token) for token in tokens)
+        # one that nobody answers for, and one that the driver gave back itself
+        body += LEASE.format(config={"url": "unix:/nowhere/s"}, token="lost")
+        body += f"guardian.current().release({tokens[2]!r})"
+        driver = family.driver(body)
+        # a process shows no environment while it is being started
+        _await(lambda: bool(family.guardians()))
+        assert not any(token in line for token in tokens for line in family.guardians())
+        driver.send_signal(number)
+        driver.wait()
+        _await(lambda: [lease.id for lease in service.queue.leases.held] == tokens[2:])
+
+
+def test_a_lease_that_was_given_back_is_nobodys_any_more() -> None:
+    told = [{"hold": "a"}, {"folder": "f"}, {"hold": "b"}, {"release": "a"}]
+    assert guardian.leases_held(told) == [{"hold": "b"}]
 
 
 def test_a_driver_goes_on_without_its_guardian(family: Family) -> None:

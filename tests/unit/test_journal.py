@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -148,3 +149,46 @@ def test_a_new_run_is_waited_for(tmp_path: Path) -> None:
 
     assert journal.await_new(tmp_path, {old}, alive) == new
     assert journal.await_new(tmp_path, {old, new}, lambda: False) is None
+
+
+def _earlier(folder: Path, day: int, *ends: str, file: str = "f.yml") -> Path:
+    """The journal of a run that came before, and that ended like this, or was killed."""
+    path = folder / f"202001{day:02}T000000Z-1.jsonl"
+    lines = [{"time": 1, "event": "run", "file": file}]
+    lines += [{"time": 2, "event": "end", "status": status} for status in ends]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return path
+
+
+def _origin(folder: Path) -> str:
+    run = journal.Journal(folder)
+    run.start("f.yml", [], {})
+    origin = run.origin
+    run.close()
+    return origin.rpartition(":")[2]
+
+
+@pytest.mark.parametrize("ends", [(), ("cancelled",)], ids=["killed", "stopped"])
+def test_a_run_takes_up_one_that_did_not_end_by_itself(
+    tmp_path: Path, ends: tuple[str, ...]
+) -> None:
+    _earlier(tmp_path, 1, "completed")
+    first = _earlier(tmp_path, 2, *ends)
+    _earlier(tmp_path, 3)
+    _earlier(tmp_path, 4, "completed", file="another.yml")
+    (tmp_path / "20200105T000000Z-1.jsonl").write_text("no journal\n")
+    assert _origin(tmp_path) == str(first)
+
+
+@pytest.mark.parametrize("end", ["completed", "failed"])
+def test_a_run_that_ended_by_itself_is_over(tmp_path: Path, end: str) -> None:
+    _earlier(tmp_path, 1)
+    _earlier(tmp_path, 2, end)
+    assert not Path(_origin(tmp_path)).name.startswith("2020")
+
+
+def test_a_run_that_goes_on_is_not_taken_up(tmp_path: Path) -> None:
+    path = _earlier(tmp_path, 1)
+    with path.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert _origin(tmp_path) != str(path)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -12,10 +15,11 @@ from dimod import BinaryQuadraticModel
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import sfq
+from sf_quantum.qpu import NoLease, access, munge, waiting
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.service.device import Device, Faults
+from sf_quantum.service.settings import ServiceSettings
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
 PARAMETERS = {"num_reads": 10, "seed": 1, "num_sweeps": None}
@@ -28,7 +32,8 @@ def bqm() -> dict[str, JSON]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sfq, "PAUSES_SECONDS", (0.01, 0.02))
+    monkeypatch.setattr(access, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(access, "PATIENCE_SECONDS", 0.03)
 
 
 @pytest.fixture
@@ -78,9 +83,177 @@ def test_the_second_try_finds_the_job_of_the_first(
     lease = service.acquire()
     first, again = (_job_side(service, lease).solve(bqm, PARAMETERS) for _ in range(2))
     assert first == again
-    assert len(service.queue.store.jobs(lease)) == 1
+    assert len(service.queue.store.jobs(lease=lease)) == 1
     _job_side(service, lease).solve(bqm, {**PARAMETERS, "seed": 2})
-    assert len(service.queue.store.jobs(lease)) == 2
+    assert len(service.queue.store.jobs(lease=lease)) == 2
+
+
+def _again(service: RunningService, lease: str) -> SfqQpu:
+    """The job's side of a job that is run again, under another lease."""
+    return SfqQpu("q", service.url, lease=lease, job_key="the run's, the job's")
+
+
+def test_run_again_under_another_lease_it_finds_its_job(
+    service: RunningService, bqm: dict[str, JSON]
+) -> None:
+    driver = SfqQpu("q", service.url)
+    first = driver.acquire()
+    samples = _again(service, first).solve(bqm, PARAMETERS)
+    told = driver.jobs(first)
+    assert told is not None
+    assert [(job["state"], job["found"]) for job in told] == [("Completed", False)]
+    driver.release(first)
+    second = driver.acquire()
+    assert _again(service, second).solve(bqm, PARAMETERS) == samples
+    # one QPU job in all, and the second lease knows that it was used
+    told = driver.jobs(second)
+    assert told is not None
+    assert [(job["state"], job["found"]) for job in told] == [("Completed", True)]
+    assert driver.jobs(first) == []
+
+
+def test_run_again_after_its_job_was_cancelled_it_makes_another(
+    bqm: dict[str, JSON],
+) -> None:
+    with running_service(Device(technology="neutral-atom")) as service:
+        first = service.acquire()
+        dead = threading.Thread(target=_solve, args=(_again(service, first), bqm))
+        dead.start()
+        service.until(first, "Running")
+        # as the guardian does
+        SfqQpu("q", service.url).release(first)
+        dead.join()
+        second = service.acquire()
+        alive = threading.Thread(target=_solve, args=(_again(service, second), bqm))
+        alive.start()
+        service.until(second, "Running", 1)
+        assert [job.state for job in service.queue.store.jobs(lease=second)] == [
+            "Cancelled",
+            "Running",
+        ]
+        SfqQpu("q", service.url).release(second)
+        alive.join()
+
+
+def test_run_again_while_its_job_runs_it_takes_it_over(bqm: dict[str, JSON]) -> None:
+    with running_service(Device(technology="neutral-atom"), vqpus=2) as service:
+        first, second = service.acquire(), service.acquire()
+        dead = threading.Thread(target=_solve, args=(_again(service, first), bqm))
+        dead.start()
+        job = service.until(first, "Running")
+        alive = threading.Thread(target=_solve, args=(_again(service, second), bqm))
+        alive.start()
+        assert service.until(second, "Running") == job
+        # the dead one's lease takes nothing with it
+        SfqQpu("q", service.url).release(first)
+        assert service.until(second, "Running") == job
+        SfqQpu("q", service.url).release(second)
+        dead.join()
+        alive.join()
+
+
+def _solve(qpu: SfqQpu, bqm: dict[str, JSON]) -> None:
+    with suppress(QpuError, InputError):
+        qpu.solve(bqm, PARAMETERS)
+
+
+def test_a_lease_is_waited_for_in_the_services_queue(service: RunningService) -> None:
+    driver = SfqQpu("q", service.url)
+    first = driver.acquire()
+    with pytest.raises(NoLease, match="QPU 'q' at unix:"):
+        driver.acquire_waiting("j", wait_seconds=0.01, key="k")
+    with ThreadPoolExecutor() as threads:
+        waits = threads.submit(waiting.acquire, driver, waiting.Request("j", "k"))
+        time.sleep(0.02)
+        assert not waits.done()
+        driver.release(first)
+        assert waits.result(5)
+
+
+def test_a_lease_asked_for_again_is_the_same(service: RunningService) -> None:
+    driver = SfqQpu("q", service.url)
+    first = driver.acquire_waiting("j", wait_seconds=0, key="k")
+    assert driver.acquire_waiting("j", wait_seconds=0, key="k") == first
+
+
+def test_a_lease_that_runs_out_is_renewed_in_time() -> None:
+    settings = ServiceSettings(lease_idle_seconds=30)
+    with running_service(settings=settings) as service:
+        driver = SfqQpu("q", service.url)
+        token = driver.acquire()
+        again = driver.renew(token)
+        assert again is not None
+        assert 5 < again <= 10
+        driver.release(token)
+        with pytest.raises(InputError, match="refuses"):
+            driver.renew(token)
+    with running_service() as service:
+        driver = SfqQpu("q", service.url)
+        assert driver.renew(driver.acquire()) is None
+
+
+def test_what_a_lease_is_asked_for_with(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    monkeypatch.delenv("SLURM_JOB_PARTITION", raising=False)
+    config: dict[str, JSON] = {
+        "url": service.url,
+        "class": "test",
+        "expectedSeconds": 12,
+        "pattern": "balanced",
+    }
+    driver = SfqQpu.from_config("q", config)
+    lease = service.ask("GET", f"/v1/leases/{driver.acquire('step')}").json()
+    told = {key: lease[key] for key in ("class", "expected_seconds", "pattern", "job")}
+    assert told == {
+        "class": "test",
+        "expected_seconds": 12,
+        "pattern": "balanced",
+        "job": "step",
+    }
+    assert lease["slurm_job_id"] == "77"
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({}, "url: missing"),
+        ({"url": 5}, "url: expected a text"),
+        ({"url": "unix:/s", "urll": "x"}, "did you mean 'url'"),
+        ({"url": "unix:/s", "munge": "socket"}, "munge: expected true, false or"),
+        ({"url": "unix:/s", "tokenFile": "/nowhere"}, "/nowhere"),
+        ({"url": "http://elsewhere.invalid"}, "only reached over https"),
+    ],
+)
+def test_wrong_configurations(config: dict[str, JSON], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        SfqQpu.from_config("q", config)
+
+
+@pytest.mark.parametrize(
+    ("munge", "told_so"),
+    [(True, "1"), (False, None), ("/run/munge/socket", "/run/munge/socket")],
+)
+def test_the_job_is_told_how_to_ask(munge: bool | str, told_so: str | None) -> None:
+    driver = SfqQpu.from_config("q", {"url": "unix:/s", "munge": munge})
+    variables = driver.environment("token")
+    assert variables.get("q_SFQ_MUNGE") == told_so
+    told = SfqQpu.from_environment("q", variables)
+    assert told.environment("token") == variables
+    with pytest.raises(InputError, match="q_SFQ_PATIENCE_SECONDS: expected seconds"):
+        SfqQpu.from_environment("q", {**variables, "q_SFQ_PATIENCE_SECONDS": "long"})
+
+
+def test_each_request_has_a_munge_credential_of_its_own(
+    scripted: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = iter(["MUNGE:1:", "MUNGE:2:"])
+    monkeypatch.setattr(munge, "encode", lambda socket: f"{next(made)}{socket}")
+    server = scripted([(503, {}), (404, {})])
+    driver = SfqQpu.from_config("q", {"url": server.url, "munge": "/socket"})
+    driver.release("token")
+    assert server.credentials == ["MUNGE:1:/socket", "MUNGE:2:/socket"]
 
 
 def test_a_failed_job_is_tried_anew(bqm: dict[str, JSON]) -> None:
@@ -89,7 +262,7 @@ def test_a_failed_job_is_tried_anew(bqm: dict[str, JSON]) -> None:
         for jobs in (1, 2, 3):
             with pytest.raises(QpuError, match="the job ended Failed: the QPU is offl"):
                 _job_side(service, lease).solve(bqm, PARAMETERS)
-            assert len(service.queue.store.jobs(lease)) == jobs
+            assert len(service.queue.store.jobs(lease=lease)) == jobs
 
 
 def test_refusals_keep_the_words_of_the_service(
@@ -121,7 +294,7 @@ def test_interrupted_it_cancels_its_job(
         with pytest.raises(interruption):
             job_side.solve(bqm, PARAMETERS)
         service.until(lease, "Cancelled")
-        assert len(service.queue.store.jobs(lease)) == 1
+        assert len(service.queue.store.jobs(lease=lease)) == 1
 
 
 def test_cancelled_by_the_operator(bqm: dict[str, JSON]) -> None:
@@ -160,7 +333,7 @@ def test_stopped_under_a_waiting_job(bqm: dict[str, JSON]) -> None:
         for thread in threads:
             thread.join(5)
     assert len(errors) == 2
-    assert any("cancelled: the service was stopped" in error for error in errors)
+    assert all("in trouble: the service is being stopped" in error for error in errors)
 
 
 def test_a_credential_that_cannot_be_sent_is_not_shown() -> None:
@@ -189,6 +362,7 @@ class _Scripted(HTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.replies = iter(replies)
         self.keys: list[str] = []
+        self.credentials: list[str | None] = []
 
     @property
     def url(self) -> str:
@@ -199,12 +373,13 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Scripted
 
     def _reply(self) -> None:
+        self.server.credentials.append(self.headers.get("X-Munge-Cred"))
         length = int(self.headers.get("Content-Length", 0))
         if length:
             self.server.keys.append(
                 json.loads(self.rfile.read(length))["idempotency_key"]
             )
-        reply = next(self.server.replies)
+        reply = next(self.server.replies, None)
         if reply is not None:
             content = json.dumps(reply[1]).encode()
             self.send_response(reply[0])
@@ -263,8 +438,8 @@ def test_lost_connections_are_tried_again_with_the_same_key(
     ("replies", "words"),
     [
         ([(500, {})], "is in trouble: HTTP status 500"),
-        ([(503, {"detail": "full", "field": None})], "is in trouble: full"),
-        ([(429, {"detail": "later"})], "is in trouble: later"),
+        ([(503, {"detail": "full", "field": None})] * 9, "is in trouble: full"),
+        ([(429, {"detail": "later"})] * 9, "is in trouble: later"),
         ([(200, {"what": "ever"})], "its answer has no 'state', is it sfq serve?"),
         (
             [(201, {"id": "j", "state": "Running"}), (404, {})],
@@ -280,6 +455,6 @@ def test_lost_connections_are_tried_again_with_the_same_key(
 def test_a_service_in_trouble(
     scripted: Serve, bqm: dict[str, JSON], replies: list[Reply], words: str
 ) -> None:
-    server = scripted([*replies, None, None, None, None])
+    server = scripted(replies)
     with pytest.raises(QpuError, match=words):
         SfqQpu("q", server.url, lease="t").solve(bqm, PARAMETERS)

@@ -15,7 +15,7 @@ from dimod import SampleSet
 
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
-from sf_quantum.qpu import sfq
+from sf_quantum.qpu import access
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
 Solve = Callable[..., tuple[int, str]]
@@ -34,7 +34,8 @@ def service() -> Iterator[RunningService]:
 
 @pytest.fixture(autouse=True)
 def classical(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sfq, "PAUSES_SECONDS", (0.01, 0.02))
+    monkeypatch.setattr(access, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(access, "PATIENCE_SECONDS", 0.03)
     for key in ("QRMI_JOB_QPU_RESOURCES", "QRMI_JOB_QPU_TYPES"):
         monkeypatch.delenv(key, raising=False)
 
@@ -116,7 +117,7 @@ def test_on_the_qpu_of_the_environment_the_samples_are_the_same(
     assert there.info["reads"] == 20
     # a sampler asked for by name runs here, QPU or not
     assert solve("--sampler", "neal", "--reads", "20") == (0, "")
-    assert len(service.queue.store.jobs(lease)) == 1
+    assert len(service.queue.store.jobs(lease=lease)) == 1
 
 
 def test_half_an_environment_is_not_a_classical_run(

@@ -1,0 +1,251 @@
+"""``sfq lease -- CMD``: run a command under a lease of each QPU it needs."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from sf_quantum import qpu
+from sf_quantum.errors import InputError
+from sf_quantum.qpu import Qpu, waiting
+from sf_quantum.qpu.holding import Holding
+from sf_quantum.qpu.selection import Selection
+
+CLASSES = ("production", "test", "development")
+# between SIGTERM at the time limit and SIGKILL, as Slurm's KillWait
+GRACE_SECONDS = 30.0
+FORWARDED = (
+    *(signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT),
+    *(signal.SIGINT, signal.SIGQUIT),
+)
+# a terminal sends these to the command as well
+FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.epilog = (
+        "CMD finds its QPUs in its environment, in the dialect of QRMI's SPANK plugin. "
+        "Exit status: CMD's, 128+n if signal n ended it; 75 if no lease came in time; "
+        "2 for bad input."
+    )
+    add_selection(parser)
+    parser.add_argument("--class", dest="class_", choices=CLASSES, help="of the leases")
+    parser.add_argument(
+        "--wait",
+        type=_seconds,
+        metavar="S",
+        help="seconds to wait for the leases (default: as long as it takes)",
+    )
+    parser.add_argument(
+        "--time-limit",
+        type=_seconds,
+        metavar="S",
+        help="seconds after which CMD gets SIGTERM, and SIGKILL half a minute later",
+    )
+    parser.add_argument(
+        "cmd",
+        nargs="+",
+        metavar="CMD",
+        help="the command, after --, with its arguments",
+    )
+
+
+def _seconds(text: str) -> float:
+    # sf_quantum.cli.arguments has the like, and brings numpy with it
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r}: a number of seconds expected")
+    return value
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which QPUs are meant."""
+    parser.add_argument(
+        "--qpu",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a QPU of the environment or of the QRMI configuration; more than one "
+        "with commas or again (default: those that the environment names)",
+    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--qrmi-config", metavar="FILE", help="a site's qrmi_config.json"
+    )
+    where.add_argument(
+        "--url",
+        help="a QPU service: unix:/path.sock, http://127.0.0.1:PORT, https://...",
+    )
+    who = parser.add_mutually_exclusive_group()
+    who.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="the bearer token that the service asks for",
+    )
+    who.add_argument(
+        "--munge",
+        nargs="?",
+        const=True,
+        metavar="SOCKET",
+        help="send MUNGE credentials, of the munged at SOCKET",
+    )
+
+
+def selection(args: argparse.Namespace, class_: str | None = None) -> Selection:
+    """Read the options that say which QPUs are meant.
+
+    :param class_: of the leases to be taken
+    """
+    token_file = args.token_file and str(Path(args.token_file).absolute())
+    return Selection(
+        [name for words in args.qpu for name in words.split(",") if name],
+        args.url,
+        {"tokenFile": token_file, "munge": args.munge, "class": class_},
+        args.qrmi_config,
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command.
+
+    :returns: its exit status
+    :raises InputError: if an option is wrong
+    :raises QpuError: if there is no lease
+    """
+    logging.basicConfig(format="sfq lease: %(message)s", stream=sys.stderr)
+    qpus = selection(args, args.class_).qpus(os.environ)
+    for client in qpus:
+        if (problem := client.problem()) is not None:
+            raise InputError(f"QPU {client.name!r}: {problem}")
+    command = _Command(args.cmd, args.time_limit)
+    with command.signals(), Holding(qpus, _waits) as holding:
+        request = waiting.Request(Path(args.cmd[0]).name, wait_seconds=args.wait)
+        try:
+            _acquire(holding, request, command.unwanted)
+        except waiting.Stopped:
+            return command.status
+        return command.run({**os.environ, **_environment(holding)})
+
+
+class _Command:
+    """The command, before it runs, while it runs, and how it ended."""
+
+    def __init__(self, words: Sequence[str], time_limit: float | None) -> None:
+        self._words = list(words)
+        self._time_limit = time_limit
+        self._process: subprocess.Popen[bytes] | None = None
+        self.unwanted = threading.Event()
+        self.status = 0
+
+    def run(self, environment: Mapping[str, str]) -> int:
+        """Run it to its end, or to its time limit.
+
+        :returns: its exit status, as a shell says it
+        """
+        if self.unwanted.is_set():
+            return self.status
+        try:
+            self._process = subprocess.Popen(self._words, env=environment)
+        except OSError as error:
+            found = not isinstance(error, FileNotFoundError)
+            _say(f"{self._words[0]}: {(error.strerror or str(error)).lower()}")
+            return 126 if found else 127
+        if self.unwanted.is_set():  # in the moment between
+            self._process.send_signal(self.status - 128)
+        code = self._wait(self._process)
+        return 128 - code if code < 0 else code
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> int:
+        try:
+            return process.wait(self._time_limit)
+        except subprocess.TimeoutExpired:
+            _say(f"time limit of {self._time_limit:g} s reached, SIGTERM sent")
+        process.terminate()
+        try:
+            return process.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        return process.wait()
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Hand signals on to the command; before it runs, take them as its end."""
+        previous = {
+            number: signal.signal(number, self._got)
+            for number in FORWARDED
+            if signal.getsignal(number) is not signal.SIG_IGN  # nohup
+        }
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _got(self, number: int, _: FrameType | None) -> None:
+        if self._process is None:
+            if number in ENDING:
+                self.status = 128 + number
+                self.unwanted.set()
+        elif number not in FROM_TERMINAL or not _in_foreground():
+            self._process.send_signal(number)
+
+
+def _acquire(
+    holding: Holding, request: waiting.Request, unwanted: threading.Event
+) -> None:
+    """Take the leases in a thread, so that no lease is lost to a signal in between."""
+    failed: list[Exception] = []
+
+    def acquire() -> None:
+        try:
+            holding.acquire(request, unwanted)
+        except Exception as error:  # noqa: BLE001 - raised below, in the main thread
+            failed.append(error)
+
+    thread = threading.Thread(target=acquire)
+    thread.start()
+    thread.join()  # signal handlers run meanwhile
+    if failed:
+        raise failed[0]
+
+
+def _environment(holding: Holding) -> dict[str, str]:
+    known = (os.environ.get(key) for key in ("QRMI_JOB_ID", "SLURM_JOB_ID"))
+    return {
+        **qpu.environment(holding.held),
+        "QRMI_JOB_UID": str(os.getuid()),
+        "QRMI_JOB_ID": next((word for word in known if word), str(os.getpid())),
+    }
+
+
+def _waits(client: Qpu, reason: str) -> None:
+    about = ""
+    with suppress(Exception):  # the line is a courtesy
+        eta = client.status().eta_seconds
+        about = f", whose jobs take about {eta:.0f} s" if eta is not None else ""
+    _say(f"waiting for a lease of QPU {client.name}{about} ({reason})")
+
+
+def _in_foreground() -> bool:
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _say(text: str) -> None:
+    print(f"sfq lease: {' '.join(text.split())}", file=sys.stderr, flush=True)

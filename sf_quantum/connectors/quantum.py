@@ -1,0 +1,301 @@
+"""A location with a QPU: each job runs there under a lease, and must have used it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import posixpath
+import re
+import shlex
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import MutableMapping, MutableSequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from streamflow.core.deployment import Connector, ExecutionLocation
+from streamflow.core.exception import WorkflowExecutionException
+from streamflow.log_handler import logger
+
+from sf_quantum import journal, qpu
+from sf_quantum.connectors.leases import Lease, Leases, ServiceGone
+from sf_quantum.connectors.wrapper import LocationWrapper
+from sf_quantum.files import JSON
+from sf_quantum.qpu import OVER, Qpu, QpuStatus, waiting
+
+
+class QuantumConnector(LocationWrapper, ABC):
+    """Gives each job a lease, tells it in a file, and sees that the job uses it.
+
+    While a job waits for its lease nothing of the inner location is held: the inner job
+    is submitted after.
+    """
+
+    # how long a job waits for its lease: as long as it takes
+    patience_seconds: float | None = None
+    # how long a lease is kept for the next job
+    keep_seconds: float = 0.0
+
+    def __init__(
+        self,
+        deployment_name: str,
+        config_dir: str,
+        connector: Connector,
+        service: str | None,
+        transferBufferSize: int,
+    ) -> None:
+        super().__init__(
+            deployment_name, config_dir, connector, service, transferBufferSize
+        )
+        # shell variables start with the QPU's name
+        self.qpu = re.sub(r"\W|^(?=\d)", "_", deployment_name, flags=re.ASCII)
+        self._lent: dict[str, _Loan] = {}
+        self._kept: list[_Kept] = []
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @abstractmethod
+    async def _open(self) -> Leases:
+        """Give access to the QPU, as soon as there is any.
+
+        :raises WorkflowExecutionException: if it cannot be had
+        """
+
+    @abstractmethod
+    def _job_side(self) -> Qpu:
+        """The QPU as the job is to reach it."""
+
+    def _learn(self, status: QpuStatus) -> None:
+        """Take note of how the QPU is."""
+        return
+
+    async def run(
+        self,
+        location: ExecutionLocation,
+        command: MutableSequence[str],
+        environment: MutableMapping[str, str] | None = None,
+        workdir: str | None = None,
+        stdin: int | str | None = None,
+        stdout: int | str = asyncio.subprocess.STDOUT,
+        stderr: int | str = asyncio.subprocess.STDOUT,
+        capture_output: bool = False,
+        timeout: int | None = None,  # noqa: ASYNC109 - StreamFlow's signature
+        job_name: str | None = None,
+    ) -> tuple[str, int] | None:
+        """Run a command, and a job under a lease.
+
+        :raises WorkflowExecutionException: if there is no lease for it, or the job
+            succeeded without its QPU
+        """
+        if job_name is None:
+            return await super().run(
+                location,
+                command,
+                environment,
+                workdir,
+                stdin,
+                stdout,
+                stderr,
+                capture_output,
+                timeout,
+            )
+        loan = await self._lend(job_name, location, workdir or "/tmp")
+        file = shlex.quote(loan.file)
+        result = None
+        try:
+            await self._hand_over(loan)
+            result = await super().run(
+                location,
+                [f". {file} && rm -f {file} &&", *command],
+                environment,
+                workdir,
+                stdin,
+                stdout,
+                stderr,
+                capture_output,
+                timeout,
+                job_name,
+            )
+        finally:
+            taken_away = loan.file not in self._lent
+            succeeded = result is not None and result[1] == 0
+            used = await self._take_back(loan, keep=succeeded)
+        if taken_away:  # by undeploy, which ended the QPU job under this one
+            raise asyncio.CancelledError
+        if succeeded and not used:
+            raise WorkflowExecutionException(self._unused(job_name, used))
+        return result
+
+    async def undeploy(self, external: bool) -> None:
+        """Give every lease back."""
+        for loan in list(self._lent.values()):
+            await self._take_back(loan, keep=False)
+        for kept in self._kept:
+            kept.timer.cancel()
+            await _let_go(kept)
+        self._kept.clear()
+        for task in list(self._closing):
+            await task
+
+    async def _lend(self, job: str, location: ExecutionLocation, folder: str) -> _Loan:
+        leases = await self._open()
+        lease = await self._kept_lease(leases) or await leases.acquire(
+            waiting.Request(job, uuid.uuid4().hex, self.patience_seconds)
+        )
+        # its name is seen in `ps` and in logs: nothing of the lease is in it
+        file = posixpath.join(folder, f".sfq-{uuid.uuid4().hex}")
+        loan = _Loan(leases, lease, job, location, file)
+        self._lent[file] = loan
+        return loan
+
+    async def _hand_over(self, loan: _Loan) -> None:
+        """Tell the job about its QPU (Contract 3), in a file that only it can read.
+
+        Its content goes through a pipe: not on a command line, nor in any log.
+        """
+        told = self._job_side()
+        variables = qpu.environment([(told, loan.lease.token)])
+        variables["QRMI_JOB_ID"] = loan.job
+        variables[f"{told.name}_SFQ_JOB_KEY"] = _job_key(loan.job)
+        lines = [
+            f"export {key}={shlex.quote(value)}" for key, value in variables.items()
+        ]
+        lines.append('export QRMI_JOB_UID="$(id -u)"')
+        script = f"umask 077; cat > {shlex.quote(loan.file)}"
+        writer = await self.get_stream_writer(
+            ["sh", "-c", shlex.quote(script)], loan.location
+        )
+        async with writer as stream:
+            await stream.write("\n".join([*lines, ""]).encode())
+
+    async def _take_back(self, loan: _Loan, *, keep: bool) -> bool | None:
+        """End a job's use of its lease, once, and keep account of its QPU jobs.
+
+        :param keep: the lease may serve the next job, if leases are kept at all
+        :returns: whether it had any; None if the QPU cannot tell any more
+        """
+        if self._lent.pop(loan.file, None) is None:
+            return None
+        await super().run(loan.location, ["rm", "-f", shlex.quote(loan.file)])
+        try:
+            jobs = await self._settle(loan.leases, loan.lease, keep)
+        except ServiceGone as error:
+            if logger.isEnabledFor(logging.WARNING):
+                logger.warning(f"Lease of job {loan.job} was not given back: {error}")
+            return None
+        if jobs is None:
+            return True  # this kind of QPU keeps no account that could be asked for
+        if jobs:
+            await self._record(loan, jobs)
+        return bool(jobs)
+
+    async def _settle(
+        self, leases: Leases, lease: Lease, keep: bool
+    ) -> list[dict[str, JSON]] | None:
+        """Give a lease back, or keep it unless its job left something on the QPU."""
+        if keep and self.keep_seconds > 0:
+            jobs = await leases.jobs(lease)
+            if all(job.get("state") in OVER for job in jobs or []):
+                lease.seen |= {str(job.get("id")) for job in jobs or []}
+                loop = asyncio.get_running_loop()
+                timer = loop.call_later(self.keep_seconds, self._expire, lease)
+                self._kept.append(_Kept(leases, lease, timer))
+                return jobs
+        await leases.release(lease)
+        return await leases.jobs(lease)
+
+    async def _kept_lease(self, leases: Leases) -> Lease | None:
+        while self._kept:
+            kept = self._kept.pop()
+            kept.timer.cancel()
+            if await leases.is_held(kept.lease):
+                return kept.lease
+            await _let_go(kept)
+        return None
+
+    def _expire(self, lease: Lease) -> None:
+        kept = next(kept for kept in self._kept if kept.lease is lease)
+        self._kept.remove(kept)
+        task = asyncio.create_task(_let_go(kept))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _record(self, loan: _Loan, qpu_jobs: list[dict[str, JSON]]) -> None:
+        record = journal.current()
+        if record is None:
+            return
+        try:
+            status = await loan.leases.status()
+            self._learn(status)
+        except ServiceGone:
+            status = None
+        for qpu_job in qpu_jobs:
+            record.write(
+                "qpu",
+                job=loan.job,
+                qpu=self.qpu,
+                # just after the samples were taken
+                technology=status.technology if status else None,
+                calibration=status.calibration if status else None,
+                **_account(qpu_job),
+            )
+
+    def _unused(self, job: str, used: bool | None) -> str:
+        if used is None:
+            return (
+                f"Job {job} ended well but the service of QPU {self.qpu} ended before it, "
+                "so nobody knows whether its result is the QPU's."
+            )
+        return (
+            f"Job {job} ended well but never used QPU {self.qpu}, so its result is not "
+            "the QPU's: let it solve with `sfq solve --sampler auto`, or bind its step "
+            "to a classical location."
+        )
+
+
+@dataclass(frozen=True)
+class _Loan:
+    """A lease, the job that has it and the file that tells the job."""
+
+    leases: Leases
+    lease: Lease
+    job: str
+    location: ExecutionLocation
+    file: str
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A lease that no job has, until its time is over."""
+
+    leases: Leases
+    lease: Lease
+    timer: asyncio.TimerHandle
+
+
+async def _let_go(kept: _Kept) -> None:
+    with suppress(ServiceGone):  # it runs out by itself, or the guardian tries again
+        await kept.leases.release(kept.lease)
+
+
+def _job_key(job: str) -> str:
+    """What stays the same when a run that was killed or stopped is started again."""
+    run = journal.current()
+    if run is None:
+        return uuid.uuid4().hex
+    return hashlib.sha256(f"{run.origin}\n{job}".encode()).hexdigest()
+
+
+def _account(qpu_job: dict[str, JSON]) -> dict[str, JSON]:
+    submitted, started = qpu_job.get("submitted"), qpu_job.get("started")
+    queued = None
+    if isinstance(submitted, float) and isinstance(started, float):
+        queued = started - submitted
+    return {
+        "qpu_job": qpu_job.get("id"),
+        "state": qpu_job.get("state"),
+        "queued_seconds": queued,
+        "ran_seconds": qpu_job.get("seconds"),
+        "qpu_seconds": qpu_job.get("qpu_seconds"),
+        "found": qpu_job.get("found"),
+    }

@@ -1,0 +1,316 @@
+"""Any QPU that the package ``qrmi`` reaches, as ``qrmi_config.json`` describes it.
+
+The driver leases it, the job is told of it exactly as QRMI's SPANK plugin tells; what
+runs on it is the job's own program (Qiskit, Pulser, ...), since none of these QPUs takes
+a QUBO.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self
+
+from sf_quantum import samplers
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.files import JSON
+from sf_quantum.qpu import NoLease, Qpu, QpuStatus, qrmi_config
+from sf_quantum.qpu.qrmi_config import Resource
+
+if TYPE_CHECKING:
+    from dimod.core.sampler import Sampler
+
+KEYS = ("qrmiConfig", "resource", "timeoutSeconds")
+TOKEN = "QRMI_JOB_ACQUISITION_TOKEN"
+TIMEOUT = "QRMI_JOB_TIMEOUT_SECONDS"
+# Slurm's own word for a job without a time limit, as the SPANK plugin passes it on
+NO_TIMEOUT = 2**32 - 1
+MISSING = "the package qrmi is not installed (pip install 'sf-quantum[qrmi]')"
+# of the driver only: what it asks for again, and when, is decided in one place, and a
+# lease that is asked for again behind its back would be held for ever
+_NO_RETRIES = {"QRMI_PASQAL_RETRIES_DISABLED": "true"}
+# errors that no second try will cure, by their names in the package
+_OURS = (
+    "AuthenticationFailedError",
+    "ConfigError",
+    "EnvVarNotSetError",
+    "InvalidInputError",
+    "ResourceNotFoundError",
+    "UnsupportedFunctionError",
+    "UnsupportedPayloadError",
+    "UnsupportedResourceTypeError",
+)
+_GONE = ("ResourceNotFoundError", "TaskNotFoundError")
+# how its clients word what they were answered
+_STATUS = re.compile(r"(?:[Ss]tatus:?|body:) (\d{3})\b")
+_CONFLICT, _NOT_FOUND = 409, 404
+_BUSY = (408, 425, 429)
+
+
+class _Capacity(Protocol):
+    max_slots: int | None
+    available_slots: int | None
+
+
+class _Status(Protocol):
+    status: object
+    status_reason: str | None
+    busy: bool | None
+    capacity: _Capacity | None
+    pending_job_count: int | None
+
+
+class _Client(Protocol):
+    """What is used of ``qrmi.QuantumResource``, which has no types of its own."""
+
+    def status(self) -> _Status: ...
+    def acquire(self) -> str: ...
+    def release(self, token: str) -> None: ...
+
+
+class QrmiQpu(Qpu):
+    """A QPU of any of QRMI's types; each type is a subclass of three lines.
+
+    :param resource: as its site describes it
+    :param timeout_seconds: what the job may take, for QPUs that want to know
+    :param token: the acquisition token, on the job's side
+    """
+
+    type: ClassVar[str]
+    resource_type: ClassVar[str]
+    technology: ClassVar[str]
+    takes: ClassVar[str] = "circuits"
+
+    def __init__(
+        self,
+        resource: Resource,
+        *,
+        timeout_seconds: int = NO_TIMEOUT,
+        token: str | None = None,
+    ) -> None:
+        super().__init__(resource.name)
+        self._resource = resource
+        self._timeout_seconds = timeout_seconds
+        self._token = token
+
+    @classmethod
+    def problem(cls) -> str | None:
+        """See :meth:`Qpu.problem`."""
+        return None if importlib.util.find_spec("qrmi") else MISSING
+
+    @classmethod
+    def from_config(cls, name: str, config: Mapping[str, JSON]) -> Self:
+        """See :meth:`Qpu.from_config`.
+
+        Keys ``qrmiConfig``, the file; ``resource``, which of its entries, if not the
+        one called like the QPU; ``timeoutSeconds``. The QPU takes the entry's name,
+        which is what its vendor's service calls it.
+        """
+        for key in config:
+            if key not in KEYS:
+                raise InputError(samplers.unknown("key", key, [*KEYS]))
+        path = _text(config, "qrmiConfig")
+        if path is None:
+            raise InputError(f"qrmiConfig: missing in the configuration of {name!r}")
+        resource = qrmi_config.read(path, _text(config, "resource") or name)
+        if resource.type != cls.type:
+            raise InputError(
+                f"{path}: resource {resource.name!r} is of type {resource.type!r}, "
+                f"not {cls.type!r}"
+            )
+        seconds = config.get("timeoutSeconds", NO_TIMEOUT)
+        if type(seconds) is not int or not 1 <= seconds <= NO_TIMEOUT:
+            raise InputError(f"timeoutSeconds: expected 1 to {NO_TIMEOUT}")
+        return cls(resource, timeout_seconds=seconds)
+
+    def status(self) -> QpuStatus:
+        """See :meth:`Qpu.status`; it takes no problem, so ``qubits`` is 0."""
+        with self._errors():
+            told = self._client().status()
+        word = str(told.status).rpartition(".")[2].lower()
+        slots = told.capacity
+        vqpus = (slots.max_slots if slots else None) or 1
+        free = slots.available_slots if slots else None
+        return QpuStatus(
+            name=self.name,
+            technology=self.technology,
+            online=word == "online",
+            reason="" if word == "online" else told.status_reason or word,
+            qubits=0,
+            vqpus=vqpus,
+            leases=int(bool(told.busy)) if free is None else max(0, vqpus - free),
+            queue_length=told.pending_job_count or 0,
+        )
+
+    def acquire(self, job: str | None = None) -> str:
+        """See :meth:`Qpu.acquire`; the QPU is told the Slurm job, if there is one."""
+        with self._errors(leasing=True):
+            return self._client().acquire()
+
+    def release(self, token: str) -> None:
+        """See :meth:`Qpu.release`."""
+        with self._errors(gone=True):
+            self._client(token).release(token)
+
+    def environment(self, token: str) -> dict[str, str]:
+        """See :meth:`Qpu.environment`: what ``spank_qrmi`` sets, name by name."""
+        own = {
+            **self._resource.environment,
+            TOKEN: token,
+            TIMEOUT: str(self._timeout_seconds),
+        }
+        return {**_job(), **{f"{self.name}_{key}": own[key] for key in own}}
+
+    @classmethod
+    def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
+        """See :meth:`Qpu.from_environment`."""
+        prefix = f"{name}_"
+        own = {
+            key.removeprefix(prefix): value
+            for key, value in environment.items()
+            if key.startswith(prefix)
+        }
+        token, seconds = own.pop(TOKEN, ""), own.pop(TIMEOUT, str(NO_TIMEOUT))
+        if not token:
+            raise InputError(
+                f"{prefix}{TOKEN} is not set, though QPU {name!r} is in the environment"
+            )
+        if not seconds.isdecimal():
+            raise InputError(f"{prefix}{TIMEOUT}: expected whole seconds")
+        resource = Resource(name, cls.type, own)
+        return cls(resource, timeout_seconds=int(seconds), token=token)
+
+    def sampler(self) -> Sampler:
+        """Refuse: a QUBO would first have to become a circuit or a pulse sequence.
+
+        :raises InputError: always; it says what the QPU takes
+        """
+        raise InputError(
+            f"QPU {self.name!r} ({self.type}) takes {self.takes}, not QUBOs: run a "
+            "program that uses the package qrmi, or choose a sampler that needs no QPU"
+        )
+
+    def _client(self, token: str | None = None) -> _Client:
+        try:
+            import qrmi
+        except ImportError as error:
+            raise InputError(f"QPU type {self.type!r}: {MISSING}") from error
+        settings = {**_NO_RETRIES, **_job(), **self._resource.environment}
+        settings[TIMEOUT] = str(self._timeout_seconds)
+        if token or self._token:
+            settings[TOKEN] = token or self._token or ""
+        kind = getattr(qrmi.ResourceType, self.resource_type)
+        # of this instance alone: the variables of the process belong to everybody
+        client: _Client = qrmi.QuantumResource.from_config(self.name, kind, settings)
+        return client
+
+    @contextmanager
+    def _errors(self, *, leasing: bool = False, gone: bool = False) -> Iterator[None]:
+        """Turn an error of QRMI, all of which are ``RuntimeError``, into one of ours.
+
+        :param leasing: a conflict means that there is no lease now
+        :param gone: what is not there any more is no error
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            name = type(error).__name__
+            status = _status(error)
+            if gone and (name in _GONE or status == _NOT_FOUND):
+                return
+            text = f"QPU {self.name!r} ({self.type}): {_line(error)}"
+            if status == _CONFLICT:
+                raise (NoLease if leasing else QpuError)(text) from error
+            refused = 400 <= status < 500 and status not in _BUSY
+            if refused or name in _OURS:
+                raise InputError(text) from error
+            raise QpuError(text) from error
+
+
+class PasqalLocal(QrmiQpu):
+    """Neutral atoms behind a warden, or behind our own service, which speaks it.
+
+    Driven for real in the tests, by the package from PyPI against our service.
+    """
+
+    type = "pasqal-local"
+    resource_type = "PasqalLocal"
+    technology = "neutral-atom"
+    takes = "pulse sequences (Pulser)"
+
+
+class PasqalCloud(QrmiQpu):
+    """Pasqal's cloud; its address is fixed, so no test of ours has reached it."""
+
+    type = "pasqal-cloud"
+    resource_type = "PasqalCloud"
+    technology = "neutral-atom"
+    takes = "pulse sequences (Pulser)"
+
+
+class IbmQuantumSystem(QrmiQpu):
+    """An IBM machine on the premises; the tests know its refusals only."""
+
+    type = "ibm-quantum-system"
+    resource_type = "IBMQuantumSystem"
+    technology = "superconducting"
+
+
+class IbmQuantumComputeService(QrmiQpu):
+    """IBM's cloud; tested against answers written from its public API."""
+
+    type = "ibm-quantum-compute-service"
+    resource_type = "IBMQuantumComputeService"
+    technology = "superconducting"
+
+
+class IqmServer(QrmiQpu):
+    """An IQM machine or IQM's cloud; tested against answers of its public API."""
+
+    type = "iqm-server"
+    resource_type = "IQMServer"
+    technology = "superconducting"
+
+
+class Oqtopus(QrmiQpu):
+    """OQTOPUS; needs ``liboqtopus_py_bridge.so`` of QRMI's, which PyPI does not have."""
+
+    type = "oqtopus"
+    resource_type = "OQTOPUS"
+    technology = "superconducting"
+
+
+class AliceBobFelis(QrmiQpu):
+    """Alice & Bob's cat qubits; tested as far as no machine is asked."""
+
+    type = "alice-bob-felis"
+    resource_type = "AliceBobFelis"
+    technology = "superconducting"
+
+
+def _job() -> dict[str, str]:
+    """Whose job it is, as the SPANK plugin says it without a QPU's name in front."""
+    known = (os.environ.get(key) for key in ("QRMI_JOB_ID", "SLURM_JOB_ID"))
+    return {
+        "QRMI_JOB_UID": os.environ.get("QRMI_JOB_UID") or str(os.getuid()),
+        "QRMI_JOB_ID": next((number for number in known if number), "0"),
+    }
+
+
+def _text(config: Mapping[str, JSON], key: str) -> str | None:
+    value = config.get(key)
+    if value is not None and (not isinstance(value, str) or not value):
+        raise InputError(f"{key}: expected a text")
+    return value
+
+
+def _status(error: RuntimeError) -> int:
+    found = _STATUS.search(str(error))
+    return int(found[1]) if found else 0
+
+
+def _line(error: RuntimeError) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

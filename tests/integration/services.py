@@ -1,0 +1,124 @@
+"""The QPU service as a process of its own, which can be killed and started again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from sf_quantum.files import JSON
+from sf_quantum.qpu.transport import Client
+from sf_quantum.service import auth
+from sf_quantum.service.testing import example_bqm
+
+SFQ = [str(Path(sys.executable).parent / "sfq")]
+
+
+class QpuService:
+    """``sfq serve`` with its state in a folder, and its operator.
+
+    :param options: of ``sfq serve``
+    """
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        folder.mkdir(exist_ok=True)
+        self._folder = folder
+        self._options = ["--state", str(folder / "state"), *options]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._headers: dict[str, str] = {}
+        self.url = ""
+
+    def with_tokens(self, user: str) -> str:
+        """Ask for bearer tokens, and give a user one.
+
+        :returns: the file with the user's token
+        """
+        made = {user: auth.new_token(), "operator": auth.new_token()}
+        tokens = self._folder / "tokens.yml"
+        tokens.touch(0o600)
+        entries = [auth.entry(u, made[u], admin=u == "operator") for u in made]
+        tokens.write_text(json.dumps(entries))
+        self._options += ["--auth", "token", "--tokens", str(tokens)]
+        self._headers = {"Authorization": f"Bearer {made['operator']}"}
+        file = self._folder / "qpu.token"
+        file.touch(0o600)
+        file.write_text(f"{made[user]}\n")
+        return str(file)
+
+    def start(self) -> None:
+        """Start the service, again under the same URL."""
+        if self.url:
+            self._options += ["--port", self.url.rpartition(":")[2]]
+        with open(self._folder / "log", "ab") as log:
+            self._process = subprocess.Popen(
+                [*SFQ, "serve", *self._options], stdout=subprocess.PIPE, stderr=log
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, (self._folder / "log").read_text()
+        self.url = json.loads(line)["url"]
+
+    def kill(self) -> None:
+        """End the service with no chance to do anything."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, JSON] | None = None,
+        lease: str = "",
+    ) -> JSON:
+        """Send a request as the operator."""
+        headers = {**self._headers, **({"X-SFQ-Lease": lease} if lease else {})}
+        answer = Client(self.url, headers).request(method, path, body)
+        assert answer.status < 400, answer
+        content: JSON = json.loads(answer.body)
+        return content
+
+    def lease(self) -> str:
+        """Take a lease."""
+        lease = self.ask("POST", "/v1/leases", {"job": "of the test"})
+        assert isinstance(lease, dict)
+        return str(lease["id"])
+
+    def occupy(self, shots: int = 100_000) -> str:
+        """Keep the device busy until the lease is released.
+
+        :returns: the lease
+        """
+        lease = self.lease()
+        self.ask(
+            "POST",
+            "/v1/jobs",
+            {
+                "problem": example_bqm(),
+                "parameters": {"num_reads": shots},
+                "idempotency_key": "occupied",
+            },
+            lease,
+        )
+        return lease
+
+    def release(self, lease: str) -> None:
+        """Give a lease back, and cancel its jobs."""
+        self.ask("DELETE", f"/v1/leases/{lease}")
+
+    def held(self) -> list[str]:
+        """What the leases that are held are for."""
+        leases = self.ask("GET", "/v1/leases")
+        assert isinstance(leases, list)
+        return [str(lease["job"]) for lease in leases if isinstance(lease, dict)]
+
+    def jobs(self) -> list[str]:
+        """The states of all jobs, less the one that occupies the device."""
+        jobs = self.ask("GET", "/v1/jobs")
+        assert isinstance(jobs, list)
+        return [
+            str(job["state"])
+            for job in jobs
+            if isinstance(job, dict) and job["idempotency_key"] != "occupied"
+        ]

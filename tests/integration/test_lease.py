@@ -1,0 +1,346 @@
+"""``sfq lease -- CMD`` as a process: what CMD is told, and that every way out gives back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sf_quantum.files import JSON
+from sf_quantum.service import auth
+from sf_quantum.service.device import Device
+from sf_quantum.service.settings import ServiceSettings
+from sf_quantum.service.testing import RunningService, example_bqm, running_service
+from tests.integration.services import SFQ
+
+CLEAN = {
+    key: value
+    for key, value in os.environ.items()
+    if not key.startswith(("QRMI_", "SLURM_", "SFQ_"))
+}
+
+
+@pytest.fixture
+def service() -> Iterator[RunningService]:
+    with running_service(Device(time_scale=0)) as running:
+        yield running
+
+
+def _start(*words: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*SFQ, "lease", *words],
+        env={**CLEAN, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def _run(*words: str, **environment: str) -> tuple[int, str, str]:
+    process = _start(*words, **environment)
+    out, err = process.communicate(timeout=30)
+    return process.returncode, out, err
+
+
+def _shell(script: str) -> list[str]:
+    return ["--", "sh", "-c", script]
+
+
+def _held(service: RunningService) -> list[str | None]:
+    return [lease.job for lease in service.queue.leases.held]
+
+
+def _until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_command_finds_its_qpu_in_its_environment(service: RunningService) -> None:
+    script = 'env | grep -E "QRMI|SFQ"; echo $$'
+    code, out, err = _run("--url", service.url, "--qpu", "far", *_shell(script))
+    assert (code, err) == (0, "")
+    *lines, _ = out.splitlines()
+    told = dict(line.split("=", 1) for line in lines)
+    token = told.pop("far_QRMI_JOB_ACQUISITION_TOKEN")
+    assert told.pop("QRMI_JOB_ID").isdigit()
+    assert told == {
+        "QRMI_JOB_QPU_RESOURCES": "far",
+        "QRMI_JOB_QPU_TYPES": "sfq",
+        "QRMI_JOB_UID": str(os.getuid()),
+        "far_SFQ_URL": service.url,
+    }
+    lease = service.ask("GET", f"/v1/leases/{token}").json()
+    assert (lease["job"], lease["held"]) == ("sh", False)
+
+
+def test_solve_runs_under_it(service: RunningService, tmp_path: Path) -> None:
+    problem = tmp_path / "problem.json"
+    problem.write_text(json.dumps({"bqm": example_bqm()}))
+    output = tmp_path / "samples.json"
+    solve = [*SFQ, "solve", "--problem", str(problem), "--output", str(output)]
+    code, _, err = _run("--url", service.url, "--", *solve)
+    assert (code, err) == (0, "")
+    assert json.loads(output.read_text())["info"]["qpu"] == "emulator"
+    assert _held(service) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)]
+)
+def test_its_exit_status_is_the_commands(
+    service: RunningService, script: str, status: int
+) -> None:
+    assert _run("--url", service.url, *_shell(script))[0] == status
+    assert _held(service) == []
+
+
+def test_a_command_that_is_not_there(service: RunningService, tmp_path: Path) -> None:
+    code, _, err = _run("--url", service.url, "--", "/nowhere/program")
+    assert (code, err) == (
+        127,
+        "sfq lease: /nowhere/program: no such file or directory\n",
+    )
+    assert _run("--url", service.url, "--", str(tmp_path))[0] == 126
+    assert _held(service) == []
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT]
+)
+def test_signals_go_on_to_the_command(
+    service: RunningService, number: signal.Signals
+) -> None:
+    script = f"trap 'echo got; exit 5' {number}; echo on; while :; do sleep 0.01; done"
+    process = _start("--url", service.url, *_shell(script))
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (5, "got\n")
+    assert _held(service) == []
+
+
+def test_a_signal_that_ends_the_command_is_its_status(service: RunningService) -> None:
+    process = _start("--url", service.url, "--", "sleep", "60")
+    _until(lambda: _held(service) == ["sleep"])
+    _until(lambda: _has_child(process))
+    process.terminate()
+    process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert _held(service) == []
+
+
+def test_the_time_limit_ends_the_command(service: RunningService) -> None:
+    code, _, err = _run(
+        "--url", service.url, "--time-limit", "0.2", "--", "sleep", "60"
+    )
+    assert code == 128 + signal.SIGTERM
+    assert "time limit of 0.2 s reached" in err
+    assert _held(service) == []
+
+
+def test_it_waits_with_one_line_and_gives_up_in_time(service: RunningService) -> None:
+    service.acquire()
+    code, out, err = _run("--url", service.url, "--wait", "0.3", *_shell("echo ran"))
+    assert (code, out) == (75, "")
+    waiting, gave_up = err.splitlines()
+    assert waiting.startswith("sfq lease: waiting for a lease of QPU qpu")
+    assert gave_up.startswith("sfq lease: QPU 'qpu' at unix:")
+    assert _held(service) == ["test"]
+
+
+def test_it_waits_until_the_lease_comes(service: RunningService) -> None:
+    lease = service.acquire()
+    process = _start("--url", service.url, *_shell("echo ran"))
+    assert process.stderr is not None
+    assert "waiting" in process.stderr.readline()
+    service.ask("DELETE", f"/v1/leases/{lease}")
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (0, "ran\n", "")
+    assert _held(service) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_wait(
+    service: RunningService, number: signal.Signals
+) -> None:
+    lease = service.acquire()
+    process = _start("--url", service.url, *_shell("echo ran"))
+    assert process.stderr is not None
+    process.stderr.readline()
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (128 + number, "")
+    service.ask("DELETE", f"/v1/leases/{lease}")
+    assert _held(service) == []
+
+
+def test_killed_itself_its_lease_runs_out() -> None:
+    settings = ServiceSettings(lease_idle_seconds=0.5)
+    with running_service(settings=settings) as service:
+        process = _start("--url", service.url, *_shell("echo $$; exec sleep 3"))
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        held_for = 1.2  # more than twice as long as an idle lease lives
+        deadline = time.monotonic() + held_for
+        while time.monotonic() < deadline:
+            assert _held(service) == ["sh"]
+            time.sleep(0.05)
+        process.kill()
+        _until(lambda: not _held(service))
+        os.kill(child, signal.SIGKILL)
+        process.communicate()
+
+
+def test_two_qpus_are_taken_in_one_order_and_both_given_back() -> None:
+    with running_service() as one, running_service() as two:
+        known = {"a_SFQ_URL": one.url, "b_SFQ_URL": two.url}
+        script = "echo $QRMI_JOB_QPU_RESOURCES"
+        rivals = [
+            _start("--qpu", names, *_shell(script), **known)
+            for names in ("a,b", "b,a") * 2
+        ]
+        for rival in rivals:
+            out, _ = rival.communicate(timeout=30)
+            assert (rival.returncode, out) == (0, "a,b\n")
+        # the second is not to be had: the first is given back
+        two.acquire()
+        known["QRMI_JOB_QPU_RESOURCES"] = "b,a"
+        assert _run("--wait", "0.1", *_shell(script), **known)[0] == 75
+        assert _held(one) == []
+
+
+def test_qpus_of_a_sites_file(service: RunningService, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("not asked for\n")
+    entries: JSON = [
+        {
+            "name": "own",
+            "type": "sfq",
+            "environment": {"SFQ_URL": service.url, "SFQ_TOKEN_FILE": str(token)},
+        },
+        {"name": "other", "type": "of another site", "environment": {}},
+    ]
+    file = tmp_path / "qrmi_config.json"
+    file.write_text(json.dumps({"resources": entries}))
+    site = ["--qrmi-config", str(file), "--qpu"]
+    code, out, _ = _run(*site, "own", *_shell("echo $own_SFQ_TOKEN_FILE"))
+    assert (code, out) == (0, f"{token}\n")
+    code, _, err = _run(*site, "other", *_shell("echo ran"))
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "unknown QPU type 'of another site'" in err
+
+
+def test_a_qpu_that_only_the_package_qrmi_reaches(tmp_path: Path) -> None:
+    pytest.importorskip("qrmi", reason="the package qrmi is not installed")
+    entry: JSON = {
+        "name": "cold",
+        "type": "iqm-server",  # whose leases its client grants by itself
+        "environment": {
+            "QRMI_IQM_ISA_ENDPOINT": "http://127.0.0.1:1",
+            "QRMI_IQM_ISA_TOKEN": "its own",
+        },
+    }
+    file = tmp_path / "qrmi_config.json"
+    file.write_text(json.dumps({"resources": [entry]}))
+    code, out, _ = _run(
+        *("--qrmi-config", str(file), "--qpu", "cold"),
+        *_shell("env | grep -E 'QRMI|SFQ'"),
+    )
+    assert code == 0
+    told = dict(line.split("=", 1) for line in out.splitlines())
+    assert told["QRMI_JOB_QPU_RESOURCES"] == "cold"
+    assert told["QRMI_JOB_QPU_TYPES"] == "iqm-server"
+    assert told["cold_QRMI_IQM_ISA_ENDPOINT"] == "http://127.0.0.1:1"
+    assert told["cold_QRMI_JOB_ACQUISITION_TOKEN"]
+
+
+def test_a_token_goes_with_each_request(tmp_path: Path) -> None:
+    made = {"ada": auth.new_token()}
+    tokens = tmp_path / "tokens.yml"
+    tokens.touch(0o600)
+    tokens.write_text(json.dumps([auth.entry("ada", made["ada"], admin=False)]))
+    file = tmp_path / "token"
+    file.write_text(made["ada"])
+    with running_service(authenticate=auth.Tokens(tokens)) as service:
+        known = ["--url", service.url, "--token-file", str(file)]
+        code, out, err = _run(*known, *_shell("env"))
+        assert (code, err) == (0, "")
+        assert made["ada"] not in out
+        assert f"qpu_SFQ_TOKEN_FILE={file}" in out
+        code, _, err = _run("--url", service.url, *_shell("echo ran"))
+        assert code == 2
+        assert "refuses" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "no QPU: give --url"),
+        (["--qpu", "a"], "a_SFQ_URL is not set"),
+        (["--qpu", "a,a"], "name each QPU once"),
+        (["--url", "unix:/s", "--qpu", "a,b"], "one URL is one QPU"),
+        (["--url", "ftp://x"], "ftp://x: expected unix:"),
+        (["--qrmi-config", "/nowhere", "--qpu", "a"], "/nowhere"),
+        (["--url", "unix:/s", "--token-file", "/nowhere"], "/nowhere"),
+        (["--url", "unix:/s", "--qpu", "a-b"], "letters, digits and underscores"),
+    ],
+)
+def test_bad_input(words: list[str], said: str) -> None:
+    code, _, err = _run(*words, *_shell("echo ran"))
+    assert code == 2
+    (line,) = err.splitlines()
+    assert line.startswith("sfq lease: ")
+    assert said in line
+
+
+def test_qpus_lists_the_kinds_and_how_given_ones_are(service: RunningService) -> None:
+    def shown(*words: str, **environment: str) -> tuple[int, list[list[str]]]:
+        done = subprocess.run(
+            [*SFQ, "qpus", *words],
+            env={**CLEAN, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, [line.split() for line in done.stdout.splitlines()]
+
+    code, rows = shown()
+    assert code == 0
+    assert ["sfq", "yes"] in rows
+    service.acquire()
+    code, (heads, row) = shown("--url", service.url, "--qpu", "far")
+    assert (code, heads[0]) == (0, "qpu")
+    assert row[:6] == ["far", "sfq", "annealer", "online", "1/1", "0"]
+    # of the environment, where one does not answer
+    code, rows = shown(
+        QRMI_JOB_QPU_RESOURCES="a,b", a_SFQ_URL=service.url, b_SFQ_URL="unix:/nowhere/s"
+    )
+    assert code == 75
+    assert rows[-2][:4] == ["a", "sfq", "annealer", "online"]
+    assert rows[-1][:5] == ["b", "sfq", "-", "no", "answer"]
+
+
+def test_its_own_start_is_light() -> None:
+    code = "import sys, sf_quantum.cli.lease; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    heavy = {"numpy", "dimod", "streamflow", "fastapi", "qrmi", "aiohttp"}
+    assert not heavy & set(done.stdout.split())
+
+
+def _has_child(process: subprocess.Popen[str]) -> bool:
+    path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return bool(path.read_text().split())

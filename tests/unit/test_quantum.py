@@ -1,0 +1,479 @@
+"""Leases around jobs, with a QPU that does what the test tells, and no engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar, Self
+
+import pytest
+from dimod.core.sampler import Sampler
+from streamflow.core.exception import (
+    WorkflowDefinitionException,
+    WorkflowExecutionException,
+)
+from streamflow.deployment.connector.local import LocalConnector
+
+from sf_quantum import qpu
+from sf_quantum.connectors import guardian
+from sf_quantum.connectors.nodes import NodesConnector
+from sf_quantum.connectors.rest import RestConnector
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.files import JSON
+from sf_quantum.journal import Journal
+from sf_quantum.qpu import NoLease, Qpu, QpuStatus, waiting
+
+DONE: dict[str, JSON] = {"state": "Completed", "submitted": 1.0, "started": 3.5}
+
+
+class ToldQpu(Qpu):
+    """Keeps account of its leases, and fails when it is told to."""
+
+    type = "told"
+    made: list[ToldQpu]
+    # raised by the calls to come, one each
+    troubles: list[Exception]
+    places = 1
+    renewal: float | None = None
+    silent = False
+
+    def __init__(self, name: str, config: Mapping[str, JSON]) -> None:
+        super().__init__(name)
+        self.config = dict(config)
+        self.held: list[str] = []
+        self.opened = 0
+        self.renewed: list[str] = []
+        self.done: dict[str, list[dict[str, JSON]]] = {}
+        self.free = threading.Event()
+        self.free.set()
+        self.made.append(self)
+
+    @classmethod
+    def from_config(cls, name: str, config: Mapping[str, JSON]) -> Self:
+        if "url" not in config:
+            raise InputError("url: missing")
+        return cls(name, config)
+
+    @classmethod
+    def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
+        raise NotImplementedError
+
+    def sampler(self) -> Sampler:
+        raise NotImplementedError
+
+    def status(self) -> QpuStatus:
+        self.trouble()
+        held = len(self.held)
+        return QpuStatus(
+            self.name, "told", True, "", 5, self.places, held, 0, calibration="c-1"
+        )
+
+    def acquire(self, job: str | None = None) -> str:
+        self.trouble()
+        if not self.free.is_set():
+            raise NoLease("all held")
+        self.opened += 1
+        token = f"secret-{self.opened}"
+        self.held.append(token)
+        return token
+
+    def renew(self, token: str) -> float | None:
+        self.trouble()
+        self.renewed.append(token)
+        if token not in self.held:
+            raise InputError("ended")
+        return self.renewal
+
+    def release(self, token: str) -> None:
+        self.trouble()
+        with suppress(ValueError):
+            self.held.remove(token)
+
+    def jobs(self, token: str) -> list[dict[str, JSON]] | None:
+        # what a step leaves in the file of its lease stands for its QPU jobs
+        return None if self.silent else self.done.get(token, [])
+
+    def environment(self, token: str) -> dict[str, str]:
+        return {f"{self.name}_SFQ_URL": "u", f"{self.name}_TOKEN": token}
+
+    def trouble(self) -> None:
+        if self.troubles:
+            raise self.troubles.pop(0)
+
+
+class Step:
+    """Runs shell scripts as jobs of a connector."""
+
+    def __init__(self, connector: RestConnector, folder: Path) -> None:
+        self.connector = connector
+        self.folder = folder
+
+    async def run(self, script: str, job: str = "/solve/0") -> tuple[str, int] | None:
+        (location,) = (await self.connector.get_available_locations()).values()
+        return await self.connector.run(
+            location.location,
+            ["sh", "-c", f"'{script}'"],
+            workdir=str(self.folder),
+            capture_output=True,
+            job_name=job,
+        )
+
+    @property
+    def qpu(self) -> ToldQpu:
+        (made,) = ToldQpu.made
+        return made
+
+
+@pytest.fixture(autouse=True)
+def told(monkeypatch: pytest.MonkeyPatch) -> None:
+    ToldQpu.made, ToldQpu.troubles = [], []
+    monkeypatch.setattr(ToldQpu, "places", 1)
+    monkeypatch.setattr(qpu, "load", lambda _: ToldQpu)
+    monkeypatch.setattr(guardian, "current", lambda: Silent())
+    monkeypatch.setattr(waiting, "FIRST_PAUSE_SECONDS", 0.002)
+
+
+class Silent:
+    """A guardian that takes note."""
+
+    told: ClassVar[list[str]] = []
+
+    def hold(self, *words: str) -> None:
+        self.told.append(f"hold {words[-1]}")
+
+    def release(self, token: str) -> None:
+        self.told.append(f"release {token}")
+
+
+@pytest.fixture
+async def step(tmp_path: Path) -> AsyncIterator[Step]:
+    made = _step(tmp_path)
+    Silent.told.clear()
+    await made.connector.deploy(False)
+    yield made
+    await made.connector.undeploy(False)
+    assert made.qpu.held == []
+
+
+def _step(folder: Path, **config: str | float) -> Step:
+    local = LocalConnector("inner", "/", 2**16)
+    config = {"url": "http://127.0.0.1:1", **config}
+    connector = RestConnector("my-qpu", str(folder), local, None, **config)  # type: ignore[arg-type]
+    return Step(connector, folder)
+
+
+async def test_a_job_has_a_lease_while_it_runs_and_no_longer(step: Step) -> None:
+    told = asyncio.create_task(step.run("env >env; ls -A >files; cat go"))
+    go = step.folder / "go"
+    os.mkfifo(go)
+    await _until(lambda: (step.folder / "files").exists())
+    assert step.qpu.held == ["secret-1"]
+    step.qpu.done["secret-1"] = [{"id": "j", **DONE}]
+    await asyncio.to_thread(go.write_text, "gone")
+    assert await told == ("gone", 0)
+    assert step.qpu.held == []
+    assert Silent.told == ["hold secret-1", "release secret-1"]
+    variables = dict(
+        line.split("=", 1) for line in (step.folder / "env").read_text().splitlines()
+    )
+    assert variables["QRMI_JOB_QPU_RESOURCES"] == "my_qpu"
+    assert variables["QRMI_JOB_QPU_TYPES"] == "told"
+    assert variables["QRMI_JOB_ID"] == "/solve/0"
+    assert variables["my_qpu_TOKEN"] == "secret-1"
+    assert not list(step.folder.glob(".sfq-*"))
+    assert ".sfq-" not in (step.folder / "files").read_text()
+
+
+async def test_housekeeping_needs_no_lease(step: Step) -> None:
+    (location,) = (await step.connector.get_available_locations()).values()
+    ran = await step.connector.run(
+        location.location, ["echo", "hello"], capture_output=True
+    )
+    assert ran == ("hello", 0)
+    assert step.qpu.opened == 0
+
+
+async def test_a_job_that_never_used_its_lease_fails(step: Step) -> None:
+    with pytest.raises(WorkflowExecutionException, match="never used QPU my_qpu"):
+        await step.run("true")
+
+
+async def test_a_job_that_fails_by_itself_says_nothing_of_leases(step: Step) -> None:
+    ran = await step.run("exit 3")
+    assert ran is not None
+    assert ran[1] == 3
+
+
+async def test_a_qpu_that_keeps_no_account_is_believed(
+    step: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ToldQpu, "silent", True)
+    assert await step.run("echo done") == ("done", 0)
+
+
+async def test_nothing_is_submitted_before_the_lease_is_there(step: Step) -> None:
+    step.qpu.free.clear()
+    job = asyncio.create_task(step.run("touch begun; exit 3"))
+    await asyncio.sleep(0.05)
+    assert not job.done()
+    assert not (step.folder / "begun").exists()
+    step.qpu.free.set()
+    await job
+    assert (step.folder / "begun").exists()
+
+
+async def test_a_job_cancelled_in_the_queue_leaves_no_lease(step: Step) -> None:
+    step.qpu.free.clear()
+    job = asyncio.create_task(step.run("true"))
+    await asyncio.sleep(0.02)
+    job.cancel()
+    step.qpu.free.set()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    await _until(lambda: not step.qpu.held)
+
+
+async def test_a_job_cancelled_in_mid_work_gives_its_lease_back(step: Step) -> None:
+    job = asyncio.create_task(step.run("touch begun; sleep 60"))
+    await _until(lambda: (step.folder / "begun").exists())
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    assert step.qpu.held == []
+
+
+async def test_undeploy_stops_who_waits_and_who_works(tmp_path: Path) -> None:
+    step = _step(tmp_path)
+    await step.connector.deploy(False)
+    works = asyncio.create_task(step.run("touch begun; sleep 60"))
+    await _until(lambda: (tmp_path / "begun").exists())
+    step.qpu.free.clear()
+    waits = asyncio.create_task(step.run("true", "/solve/1"))
+    await asyncio.sleep(0.02)
+    await step.connector.undeploy(False)
+    assert step.qpu.held == []
+    for job in (waits, works):
+        job.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await job
+
+
+async def test_patience_ends_with_the_qpus_reason(tmp_path: Path) -> None:
+    step = _step(tmp_path, wait=0.03)
+    await step.connector.deploy(False)
+    step.qpu.free.clear()
+    began = time.monotonic()
+    with pytest.raises(WorkflowExecutionException, match="no lease: all held"):
+        await step.run("true")
+    assert 0.03 <= time.monotonic() - began < 1
+    await step.connector.undeploy(False)
+
+
+async def test_trouble_is_borne_and_refusals_are_not(
+    step: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _until(
+        lambda: step.connector._asking is None or step.connector._asking.done()
+    )
+    ToldQpu.troubles = [QpuError("down"), QpuError("down")]
+    ran = await step.run("exit 3")
+    assert ran is not None
+    assert ran[1] == 3
+    ToldQpu.troubles = [InputError("not you")]
+    with pytest.raises(WorkflowExecutionException, match="no lease: not you"):
+        await step.run("true")
+    monkeypatch.setattr(waiting.Request, "trouble_seconds", 0.0)
+    ToldQpu.troubles = [QpuError("down for good")] * 9
+    request = waiting.Request("/a/0", trouble_seconds=0.01)
+    leases = await step.connector._open()
+    with pytest.raises(WorkflowExecutionException, match="no lease: down for good"):
+        await leases.acquire(request)
+    ToldQpu.troubles = []
+
+
+async def test_a_lease_is_renewed_while_it_is_held(
+    step: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ToldQpu, "renewal", 0.01)
+    job = asyncio.create_task(step.run("touch begun; sleep 60"))
+    await _until(lambda: len(step.qpu.renewed) > 3)
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    seen = len(step.qpu.renewed)
+    await asyncio.sleep(0.05)
+    assert len(step.qpu.renewed) <= seen + 1
+
+
+async def test_a_lease_of_the_run_serves_one_job_after_the_other(
+    tmp_path: Path,
+) -> None:
+    step = _step(tmp_path, lease="run")
+    await step.connector.deploy(False)
+    for number in (1, 2):
+        step.qpu.done["secret-1"] = [{"id": f"{n}", **DONE} for n in range(number)]
+        assert await step.run("true") is not None
+        assert step.qpu.held == ["secret-1"]
+    # the third does nothing on the QPU: what those before it did is not its own
+    with pytest.raises(WorkflowExecutionException, match="never used"):
+        await step.run("true")
+    # a job that failed may have left anything: its lease serves no other
+    await step.run("exit 1")
+    assert step.qpu.held == []
+    await step.run("exit 1")
+    assert step.qpu.opened == 2
+    await step.connector.undeploy(False)
+
+
+async def test_a_kept_lease_is_not_kept_with_work_left_on_the_qpu(
+    tmp_path: Path,
+) -> None:
+    step = _step(tmp_path, lease="run")
+    await step.connector.deploy(False)
+    step.qpu.done["secret-1"] = [{"id": "1", "state": "Running"}]
+    await step.run("true")
+    assert step.qpu.held == []
+    await step.connector.undeploy(False)
+
+
+async def test_a_kept_lease_that_nobody_takes_up_is_given_back(tmp_path: Path) -> None:
+    step = _step(tmp_path, lease="run", idle=0.02)
+    await step.connector.deploy(False)
+    step.qpu.done["secret-1"] = [{"id": "1", **DONE}]
+    await step.run("true")
+    await _until(lambda: not step.qpu.held)
+    await step.connector.undeploy(False)
+
+
+async def test_a_kept_lease_that_ran_out_is_replaced(tmp_path: Path) -> None:
+    step = _step(tmp_path, lease="run")
+    await step.connector.deploy(False)
+    step.qpu.done = {f"secret-{n}": [{"id": f"{n}", **DONE}] for n in (1, 2)}
+    await step.run("true")
+    step.qpu.held.clear()
+    step.qpu.troubles = [InputError("ended")]
+    await step.run("true")
+    assert step.qpu.held == ["secret-2"]
+    await step.connector.undeploy(False)
+    assert step.qpu.held == []
+
+
+async def test_a_service_that_ends_before_the_job_is_told_from_a_lazy_job(
+    step: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_: str) -> None:
+        step.qpu.held.clear()
+        raise QpuError("no answer")
+
+    monkeypatch.setattr(step.qpu, "release", gone)
+    with pytest.raises(WorkflowExecutionException, match="nobody knows whether"):
+        await step.run("true")
+    # the guardian has not been told that it is given back
+    assert Silent.told == ["hold secret-1"]
+
+
+async def test_places_are_the_qpus_as_soon_as_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ToldQpu, "places", 5)
+    ToldQpu.troubles = [QpuError("not yet")]
+    local = LocalConnector("inner", "/", 2**16)
+    connector = RestConnector("q", "/", local, None, url="u", vqpus=2)
+    await connector.deploy(False)
+    (first,) = (await connector.get_available_locations()).values()
+    assert (first.name, first.slots) == ("q", 2)
+    await _until(lambda: connector._places == 5)
+    (then,) = (await connector.get_available_locations()).values()
+    assert then.slots == 5
+    await connector.undeploy(False)
+
+
+async def test_places_are_shared_out_among_inner_locations() -> None:
+    local = LocalConnector("inner", "/", 2**16)
+    nodes = NodesConnector("nodes", "/", local, None, names=["a", "b", "c"])
+    connector = RestConnector("q", "/", nodes, None, url="u", vqpus=4)
+    locations = await connector.get_available_locations()
+    assert [(key, place.slots) for key, place in locations.items()] == [
+        *(("a", 2), ("b", 1), ("c", 1)),
+    ]
+    few = RestConnector("q", "/", nodes, None, url="u", vqpus=1)
+    assert [*await few.get_available_locations()] == ["a"]
+    ran = await connector.run(
+        locations["b"].location, ["echo", "inside"], capture_output=True
+    )
+    assert ran == ("inside", 0)
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+async def test_files_are_found_from_the_streamflow_file(
+    tmp_path: Path, lazy: bool
+) -> None:
+    file = tmp_path / "streamflow.yml"
+    file.touch()
+    local = LocalConnector("inner", "/", 2**16)
+    connector = RestConnector(
+        "q",
+        str(tmp_path if lazy else file),
+        local,
+        None,
+        url="u",
+        tokenFile="keys/token",
+        **{"class": "test"},  # type: ignore[arg-type]
+    )
+    await connector.deploy(False)
+    (made,) = ToldQpu.made
+    assert made.config == {
+        "url": "u",
+        "tokenFile": str(tmp_path / "keys" / "token"),
+        "class": "test",
+    }
+    await connector.undeploy(False)
+
+
+async def test_a_wrong_configuration_is_refused_at_deployment() -> None:
+    local = LocalConnector("inner", "/", 2**16)
+    connector = RestConnector("q", "/", local, None, qrmiConfig="c")
+    with pytest.raises(WorkflowDefinitionException, match="Deployment q: url: missing"):
+        await connector.deploy(False)
+
+
+async def test_qpu_jobs_are_in_the_journal(step: Step, tmp_path: Path) -> None:
+    record = Journal(tmp_path / "journal")
+    record.start("f", [], {})
+    step.qpu.done["secret-1"] = [
+        {"id": "j", "qpu_seconds": 2.0, "seconds": 0.5, "found": True, **DONE}
+    ]
+    try:
+        await step.run("true")
+    finally:
+        record.close()
+    *_, line = record.path.read_text().splitlines()
+    told = json.loads(line)
+    del told["time"]
+    assert told == {
+        "event": "qpu",
+        "job": "/solve/0",
+        "qpu": "my_qpu",
+        "technology": "told",
+        "calibration": "c-1",
+        "qpu_job": "j",
+        "state": "Completed",
+        "queued_seconds": 2.5,
+        "ran_seconds": 0.5,
+        "qpu_seconds": 2.0,
+        "found": True,
+    }
+    assert "secret" not in line
+
+
+async def _until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
