@@ -227,16 +227,14 @@ def show(events: Iterable[Event], stream: TextIO) -> None:
     for text in narrate(events):
         status, _, what = text.partition(" ")
         job = " ".join(what.split()[:2])
-        if not live:
-            print(text, file=stream, flush=True)
-            continue
-        if status == RUNNING:
+        if live and status == RUNNING:
             running[job] = what.strip()
         else:
             running.pop(job, None)
-            print(f"{ERASE}{text}", file=stream)
-        progress = "; ".join(running.values())[: _columns() - len("running: ") - 1]
-        stream.write(f"{ERASE}running: {progress}" if progress else ERASE)
+            stream.write(f"{ERASE if live else ''}{text}\n")
+        if live:
+            progress = "; ".join(running.values())[: _columns() - len("running: ") - 1]
+            stream.write(f"{ERASE}running: {progress}" if progress else ERASE)
         stream.flush()
 
 

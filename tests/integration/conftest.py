@@ -159,7 +159,8 @@ class Project:
     @property
     def log(self) -> str:
         """What the driver printed, with everything StreamFlow can say."""
-        return (self.folder / "log").read_text()
+        path = self.folder / "log"
+        return path.read_text() if path.exists() else ""
 
     def events(self) -> list[Event]:
         """The last run's journal."""
@@ -227,6 +228,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
     yield made
     for process in made.processes():
         process.kill()
+    shutil.rmtree(made.service_folder(), ignore_errors=True)
     shutil.rmtree(temporary)
 
 
