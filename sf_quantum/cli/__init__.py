@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except Exception as error:  # noqa: BLE001 - the last resort: one line, no traceback
+    except Exception as error:
         code, text = (
             1,
             f"unexpected {type(error).__name__}: {error} (--debug shows where)",

@@ -130,12 +130,11 @@ def qubo(found: Overlaps, weights_kind: str, penalty_kind: str) -> BinaryQuadrat
     pairs = found.pairs
     penalty = penalties(weight, pairs, penalty_kind)
     rows, columns = np.nonzero(np.triu(pairs))
-    return BinaryQuadraticModel(
-        {i: -float(w) for i, w in enumerate(weight)},
-        {
-            (int(i), int(j)): float(penalty[i, j])
-            for i, j in zip(rows, columns, strict=True)
-        },
-        0.0,
-        "BINARY",
+    model = BinaryQuadraticModel("BINARY")
+    # all variables first, so that they are in the order of the candidates
+    model.add_linear_from((i, -float(w)) for i, w in enumerate(weight))
+    model.add_quadratic_from(
+        (int(i), int(j), float(penalty[i, j]))
+        for i, j in zip(rows, columns, strict=True)
     )
+    return model

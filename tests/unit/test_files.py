@@ -94,7 +94,6 @@ def test_no_space_left_is_one_line(tmp_path: Path) -> None:
     [
         ("missing/a.txt", "No such file or directory"),
         ("file/a.txt", "Not a directory"),
-        ("folder", "Is a directory"),
     ],
 )
 def test_a_place_that_cannot_be_written(tmp_path: Path, place: str, why: str) -> None:
@@ -109,6 +108,21 @@ def test_a_place_that_cannot_be_written(tmp_path: Path, place: str, why: str) ->
     )
     assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
     assert (tmp_path / "file").read_text() == "old"
+
+
+@pytest.mark.parametrize("place", ["/dev/null", "/tmp"])
+def test_only_a_file_is_replaced(place: str) -> None:
+    with pytest.raises(InputError) as caught, replacing(place):
+        pass
+    assert str(caught.value) == f"{place}: not a file; name one that may be replaced"
+
+
+@pytest.mark.parametrize("content", ["9" * 5000, "[" * 100_000])
+def test_json_that_python_cannot_hold_is_one_line(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match="too deep, or a number too long"):
+        read_json(path, "problem")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
