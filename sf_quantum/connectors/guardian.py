@@ -24,6 +24,7 @@ import psutil
 
 MARKER = "SFQ_DRIVER"
 PATIENCE_SECONDS = 2.0
+PAUSE_SECONDS = 0.05
 
 
 class Guardian:
@@ -74,14 +75,21 @@ def end_processes(name: str) -> None:
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     asked: set[psutil.Process] = set()
-    # looked for again each time, for what was being started when its parent was ended
-    while left := set(_marked(name)):
+    nobody = 0
+    # looked for again each time, for what was being started when its parent was ended;
+    # and twice in vain, because a process shows no environment while it is being started
+    while nobody < 2:
+        left = set(_marked(name))
+        nobody = 0 if left else nobody + 1
         if time.monotonic() > deadline:
             _signal(left, force=True)
         else:
             _signal(left - asked, force=False)
             asked |= left
-        psutil.wait_procs(left, timeout=0.05)
+        if left:
+            psutil.wait_procs(left, timeout=PAUSE_SECONDS)
+        else:
+            time.sleep(PAUSE_SECONDS)
 
 
 def _marked(name: str) -> Iterator[psutil.Process]:
