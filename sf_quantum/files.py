@@ -85,7 +85,14 @@ def cannot_read(path: str | Path, kind: str, error: Exception) -> InputError:
     :returns: the error to raise, ``from`` its cause
     """
     why = error.strerror if isinstance(error, OSError) else "it is not text"
-    return InputError(f"{path}: cannot be read as {kind}: {why}")
+    return InputError(
+        f"{path}: cannot be read as {kind}: {why}; name a file that you may read"
+    )
+
+
+def lack(error: Exception) -> str:
+    """What a file's content lacks, from the error that looking into it raised."""
+    return f"no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _cannot_write(path: Path, error: OSError) -> InputError:

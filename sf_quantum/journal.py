@@ -33,6 +33,8 @@ from sf_quantum.files import JSON, cannot_read
 
 DIRECTORY = ".streamflow/sfq"
 POLL_SECONDS = 0.1
+#: steps that StreamFlow adds to bring inputs in and collect outputs; it ends few of them
+HOUSEKEEPING = ("-injector", "-collector")
 
 Event: TypeAlias = dict[str, JSON]
 

@@ -11,7 +11,7 @@ from typing import TextIO
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.journal import DIRECTORY, Event, newest
+from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, Event, newest
 
 HEADER = (
     "step",
@@ -23,10 +23,10 @@ HEADER = (
     "status",
     "score",
 )
+#: the status of a job that was waiting or running when its driver was killed
+LOST = "lost"
 ERASE = "\r\x1b[K"
 RUNNING, ENDS = "running", ("completed", "failed", "cancelled", "skipped", "recovery")
-# what StreamFlow adds to bring inputs in and collect outputs
-HOUSEKEEPING = ("-injector", "-collector")
 
 
 @dataclass
@@ -154,6 +154,13 @@ def locate(where: str | Path) -> Path:
         f"{where}: no run is recorded in {folders[0]}; "
         "name a journal, or run a StreamFlow file that has the scheduler sfq.journal"
     )
+
+
+def close(rows: list[Row]) -> None:
+    """Mark as lost what a driver that is gone left unfinished."""
+    for row in rows:
+        if row.ended is None:
+            row.status = LOST
 
 
 def table(rows: list[Row]) -> str:

@@ -30,13 +30,19 @@ def main() -> int:
     )
     parser.add_argument("--outdir", type=Path, default=ROOT / "results")
     args = parser.parse_args()
-    args.outdir.mkdir(parents=True, exist_ok=True)
+    args.file, args.outdir = args.file.resolve(), args.outdir.resolve()
+    try:
+        args.outdir.mkdir(parents=True, exist_ok=True)
+        (args.outdir / "streamflow.log").touch()
+    except OSError as error:
+        print(f"{args.outdir}: cannot be written: {error.strerror}; name an --outdir")
+        return 2
     if not (HERE / "points.csv").exists():
         print("making the 80,000 points of the paper", flush=True)
         script, points = str(HERE / "make_points.py"), str(HERE / "points.csv")
         subprocess.run([sys.executable, script, points], check=True)
     log = args.outdir / "streamflow.log"
-    journals = args.file.resolve().parent / journal.DIRECTORY
+    journals = args.file.parent / journal.DIRECTORY
     known = set(journals.glob("*.jsonl"))
     started = time.monotonic()
     with log.open("wb") as output:
@@ -57,12 +63,17 @@ def main() -> int:
                 report.show(journal.follow(path), sys.stdout)
             status = driver.wait()
         except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            print("interrupted: stopping the QPU service and all steps", flush=True)
             driver.wait()
-            print("interrupted: the QPU service and all steps are stopped")
+            print("they are stopped")
             return 130
     if status != 0 or path is None:
-        print(f"streamflow ended with status {status}; its last lines in {log}:")
-        print("\n".join(log.read_text(errors="replace").splitlines()[-5:]))
+        said = log.read_text(errors="replace").splitlines()
+        # the commands' own sentences, of which each stands in several tracebacks
+        told = dict.fromkeys(line.strip() for line in said if line.startswith("\tsfq "))
+        print("\n".join(told))
+        print(f"streamflow ended with status {status}; all it said is in {log}")
         return 1
     rows = report.collect(journal.read(path))
     draw(rows, args.outdir / "timeline.png")

@@ -8,6 +8,7 @@ A consensus is a set of candidates without overlap: an independent set, of great
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,6 +90,14 @@ def overlaps(clusterings: list[Clustering]) -> Overlaps:
         bool,
     ).reshape(len(candidates), count)
     return Overlaps(atoms.astype(np.int32), candidates, members)
+
+
+def identity(clusterings: list[Clustering]) -> str:
+    """A text that differs for other clusterings, and for the same in another order."""
+    digest = hashlib.sha256()
+    for clustering in clusterings:
+        digest.update(clustering.labels.astype("<i4").tobytes())
+    return digest.hexdigest()[:16]
 
 
 def weights(candidates: list[Candidate], kind: str) -> Doubles:

@@ -43,7 +43,7 @@ def read_points(path: str | Path, label: str | None = None) -> Points:
         raise InputError(f"{path}: no feature; give at least one numeric column")
     if len(points.values) < 2:
         raise InputError(
-            f"{path}: {len(points.values)} point(s); clustering needs at least two"
+            f"{path}: {len(points.values)} points; clustering needs at least two"
         )
     bad = np.argwhere(~(np.abs(points.values) <= LARGEST))
     if len(bad):
@@ -85,16 +85,22 @@ def _read_text(path: Path, label: str | None) -> Points:
     if not lines:
         raise InputError(f"{path}: empty; expected a header and a line for each point")
     delimiter = "\t" if path.suffix == ".tsv" else ","
+    other = next((mark for mark in ";|\t" if mark in lines[0]), None)
+    if other is not None and delimiter not in lines[0]:
+        raise InputError(
+            f"{path}, line 1: columns separated by {other!r}; expected commas, or tabs "
+            "in a file that ends in .tsv"
+        )
     header = [name.strip().strip('"') for name in lines[0].split(delimiter)]
     if all(_is_number(name) for name in header):
         raise InputError(
             f"{path}, line 1: numbers; expected a header with the columns' names"
         )
     for number, line in enumerate(lines[1:], start=2):
-        if line.count(delimiter) != len(header) - 1:
+        columns = line.count(delimiter) + 1 if line.strip() else 0
+        if columns != len(header):
             raise InputError(
-                f"{path}, line {number}: {line.count(delimiter) + 1} columns; "
-                f"the header has {len(header)}"
+                f"{path}, line {number}: {columns} columns; the header has {len(header)}"
             )
     if label is not None and label not in header:
         raise InputError(
@@ -125,14 +131,13 @@ def _numbers(
             cells = line.split(delimiter)
             for column in columns:
                 if not _is_number(cells[column]):
+                    cell = cells[column].strip()
+                    what = f"{cell!r} is not a number" if cell else "no number"
                     raise InputError(
-                        f"{path}, line {number}, {header[column]}: "
-                        f"{cells[column].strip()!r} is not a number; a column of "
-                        "ground truth is named with --label"
+                        f"{path}, line {number}, {header[column]}: {what}; "
+                        "a column of ground truth is named with --label"
                     ) from None
         raise InputError(f"{path}: {error}") from None
-    if len(values) < len(lines) - 1:  # loadtxt passes over empty lines
-        raise InputError(f"{path}, line {lines.index('') + 1}: empty")
     return values
 
 

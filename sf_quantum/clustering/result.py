@@ -13,7 +13,7 @@ from sf_quantum.clustering.methods import Doubles, Ints
 from sf_quantum.clustering.parameters import METHODS, Parameters
 from sf_quantum.clustering.silhouette import DistanceSums
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, read_json, write_json
+from sf_quantum.files import JSON, lack, read_json, write_json
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def read_clustering(path: str | Path, points: int | None = None) -> Clustering:
         clustering = parse_clustering(content)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path}: not a clustering as sfq cluster writes it ({error!r})"
+            f"{path}: not a clustering as sfq cluster writes it ({lack(error)})"
         ) from error
     if points is not None and clustering.size != points:
         raise InputError(

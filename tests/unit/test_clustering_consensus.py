@@ -392,6 +392,7 @@ class TestLoop:
             "exact": True,
             "reached": True,
             "clusters": 2,
+            "adjusted_rand": None,
             "best_iteration": 2,
             "iterations": 2,
             "points": 8,

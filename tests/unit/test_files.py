@@ -187,7 +187,7 @@ def test_json_has_no_nan(tmp_path: Path, value: float) -> None:
          "expected a problem file"),
         (b"[1, 2]", ": expected a problem file, a JSON object"),
         (b"null", ": expected a problem file, a JSON object"),
-        (b"\xff\xfe{}", ": cannot be read as problem: it is not text"),
+        (b"\xff\xfe{}", ": cannot be read as problem: it is not text; name a file that you may read"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_json_object(
@@ -205,6 +205,7 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
         read_json(tmp_path / "a.json", "state")
     assert str(missing.value) == (
         f"{tmp_path / 'a.json'}: cannot be read as state: No such file or directory"
+        "; name a file that you may read"
     )
     with pytest.raises(InputError, match="read as state: Is a directory"):
         read_json(tmp_path, "state")

@@ -232,10 +232,10 @@ class TestCluster:
     @pytest.mark.parametrize(
         ("content", "line"),
         [
-            (None, ": cannot be read as points: No such file or directory"),
+            (None, ": cannot be read as points: No such file or directory; name a file that you may read"),
             ("", ": empty; expected a header and a line for each point"),
-            ("x,y\n", ": 0 point(s); clustering needs at least two"),
-            ("x,y\n1,2\n", ": 1 point(s); clustering needs at least two"),
+            ("x,y\n", ": 0 points; clustering needs at least two"),
+            ("x,y\n1,2\n", ": 1 points; clustering needs at least two"),
             ("x,y\n1,2\n3,4\n",
              ": 3 clusters of 2 points: choose from 1 to 2 (--clusters)"),
             ("x,y\n1,cat\n2,dog\n", ", line 2, y: 'cat' is not a number; "
@@ -296,13 +296,15 @@ class TestCluster:
     )
     def test_bad_options(self, sfq: Sfq, option: str, value: str, line: str) -> None:
         last = sfq.misuse(*cluster("kmeans", f"{option}={value}"))
-        assert last.startswith(f"sfq cluster: error: argument {option}: {line}")
+        assert last.startswith(f"sfq cluster: argument {option}: {line}")
 
     def test_an_unknown_option_and_a_missing_one(self, sfq: Sfq) -> None:
         last = sfq.misuse(*cluster("kmeans", "--colour", "red"))
-        assert last == "sfq: error: unrecognized arguments: --colour red"
+        assert (
+            last == "sfq: unrecognized arguments: --colour red (sfq --help tells more)"
+        )
         last = sfq.misuse("cluster")
-        assert last.endswith("required: --points, --method, --output")
+        assert "required: --points, --method, --output (sfq" in last
 
     def test_a_traceback_only_with_debug(self, sfq: Sfq) -> None:
         from sf_quantum.errors import InputError
@@ -456,7 +458,7 @@ class TestQubo:
             last = sfq.misuse("qubo", "a.json", option, "x", "--output", "p.json")
             assert f"argument {option}: invalid choice: 'x'" in last
         assert sfq.refuses("qubo", "no.json", "--output", "p.json") == (
-            "no.json: cannot be read as clustering: No such file or directory"
+            "no.json: cannot be read as clustering: No such file or directory; name a file that you may read"
         )
 
 
@@ -486,6 +488,17 @@ class TestScore:
         assert (record["sampler"], record["sampler_seed"]) == ("test", 3)
         assert (record["reads"], record["feasible_reads"]) == (3, 2)
         assert record["scored_samples"] == 2
+
+    def test_clusterings_in_another_order_are_another_problem(self, sfq: Sfq) -> None:
+        sfq("qubo", "a.json", "b.json", "--output", "p.json")
+        sfq("solve", "--problem", "p.json", "--reads", 5, "--output", "s.json")
+        sfq(*score())
+        swapped = ["b.json" if a == "a.json" else a for a in score()]
+        swapped[4] = "a.json"
+        assert sfq.refuses(*swapped) == (
+            "s.json: samples of another problem; give the clusterings that "
+            "sfq qubo was given, in that order"
+        )
 
     def test_three_iterations_through_the_state_file(self, sfq: Sfq) -> None:
         again, best = [], []
@@ -605,7 +618,10 @@ class TestScore:
     )
     def test_bad_options(self, sfq: Sfq, option: str, value: str, line: str) -> None:
         last = sfq.misuse(*score(f"{option}={value}"))
-        assert last == f"sfq score: error: argument {option}: {line}"
+        assert (
+            last
+            == f"sfq score: argument {option}: {line} (sfq score --help tells more)"
+        )
 
 
 class TestPlot:
@@ -628,7 +644,10 @@ class TestPlot:
     def test_a_missing_state(self, sfq: Sfq) -> None:
         line = sfq.refuses("plot", "--points", "points.csv", "--state", "no.json",
                            "--output", "p.png")  # fmt: skip
-        assert line == "no.json: cannot be read as state: No such file or directory"
+        assert (
+            line
+            == "no.json: cannot be read as state: No such file or directory; name a file that you may read"
+        )
         assert not Path("p.png").exists()
 
 
