@@ -58,7 +58,9 @@ def main() -> int:
         )
         signal.signal(signal.SIGTERM, lambda *_: driver.terminate())
         try:
-            path = journal.await_new(journals, known, lambda: driver.poll() is None)
+            path = journal.await_new(
+                journals, driver.pid, known, lambda: driver.poll() is None
+            )
             if path is not None:
                 report.show(journal.follow(path), sys.stdout)
             status = driver.wait()

@@ -125,9 +125,9 @@ def penalties(weight: Doubles, pairs: NDArray[np.bool_], kind: str) -> Doubles:
     """
     if kind == "candidates":
         return np.where(pairs, float(len(weight)), 0.0)
+    lighter = np.minimum.outer(weight, weight)
     # a weight of 0 or less is never worth taking, but must not make an overlap free
-    lighter = np.maximum(np.minimum.outer(weight, weight), 0.05)
-    return np.where(pairs, 1.05 * lighter, 0.0)
+    return np.where(pairs, 1.05 * np.where(lighter > 0, lighter, 0.05), 0.0)
 
 
 def qubo(found: Overlaps, weights_kind: str, penalty_kind: str) -> BinaryQuadraticModel:

@@ -88,7 +88,7 @@ def best_consensus(
     return best, {
         "score": best.score.mean,
         "score_error": best.score.error,
-        "exact": len(points) <= criteria.exact_up_to,
+        "exact": best.score.exact,
         "clusters": int(best.labels.max()) + 1,
         "energy": best.selection.energy if scored else None,
         "lowest_energy": lowest if selections else None,

@@ -115,7 +115,10 @@ def test_npy_of_other_numbers_becomes_double(tmp_path: Path, kind: str) -> None:
         ("x\n1\n \n3\n", ", line 3: 0 columns; the header has 1"),
         ("x,y\n1,2\n3,cat\n", ", line 3, y: 'cat' is not a number; TRUTH"),
         ("x,y\n1,2\n3,\n", ", line 3, y: no number; TRUTH"),
-        ('x,y\n1,"2"\n3,4\n', ", line 2, y: '\"2\"' is not a number; TRUTH"),
+        ('x,y\n1,"cat, big"\n3,4\n', ", line 2, y: 'cat, big' is not a number; TRUTH"),
+        (",x\n0,1\n1,2\n", ", line 1: column 1 has no name; each column needs a name of its own"),
+        ("x,x\n0,1\n1,2\n", ", line 1: column 2 has the name 'x' again; each column needs a name of its own"),
+        ("x\n1e-200\n2e-200\n", ": all points within 1e-200 of each other; scale the features"),
         ("x;y\n1;2\n3;4\n", ", line 1: columns separated by ';'; expected commas, or tabs in a file that ends in .tsv"),
         ("x,y\n1,2\nnan,4\n", ", line 3, x: nan is not a finite number up to 1e+150"),
         ("x,y\n1,inf\n3,4\n", ", line 2, y: inf is not a finite number up to 1e+150"),
@@ -258,3 +261,11 @@ def test_npy_has_no_label(tmp_path: Path) -> None:
     np.save(path, np.ones((3, 2)))
     with pytest.raises(InputError, match=r"no column 'kind' in a \.npy file; drop"):
         read_points(path, "kind")
+
+
+def test_quoted_cells_are_read_as_csv_says(tmp_path: Path) -> None:
+    path = tmp_path / "q.csv"
+    path.write_text('"x","the, kind"\n"1","cat, big"\n2,"dog"\n')
+    points = read_points(path, "the, kind")
+    assert points.values.tolist() == [[1.0], [2.0]]
+    assert points.truth == ["cat, big", "dog"]
