@@ -24,6 +24,8 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
     :raises InputError: if the folder is missing or not writable, or the disk is full
     """
     path = Path(path)
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: not a file; name one that may be replaced")
     try:
         descriptor, temporary = tempfile.mkstemp(
             dir=path.parent, prefix=f".{path.name}."
@@ -64,9 +66,13 @@ def read_json(path: str | Path, kind: str) -> dict[str, JSON]:
         raise cannot_read(path, kind, error) from error
     try:
         content = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        line = (
+            f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        )
+        why = getattr(error, "msg", "too deep, or a number too long")
         raise InputError(
-            f"{path}, line {error.lineno}: not JSON ({error.msg}); expected a {kind} file"
+            f"{path}{line}: not JSON ({why}); expected a {kind} file"
         ) from error
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a {kind} file, a JSON object")
@@ -79,7 +85,14 @@ def cannot_read(path: str | Path, kind: str, error: Exception) -> InputError:
     :returns: the error to raise, ``from`` its cause
     """
     why = error.strerror if isinstance(error, OSError) else "it is not text"
-    return InputError(f"{path}: cannot be read as {kind}: {why}")
+    return InputError(
+        f"{path}: cannot be read as {kind}: {why}; name a file that you may read"
+    )
+
+
+def lack(error: Exception) -> str:
+    """What a file's content lacks, from the error that looking into it raised."""
+    return f"no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _cannot_write(path: Path, error: OSError) -> InputError:

@@ -35,6 +35,8 @@ from sf_quantum.files import JSON, cannot_read
 
 DIRECTORY = ".streamflow/sfq"
 POLL_SECONDS = 0.1
+#: steps that StreamFlow adds to bring inputs in and collect outputs; it ends few of them
+HOUSEKEEPING = ("-injector", "-collector")
 
 Event: TypeAlias = dict[str, JSON]
 
@@ -208,18 +210,19 @@ def newest(directory: str | Path) -> Path | None:
 
 
 def await_new(
-    directory: str | Path, known: set[Path], alive: Callable[[], bool]
+    directory: str | Path, pid: int, known: set[Path], alive: Callable[[], bool]
 ) -> Path | None:
     """Wait until a run that is about to start has a journal.
 
     :param directory: where the journals are kept
+    :param pid: of the driver
     :param known: the journals that were there before
     :param alive: whether its driver lives
     :returns: the journal; None if the driver ended without one
     """
     while True:
         lives = alive()  # asked before looking, so that nothing is missed
-        new = set(Path(directory).glob("*.jsonl")) - known
+        new = set(Path(directory).glob(f"*-{pid}.jsonl")) - known
         if new or not lives:
             return max(new, default=None)
         time.sleep(POLL_SECONDS)

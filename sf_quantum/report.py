@@ -11,7 +11,7 @@ from typing import TextIO
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.journal import DIRECTORY, Event, newest
+from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, Event, newest
 
 HEADER = (
     "step",
@@ -23,10 +23,10 @@ HEADER = (
     "status",
     "score",
 )
+#: the status of a job that was waiting or running when its driver was killed
+LOST = "lost"
 ERASE = "\r\x1b[K"
 RUNNING, ENDS = "running", ("completed", "failed", "cancelled", "skipped", "recovery")
-# what StreamFlow adds to bring inputs in and collect outputs
-HOUSEKEEPING = ("-injector", "-collector")
 
 
 @dataclass
@@ -156,6 +156,13 @@ def locate(where: str | Path) -> Path:
     )
 
 
+def close(rows: list[Row]) -> None:
+    """Mark as lost what a driver that is gone left unfinished."""
+    for row in rows:
+        if row.ended is None:
+            row.status = LOST
+
+
 def table(rows: list[Row]) -> str:
     """The rows in columns, then totals.
 
@@ -227,16 +234,14 @@ def show(events: Iterable[Event], stream: TextIO) -> None:
     for text in narrate(events):
         status, _, what = text.partition(" ")
         job = " ".join(what.split()[:2])
-        if not live:
-            print(text, file=stream, flush=True)
-            continue
-        if status == RUNNING:
+        if live and status == RUNNING:
             running[job] = what.strip()
         else:
             running.pop(job, None)
-            print(f"{ERASE}{text}", file=stream)
-        progress = "; ".join(running.values())[: _columns() - len("running: ") - 1]
-        stream.write(f"{ERASE}running: {progress}" if progress else ERASE)
+            stream.write(f"{ERASE if live else ''}{text}\n")
+        if live:
+            progress = "; ".join(running.values())[: _columns() - len("running: ") - 1]
+            stream.write(f"{ERASE}running: {progress}" if progress else ERASE)
         stream.flush()
 
 

@@ -14,6 +14,7 @@ from streamflow.core.exception import WorkflowDefinitionException
 from streamflow.core.scheduling import HardwareRequirement
 from streamflow.core.utils import get_job_step_name, get_job_tag
 from streamflow.core.workflow import Job, Status
+from streamflow.log_handler import logger
 from streamflow.scheduling.scheduler import DefaultScheduler
 from streamflow.version import VERSION
 
@@ -21,11 +22,20 @@ from sf_quantum import __version__
 from sf_quantum.connectors import guardian
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.journal import DIRECTORY, Journal
+from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, Journal
 
 if TYPE_CHECKING:
     from streamflow.core.context import StreamFlowContext
 
+#: a run in which a job has failed and nothing has moved for so long is stuck
+STUCK_SECONDS = 3.0
+ACTIVE = {
+    Status.WAITING,
+    Status.FIREABLE,
+    Status.RUNNING,
+    Status.RECOVERY,
+    Status.ROLLBACK,
+}
 ENDED = {Status.SKIPPED, Status.COMPLETED, Status.FAILED, Status.CANCELLED}
 LOOP = "-loop-combinator"
 
@@ -51,10 +61,13 @@ class JournalScheduler(DefaultScheduler):
         self._driver = asyncio.current_task() if _in_loop() else None
         self._jobs: dict[str, Job] = {}
         self._attempts: dict[str, int] = {}
+        self._events = 0
         self._statuses: dict[str, Status] = {}
         self._workflows: set[int] = set()
         self._loops: set[str] = set()
         self._lock = asyncio.Lock()
+        self._watch: asyncio.Task[None] | None = None
+        self._stuck = False
 
     async def schedule(
         self,
@@ -85,11 +98,17 @@ class JournalScheduler(DefaultScheduler):
 
     async def notify_status(self, job_name: str, status: Status) -> None:
         """Take note of a job's status."""
-        await super().notify_status(job_name, status)
-        self._record(job_name, status)
+        try:
+            await super().notify_status(job_name, status)
+        finally:  # a job that is cancelled is often cancelled again in here
+            self._record(job_name, status)
+        if status == Status.FAILED and self._watch is None:
+            self._watch = asyncio.create_task(self._end_if_stuck())
 
     async def close(self) -> None:
         """Write the run's end."""
+        if self._watch is not None:
+            self._watch.cancel()
         if self._journal is not None and not self._closed:
             outcome = await self._outcome()
             for name, status in list(self._statuses.items()):
@@ -131,6 +150,7 @@ class JournalScheduler(DefaultScheduler):
         if self._journal is None or self._closed or self._statuses.get(name) == status:
             return
         self._statuses[name] = status
+        self._events += 1
         job, step = self._jobs[name], get_job_step_name(name)
         self._journal.write(
             "job",
@@ -142,6 +162,30 @@ class JournalScheduler(DefaultScheduler):
             attempt=self._attempts[name],
             output=job.output_directory,
             **self._place(name),
+        )
+
+    async def _end_if_stuck(self) -> None:
+        """End a run that has failed and does not see it.
+
+        In StreamFlow 0.2.0rc3 a scattered step that fails inside a loop leaves the loop
+        and its gather step waiting for each other.
+        """
+        events = -1
+        while events != self._events or self._active():
+            events = self._events
+            await asyncio.sleep(STUCK_SECONDS)
+        failed = [name for name, s in self._statuses.items() if s == Status.FAILED]
+        if self._driver is not None and not self._closed:
+            self._stuck = True
+            logger.error(
+                f"FAILED {', '.join(failed)}, and nothing else can run: ending the run."
+            )
+            self._driver.cancel()
+
+    def _active(self) -> bool:
+        return any(
+            status in ACTIVE and not get_job_step_name(name).endswith(HOUSEKEEPING)
+            for name, status in self._statuses.items()
         )
 
     def _place(self, name: str) -> dict[str, JSON]:
@@ -156,6 +200,8 @@ class JournalScheduler(DefaultScheduler):
         }
 
     async def _outcome(self) -> Status:
+        if self._stuck:
+            return Status.FAILED
         if self._driver is not None and self._driver.cancelling():
             return Status.CANCELLED
         rows = [

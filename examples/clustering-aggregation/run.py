@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -30,12 +30,20 @@ def main() -> int:
     )
     parser.add_argument("--outdir", type=Path, default=ROOT / "results")
     args = parser.parse_args()
-    args.outdir.mkdir(parents=True, exist_ok=True)
+    args.file, args.outdir = args.file.resolve(), args.outdir.resolve()
+    try:
+        args.outdir.mkdir(parents=True, exist_ok=True)
+        (args.outdir / "streamflow.log").touch()
+    except OSError as error:
+        print(f"{args.outdir}: cannot be written: {error.strerror}; name an --outdir")
+        return 2
     if not (HERE / "points.csv").exists():
         print("making the 80,000 points of the paper", flush=True)
         script, points = str(HERE / "make_points.py"), str(HERE / "points.csv")
         subprocess.run([sys.executable, script, points], check=True)
     log = args.outdir / "streamflow.log"
+    journals = args.file.parent / journal.DIRECTORY
+    known = set(journals.glob("*.jsonl"))
     started = time.monotonic()
     with log.open("wb") as output:
         driver = subprocess.Popen(
@@ -48,37 +56,31 @@ def main() -> int:
             env=_environment(),
             cwd=ROOT,
         )
+        signal.signal(signal.SIGTERM, lambda *_: driver.terminate())
         try:
-            rows = follow(driver, args.file.resolve().parent / journal.DIRECTORY)
+            path = journal.await_new(
+                journals, driver.pid, known, lambda: driver.poll() is None
+            )
+            if path is not None:
+                report.show(journal.follow(path), sys.stdout)
             status = driver.wait()
         except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            print("interrupted: stopping the QPU service and all steps", flush=True)
             driver.wait()
-            print("interrupted: the QPU service and all steps are stopped")
+            print("they are stopped")
             return 130
-    if status != 0:
-        print(f"streamflow ended with status {status}; its last lines in {log}:")
-        print("\n".join(log.read_text(errors="replace").splitlines()[-5:]))
+    if status != 0 or path is None:
+        said = log.read_text(errors="replace").splitlines()
+        # the commands' own sentences, of which each stands in several tracebacks
+        told = dict.fromkeys(line.strip() for line in said if line.startswith("\tsfq "))
+        print("\n".join(told))
+        print(f"streamflow ended with status {status}; all it said is in {log}")
         return 1
+    rows = report.collect(journal.read(path))
     draw(rows, args.outdir / "timeline.png")
     sum_up(rows, args.outdir, time.monotonic() - started)
     return 0
-
-
-def follow(driver: subprocess.Popen[bytes], folder: Path) -> list[report.Row]:
-    """Print what the driver's journal says until it ends.
-
-    :returns: a row for each attempt of each job
-    """
-    path = _journal(driver, folder)
-    if path is None:
-        return []
-    rows = report.Rows()
-    for event in journal.follow(path):
-        row = rows.add(event)
-        told = (report.RUNNING, *report.ENDS)
-        if row is not None and row.started is not None and event["status"] in told:
-            _show(report.line(row), passing=event["status"] == report.RUNNING)
-    return [row for row in rows.rows if row.started is not None]
 
 
 def sum_up(rows: list[report.Row], outdir: Path, seconds: float) -> None:
@@ -120,24 +122,6 @@ def _environment() -> dict[str, str]:
     temporary.mkdir(parents=True, exist_ok=True)
     path = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     return os.environ | {"PATH": os.pathsep.join(path), "TMPDIR": str(temporary)}
-
-
-def _journal(driver: subprocess.Popen[bytes], folder: Path) -> Path | None:
-    """The journal that this driver opens, or None if it ends without one."""
-    while driver.poll() is None:
-        if found := next(folder.glob(f"*-{driver.pid}.jsonl"), None):
-            return found
-        time.sleep(0.05)
-    return None
-
-
-def _show(line: str, passing: bool) -> None:
-    """A line that stays, or on a terminal one that the next replaces."""
-    if not sys.stdout.isatty():
-        print(line, flush=True)
-        return
-    width = shutil.get_terminal_size().columns - 1
-    print(f"\r\x1b[K{line[:width]}", end="" if passing else "\n", flush=True)
 
 
 def _relative(path: Path) -> Path:

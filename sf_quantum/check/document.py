@@ -82,8 +82,8 @@ class Document:
             content = _keys_as_text(YAML(typ="safe", pure=True).load(text))
             root = YAML(typ="safe", pure=True).compose(text)
         except (OSError, UnicodeDecodeError) as error:
-            what = str(cannot_read(name, kind, error)).removeprefix(f"{name}: ")
-            right = "name an existing file of text"
+            text = str(cannot_read(name, kind, error)).removeprefix(f"{name}: ")
+            what, _, right = text.partition("; ")
             raise UnreadableError(Problem(name, None, (), what, right)) from error
         except YAMLError as error:
             raise _unreadable(name, *_yaml_trouble(error), kind) from error

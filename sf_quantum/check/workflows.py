@@ -23,6 +23,16 @@ from sf_quantum.check.document import (
 )
 from sf_quantum.files import JSON
 
+#: what YAML makes of the plain types of CWL (CWL v1.2, CommandLineTool, section 5.1.1)
+PLAIN: dict[str, tuple[type, ...]] = {
+    "boolean": (bool,),
+    "int": (int,),
+    "long": (int,),
+    "float": (int, float),
+    "double": (int, float),
+    "string": (str,),
+}
+
 
 @dataclass(frozen=True)
 class Binding:
@@ -193,10 +203,20 @@ def _inputs(settings: Document, process: cwl.Process) -> Iterator[Problem]:
         if kind in ("File", "Directory") and not isinstance(value, dict | None):
             right = f"write {{class: {kind}, path: ...}}"
             yield settings.problem((name,), f"it is not a {kind}", right)
+        elif not _fits(kind, value):
+            right = f"its type is {kind}"
+            yield settings.problem((name,), f"{value!r:.40} does not fit", right)
     for name, kind in process.inputs.items():
         if name not in settings.content and not kind.endswith("?"):
             right = f"add {name}: (its type is {kind})"
             yield settings.problem((), f"the input {name} is missing", right)
+
+
+def _fits(kind: str, value: JSON) -> bool:
+    """Whether a value is of a plain CWL type; types that are not plain fit anything."""
+    if value is None or kind not in PLAIN:
+        return True
+    return type(value) in PLAIN[kind]
 
 
 def _missing_files(settings: Document, value: JSON, where: Where) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from sf_quantum import __version__
 from sf_quantum.errors import QuantumError
@@ -62,8 +63,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line (Contract 1)."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} ({self.prog} --help tells more)\n")
+
+
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="sfq", description="Hybrid quantum and HPC workflows, step by step."
     )
     parser.add_argument("--version", action="version", version=f"sfq {__version__}")
@@ -71,7 +79,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     called = next((word for word in arguments if not word.startswith("-")), None)
     for name, help_ in COMMANDS.items():
         sub = subparsers.add_parser(
-            name, help=help_, description=f"{help_.capitalize()}."
+            name, help=help_, description=f"{help_[0].upper()}{help_[1:]}."
         )
         if name == called:
             module = importlib.import_module(f"sf_quantum.cli.{name}")

@@ -78,7 +78,9 @@ def add_points(parser: argparse.ArgumentParser) -> None:
         help="CSV or TSV with a header, or .npy: n points by d features",
     )
     parser.add_argument(
-        "--label", metavar="COLUMN", help="a column of ground truth, not a feature"
+        "--label",
+        metavar="COLUMN",
+        help="a column of ground truth: not a feature, but compared with the result",
     )
     parser.add_argument(
         "--exact-up-to",

@@ -68,10 +68,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         parameters = given or draw(args.method, len(points), ranges, args.seed)
         labels = apply(args.method, points, parameters)
+        clusters, exact = assess(points, labels, args.exact_up_to)
     except InputError as error:
         raise InputError(f"{args.parameters or args.points}: {error}") from error
-    clusters = assess(points, labels, args.exact_up_to)
-    exact = len(points) <= args.exact_up_to
     write_clustering(
         args.output,
         Clustering(args.method, parameters, args.seed, exact, clusters, labels),

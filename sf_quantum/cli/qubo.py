@@ -8,6 +8,7 @@ from dataclasses import asdict
 from sf_quantum.clustering.aggregation import (
     PENALTIES,
     WEIGHTS,
+    identity,
     overlaps,
     qubo,
     weights,
@@ -56,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
         args.output,
         {
             "type": "problem",
+            "identity": identity(clusterings),
             "weights": args.weights,
             "penalty": args.penalty,
             "points": len(found.atoms),

@@ -46,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
         report.show(journal.follow(path), sys.stdout)
     events = journal.read(path)
     rows = report.collect(events)
+    if not journal.is_open(path):
+        report.close(rows)
     if args.json:
         print(json.dumps([row.to_json() for row in rows], indent=2))
     elif not args.follow:

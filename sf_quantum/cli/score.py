@@ -9,7 +9,8 @@ import numpy as np
 from dimod import SampleSet
 
 from sf_quantum.cli.arguments import add_points, not_negative, number, positive, whole
-from sf_quantum.clustering.aggregation import Overlaps, overlaps
+from sf_quantum.clustering.aggregation import Overlaps, identity, overlaps
+from sf_quantum.clustering.agreement import adjusted_rand
 from sf_quantum.clustering.loop import (
     Criteria,
     State,
@@ -22,7 +23,7 @@ from sf_quantum.clustering.loop import (
 from sf_quantum.clustering.points import read_points
 from sf_quantum.clustering.result import read_clustering
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, read_json, replacing, write_json
+from sf_quantum.files import JSON, lack, read_json, replacing, write_json
 
 DEFAULTS = Criteria()
 
@@ -72,13 +73,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Score one iteration and write what the loop carries on."""
-    points = read_points(args.points, args.label).values
+    points, _, truth = read_points(args.points, args.label)
     clusterings = [read_clustering(path, len(points)) for path in args.clusterings]
     found = overlaps(clusterings)
     samples = read_samples(args.samples, found)
+    if samples.info.get("problem", identity(clusterings)) != identity(clusterings):
+        raise InputError(
+            f"{args.samples}: samples of another problem; give the clusterings that "
+            "sfq qubo was given, in that order"
+        )
     state = read_state(args.previous, len(points)) if args.previous else State()
     criteria = Criteria(args.threshold, args.limit, args.window, args.exact_up_to)
     consensus, record = best_consensus(points, found, samples, criteria)
+    if truth is not None:
+        record["adjusted_rand"] = adjusted_rand(consensus.labels, truth)
     advance(state, consensus, record, clusterings, samples.info, args.seed)
     write_json(args.output / "state.json", state_content(state))
     write_json(args.output / "summary.json", summary(state, criteria, *points.shape))
@@ -110,7 +118,7 @@ def read_samples(path: str, found: Overlaps) -> SampleSet:
             raise ValueError("an energy is no number")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
-            f"{path}: not a dimod SampleSet as sfq solve writes it ({error!r})"
+            f"{path}: not a dimod SampleSet as sfq solve writes it ({lack(error)})"
         ) from error
     if variables != list(range(len(found.candidates))):
         raise InputError(

@@ -55,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
         value = getattr(args, option)
         if value is not None and value < 1:
             raise InputError(f"--{option} {value}: expected 1 or more")
-    bqm = _read(args.problem)
+    content = read_json(args.problem, "problem")
+    bqm = _bqm(args.problem, content)
     _check_writable(args.output)
     parameters = {
         "num_reads": args.reads,
@@ -69,12 +70,14 @@ def run(args: argparse.Namespace) -> int:
     else:
         with _terminable():
             samples = remote.solve(bqm, parameters)
+    info = samples["info"]
+    if isinstance(info, dict) and "identity" in content:
+        info["problem"] = content["identity"]
     write_json(args.output, samples)
     return 0
 
 
-def _read(path: Path) -> dict[str, JSON]:
-    content = read_json(path, "problem")
+def _bqm(path: Path, content: dict[str, JSON]) -> dict[str, JSON]:
     if "bqm" not in content:
         raise InputError(f"{path}: key 'bqm' is missing; expected a problem file")
     try:

@@ -24,7 +24,6 @@ FLAGS = ["-O3", "-std=gnu11", "-shared", "-fPIC", "-fopenmp-simd", "-fno-math-er
          "-ffp-contract=off"]  # fmt: skip
 
 
-
 def system_compiler() -> list[str] | None:
     """The compiler that ``CC`` or the PATH names, or None."""
     if named := os.environ.get("CC"):

@@ -32,8 +32,10 @@ static void tree_free(Tree *t) {
 static void select_kth(int32_t *order, int64_t left, int64_t right, int64_t k,
                        const double *x, int64_t d, int64_t axis) {
 #define KEY(i) x[(int64_t)order[i] * d + axis]
+    uint64_t random = (uint64_t)k; /* no order of the points is a bad one for long */
     while (left < right) {
-        double pivot = KEY(left + (right - left) / 2);
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        double pivot = KEY(left + (int64_t)((random >> 33) % (uint64_t)(right - left + 1)));
         int64_t i = left, j = right;
         while (i <= j) {
             while (KEY(i) < pivot) i++;

@@ -8,6 +8,7 @@ A consensus is a set of candidates without overlap: an independent set, of great
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,6 +92,14 @@ def overlaps(clusterings: list[Clustering]) -> Overlaps:
     return Overlaps(atoms.astype(np.int32), candidates, members)
 
 
+def identity(clusterings: list[Clustering]) -> str:
+    """A text that differs for other clusterings, and for the same in another order."""
+    digest = hashlib.sha256()
+    for clustering in clusterings:
+        digest.update(clustering.labels.astype("<i4").tobytes())
+    return digest.hexdigest()[:16]
+
+
 def weights(candidates: list[Candidate], kind: str) -> Doubles:
     """The candidates' weights, the greatest of which is 1 (or all are 0 or less).
 
@@ -116,9 +125,9 @@ def penalties(weight: Doubles, pairs: NDArray[np.bool_], kind: str) -> Doubles:
     """
     if kind == "candidates":
         return np.where(pairs, float(len(weight)), 0.0)
+    lighter = np.minimum.outer(weight, weight)
     # a weight of 0 or less is never worth taking, but must not make an overlap free
-    lighter = np.maximum(np.minimum.outer(weight, weight), 0.05)
-    return np.where(pairs, 1.05 * lighter, 0.0)
+    return np.where(pairs, 1.05 * np.where(lighter > 0, lighter, 0.05), 0.0)
 
 
 def qubo(found: Overlaps, weights_kind: str, penalty_kind: str) -> BinaryQuadraticModel:
@@ -130,12 +139,11 @@ def qubo(found: Overlaps, weights_kind: str, penalty_kind: str) -> BinaryQuadrat
     pairs = found.pairs
     penalty = penalties(weight, pairs, penalty_kind)
     rows, columns = np.nonzero(np.triu(pairs))
-    return BinaryQuadraticModel(
-        {i: -float(w) for i, w in enumerate(weight)},
-        {
-            (int(i), int(j)): float(penalty[i, j])
-            for i, j in zip(rows, columns, strict=True)
-        },
-        0.0,
-        "BINARY",
+    model = BinaryQuadraticModel("BINARY")
+    # all variables first, so that they are in the order of the candidates
+    model.add_linear_from((i, -float(w)) for i, w in enumerate(weight))
+    model.add_quadratic_from(
+        (int(i), int(j), float(penalty[i, j]))
+        for i, j in zip(rows, columns, strict=True)
     )
+    return model

@@ -97,7 +97,8 @@ def score_selections(
     for selection in selections:
         labels, complete = _complete(points, found, selection)
         finer = groups if complete else _refine(groups, labels)
-        if batch and (len(batch) == BATCH or finer.max() >= GROUPS):
+        cut = finer.max() > groups.max() and finer.max() >= GROUPS
+        if batch and (len(batch) == BATCH or cut):
             results += _score(
                 points, groups, batch, exact_up_to, selections[len(results) :]
             )
@@ -144,6 +145,7 @@ def _complete(
     left = np.flatnonzero(labels < 0)
     if not len(left):
         return canonical(labels), True
+    points = points - points.mean(axis=0)  # far from 0, sums lose their digits
     held = labels >= 0
     size = np.bincount(labels[held])
     centroids = np.stack(

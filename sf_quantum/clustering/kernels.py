@@ -19,6 +19,8 @@ Ints = NDArray[np.int32]
 
 #: points in one tile at most: TILE in ``_kernels.c``
 TILE = 256
+#: double, int32, int64 and bytes
+KINDS = ("f8", "i4", "i8", "u1")
 
 
 def spatial_order(points: Doubles) -> Ints:
@@ -182,8 +184,10 @@ def _call(name: str, *arguments: NDArray[np.generic] | float) -> int:
 
 def _pointer(array: NDArray[np.generic]) -> ctypes.c_void_p:
     # a view with strides would be read as if it had none
-    if not array.flags.c_contiguous:
-        raise ValueError("the kernels read contiguous arrays only")
+    if not array.flags.c_contiguous or array.dtype.str[1:] not in KINDS:
+        raise ValueError(
+            "the kernels read contiguous arrays of double and integer only"
+        )
     return ctypes.c_void_p(array.ctypes.data)
 
 

@@ -24,7 +24,7 @@ from sf_quantum.clustering.methods import Doubles, Ints
 from sf_quantum.clustering.result import Clustering
 from sf_quantum.clustering.silhouette import Score
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, read_json
+from sf_quantum.files import JSON, lack, read_json
 
 #: what a sampler says of itself that the summary keeps
 TOLD = ("sampler", "qpu", "technology", "calibration", "seed", "timing")
@@ -88,7 +88,7 @@ def best_consensus(
     return best, {
         "score": best.score.mean,
         "score_error": best.score.error,
-        "exact": len(points) <= criteria.exact_up_to,
+        "exact": best.score.exact,
         "clusters": int(best.labels.max()) + 1,
         "energy": best.selection.energy if scored else None,
         "lowest_energy": lowest if selections else None,
@@ -153,6 +153,7 @@ def summary(state: State, criteria: Criteria, points: int, features: int) -> JSO
         "exact": best["exact"],
         "reached": state.score >= criteria.threshold,
         "clusters": best["clusters"],
+        "adjusted_rand": best.get("adjusted_rand"),
         "best_iteration": state.best,
         "iterations": len(state.iterations),
         "points": points,
@@ -193,7 +194,7 @@ def read_state(path: str | Path, points: int) -> State:
             raise ValueError("best, labels and clusterings do not agree")
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise InputError(
-            f"{path}: not a state as sfq score writes it ({error!r})"
+            f"{path}: not a state as sfq score writes it ({lack(error)})"
         ) from error
     if len(state.labels) != points:
         raise InputError(

@@ -38,6 +38,7 @@ def kmeans(points: Doubles, centres: list[int]) -> Ints:
         raise InputError(
             f"centre {outside[0]}: no such point; rows are 0 to {len(points) - 1}"
         )
+    points = points - points.mean(axis=0)  # far from 0, sums lose their digits
     positions = points[np.asarray(centres)]
     labels = np.full(len(points), -1, np.int32)
     for _ in range(MOST_ITERATIONS):

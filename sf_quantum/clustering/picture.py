@@ -67,12 +67,15 @@ def _plane(points: Points) -> tuple[NDArray[np.float64], list[str]]:
     if values.shape[1] == 1:
         # spread sideways so that points do not hide each other
         jitter = np.random.default_rng(0).uniform(size=len(values))
-        return np.column_stack([values[:, 0], jitter]), [points.features[0], ""]
+        return np.column_stack([values[:, 0], jitter]), [
+            points.features[0],
+            "(spread at random)",
+        ]
     if values.shape[1] == 2:
         return values, points.features
     centred = values - values.mean(axis=0)
     _, axes = np.linalg.eigh(centred.T @ centred)
-    return centred @ axes[:, :-3:-1], ["principal component 1", "2"]
+    return centred @ axes[:, :-3:-1], ["principal component 1", "principal component 2"]
 
 
 def _colours(
@@ -106,16 +109,22 @@ def _scores(axes: Axes, state: State, threshold: float) -> None:
     number = np.arange(1, len(state.iterations) + 1)
     scores = np.array([cast(float, i["score"]) for i in state.iterations])
     best = np.maximum.accumulate(scores)
-    axes.step(number, best, where="mid", color=COLOURS[0], label="best so far")
+    if len(number) > 1:
+        axes.step(number, best, where="mid", color=COLOURS[4], label="best so far")
     axes.plot(number, scores, "o", color=COLOURS[3], label="this iteration")
     axes.axhline(threshold, color="0.4", linestyle="--", label="threshold")
     for x, y in zip(number, scores, strict=True):
         axes.annotate(
-            f"{y:.4f}", (x, y), xytext=(0, 7), textcoords="offset points", ha="center"
+            f"{y:.4f}",
+            (x, y),
+            xytext=(0, 7),
+            textcoords="offset points",
+            ha="center",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8},
         )
     axes.set_xlabel("iteration")
     axes.set_ylabel("silhouette")
     axes.set_xticks(number)
     axes.set_xlim(0.5, len(number) + 0.5)
     axes.margins(y=0.3)
-    axes.legend(loc="lower right")
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)

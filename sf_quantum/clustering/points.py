@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import tokenize
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +15,8 @@ from sf_quantum.files import cannot_read
 
 #: the squares of larger numbers, and of their differences, may not be finite
 LARGEST = 1e150
+#: what NumPy raises for a header it cannot parse, or a size it has no room for
+BROKEN_NPY = (OSError, ValueError, SyntaxError, tokenize.TokenError, MemoryError)
 
 
 class Points(NamedTuple):
@@ -36,22 +40,29 @@ def read_points(path: str | Path, label: str | None = None) -> Points:
         has fewer than two points
     """
     path = Path(path)
-    points = _read_npy(path) if path.suffix == ".npy" else _read_text(path, label)
+    points = (
+        _read_npy(path) if path.suffix.lower() == ".npy" else _read_text(path, label)
+    )
     if label is not None and points.truth is None:
         raise InputError(f"{path}: no column {label!r} in a .npy file; drop --label")
     if not len(points.features):
         raise InputError(f"{path}: no feature; give at least one numeric column")
     if len(points.values) < 2:
         raise InputError(
-            f"{path}: {len(points.values)} point(s); clustering needs at least two"
+            f"{path}: {len(points.values)} points; clustering needs at least two"
         )
     bad = np.argwhere(~(np.abs(points.values) <= LARGEST))
     if len(bad):
         row, column = bad[0]
         raise InputError(
-            f"{path}, {'row' if path.suffix == '.npy' else 'line'} "
-            f"{row + (0 if path.suffix == '.npy' else 2)}, {points.features[column]}: "
+            f"{path}, {'row' if path.suffix.lower() == '.npy' else 'line'} "
+            f"{row + (0 if path.suffix.lower() == '.npy' else 2)}, {points.features[column]}: "
             f"{points.values[row, column]} is not a finite number up to {LARGEST:g}"
+        )
+    spread = float(np.ptp(points.values, axis=0).max())
+    if 0 < spread < 1 / LARGEST:
+        raise InputError(
+            f"{path}: all points within {spread:g} of each other; scale the features"
         )
     return points
 
@@ -60,7 +71,7 @@ def _read_npy(path: Path) -> Points:
     try:
         with path.open("rb") as file:
             values = np.lib.format.read_array(file, allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except BROKEN_NPY as error:
         raise (
             cannot_read(path, "points", error)
             if isinstance(error, OSError) and error.strerror
@@ -76,25 +87,13 @@ def _read_npy(path: Path) -> Points:
 
 
 def _read_text(path: Path, label: str | None) -> Points:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise cannot_read(path, "points", error) from error
-    while lines and not lines[-1].strip():
-        lines.pop()
-    if not lines:
-        raise InputError(f"{path}: empty; expected a header and a line for each point")
-    delimiter = "\t" if path.suffix == ".tsv" else ","
-    header = [name.strip().strip('"') for name in lines[0].split(delimiter)]
-    if all(_is_number(name) for name in header):
-        raise InputError(
-            f"{path}, line 1: numbers; expected a header with the columns' names"
-        )
+    lines, delimiter = _lines(path)
+    header = _header(path, lines[0], delimiter)
     for number, line in enumerate(lines[1:], start=2):
-        if line.count(delimiter) != len(header) - 1:
+        columns = line.count(delimiter) + 1 if line.strip() else 0
+        if columns != len(header):
             raise InputError(
-                f"{path}, line {number}: {line.count(delimiter) + 1} columns; "
-                f"the header has {len(header)}"
+                f"{path}, line {number}: {columns} columns; the header has {len(header)}"
             )
     if label is not None and label not in header:
         raise InputError(
@@ -111,6 +110,46 @@ def _read_text(path: Path, label: str | None) -> Points:
     return Points(values, [header[i] for i in features], truth)
 
 
+def _lines(path: Path) -> tuple[list[str], str]:
+    """The lines that are there, and what stands between the cells of each."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise cannot_read(path, "points", error) from error
+    lines = text.split("\n")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if not lines:
+        raise InputError(f"{path}: empty; expected a header and a line for each point")
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    if '"' in text:
+        # ASCII's own separator of units is in no cell that a person wrote
+        return ["\x1f".join(r) for r in csv.reader(lines, delimiter=delimiter)], "\x1f"
+    return lines, delimiter
+
+
+def _header(path: Path, line: str, delimiter: str) -> list[str]:
+    other = next((mark for mark in ";|\t" if mark in line), None)
+    if other is not None and delimiter not in line:
+        raise InputError(
+            f"{path}, line 1: columns separated by {other!r}; expected commas, or tabs "
+            "in a file that ends in .tsv"
+        )
+    header = [name.strip() for name in line.split(delimiter)]
+    if all(_is_number(name) for name in header):
+        raise InputError(
+            f"{path}, line 1: numbers; expected a header with the columns' names"
+        )
+    for column, name in enumerate(header):
+        if not name or name in header[:column]:
+            fault = f"the name {name!r} again" if name else "no name"
+            raise InputError(
+                f"{path}, line 1: column {column + 1} has {fault}; "
+                "each column needs a name of its own"
+            )
+    return header
+
+
 def _numbers(
     path: Path, lines: list[str], delimiter: str, header: list[str], columns: list[int]
 ) -> NDArray[np.float64]:
@@ -125,14 +164,13 @@ def _numbers(
             cells = line.split(delimiter)
             for column in columns:
                 if not _is_number(cells[column]):
+                    cell = cells[column].strip()
+                    what = f"{cell!r} is not a number" if cell else "no number"
                     raise InputError(
-                        f"{path}, line {number}, {header[column]}: "
-                        f"{cells[column].strip()!r} is not a number; a column of "
-                        "ground truth is named with --label"
+                        f"{path}, line {number}, {header[column]}: {what}; "
+                        "a column of ground truth is named with --label"
                     ) from None
         raise InputError(f"{path}: {error}") from None
-    if len(values) < len(lines) - 1:  # loadtxt passes over empty lines
-        raise InputError(f"{path}, line {lines.index('') + 1}: empty")
     return values
 
 

@@ -13,7 +13,7 @@ from sf_quantum.clustering.methods import Doubles, Ints
 from sf_quantum.clustering.parameters import METHODS, Parameters
 from sf_quantum.clustering.silhouette import DistanceSums
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, read_json, write_json
+from sf_quantum.files import JSON, lack, read_json, write_json
 
 
 @dataclass(frozen=True)
@@ -47,23 +47,24 @@ class Clustering:
         return len(self.labels)
 
 
-def assess(points: Doubles, labels: Ints, exact_up_to: int) -> list[Cluster]:
+def assess(
+    points: Doubles, labels: Ints, exact_up_to: int
+) -> tuple[list[Cluster], bool]:
     """Size and quality of each cluster; noise is in none and counts nowhere.
 
     :param points: n by d
     :param labels: n, canonical
     :param exact_up_to: above so many points the silhouettes are estimated
+    :returns: the clusters, and whether every point was counted
+    :raises InputError: if there are too many clusters
     """
     distances = DistanceSums(points, labels, exact_up_to)
-    silhouettes = distances.silhouettes([np.arange(distances.count)])[0]
-    scores = [
-        silhouettes.mean(np.arange(distances.count) == label)
-        for label in range(distances.count)
-    ]
-    return [
+    scores = distances.silhouettes([np.arange(distances.count)])[0].means()
+    clusters = [
         Cluster(label, int(distances.sizes[label]), score.mean, score.error)
         for label, score in enumerate(scores)
     ]
+    return clusters, distances.exact
 
 
 def write_clustering(path: str | Path, clustering: Clustering) -> None:
@@ -93,7 +94,7 @@ def read_clustering(path: str | Path, points: int | None = None) -> Clustering:
         clustering = parse_clustering(content)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path}: not a clustering as sfq cluster writes it ({error!r})"
+            f"{path}: not a clustering as sfq cluster writes it ({lack(error)})"
         ) from error
     if points is not None and clustering.size != points:
         raise InputError(
@@ -115,7 +116,11 @@ def parse_clustering(content: dict[str, JSON]) -> Clustering:
         raise ValueError("labels are not whole numbers")
     sizes = np.bincount(labels[labels >= 0], minlength=len(clusters)).tolist()
     numbers = [(c.label, c.size) for c in clusters]
-    if content["method"] not in METHODS or numbers != list(enumerate(sizes)):
+    if (
+        0 in sizes
+        or content["method"] not in METHODS
+        or numbers != list(enumerate(sizes))
+    ):
         raise ValueError("method, clusters and labels do not agree")
     if labels.min() < -1 or not all(math.isfinite(c.silhouette) for c in clusters):
         raise ValueError("a label below -1, or a silhouette that is no number")

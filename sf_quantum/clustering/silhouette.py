@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sf_quantum.clustering import kernels
+from sf_quantum.errors import InputError
 
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.integer]
@@ -22,6 +23,9 @@ Ints = NDArray[np.integer]
 EXACT_UP_TO = 200_000
 #: points in a sample, over all strata
 SAMPLE = 10_000
+#: sums kept at once, 8 bytes each and a few times over: above so many points times groups
+#: silhouettes are estimated, and above ten times as many refused
+MOST_SUMS = 20_000_000
 
 
 class Score(NamedTuple):
@@ -67,6 +71,19 @@ class Silhouettes:
         error = np.sqrt((weights**2 * variance / m * (1 - m / n)).sum())
         return Score(float(weights @ means), float(error), self.exact)
 
+    def means(self) -> list[Score]:
+        """The mean of each stratum by itself."""
+        taken = np.bincount(self.strata, minlength=len(self.population))
+        n, m = self.population, np.maximum(taken, 1)
+        mean = np.bincount(self.strata, self.values, len(n)) / m
+        deviation = (self.values - mean[self.strata]) ** 2
+        variance = np.bincount(self.strata, deviation, len(n)) / np.maximum(m - 1, 1)
+        error = np.sqrt(variance / m * (1 - m / np.maximum(n, 1)))
+        return [
+            Score(float(a), float(e), self.exact)
+            for a, e in zip(mean, error, strict=True)
+        ]
+
 
 class DistanceSums:
     """Sums of distances between points and groups of points, one pass for all partitions.
@@ -76,6 +93,7 @@ class DistanceSums:
         then a map from groups to clusters
     :param exact_up_to: above so many points only a stratified sample is looked at
     :param seed: of the sample
+    :raises InputError: if there are more groups than memory has room for
     """
 
     def __init__(
@@ -86,7 +104,13 @@ class DistanceSums:
         seed: int = 0,
     ) -> None:
         self.count = int(groups.max(initial=-1)) + 1
-        self.exact = len(points) <= exact_up_to
+        sums = len(points) * self.count
+        if sums > 10 * MOST_SUMS:
+            raise InputError(
+                f"{self.count} clusters of {len(points)} points: too many to score; "
+                f"choose parameters that give at most {10 * MOST_SUMS // len(points)}"
+            )
+        self.exact = len(points) <= exact_up_to and sums <= MOST_SUMS
         self.rows = _grouped_rows(points, groups)
         self.points = np.ascontiguousarray(points[self.rows])
         self.groups = groups[self.rows]
@@ -96,6 +120,7 @@ class DistanceSums:
         # and above (Jensen); differences from the means keep their digits
         self._shift = self.points.mean(axis=0) if len(self.points) else 0
         shifted = self.points - self._shift
+        self._rounding = 1e-12 * float(np.abs(shifted).max(initial=0))
         self._mean = _group_sum(shifted, self.offsets)
         self._mean /= np.maximum(self.sizes, 1)[:, None]
         squares = ((shifted - self._mean[self.groups]) ** 2).sum(axis=1, keepdims=True)
@@ -175,9 +200,9 @@ class DistanceSums:
         most = np.sqrt((distance + radius) ** 2 + spread)
         own = partition[self._tile_group]
         most[np.arange(len(own)), own] = np.inf
-        # a hair's breadth for rounding: a cluster is dropped only if clearly farther
+        # a cluster is dropped only if it is farther by more than rounding can explain
         nearest = most.min(axis=1, initial=np.inf)[:, None]
-        needed: NDArray[np.bool_] = least * (1 - 1e-9) <= nearest
+        needed: NDArray[np.bool_] = least * (1 - 1e-9) - self._rounding <= nearest
         needed[np.arange(len(own)), own] = True
         return needed
 

@@ -105,7 +105,7 @@ def run(known: Set, seed: int) -> tuple[float, ...]:
 def _cluster(known: Set, method: str, seed: int) -> Clustering:
     parameters = draw(method, len(known.points), known.ranges, seed)
     labels = apply(method, known.points, parameters)
-    clusters = assess(known.points, labels, Criteria().exact_up_to)
+    clusters, _ = assess(known.points, labels, Criteria().exact_up_to)
     return Clustering(method, parameters, seed, True, clusters, labels)
 
 

@@ -110,6 +110,26 @@ def test_it_runs_on_the_emulator_and_gives_the_labels_that_cwltool_gives(
     assert {*where["qubo"], *where["score"], *where["plot"]} == {"host"}
 
 
+def test_bad_points_end_the_run_with_the_tools_sentence(project: Path) -> None:
+    # StreamFlow by itself waits for ever when a scattered step fails inside a loop
+    (project / "points.csv").write_text("x,y\n1,2\n")
+    done = subprocess.run(
+        streamflow(project),
+        cwd=project,
+        env=environment(project),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    said = done.stdout + done.stderr
+    assert "points.csv: 1 points; clustering needs at least two" in said
+    assert "FAILED /iterate/cluster/" in said
+    events = journal.read(report.locate(project / "emulator.yml"))
+    assert events[-1]["event"] == "end"
+    assert events[-1]["status"] == "failed"
+
+
 def test_a_service_that_dies_in_mid_job_fails_the_workflow_with_its_sentence(
     project: Path,
 ) -> None:

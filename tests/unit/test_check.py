@@ -137,7 +137,7 @@ def test_every_problem_of_every_file_is_printed(
         "cwl/main.cwl:11: steps.prepare.run: tol.cwl: no such file;"
         " name an existing CWL file",
         "none.yml: cannot be read as StreamFlow file: No such file or directory;"
-        " name an existing file of text",
+        " name a file that you may read",
     ]
 
 
@@ -256,6 +256,8 @@ INPUTS = {
     "missing": ("points: {class: File, path: points.csv}\n", "", "1: the input points is missing; add points: (its type is File)"),
     "missing file": ("points.csv", "point.csv", "1: points: point.csv: no such file; a relative path starts at this file"),
     "text for a file": ("{class: File, path: points.csv}", "points.csv", "1: points: it is not a File; write {class: File, path: ...}"),
+    "text for a number": ("points:", "limit: high\npoints:", "1: limit: 'high' does not fit; its type is int"),
+    "truth for a number": ("points:", "limit: true\npoints:", "1: limit: True does not fit; its type is int"),
     "not YAML": ("points:", "{:", "2: not YAML at column 1 (expected ',' or '}', but got '<scalar>'); expected a file of inputs"),
 }  # fmt: skip
 

@@ -147,7 +147,8 @@ def test_energy_is_eq_1(
     expected = -sum(weight[i] for i in range(count) if selection[i])
     for i, j in combinations(np.flatnonzero(selection), 2):
         if points[i] & points[j]:
-            tight = 1.05 * max(min(weight[i], weight[j]), 0.05)
+            lighter = min(weight[i], weight[j])
+            tight = 1.05 * (lighter if lighter > 0 else 0.05)
             expected += tight if penalty == "tight" else count
     model = qubo(found, weights, penalty)
     assert set(model.variables) == set(range(count))

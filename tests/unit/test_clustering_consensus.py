@@ -36,6 +36,7 @@ from sf_quantum.clustering.loop import (
 )
 from sf_quantum.clustering.methods import Doubles, Ints, canonical
 from sf_quantum.clustering.result import Cluster, Clustering
+from sf_quantum.clustering.silhouette import DistanceSums
 from sf_quantum.files import JSON, write_json
 
 # dimod has no types for them
@@ -206,6 +207,28 @@ class TestScore:
         for one, other in zip(together, apart, strict=True):
             assert np.array_equal(one.labels, other.labels)
             assert one.score.mean == pytest.approx(other.score.mean, abs=1e-12)
+
+    def test_many_atoms_still_take_one_pass(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        random = np.random.default_rng(0)
+        points = random.normal(size=(400, 2))
+        clusterings = [
+            clustering(canonical(random.integers(0, 5, 400)).tolist()) for _ in range(3)
+        ]
+        found = overlaps(clusterings)
+        assert found.atoms.max() >= consensus.GROUPS
+        whole = [Selection(np.repeat(np.arange(3) == i, 5), -1.0, 1) for i in range(3)]
+        passes = []
+        sums = DistanceSums
+
+        def counted(*arguments: object) -> object:
+            passes.append(arguments)
+            return sums(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(consensus, "DistanceSums", counted)
+        assert len(score_selections(points, found, whole, 1_000)) == 3
+        assert len(passes) == 1
 
     def test_a_consensus_of_one_cluster_scores_minus_1(self) -> None:
         found = overlaps([clustering([0, 0, 0, 1])])
@@ -392,6 +415,7 @@ class TestLoop:
             "exact": True,
             "reached": True,
             "clusters": 2,
+            "adjusted_rand": None,
             "best_iteration": 2,
             "iterations": 2,
             "points": 8,

@@ -105,18 +105,21 @@ def test_npy_of_other_numbers_becomes_double(tmp_path: Path, kind: str) -> None:
     [
         ("", ": empty; expected a header and a line for each point"),
         ("\n \n", ": empty; expected a header and a line for each point"),
-        ("x,y\n", ": 0 point(s); clustering needs at least two"),
-        ("x,y\n1,2\n", ": 1 point(s); clustering needs at least two"),
+        ("x,y\n", ": 0 points; clustering needs at least two"),
+        ("x,y\n1,2\n", ": 1 points; clustering needs at least two"),
         ("1,2\n3,4\n", ", line 1: numbers; expected a header with the columns' names"),
         ("x,y\n1,2\n3\n", ", line 3: 1 columns; the header has 2"),
         ("x,y\n1,2,3\n3,4\n", ", line 2: 3 columns; the header has 2"),
-        ("x,y\n1,2\n\n3,4\n", ", line 3: 1 columns; the header has 2"),
-        ("x\n1\n\n3\n", ", line 3: empty"),
-        ("x\n1\n \n3\n", ", line 3, x: '' is not a number; TRUTH"),
+        ("x,y\n1,2\n\n3,4\n", ", line 3: 0 columns; the header has 2"),
+        ("x\n1\n\n3\n", ", line 3: 0 columns; the header has 1"),
+        ("x\n1\n \n3\n", ", line 3: 0 columns; the header has 1"),
         ("x,y\n1,2\n3,cat\n", ", line 3, y: 'cat' is not a number; TRUTH"),
-        ("x,y\n1,2\n3,\n", ", line 3, y: '' is not a number; TRUTH"),
-        ('x,y\n1,"2"\n3,4\n', ", line 2, y: '\"2\"' is not a number; TRUTH"),
-        ("x;y\n1;2\n3;4\n", ", line 2, x;y: '1;2' is not a number; TRUTH"),
+        ("x,y\n1,2\n3,\n", ", line 3, y: no number; TRUTH"),
+        ('x,y\n1,"cat, big"\n3,4\n', ", line 2, y: 'cat, big' is not a number; TRUTH"),
+        (",x\n0,1\n1,2\n", ", line 1: column 1 has no name; each column needs a name of its own"),
+        ("x,x\n0,1\n1,2\n", ", line 1: column 2 has the name 'x' again; each column needs a name of its own"),
+        ("x\n1e-200\n2e-200\n", ": all points within 1e-200 of each other; scale the features"),
+        ("x;y\n1;2\n3;4\n", ", line 1: columns separated by ';'; expected commas, or tabs in a file that ends in .tsv"),
         ("x,y\n1,2\nnan,4\n", ", line 3, x: nan is not a finite number up to 1e+150"),
         ("x,y\n1,inf\n3,4\n", ", line 2, y: inf is not a finite number up to 1e+150"),
         ("x,y\n1,-inf\n3,4\n", ", line 2, y: -inf is not a finite number up to 1e+150"),
@@ -179,11 +182,15 @@ def test_a_missing_file_and_a_folder(tmp_path: Path, name: str) -> None:
         read_points(path)
     assert str(missing.value) == (
         f"{path}: cannot be read as points: No such file or directory"
+        "; name a file that you may read"
     )
     path.mkdir()
     with pytest.raises(InputError) as folder:
         read_points(path)
-    assert str(folder.value) == f"{path}: cannot be read as points: Is a directory"
+    assert (
+        str(folder.value)
+        == f"{path}: cannot be read as points: Is a directory; name a file that you may read"
+    )
 
 
 @pytest.mark.parametrize(
@@ -239,8 +246,8 @@ def test_npy_that_is_not_finite_or_too_few_or_has_no_feature(tmp_path: Path) -> 
     path = tmp_path / "p.npy"
     for array, line in [
         (np.array([[0, 1], [2, np.nan]]), ", row 1, column 1: nan is not a finite number"),
-        (np.ones((1, 2)), ": 1 point(s)"),
-        (np.ones((0, 2)), ": 0 point(s)"),
+        (np.ones((1, 2)), ": 1 points"),
+        (np.ones((0, 2)), ": 0 points"),
         (np.ones((3, 0)), ": no feature"),
     ]:  # fmt: skip
         np.save(path, array)
@@ -254,3 +261,11 @@ def test_npy_has_no_label(tmp_path: Path) -> None:
     np.save(path, np.ones((3, 2)))
     with pytest.raises(InputError, match=r"no column 'kind' in a \.npy file; drop"):
         read_points(path, "kind")
+
+
+def test_quoted_cells_are_read_as_csv_says(tmp_path: Path) -> None:
+    path = tmp_path / "q.csv"
+    path.write_text('"x","the, kind"\n"1","cat, big"\n2,"dog"\n')
+    points = read_points(path, "the, kind")
+    assert points.values.tolist() == [[1.0], [2.0]]
+    assert points.truth == ["cat, big", "dog"]

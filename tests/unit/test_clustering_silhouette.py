@@ -14,6 +14,7 @@ from sf_quantum.clustering import silhouette
 from sf_quantum.clustering.methods import Doubles, Ints, canonical
 from sf_quantum.clustering.result import assess
 from sf_quantum.clustering.silhouette import DistanceSums
+from sf_quantum.errors import InputError
 
 quick = settings(derandomize=True, deadline=None, max_examples=80)
 
@@ -152,7 +153,7 @@ def test_each_clusters_quality_is_the_mean_of_its_points(
 ) -> None:
     labels = some_labels(points, seed, noise=True)
     values = exact(points, labels)
-    for cluster in assess(points, labels, exact_up_to=1_000):
+    for cluster in assess(points, labels, exact_up_to=1_000)[0]:
         inside = values[labels == cluster.label]
         assert cluster.size == len(inside)
         assert cluster.silhouette == pytest.approx(inside.mean(), abs=1e-12)
@@ -162,7 +163,7 @@ def test_each_clusters_quality_is_the_mean_of_its_points(
 @pytest.mark.parametrize("exact_up_to", [0, 1_000])
 def test_all_noise_has_no_cluster(exact_up_to: int) -> None:
     points = cloud("random", 12, 2, 0)
-    assert assess(points, np.full(12, -1, np.int32), exact_up_to) == []
+    assert assess(points, np.full(12, -1, np.int32), exact_up_to)[0] == []
 
 
 @pytest.mark.parametrize("exact_up_to", [0, 1_000])
@@ -245,7 +246,7 @@ class TestSampled:
 
     def test_every_cluster_is_sampled_however_small(self, points: Doubles) -> None:
         labels = np.array([0] * 597 + [1, 1, 2], np.int32)
-        clusters = assess(points, labels, exact_up_to=599)
+        clusters, _ = assess(points, labels, exact_up_to=599)
         values = exact(points, labels)
         assert clusters[1].silhouette == pytest.approx(values[597:599].mean())
         assert clusters[2].silhouette == 0
@@ -257,3 +258,31 @@ class TestSampled:
     ) -> None:
         assert DistanceSums(points, labels, 600).exact
         assert not DistanceSums(points, labels, 599).exact
+
+
+@pytest.mark.parametrize("far", [1e12, 1e17, 1e20, 1e100])
+def test_an_outlier_at_any_distance_changes_no_other_point(far: float) -> None:
+    random = np.random.default_rng(1)
+    centres = random.uniform(-3, 3, (5, 2))
+    points = np.concatenate([c + random.normal(size=(40, 2)) for c in centres])
+    labels = np.repeat(np.arange(5, dtype=np.int32), 40)
+    alone = exact(points, labels)
+    with_far = exact(np.vstack([points, [far, far]]), np.append(labels, np.int32(5)))
+    assert with_far[:-1] == pytest.approx(alone, abs=1e-9)
+
+
+def test_more_clusters_than_memory_has_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    points = cloud("random", 60, 2, 0)
+    labels = np.arange(60, dtype=np.int32) % 6
+    monkeypatch.setattr(silhouette, "MOST_SUMS", 100)
+    _, counted = assess(points, labels, exact_up_to=1_000)
+    assert not counted
+    monkeypatch.setattr(silhouette, "MOST_SUMS", 30)
+    with pytest.raises(InputError) as caught:
+        assess(points, labels, exact_up_to=1_000)
+    assert str(caught.value) == (
+        "6 clusters of 60 points: too many to score; "
+        "choose parameters that give at most 5"
+    )

@@ -94,7 +94,6 @@ def test_no_space_left_is_one_line(tmp_path: Path) -> None:
     [
         ("missing/a.txt", "No such file or directory"),
         ("file/a.txt", "Not a directory"),
-        ("folder", "Is a directory"),
     ],
 )
 def test_a_place_that_cannot_be_written(tmp_path: Path, place: str, why: str) -> None:
@@ -109,6 +108,21 @@ def test_a_place_that_cannot_be_written(tmp_path: Path, place: str, why: str) ->
     )
     assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
     assert (tmp_path / "file").read_text() == "old"
+
+
+@pytest.mark.parametrize("place", ["/dev/null", "/tmp"])
+def test_only_a_file_is_replaced(place: str) -> None:
+    with pytest.raises(InputError) as caught, replacing(place):
+        pass
+    assert str(caught.value) == f"{place}: not a file; name one that may be replaced"
+
+
+@pytest.mark.parametrize("content", ["9" * 5000, "[" * 100_000])
+def test_json_that_python_cannot_hold_is_one_line(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match="too deep, or a number too long"):
+        read_json(path, "problem")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -173,7 +187,7 @@ def test_json_has_no_nan(tmp_path: Path, value: float) -> None:
          "expected a problem file"),
         (b"[1, 2]", ": expected a problem file, a JSON object"),
         (b"null", ": expected a problem file, a JSON object"),
-        (b"\xff\xfe{}", ": cannot be read as problem: it is not text"),
+        (b"\xff\xfe{}", ": cannot be read as problem: it is not text; name a file that you may read"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_json_object(
@@ -191,6 +205,7 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
         read_json(tmp_path / "a.json", "state")
     assert str(missing.value) == (
         f"{tmp_path / 'a.json'}: cannot be read as state: No such file or directory"
+        "; name a file that you may read"
     )
     with pytest.raises(InputError, match="read as state: Is a directory"):
         read_json(tmp_path, "state")

@@ -137,9 +137,10 @@ def test_following_ends_when_the_driver_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_new_run_is_waited_for(tmp_path: Path) -> None:
-    old = tmp_path / "old.jsonl"
+    old = tmp_path / "old-7.jsonl"
     old.touch()
-    new = tmp_path / "new.jsonl"
+    (tmp_path / "other-17.jsonl").touch()  # of another driver
+    new = tmp_path / "new-7.jsonl"
     answers = iter([True, True])
 
     def alive() -> bool:
@@ -147,8 +148,8 @@ def test_a_new_run_is_waited_for(tmp_path: Path) -> None:
             new.touch()
         return True
 
-    assert journal.await_new(tmp_path, {old}, alive) == new
-    assert journal.await_new(tmp_path, {old, new}, lambda: False) is None
+    assert journal.await_new(tmp_path, 7, {old}, alive) == new
+    assert journal.await_new(tmp_path, 7, {old, new}, lambda: False) is None
 
 
 def _earlier(folder: Path, day: int, *ends: str, file: str = "f.yml") -> Path:

@@ -140,6 +140,20 @@ def test_an_array_with_strides_is_refused() -> None:
         kernels.spatial_order(np.zeros((4, 4))[:, ::2])
 
 
+@quick
+@given(st.integers(0, 10_000), st.integers(1, 8))
+def test_sums_that_are_needed_are_complete(seed: int, d: int) -> None:
+    random = np.random.default_rng(seed)
+    points = cloud("random", 60, d, seed)
+    starts = np.array([0, 5, 20, 21, 40, 60])
+    group = np.array([0, 0, 1, 2, 2], np.int32)
+    need = random.random((5, 3)) < 0.4
+    sums = kernels.pair_sums(points, starts, group, need)
+    expected = np.add.reduceat(cdist(points, points), [0, 20, 21], axis=1)
+    wanted = np.repeat(need, np.diff(starts), axis=0)
+    assert sums[wanted] == pytest.approx(expected[wanted], rel=1e-12)
+
+
 @pytest.mark.parametrize("threads", ["1", "2", "3,2", " 7 ", "0", "many", ""])
 def test_sums_do_not_depend_on_the_number_of_threads(
     monkeypatch: pytest.MonkeyPatch, threads: str

@@ -221,3 +221,12 @@ def test_bad_input_is_one_line_and_2(
     assert main(["report", *(word.format(where) for word in arguments)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line
+
+
+def test_what_a_killed_driver_left_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text("".join(f"{json.dumps(e)}\n" for e in a_run()[:5]))
+    assert main(["report", str(path)]) == 0
+    assert " lost" in capsys.readouterr().out

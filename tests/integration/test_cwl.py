@@ -1,0 +1,111 @@
+"""The workflow runs under ``cwltool --enable-ext``, without Node.js."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+WORKFLOW = Path(__file__).parents[2] / "workflows" / "clustering-aggregation.cwl"
+CENTRES = [[0, 0], [9, 0], [0, 9], [9, 9], [5, 20]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """600 points in five blobs, and a job whose loop takes two iterations."""
+    folder = tmp_path_factory.mktemp("cwl")
+    random = np.random.default_rng(0)
+    points = np.repeat(CENTRES, 120, axis=0) + random.normal(size=(600, 2))
+    kinds = np.repeat(["a", "b", "c", "d", "e"], 120)
+    lines = [f"{x},{y},{kind}" for (x, y), kind in zip(points, kinds, strict=True)]
+    (folder / "points.csv").write_text("\n".join(["x,y,kind", *lines, ""]))
+    job = {
+        "points": {"class": "File", "path": "points.csv"},
+        "label": "kind",
+        "sampler": "neal",
+        "reads": 100,
+        "seed": 3,
+        "threshold": 1.0,
+        "limit": 2,
+    }
+    (folder / "job.json").write_text(json.dumps(job))
+    return folder
+
+
+def start(folder: Path, name: str) -> subprocess.Popen[str]:
+    """Start cwltool in a home of its own, with nothing on the PATH but our tools."""
+    path = str(Path(sys.executable).parent)
+    assert not shutil.which("node", path=path)
+    assert not shutil.which("nodejs", path=path)
+    home = folder / name
+    home.mkdir()
+    return subprocess.Popen(
+        [sys.executable, "-m", "cwltool", "--enable-ext", "--quiet", "--outdir",
+         str(home / "out"), str(WORKFLOW), str(folder / "job.json")],
+        env={"PATH": path, "HOME": str(home), "TMPDIR": str(home),
+             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "")},
+        cwd=home,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def outputs(folder: Path) -> list[dict[str, Path]]:
+    """The outputs of two runs of the same job."""
+    runs = [start(folder, "first"), start(folder, "second")]
+    outputs = []
+    try:
+        for run in runs:
+            out, err = run.communicate(timeout=120)
+            assert run.returncode == 0, err
+            answer = cast("dict[str, Any]", json.loads(out))
+            outputs.append({key: Path(file["path"]) for key, file in answer.items()})
+    finally:
+        for run in runs:
+            if run.poll() is None:
+                run.kill()
+                run.communicate()
+    return outputs
+
+
+def test_the_outputs_are_labels_summary_and_picture(
+    outputs: list[dict[str, Path]],
+) -> None:
+    assert set(outputs[0]) == {"labels", "summary", "picture"}
+    header, *labels = outputs[0]["labels"].read_text().splitlines()
+    assert header == "label"
+    assert len(labels) == 600
+    # five blobs far apart: the consensus finds them, in the order of the points
+    truth = np.repeat(np.arange(5), 120)
+    assert (np.array(labels, int) == truth).mean() > 0.98
+    assert outputs[0]["picture"].read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_the_loop_carries_state_and_seed(outputs: list[dict[str, Path]]) -> None:
+    summary = json.loads(outputs[0]["summary"].read_text())
+    assert (summary["iterations"], summary["reached"]) == (2, False)
+    assert [i["seed"] for i in summary["per_iteration"]] == [3, 4]
+    assert summary["score"] == max(i["score"] for i in summary["per_iteration"])
+    assert (summary["points"], summary["features"]) == (600, 2)
+    methods = [c["method"] for c in summary["per_iteration"][0]["clusterings"]]
+    assert methods == ["kmeans", "dbscan", "single-linkage"]
+
+
+def test_the_same_seed_gives_the_same_labels(outputs: list[dict[str, Path]]) -> None:
+    first, second = outputs
+    assert first["labels"].read_bytes() == second["labels"].read_bytes()
+    records = [
+        json.loads(run["summary"].read_text())["per_iteration"] for run in outputs
+    ]
+    for one, other in zip(*records, strict=True):
+        assert one.pop("timing") != other.pop("timing")
+        assert one == other
