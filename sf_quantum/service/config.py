@@ -97,7 +97,8 @@ class Leases(Section):
     """Who may hold the QPU, and for how long."""
 
     by: Literal["users", "root"] = "users"
-    idle_seconds: Seconds | None = None
+    # who died without giving a lease back would hold it for ever otherwise
+    idle_seconds: Seconds | None = 900.0
     total_seconds: Seconds | None = None
     wait_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 3600.0
 
@@ -126,7 +127,7 @@ class LimitsSection(Section):
     """How much one user may take."""
 
     jobs: Count | None = None
-    body_mib: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 64
+    body_mib: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 8
     requests_per_second: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 100.0
     burst: Count = 200
     requests_at_once: Count = 64

@@ -71,7 +71,7 @@ class Shares:
             raise Refused(422, detail, "parameters.num_reads")
         if limits.seconds is not None and seconds > limits.seconds:
             detail = (
-                f"{shots} shots take {seconds:.3g} s, a {job_class} job has at most "
+                f"{shots} shots take {seconds:,.0f} s, a {job_class} job has at most "
                 f"{limits.seconds:g} s"
             )
             raise Refused(422, detail, "parameters.num_reads")

@@ -33,6 +33,7 @@ from sf_quantum.service.store import Store
 
 # how long those who wait may take to read their answers
 STOP_SECONDS = 1
+DATABASE = "service.sqlite"
 logger = logging.getLogger(__name__)
 
 
@@ -51,7 +52,7 @@ def serve(
     with ExitStack() as stack:
         folder = stack.enter_context(state_folder(config.state, until_eof))
         listener, url = stack.enter_context(_listener(config))
-        store = Store(folder / "service.sqlite")
+        store = Store(folder / DATABASE)
         stack.callback(store.close)
         queue = JobQueue(store, config.device.make(), config.settings())
         app = create_app(queue, authenticate=authenticate)
@@ -207,6 +208,8 @@ def state_folder(path: Path | None, ephemeral: bool) -> Iterator[Path]:
             path.mkdir(mode=0o700)
             made = True
         lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # SQLite gives this mode to the files beside it; the folder may be open to all
+        os.close(os.open(path / DATABASE, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:
         raise InputError(
             f"{path}: cannot hold the state: {(error.strerror or '').lower()}"

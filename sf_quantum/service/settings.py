@@ -44,7 +44,7 @@ class ServiceSettings:
     """
 
     vqpus: int = 1
-    lease_idle_seconds: float | None = None
+    lease_idle_seconds: float | None = 900.0
     lease_total_seconds: float | None = None
     lease_wait_seconds: float = 3600.0
     users_may_lease: bool = True

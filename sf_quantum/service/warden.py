@@ -84,7 +84,7 @@ async def slots(queue: Queue) -> Slots:
 
 
 @router.get("/qpu/specs", summary="Describe the device in Pulser's words")
-def specs(queue: Queue) -> Specs:
+def specs(queue: Queue, _: Who) -> Specs:
     """Tell what a sequence may be; with Pulser installed, it can be built from this."""
     return Specs(specs=sequence.specs(queue.device.name, queue.device.qubits))
 

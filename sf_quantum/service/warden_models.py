@@ -40,7 +40,7 @@ def user_name(number: str) -> str:
     """Name the user of a number; whoever this machine does not know stays a number."""
     try:
         return pwd.getpwuid(int(number)).pw_name if number.isdecimal() else number
-    except (KeyError, OverflowError):
+    except (KeyError, OverflowError, ValueError):  # Python reads 4,300 digits at most
         return number
 
 

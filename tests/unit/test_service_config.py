@@ -61,9 +61,9 @@ def test_the_example_says_what_it_says() -> None:
     assert settings.users_may_lease
     assert settings.user_classes == {"operator": "production"}
     assert settings.partition_classes["quantum-test"] == "test"
-    assert settings.limits == {"development": ClassLimits(1000, 600, 10)}
+    assert settings.limits == {"development": ClassLimits(1000, 3600, 10)}
     limits = config.request_limits()
-    assert (limits.body_bytes, limits.rate, limits.burst) == (2**26, 100, 200)
+    assert (limits.body_bytes, limits.rate, limits.burst) == (2**23, 100, 200)
 
 
 def keys(model: type[BaseModel]) -> set[str]:
