@@ -6,9 +6,12 @@ import argparse
 import json
 import os
 import sys
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -40,18 +43,61 @@ def run(args: argparse.Namespace) -> int:
     if args.file is None:
         print(f"add to the tokens file: {line}", end="", file=sys.stderr)
     else:
-        if args.file.exists():
-            Tokens(args.file)  # refuses a file that no service would take
-        _append(args.file, line)
+        path = Path(os.path.realpath(args.file))  # a link stays one
+        text = line
+        if path.exists():
+            Tokens(path)  # refuses a file that no service would take
+            text = _with_line(path, line)
+        _replace(path, text)
     print(token)
     return 0
 
 
-def _append(path: Path, line: str) -> None:
+def _with_line(path: Path, line: str) -> str:
+    """Add a line to a tokens file, whose own text stays if it is a list of lines."""
+    import yaml
+
+    from sf_quantum.service import checked
+
+    content = checked.read_yaml(path, "tokens")
+    if content is None:
+        content = []
+    if not isinstance(content, list):
+        raise InputError(f"{path}: expected a list")
+    wanted: list[JSON] = [*content, *yaml.safe_load(line)]
+    text = path.read_text("utf-8")
+    if text and not text.endswith("\n"):
+        text += "\n"
+    with suppress(yaml.YAMLError):
+        if yaml.safe_load(text + line) == wanted:
+            return text + line
+    # `[]`, or in another style that takes no line
+    return "".join(f"- {json.dumps(entry)}\n" for entry in wanted)
+
+
+def _replace(path: Path, text: str) -> None:
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        with open(descriptor, "a", encoding="utf-8") as file:
-            file.write(line)
+        # mode 0600
+        descriptor, temporary = tempfile.mkstemp(
+            dir=path.parent, prefix=f".{path.name}."
+        )
+        try:
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                with suppress(FileNotFoundError):
+                    _same_owner(path, descriptor)
+            os.replace(temporary, path)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise InputError(f"{path}: cannot be written: {why}") from error
+
+
+def _same_owner(path: Path, descriptor: int) -> None:
+    """Leave the file to the service's user or group, where another adds a token."""
+    was, now = os.stat(path), os.fstat(descriptor)
+    if (was.st_uid, was.st_gid) != (now.st_uid, now.st_gid):
+        os.fchown(descriptor, was.st_uid, was.st_gid)
+    os.fchmod(descriptor, was.st_mode & 0o640)

@@ -2,9 +2,10 @@
 
 The driver (``streamflow run``) holds the write end of a pipe, the guardian the read end.
 However the driver ends, by itself or by SIGINT, SIGTERM or SIGKILL, the pipe closes; the
-guardian then ends every process that the driver started and left behind, gives back the
-leases and removes the folders it was told of, and exits. Processes are known by a variable in the environment
-they inherited, so that grandchildren are found as well, whoever their parent is by then.
+guardian then gives back the leases it was told of, ends every process that the driver
+started and left behind, removes the folders it was told of, and exits. Processes are known
+by a variable in the environment they inherited, so that grandchildren are found as well,
+whoever their parent is by then.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from sf_quantum.files import JSON
 MARKER = "SFQ_DRIVER"
 PATIENCE_SECONDS = 2.0
 PAUSE_SECONDS = 0.05
+# a process that waits for a dead file system cannot be ended, not even by SIGKILL
+GIVE_UP_SECONDS = 10.0
 
 
 class Guardian:
@@ -94,17 +97,19 @@ def current() -> Guardian:
 def end_processes(name: str) -> None:
     """End every process that carries a driver's mark, except this one.
 
+    One that cannot be ended is given up after a while.
+
     :param name: the driver's mark
     """
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    start = time.monotonic()
     asked: set[psutil.Process] = set()
     nobody = 0
     # looked for again each time, for what was being started when its parent was ended;
     # and twice in vain, because a process shows no environment while it is being started
-    while nobody < 2:
+    while nobody < 2 and time.monotonic() < start + GIVE_UP_SECONDS:
         left = set(_marked(name))
         nobody = 0 if left else nobody + 1
-        if time.monotonic() > deadline:
+        if time.monotonic() > start + PATIENCE_SECONDS:
             _signal(left, force=True)
         else:
             _signal(left - asked, force=False)
@@ -165,20 +170,30 @@ def give_back(lease: Mapping[str, JSON]) -> None:
 
 def main() -> None:
     """Wait for the driver's end, then clean up behind it."""
-    # a driver that was killed may leave half a line
-    told = [json.loads(line) for line in sys.stdin if line.endswith("\n")]
-    end_processes(sys.argv[1])
-    # side by side: one QPU that does not answer holds up no other
+    told = list(_understood(sys.stdin.buffer))
+    # side by side: one QPU that does not answer holds up no other, and neither a process
+    # that does not end nor the leases hold up each other
     threads = [
         threading.Thread(target=give_back, args=(lease,)) for lease in leases_held(told)
     ]
     for thread in threads:
         thread.start()
+    end_processes(sys.argv[1])
     for thread in threads:
         thread.join()
     for words in told:
         if "folder" in words:
-            shutil.rmtree(words["folder"], ignore_errors=True)
+            shutil.rmtree(str(words["folder"]), ignore_errors=True)
+
+
+def _understood(lines: Iterable[bytes]) -> Iterator[dict[str, JSON]]:
+    for line in lines:
+        if not line.endswith(b"\n"):
+            continue  # a driver that was killed may leave half a line
+        with suppress(ValueError):  # what can be cleaned up is cleaned up
+            words = json.loads(line)
+            if isinstance(words, dict):
+                yield words
 
 
 if __name__ == "__main__":

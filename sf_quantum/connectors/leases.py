@@ -36,12 +36,12 @@ class LeaseLost(ServiceGone):
 class Lease:
     """A lease that is held, alone or for one job after the other.
 
-    :param seen: the QPU jobs that belong to earlier jobs of the workflow
+    :param seen: which job of the workflow had which QPU job, by the QPU jobs' ids
     """
 
     token: str
     renewal: asyncio.Task[None]
-    seen: set[str] = field(default_factory=set)
+    seen: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,12 @@ class Leases:
         await self._in_thread(self.qpu.release, lease.token)
         self._unguard(lease.token)
 
-    async def jobs(self, lease: Lease) -> list[dict[str, JSON]] | None:
-        """The QPU jobs under a lease, less those of earlier jobs of the workflow.
+    async def jobs(self, lease: Lease, job: str) -> list[dict[str, JSON]] | None:
+        """The QPU jobs under a lease, less those of other jobs of the workflow.
+
+        A job that is run again has its own from before.
+
+        :param job: whose they are, in the workflow
 
         :returns: None if this kind of QPU does not tell
         :raises ServiceGone: if the QPU does not answer
@@ -131,7 +135,11 @@ class Leases:
         jobs = await self._in_thread(self.qpu.jobs, lease.token)
         if jobs is None:
             return None
-        return [job for job in jobs if str(job.get("id")) not in lease.seen]
+        return [
+            qpu_job
+            for qpu_job in jobs
+            if lease.seen.get(str(qpu_job.get("id")), job) == job
+        ]
 
     async def close(self) -> None:
         """Stop waiting for leases, and give back those that are held."""

@@ -11,7 +11,7 @@ import shlex
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import MutableMapping, MutableSequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 
 from streamflow.core.deployment import Connector, ExecutionLocation
@@ -128,14 +128,11 @@ class QuantumConnector(LocationWrapper, ABC):
 
     async def undeploy(self, external: bool) -> None:
         """Give every lease back."""
-        for loan in list(self._lent.values()):
-            await self._take_back(loan, keep=False)
-        for kept in self._kept:
-            kept.timer.cancel()
-            await _let_go(kept)
-        self._kept.clear()
-        for task in list(self._closing):
-            await task
+        # each is given back whatever becomes of the others
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._let_all_go)
+            for loan in list(self._lent.values()):
+                stack.push_async_callback(self._take_back, loan, keep=False)
 
     async def _lend(self, job: str, location: ExecutionLocation, folder: str) -> _Loan:
         leases = await self._open()
@@ -176,9 +173,18 @@ class QuantumConnector(LocationWrapper, ABC):
         """
         if self._lent.pop(loan.file, None) is None:
             return None
-        await super().run(loan.location, ["rm", "-f", shlex.quote(loan.file)])
         try:
-            jobs = await self._settle(loan.leases, loan.lease, keep)
+            # a location that is gone must hide neither the job's own error nor the lease
+            with suppress(Exception):
+                await super().run(loan.location, ["rm", "-f", shlex.quote(loan.file)])
+        except BaseException:
+            await self._close(loan, keep=False)
+            raise
+        return await self._close(loan, keep=keep)
+
+    async def _close(self, loan: _Loan, *, keep: bool) -> bool | None:
+        try:
+            jobs = await self._settle(loan, keep)
         except ServiceGone as error:
             if logger.isEnabledFor(logging.WARNING):
                 logger.warning(f"Lease of job {loan.job} was not given back: {error}")
@@ -189,29 +195,48 @@ class QuantumConnector(LocationWrapper, ABC):
             await self._record(loan, jobs)
         return bool(jobs)
 
-    async def _settle(
-        self, leases: Leases, lease: Lease, keep: bool
-    ) -> list[dict[str, JSON]] | None:
+    async def _settle(self, loan: _Loan, keep: bool) -> list[dict[str, JSON]] | None:
         """Give a lease back, or keep it unless its job left something on the QPU."""
+        leases, lease = loan.leases, loan.lease
         if keep and self.keep_seconds > 0:
-            jobs = await leases.jobs(lease)
+            try:
+                jobs = await leases.jobs(lease, loan.job)
+            except BaseException:
+                await leases.release(lease)
+                raise
             if all(job.get("state") in OVER for job in jobs or []):
-                lease.seen |= {str(job.get("id")) for job in jobs or []}
-                loop = asyncio.get_running_loop()
-                timer = loop.call_later(self.keep_seconds, self._expire, lease)
-                self._kept.append(_Kept(leases, lease, timer))
+                lease.seen |= {str(job.get("id")): loan.job for job in jobs or []}
+                self._keep(leases, lease)
                 return jobs
         await leases.release(lease)
-        return await leases.jobs(lease)
+        return await leases.jobs(lease, loan.job)
+
+    def _keep(self, leases: Leases, lease: Lease) -> None:
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self.keep_seconds, self._expire, lease)
+        self._kept.append(_Kept(leases, lease, timer))
 
     async def _kept_lease(self, leases: Leases) -> Lease | None:
         while self._kept:
             kept = self._kept.pop()
             kept.timer.cancel()
-            if await leases.is_held(kept.lease):
+            try:
+                held = await leases.is_held(kept.lease)
+            except BaseException:
+                self._keep(leases, kept.lease)
+                raise
+            if held:
                 return kept.lease
             await _let_go(kept)
         return None
+
+    async def _let_all_go(self) -> None:
+        while self._kept:
+            kept = self._kept.pop()
+            kept.timer.cancel()
+            await _let_go(kept)
+        for task in list(self._closing):
+            await task
 
     def _expire(self, lease: Lease) -> None:
         kept = next(kept for kept in self._kept if kept.lease is lease)

@@ -130,9 +130,11 @@ class RestConnector(QuantumConnector):
         """Give every lease back."""
         if self._asking is not None:
             self._asking.cancel()
-        await super().undeploy(external)
-        if self._leases is not None:
-            await self._leases.close()
+        try:
+            await super().undeploy(external)
+        finally:
+            if self._leases is not None:
+                await self._leases.close()
 
     async def _open(self) -> Leases:
         if self._leases is None:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from sf_quantum.errors import InputError, QpuError, QuantumError
-from sf_quantum.qpu import NoLease, Qpu, waiting
+from sf_quantum.qpu import Qpu, waiting
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Holding:
             wish = replace(request, key=uuid.uuid4().hex)
             try:
                 token = qpu.acquire_waiting(wish.job, wait_seconds=0.0, key=wish.key)
-            except NoLease as error:
+            except QpuError as error:  # none is free, or nobody answers
                 if self._waits is not None:
                     self._waits(qpu, str(error))
                 left = None if deadline is None else waiting.left(deadline)

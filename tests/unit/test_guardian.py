@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -208,6 +210,41 @@ def test_only_what_carries_the_mark_is_ended(
     )
     guardian.end_processes(str(uuid.uuid4()))
     assert ended == []
+
+
+def test_a_process_that_cannot_be_ended_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    unkillable = psutil.Process(child.pid)
+    monkeypatch.setattr(guardian, "_marked", lambda _: iter([unkillable]))
+    monkeypatch.setattr(guardian, "_signal", lambda *_, **__: None)
+    monkeypatch.setattr(guardian, "GIVE_UP_SECONDS", 0.2)
+    thread = threading.Thread(target=guardian.end_processes, args=("m",), daemon=True)
+    try:
+        thread.start()
+        thread.join(5)
+        assert not thread.is_alive()
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_leases_do_not_wait_for_processes_nor_for_a_broken_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    given = threading.Event()
+    met: list[bool] = []
+    lines = b'\xff{\n[1]\n{"hold": "a"}\n{"folder": "%s"}\n{"hal' % bytes(folder)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
+    monkeypatch.setattr(sys, "argv", ["guardian", "m"])
+    monkeypatch.setattr(guardian, "give_back", lambda _: given.set())
+    monkeypatch.setattr(guardian, "end_processes", lambda _: met.append(given.wait(5)))
+    guardian.main()
+    assert met == [True]
+    assert not folder.exists()
 
 
 def _await(condition: Callable[[], bool]) -> None:

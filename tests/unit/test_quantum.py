@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import pytest
 from dimod.core.sampler import Sampler
@@ -24,6 +24,7 @@ from sf_quantum import qpu
 from sf_quantum.connectors import guardian
 from sf_quantum.connectors.nodes import NodesConnector
 from sf_quantum.connectors.rest import RestConnector
+from sf_quantum.connectors.wrapper import LocationWrapper
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal
@@ -318,11 +319,11 @@ async def test_a_lease_of_the_run_serves_one_job_after_the_other(
     await step.connector.deploy(False)
     for number in (1, 2):
         step.qpu.done["secret-1"] = [{"id": f"{n}", **DONE} for n in range(number)]
-        assert await step.run("true") is not None
+        assert await step.run("true", f"/solve/{number}") is not None
         assert step.qpu.held == ["secret-1"]
     # the third does nothing on the QPU: what those before it did is not its own
     with pytest.raises(WorkflowExecutionException, match="never used"):
-        await step.run("true")
+        await step.run("true", "/solve/3")
     # a job that failed may have left anything: its lease serves no other
     await step.run("exit 1")
     assert step.qpu.held == []
@@ -470,6 +471,119 @@ async def test_qpu_jobs_are_in_the_journal(step: Step, tmp_path: Path) -> None:
         "found": True,
     }
     assert "secret" not in line
+
+
+@pytest.fixture
+def cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no file be removed: the location is gone by then."""
+    run = LocationWrapper.run
+
+    async def gone(*words: Any, **options: Any) -> tuple[str, int] | None:
+        if words[2][0] == "rm":
+            raise WorkflowExecutionException("ssh: connection lost")
+        return await run(*words, **options)
+
+    monkeypatch.setattr(LocationWrapper, "run", gone)
+
+
+@pytest.mark.usefixtures("cut_off")
+async def test_a_location_that_is_gone_keeps_no_lease(step: Step) -> None:
+    ran = await step.run("exit 3")
+    assert ran is not None
+    assert ran[1] == 3
+    assert step.qpu.held == []
+
+
+@pytest.mark.usefixtures("cut_off")
+async def test_undeploy_gives_all_back_though_the_location_is_gone(
+    tmp_path: Path,
+) -> None:
+    step = _step(tmp_path)
+    await step.connector.deploy(False)
+    works = [
+        asyncio.create_task(step.run(f"touch begun{n}; sleep 60", f"/solve/{n}"))
+        for n in (1, 2)
+    ]
+    await _until(lambda: len(list(tmp_path.glob("begun*"))) == 2)
+    await step.connector.undeploy(False)
+    assert step.qpu.held == []
+    for job in works:
+        job.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await job
+
+
+async def test_a_job_cancelled_while_its_file_is_removed_gives_its_lease_back(
+    step: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = LocationWrapper.run
+    removing = asyncio.Event()
+
+    async def slow(*words: Any, **options: Any) -> tuple[str, int] | None:
+        if words[2][0] == "rm":
+            removing.set()
+            await asyncio.sleep(60)
+        return await run(*words, **options)
+
+    monkeypatch.setattr(LocationWrapper, "run", slow)
+    job = asyncio.create_task(step.run("true"))
+    await removing.wait()
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    assert step.qpu.held == []
+
+
+async def test_a_lease_whose_account_cannot_be_had_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = _step(tmp_path, lease="run")
+    await step.connector.deploy(False)
+
+    def gone(_: str) -> None:
+        raise QpuError("no answer")
+
+    monkeypatch.setattr(step.qpu, "jobs", gone)
+    with pytest.raises(WorkflowExecutionException, match="nobody knows whether"):
+        await step.run("true")
+    assert step.qpu.held == []
+    await step.connector.undeploy(False)
+
+
+async def test_a_job_that_is_run_again_finds_its_own_qpu_job(tmp_path: Path) -> None:
+    step = _step(tmp_path, lease="run")
+    await step.connector.deploy(False)
+    step.qpu.done["secret-1"] = [{"id": "1", **DONE}]
+    assert await step.run("true", "/solve/0") is not None
+    assert await step.run("true", "/solve/0") is not None
+    with pytest.raises(WorkflowExecutionException, match="never used"):
+        await step.run("true", "/solve/1")
+    await step.connector.undeploy(False)
+
+
+async def test_a_job_cancelled_at_a_kept_lease_leaves_it_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = _step(tmp_path, lease="run", idle=0.2)
+    await step.connector.deploy(False)
+    step.qpu.done["secret-1"] = [{"id": "1", **DONE}]
+    await step.run("true")
+    asked, answer = threading.Event(), threading.Event()
+
+    def slow(_: str) -> None:
+        asked.set()
+        answer.wait(10)
+
+    monkeypatch.setattr(step.qpu, "renew", slow)
+    job = asyncio.create_task(step.run("true", "/solve/1"))
+    await _until(asked.is_set)
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    answer.set()
+    # kept for no longer than any
+    await _until(lambda: not step.qpu.held)
+    await step.connector.undeploy(False)
 
 
 async def _until(condition: Callable[[], object]) -> None:

@@ -1,0 +1,86 @@
+"""Leases that one command holds, with a QPU that does what the test tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self
+
+import pytest
+from dimod.core.sampler import Sampler
+
+from sf_quantum.errors import QpuError
+from sf_quantum.qpu import Qpu, QpuStatus, waiting
+from sf_quantum.qpu.holding import Holding
+
+
+class ShakyQpu(Qpu):
+    """Is in trouble for some calls."""
+
+    type = "shaky"
+
+    def __init__(self, troubles: int) -> None:
+        super().__init__("q")
+        self.troubles = troubles
+        self.keys: list[str | None] = []
+        self.released: list[str] = []
+
+    @classmethod
+    def from_config(cls, name: str, config: Mapping[str, object]) -> Self:
+        raise NotImplementedError
+
+    @classmethod
+    def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
+        raise NotImplementedError
+
+    def sampler(self) -> Sampler:
+        raise NotImplementedError
+
+    def status(self) -> QpuStatus:
+        raise QpuError("no answer")
+
+    def acquire(self, job: str | None = None) -> str:
+        raise NotImplementedError
+
+    def acquire_waiting(
+        self, job: str | None, *, wait_seconds: float, key: str | None = None
+    ) -> str:
+        self.keys.append(key)
+        if len(self.keys) <= self.troubles:
+            raise QpuError("connection refused")
+        return "secret"
+
+    def renew(self, token: str) -> float | None:
+        return None
+
+    def release(self, token: str) -> None:
+        self.released.append(token)
+
+    def environment(self, token: str) -> dict[str, str]:
+        return {}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "FIRST_PAUSE_SECONDS", 0.002)
+
+
+def test_a_qpu_in_trouble_is_waited_for_with_one_key() -> None:
+    shaky = ShakyQpu(troubles=2)
+    said: list[str] = []
+    with Holding([shaky], lambda _, reason: said.append(reason)) as holding:
+        holding.acquire(waiting.Request("job"))
+        assert holding.held == [(shaky, "secret")]
+    assert said == ["connection refused"]
+    assert len(shaky.keys) == 3
+    assert len(set(shaky.keys)) == 1
+    assert shaky.released == ["secret"]
+
+
+def test_a_qpu_that_stays_in_trouble_is_given_up_in_time() -> None:
+    shaky = ShakyQpu(troubles=10**6)
+    with (
+        Holding([shaky]) as holding,
+        pytest.raises(QpuError, match="connection refused"),
+    ):
+        holding.acquire(waiting.Request("job", wait_seconds=0.05))
+    assert len(shaky.keys) > 1
