@@ -15,6 +15,8 @@ from sf_quantum.errors import InputError
 T = TypeVar("T")
 # of one commit: who waits for a commit waits for all changes in it
 MOST_CHANGES = 500
+# how long to wait for another process that holds the file, a backup for example
+LOCKED_SECONDS = 30.0
 
 
 class Database:
@@ -126,7 +128,9 @@ class _Change(Generic[T]):
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    db = sqlite3.connect(
+        *(path, LOCKED_SECONDS), check_same_thread=False, isolation_level=None
+    )
     db.row_factory = sqlite3.Row
     return db
 

@@ -27,6 +27,8 @@ RELEASED = "released"
 PLACE_SECONDS = 60.0
 # one answer could be a moment between two states
 CLEAR_ANSWERS = 2
+# before a lease is closed again whose end could not be written down
+RETRY_SECONDS = 1.0
 logger = logging.getLogger(__name__)
 
 
@@ -71,6 +73,8 @@ class LeaseBook:
         self._held = {lease.id: lease for lease in store.held()}
         self._ending: dict[str, asyncio.Task[Lease]] = {}
         self._reasons: dict[str, str] = {}
+        self._writing: dict[str, asyncio.Event] = {}
+        self._stopped = False
         self._used = dict.fromkeys(self._held, time.monotonic())
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._line: list[_Waiter] = []
@@ -88,6 +92,7 @@ class LeaseBook:
 
     def stop(self) -> None:
         """Let nobody wait any more; leases stay held, on disk."""
+        self._stopped = True
         for waiter in self._line:
             waiter.lease.set_exception(Refused(503, "the service is being stopped"))
         self._line.clear()
@@ -120,9 +125,11 @@ class LeaseBook:
             the QPU is closed
         """
         user = policy.lease_user(self._settings, who, request.user)
-        if (same := self._same(user, request.key)) is not None:
-            self.touch(same.id)
-            return same
+        while (same := self._same(user, request.key)) is not None:
+            if (writing := self._writing.get(same.id)) is None:
+                self.touch(same.id)
+                return same
+            await writing.wait()
         self._door.check()
         if wait_seconds > self._settings.lease_wait_seconds:
             detail = f"expected at most {self._settings.lease_wait_seconds:g} seconds"
@@ -144,6 +151,11 @@ class LeaseBook:
             detail = f"all {self.vqpus} vQPUs are held, try again later"
             raise Refused(409, detail, headers={"Retry-After": "1"})
         granted = await lease
+        if (writing := self._writing.get(granted.id)) is not None:
+            await writing.wait()  # another request's, with the same key
+            if not self.holds(granted.id):
+                detail = "the lease could not be kept, try again later"
+                raise Refused(503, detail, headers={"Retry-After": "1"})
         if gone is not None and gone.is_set():
             await self.end(granted.id, "the client went away", "cancelled")
         return granted
@@ -237,9 +249,7 @@ class LeaseBook:
         self, lease_id: str, reason: str, note: str, left: Callable[[], Awaitable[None]]
     ) -> Lease:
         try:
-            closed = await asyncio.wrap_future(
-                self._store.close_lease(lease_id, reason, note)
-            )
+            closed = await self._closed(lease_id, reason, note)
             del self._held[lease_id], self._used[lease_id]
             self._grant()
             await left()
@@ -248,6 +258,19 @@ class LeaseBook:
             del self._ending[lease_id], self._reasons[lease_id]
             if timer := self._timers.pop(lease_id, None):
                 timer.cancel()
+
+    async def _closed(self, lease_id: str, reason: str, note: str) -> Lease:
+        """Write down that a lease has ended; its jobs are out of the line by now."""
+        while True:
+            try:
+                return await asyncio.wrap_future(
+                    self._store.close_lease(lease_id, reason, note)
+                )
+            except sqlite3.Error as error:
+                if self._stopped:  # the next service finds it held
+                    raise
+                logger.error("a lease could not be closed, tried again: %s", error)
+            await asyncio.sleep(RETRY_SECONDS)
 
     def _same(self, user: str, key: str | None) -> Lease | None:
         same = (
@@ -297,6 +320,7 @@ class LeaseBook:
         )
         self._held[lease.id] = lease
         self._used[lease.id] = time.monotonic()
+        self._writing[lease.id] = asyncio.Event()
         self._spawn(self._write(lease, waiter.lease))
 
     async def _write(self, lease: Lease, waiter: asyncio.Future[Lease]) -> None:
@@ -307,6 +331,8 @@ class LeaseBook:
             if not waiter.done():
                 waiter.set_exception(error)
             return
+        finally:
+            self._writing.pop(lease.id).set()
         self._watch(lease.id)
         if waiter.done():
             await self.end(lease.id, "the client went away", "cancelled")

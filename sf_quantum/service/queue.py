@@ -65,6 +65,8 @@ class JobQueue:
         )
         self._forecasts = Forecasts(self._line, self._worker, device)
         self._shares = Shares(self.settings)
+        # jobs out of the line of which it is not yet on disk that they are cancelled
+        self._cancelling: dict[int, asyncio.Event] = {}
         self._waiters: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._work: asyncio.Task[None] | None = None
@@ -151,6 +153,8 @@ class JobQueue:
             await self._check(asked)
         elif known.lease == lease.id:
             return known, False
+        else:  # one that is being cancelled is over before it moves
+            await self._gone(known.number)
         # who gives up waiting does not leave a job on disk that no line knows of
         admitting = self._admit(who, lease.id, asked, new=known is None)
         return await asyncio.shield(asyncio.create_task(admitting))
@@ -319,23 +323,50 @@ class JobQueue:
         ended = not self.leases.holds(lease.id)
         if not new:
             self._shares.give_back(*share)
-            self._moved(job)
+            job = await self._moved(job)
         elif ended:  # which has cancelled the job, on disk
             self._over(job.id, *share)
         else:
             self._join(job)
         return job, new
 
-    def _moved(self, job: Job) -> None:
-        """Take note that a job has come under another lease."""
+    async def _moved(self, job: Job) -> Job:
+        """Take note that a job has come under another lease.
+
+        :returns: the job as it is then
+        """
+        await self._gone(job.number)
+        # read again: it may be over, or under yet another lease; no await until it joins
+        job = self.store.job(job.number) or job
         running = self._worker.running
         if running is not None and running.entry.number == job.number:
             running.entry.lease = job.lease
         elif self._line.get(job.number) is not None:
             self._line.move(job.number, job.lease)
-        elif job.state == "Queued":  # its former lease has just let it go
+        elif job.state == "Queued" and self.leases.holds(job.lease):
+            # its former lease has just let it go
             self._shares.take(job.user, job.job_class)
             self._join(job)
+        if not (job.final or self.leases.holds(job.lease)):
+            # the lease did not know of the job when it ended
+            await self._cancel(job.number, RELEASED)
+        return self.store.job(job.number) or job
+
+    async def _gone(self, number: int) -> None:
+        """Wait until a job that is being cancelled is over.
+
+        :raises Refused: 503 if the device does not let go of it
+        """
+        while (cancelling := self._cancelling.get(number)) is not None:
+            await cancelling.wait()
+        running = self._worker.running
+        if running is None or running.entry.number != number:
+            return
+        if running.why is None or not running.why.cancel:
+            return
+        if not await self._let_go(running):
+            detail = "the job is being cancelled, try again later"
+            raise Refused(503, detail, headers={"Retry-After": "1"})
 
     def _join(self, job: Job) -> None:
         if self._worker.running is not None:
@@ -345,16 +376,34 @@ class JobQueue:
 
     async def _cancel(self, number: int, why: str) -> None:
         while True:
-            if (entry := self._line.remove(number)) is not None:
-                await asyncio.wrap_future(self.store.cancel_waiting(number, why))
-                self._over(entry.id, entry.user, entry.job_class)
-                return
+            if (cancelling := self._cancelling.get(number)) is not None:
+                await cancelling.wait()
+                continue
             running = self._worker.running
             if running is None or running.entry.number != number:
+                # not in the line either while it moves to another lease
+                await self._cancel_waiting(number, self._line.remove(number), why)
                 return
             self._worker.interrupt(Stop(why, cancel=True))
             if not await self._let_go(running):
                 return
+
+    async def _cancel_waiting(self, number: int, entry: Entry | None, why: str) -> None:
+        over = self._cancelling[number] = asyncio.Event()
+        try:
+            await asyncio.wrap_future(self.store.cancel_waiting(number, why))
+        except sqlite3.Error:
+            # it still waits, unless its lease has ended, which cancels it on disk
+            if entry is not None and self.leases.holds(entry.lease):
+                self._line.add(entry)
+                self._worker.look()
+                entry = None
+            raise
+        finally:
+            if entry is not None:
+                self._over(entry.id, entry.user, entry.job_class)
+            del self._cancelling[number]
+            over.set()
 
     @staticmethod
     async def _let_go(running: Running) -> bool:

@@ -220,8 +220,11 @@ class Store:
         return cast("str | None", rows[0][0]) if rows else None
 
     def start(self, number: int) -> Future[Job]:
-        """Write down that a job runs from now on."""
-        query = "UPDATE jobs SET state = 'Running', started = ? WHERE number = ?"
+        """Write down that a waiting job runs from now on; another stays as it is."""
+        query = (
+            "UPDATE jobs SET state = 'Running', started = ? "
+            "WHERE number = ? AND state = 'Queued'"
+        )
         return self._write(lambda db: _changed(db, number, query, time.time(), number))
 
     def cancel_waiting(self, number: int, note: str) -> Future[Job]:

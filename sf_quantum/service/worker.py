@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -19,9 +21,12 @@ from sf_quantum.service.records import RANKS, Job, JobClass, State
 from sf_quantum.service.store import Store
 
 _T = TypeVar("_T")
+logger = logging.getLogger(__name__)
 PREEMPTED = "pre-empted by a production job during attempt {attempt}"
 CLOSED = "interrupted: the QPU was closed during attempt {attempt}"
 STOPPED = "interrupted: the service was stopped during attempt {attempt}"
+# before a write that failed is tried again
+PAUSES = (0.1, 0.4, 1.0, 2.0)
 
 
 @dataclass(frozen=True)
@@ -123,18 +128,27 @@ class Worker:
         entry = running.entry
         self.running = running
         # on disk before the device sees it: it never runs again without saying so
-        job = await asyncio.wrap_future(self._store.start(entry.number))
+        job = await _written(lambda: self._store.start(entry.number))
+        if job.state != "Running":  # cancelled meanwhile
+            self.running = None
+            running.over.set()
+            self._ended(job)
+            return
+        await self._attempt(job, running)
+
+    async def _attempt(self, started: Job, running: Running) -> None:
+        entry = running.entry
         outcome, result = await asyncio.wrap_future(
-            in_thread(lambda: self._on_device(job, running.stop))
+            in_thread(lambda: self._on_device(started, running.stop))
         )
-        job = await asyncio.wrap_future(self._settle(job, running, outcome, result))
+        job = await _written(lambda: self._settle(started, running, outcome, result))
         if job.state == "Completed":
             observed = time.monotonic() - running.began
             self.pace.observe(entry.kind, entry.seconds, observed)
         elif not job.final and running.why is not None and running.why.cancel:
             # cancelled while it was written down that it waits again
-            cancelled = self._store.cancel_waiting(job.number, running.why.note)
-            job = await asyncio.wrap_future(cancelled)
+            number, note = job.number, running.why.note
+            job = await _written(lambda: self._store.cancel_waiting(number, note))
         self.inflow.next()
         self.running = None
         if not job.final:
@@ -161,16 +175,17 @@ class Worker:
         )
 
     def _on_device(self, job: Job, stop: threading.Event) -> tuple[Outcome, str | None]:
-        content = self._store.payload(job.number)
-        task = Task(job.number, job.attempt, job.kind, content, job.parameters)
+        used = 0.0, 0.0
         try:
+            content = self._store.payload(job.number)
+            task = Task(job.number, job.attempt, job.kind, content, job.parameters)
             outcome = self._device.run(task, stop)
+            used = outcome.qpu_seconds, outcome.seconds
+            if outcome.failure is not None or outcome.result is None:
+                return outcome, None
+            return outcome, json.dumps(_timed(job, outcome, outcome.result))
         except Exception as error:  # noqa: BLE001 - no job's content ends the service
-            failure = f"{type(error).__name__}: {error}"
-            outcome = Outcome(None, failure, 0.0, 0.0)
-        if outcome.failure is not None or outcome.result is None:
-            return outcome, None
-        return outcome, json.dumps(_timed(job, outcome, outcome.result))
+            return Outcome(None, f"{type(error).__name__}: {error}", *used), None
 
 
 def preempts(job_class: JobClass, running: JobClass) -> bool:
@@ -191,6 +206,17 @@ def in_thread(call: Callable[[], _T]) -> Future[_T]:
 
     threading.Thread(target=run, name="device", daemon=True).start()
     return future
+
+
+async def _written(write: Callable[[], Future[_T]]) -> _T:
+    """Write something down, again if the file was locked for example."""
+    for pause in PAUSES:
+        try:
+            return await asyncio.wrap_future(write())
+        except sqlite3.OperationalError as error:
+            logger.warning("a change is not on disk, tried again: %s", error)
+        await asyncio.sleep(pause)
+    return await asyncio.wrap_future(write())
 
 
 def _timed(job: Job, outcome: Outcome, result: dict[str, JSON]) -> dict[str, JSON]:

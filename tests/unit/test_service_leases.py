@@ -6,8 +6,10 @@ import asyncio
 import json
 import os
 import socket
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -480,3 +482,56 @@ async def test_a_client_that_hangs_up_leaves_the_line(ask: Service) -> None:
     await asyncio.sleep(0.1)
     ask("ann", "DELETE", f"/leases/{first}")
     assert ask("ann", "GET", "/device").json()["leases"] == 0
+
+
+async def test_an_end_that_cannot_be_written_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sf_quantum.service.leases.RETRY_SECONDS", 0.01)
+    settings = ServiceSettings(lease_total_seconds=0.2)
+    async with running(tmp_path, settings) as queue:
+        lease = await acquire(queue)
+        jobs = [await submit(queue, lease, key) for key in "ab"]
+        failed: Future[Lease] = Future()
+        failed.set_exception(sqlite3.OperationalError("database is locked"))
+        close, fails = queue.store.close_lease, [failed, failed]
+        monkeypatch.setattr(
+            *(queue.store, "close_lease"),
+            lambda *asked: fails.pop() if fails else close(*asked),
+        )
+        await until(lambda: len(fails) == 1)
+        with pytest.raises(Refused):
+            await submit(queue, lease, "c")
+        await until(lambda: not held(queue, lease))
+        assert ended(queue, lease) == "its time is over"
+        for job in jobs:
+            over = await queue.wait(ADMIN, job.id, 5)
+            assert over.state == "Cancelled"
+        await acquire(queue)
+
+
+async def test_the_same_lease_is_told_when_it_is_on_disk(queue: JobQueue) -> None:
+    first = asyncio.create_task(acquire(queue, key="a"))
+    await asyncio.sleep(0)  # it is granted, and on its way to the disk
+    assert queue.leases.held
+    same = await acquire(queue, key="a")
+    assert queue.store.lease(same.id) == same
+    assert await first == same
+
+
+async def test_a_lease_that_cannot_be_written_is_nobodys(
+    queue: JobQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: Future[None] = Future()
+    with monkeypatch.context() as patch:
+        patch.setattr(queue.store, "add_lease", lambda _: written)
+        first = asyncio.create_task(acquire(queue, key="a"))
+        await until(lambda: bool(queue.leases.held))
+        second = asyncio.create_task(acquire(queue, key="a"))
+        await asyncio.sleep(0.01)
+        assert not second.done()
+    written.set_exception(sqlite3.OperationalError("database is locked"))
+    with pytest.raises(sqlite3.OperationalError):
+        await first
+    lease = await second
+    assert queue.store.held() == [lease]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -493,3 +495,152 @@ async def test_a_device_that_does_not_let_go_does_not_keep_the_service(
         again = await over(queue, job)
         assert (again.state, again.attempt) == ("Completed", 2)
         assert again.note == "interrupted: the service died during attempt 1"
+
+
+async def _moving(
+    queue: JobQueue, gate: Gate, first: str, second: str
+) -> tuple[Job, asyncio.Task[Job]]:
+    """A job that waits behind another one and is on its way to a second lease."""
+    await submit(queue, first, "before")
+    await until(lambda: gate.order == ["before"])
+    job = await submit(queue, first, "job")
+    moving = asyncio.create_task(submit(queue, second, "job"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return job, moving
+
+
+async def test_cancelled_while_it_moves_it_never_runs(
+    queue: JobQueue, gate: Gate
+) -> None:
+    job, moving = await _moving(queue, gate, await lease(queue), await lease(queue))
+    assert (await queue.cancel(ANN, job.id)).state == "Cancelled"
+    assert (await moving).state == "Cancelled"
+    gate.all = True
+    await over(queue, await submit(queue, await lease(queue), "after"))
+    assert gate.order == ["before", "after"]
+    assert state(queue, job) == "Cancelled"
+    assert not queue._shares._jobs
+
+
+async def test_a_job_in_the_line_that_is_over_is_not_started(
+    queue: JobQueue, gate: Gate
+) -> None:
+    id_ = await lease(queue)
+    await submit(queue, id_, "before")
+    await until(lambda: gate.order == ["before"])
+    job = await submit(queue, id_, "job")
+    queue.store.cancel_waiting(job.number, "behind its back").result()
+    gate.all = True
+    await over(queue, await submit(queue, id_, "after"))
+    assert gate.order == ["before", "after"]
+    assert state(queue, job) == "Cancelled"
+    assert not queue._shares._jobs
+
+
+@pytest.mark.parametrize("name", ["job", "before"])
+async def test_released_while_a_job_moves_to_it_it_takes_the_job_along(
+    queue: JobQueue, gate: Gate, name: str
+) -> None:
+    first, second = await lease(queue), await lease(queue)
+    jobs = {"before": await submit(queue, first, "before")}
+    await until(lambda: gate.order == ["before"])
+    jobs["job"] = await submit(queue, first, "job")
+    moving = asyncio.create_task(submit(queue, second, name))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await queue.leases.release(ANN, second)
+    moved = await moving
+    assert (moved.state, moved.note) == (
+        "Cancelled",
+        "cancelled: its lease was released",
+    )
+    gate.all = True
+    await over(queue, await submit(queue, first, "after"))
+    left = ({"before", "job"} - {name}).pop()
+    assert state(queue, jobs[left]) == "Completed"
+    assert state(queue, jobs[name]) == "Cancelled"
+    assert ("job" in gate.order) == (name == "before")
+    assert not queue._shares._jobs
+
+
+async def test_a_job_that_is_being_cancelled_ends_before_it_moves(
+    tmp_path: Path,
+) -> None:
+    class Slow(Gate):
+        def run(
+            self,
+            content: JSON,
+            parameters: Mapping[str, int | None],
+            interrupted: Callable[[], bool],
+        ) -> dict[str, JSON]:
+            result = super().run(content, parameters, interrupted)
+            time.sleep(0.2)  # the read under way
+            return result
+
+    gate = Slow()
+    device = Device(time_scale=0, runners={"problem": gate})
+    async with running(tmp_path, device, ServiceSettings(vqpus=1)) as queue:
+        first = await lease(queue)
+        job = await submit(queue, first, "job")
+        await until(lambda: gate.order == ["job"])
+        releasing = asyncio.create_task(queue.leases.release(ANN, first))
+        await until(lambda: not queue.leases.held)
+        second = await lease(queue)
+        found = await submit(queue, second, "job")
+        assert (found.id, found.state) == (job.id, "Cancelled")
+        await releasing
+        assert not queue._shares._jobs
+
+
+async def test_a_cancel_that_cannot_be_written_leaves_the_job_in_the_line(
+    queue: JobQueue, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_ = await lease(queue)
+    await submit(queue, id_, "before")
+    await until(lambda: gate.order == ["before"])
+    job = await submit(queue, id_, "job")
+    with monkeypatch.context() as patch:
+        patch.setattr(queue.store, "cancel_waiting", lambda *_: locked())
+        with pytest.raises(sqlite3.OperationalError):
+            await queue.cancel(ANN, job.id)
+    assert queue.forecast(job) is not None
+    assert (await queue.cancel(ANN, job.id)).state == "Cancelled"
+    gate.all = True
+    await over(queue, await submit(queue, id_, "after"))
+    assert gate.order == ["before", "after"]
+    assert not queue._shares._jobs
+
+
+@pytest.mark.parametrize("name", ["start", "finish"])
+async def test_a_write_that_fails_for_a_moment_is_tried_again(
+    queue: JobQueue, gate: Gate, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    gate.all = True
+    write, fails = getattr(queue.store, name), [locked(), locked()]
+    monkeypatch.setattr(
+        *(queue.store, name), lambda *a, **k: fails.pop() if fails else write(*a, **k)
+    )
+    job = await submit(queue, await lease(queue), "job")
+    assert (await over(queue, job)).state == "Completed"
+    assert (fails, gate.order, queue.failure) == ([], ["job"], None)
+
+
+async def test_a_result_that_is_not_json_fails_its_job_only(tmp_path: Path) -> None:
+    class Odd(Gate):
+        def run(self, *_: object) -> dict[str, JSON]:
+            return {"odd": object()}  # type: ignore[dict-item]
+
+    device = Device(time_scale=0, runners={"problem": Odd()})
+    async with running(tmp_path, device) as queue:
+        job = await submit(queue, await lease(queue), "job")
+        failed = await over(queue, job)
+        assert failed.state == "Failed"
+        assert (failed.note or "").startswith("TypeError")
+        assert queue.failure is None
+
+
+def locked() -> Future[Job]:
+    future: Future[Job] = Future()
+    future.set_exception(sqlite3.OperationalError("database is locked"))
+    return future

@@ -268,3 +268,10 @@ def test_the_same_content_has_the_same_digest() -> None:
     two = Submission("problem", {"b": 2, "a": 1}, {"num_reads": 2, "seed": 1}, "l")
     assert one.digest == two.digest
     assert one.digest != dataclasses.replace(one, kind="sequence").digest
+
+
+def test_only_what_waits_starts(store: Store) -> None:
+    job = _add(store, _lease(store), "a")
+    cancelled = store.cancel_waiting(job.number, "cancelled").result()
+    assert store.start(job.number).result() == cancelled
+    assert store.job(job.number) == cancelled
