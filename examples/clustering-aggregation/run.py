@@ -30,6 +30,11 @@ def main() -> int:
     )
     parser.add_argument("--outdir", type=Path, default=ROOT / "results")
     args = parser.parse_args()
+    if " " in str(ROOT):
+        print(
+            f"{ROOT}: StreamFlow cannot work below a path with a space; move the project"
+        )
+        return 2
     args.file, args.outdir = args.file.resolve(), args.outdir.resolve()
     try:
         args.outdir.mkdir(parents=True, exist_ok=True)
