@@ -187,7 +187,7 @@ def test_a_lease_that_runs_out_is_renewed_in_time() -> None:
         driver.release(token)
         with pytest.raises(InputError, match="refuses"):
             driver.renew(token)
-    with running_service() as service:
+    with running_service(settings=ServiceSettings(lease_idle_seconds=None)) as service:
         driver = SfqQpu("q", service.url)
         assert driver.renew(driver.acquire()) is None
 
