@@ -77,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
     clusterings = [read_clustering(path, len(points)) for path in args.clusterings]
     found = overlaps(clusterings)
     samples = read_samples(args.samples, found)
-    if samples.info.get("problem", identity(clusterings)) != identity(clusterings):
+    problem = samples.info.get("problem")
+    if problem is not None and problem != identity(clusterings):
         raise InputError(
             f"{args.samples}: samples of another problem; give the clusterings that "
             "sfq qubo was given, in that order"

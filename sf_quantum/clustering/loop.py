@@ -27,7 +27,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, lack, read_json
 
 #: what a sampler says of itself that the summary keeps
-TOLD = ("sampler", "qpu", "technology", "calibration", "seed", "timing")
+TOLD = ("sampler", "qpu", "technology", "calibration", "timing")
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def advance(
     """
     iteration: dict[str, JSON] = {"iteration": len(state.iterations) + 1, "seed": seed}
     iteration |= record
-    iteration |= {name: info.get(name) for name in TOLD if name != "seed"}
+    iteration |= {name: info.get(name) for name in TOLD}
     iteration["sampler_seed"] = info.get("seed")
     iteration["clusterings"] = [
         {
