@@ -24,7 +24,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -55,6 +55,8 @@ class Journal:
         self.run = f"{started}-{os.getpid()}"
         self.path = Path(directory) / f"{self.run}.jsonl"
         self._of = ""
+        #: awaited before the last event, by those who still have something to write
+        self.before_end: list[Callable[[], Awaitable[None]]] = []
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(

@@ -7,6 +7,7 @@ from streamflow.ext.plugin import StreamFlowPlugin
 from sf_quantum.connectors.emulator import EmulatorConnector
 from sf_quantum.connectors.nodes import NodesConnector
 from sf_quantum.connectors.rest import RestConnector
+from sf_quantum.connectors.slurm.connector import SlurmConnector
 from sf_quantum.scheduler import JournalScheduler
 
 
@@ -18,4 +19,5 @@ class QuantumPlugin(StreamFlowPlugin):
         self.register_connector("sfq.emulator", EmulatorConnector)
         self.register_connector("sfq.nodes", NodesConnector)
         self.register_connector("sfq.rest", RestConnector)
+        self.register_connector("sfq.slurm", SlurmConnector)
         self.register_scheduler("sfq.journal", JournalScheduler)

@@ -115,6 +115,8 @@ class JournalScheduler(DefaultScheduler):
                 # on Ctrl-C, StreamFlow tells its jobs only after this
                 if outcome != Status.COMPLETED and status not in ENDED:
                     self._record(name, Status.CANCELLED)
+            for settle in self._journal.before_end:
+                await settle()
             self._closed = True
             self._journal.write("end", status=outcome.name.lower())
         await super().close()

@@ -1,0 +1,1 @@
+"""``sfq.slurm``: the partitions of a Slurm cluster, told truthfully and quickly."""

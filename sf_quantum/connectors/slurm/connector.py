@@ -1,0 +1,211 @@
+"""The connector ``sfq.slurm``: StreamFlow's own, but for how it runs jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import posixpath
+import shlex
+import signal
+import uuid
+from collections.abc import Callable, MutableMapping, MutableSequence
+from contextlib import AsyncExitStack
+from importlib.resources import files
+
+from streamflow.core.deployment import Connector, ExecutionLocation
+from streamflow.core.exception import WorkflowExecutionException
+from streamflow.core.utils import create_command
+from streamflow.deployment.connector.queue_manager import SlurmConnector as Stock
+from streamflow.deployment.wrapper import ConnectorWrapper, get_inner_location
+from streamflow.log_handler import logger
+
+from sf_quantum import journal
+from sf_quantum.connectors import guardian
+from sf_quantum.connectors.slurm.jobs import Job, PerStep, Strategy
+from sf_quantum.connectors.slurm.login import Login
+from sf_quantum.connectors.slurm.options import Service
+from sf_quantum.connectors.slurm.policy import policy
+from sf_quantum.connectors.slurm.queue import Queue
+from sf_quantum.files import JSON
+
+
+class SlurmConnector(Stock):
+    """Runs jobs on a cluster's partitions (Contract 6).
+
+    The parameters are the configuration's; see ``schemas/slurm.json``. Those not named
+    here are StreamFlow's.
+
+    :param allocation: how nodes are taken and given back
+    :param orphanTimeout: seconds after which an allocation ends itself when the
+        connection to its driver is lost
+    :param qrmiConfig: the QPUs' definitions, in the format of QRMI's SPANK plugin
+    """
+
+    def __init__(
+        self,
+        deployment_name: str,
+        config_dir: str,
+        connector: Connector,
+        service: str | None,
+        allocation: str | dict[str, JSON] = "per-step",
+        orphanTimeout: float = 600,
+        qrmiConfig: str | None = None,
+        **stock: JSON,
+    ) -> None:
+        initialise: Callable[..., None] = super().__init__
+        initialise(deployment_name, config_dir, connector, service, **stock)
+        self._policy = policy(allocation)
+        self._orphan_seconds = orphanTimeout
+        self._qrmi_config = qrmiConfig
+        # StreamFlow made them, as our class
+        self._services = {
+            name: service
+            for name, service in self.services.items()
+            if isinstance(service, Service)
+        }
+        self._run = uuid.uuid4().hex[:12]
+        self._queues: dict[str, Queue] = {}
+        self._strategies: dict[tuple[str, str | None], Strategy] = {}
+
+    @property
+    def _service_class(self) -> type[Service]:
+        return Service
+
+    @classmethod
+    def get_schema(cls) -> str:
+        """What ``config`` may hold.
+
+        :returns: the JSON Schema
+        """
+        return (
+            files("sf_quantum.connectors")
+            .joinpath("schemas/slurm.json")
+            .read_text("utf-8")
+        )
+
+    async def deploy(self, external: bool) -> None:
+        """Have what this driver starts guarded, and take SIGTERM as Ctrl-C."""
+        guardian.current()
+        if (record := journal.current()) is not None:
+            record.before_end.append(self._give_back)
+        asyncio.get_running_loop().add_signal_handler(
+            signal.SIGTERM, os.kill, os.getpid(), signal.SIGINT
+        )
+
+    async def run(
+        self,
+        location: ExecutionLocation,
+        command: MutableSequence[str],
+        environment: MutableMapping[str, str] | None = None,
+        workdir: str | None = None,
+        stdin: int | str | None = None,
+        stdout: int | str = asyncio.subprocess.STDOUT,
+        stderr: int | str = asyncio.subprocess.STDOUT,
+        capture_output: bool = False,
+        timeout: int | None = None,  # noqa: ASYNC109 - StreamFlow's signature
+        job_name: str | None = None,
+    ) -> tuple[str, int] | None:
+        """Run a command on the login node, and a job where Slurm puts it.
+
+        :raises WorkflowExecutionException: if Slurm refuses the job, or ends it
+        """
+        if job_name is None:
+            return await ConnectorWrapper.run(
+                self,
+                get_inner_location(location),
+                command,
+                environment,
+                workdir,
+                stdin,
+                stdout,
+                stderr,
+                capture_output,
+                timeout,
+            )
+        body = self._body(location, command, environment, workdir)
+        service = self._services.get(location.service or "", Service())
+        job = Job(
+            *(job_name, service, location.service, body, workdir),
+            stdin=_file(stdin),
+            stdout=_file(stdout),
+            stderr=_file(stderr) if stderr != stdout else None,
+            seconds=timeout,
+        )
+        strategy = await self._strategy(location, job)
+        done = await strategy.run(job)
+        if done.outcome.good:
+            return done.output, 0
+        if not done.outcome.plain:
+            raise WorkflowExecutionException(f"Job {job_name}: {done.output}")
+        return f"Job {job_name}: {done.output}", done.outcome.exit_code
+
+    async def undeploy(self, external: bool) -> None:
+        """End every job and allocation."""
+        await self._give_back()
+        await super().undeploy(external)
+
+    async def _give_back(self) -> None:
+        strategies, self._strategies = self._strategies, {}
+        queues, self._queues = self._queues, {}
+        # each is ended whatever becomes of the others
+        async with AsyncExitStack() as stack:
+            for queue in queues.values():
+                stack.push_async_callback(queue.close)
+            for strategy in strategies.values():
+                stack.push_async_callback(strategy.close)
+
+    def _body(
+        self,
+        location: ExecutionLocation,
+        command: MutableSequence[str],
+        environment: MutableMapping[str, str] | None,
+        workdir: str | None,
+    ) -> str:
+        """The job script: the service's template around the command."""
+        exports = [
+            f"export {key}={shlex.quote(value)} &&"
+            for variables in (location.environment, environment or {})
+            for key, value in variables.items()
+        ]
+        line = create_command(type(self).__name__, [*exports, *command], None, workdir)
+        script: str = self.template_map.get_command(
+            command=line,
+            template=location.service,
+            environment=environment,
+            workdir=workdir,
+        )
+        return script
+
+    async def _strategy(self, location: ExecutionLocation, job: Job) -> Strategy:
+        queue = await self._queue(location, job.workdir)
+        key = (queue.login.spool, job.service_name)
+        if key not in self._strategies:
+            self._strategies[key] = PerStep(self.deployment_name, queue)
+        return self._strategies[key]
+
+    async def _queue(self, location: ExecutionLocation, workdir: str | None) -> Queue:
+        """The queue as jobs with this work directory see it."""
+        folder = posixpath.dirname(workdir) if workdir else "/tmp"
+        if folder not in self._queues:
+            clusters = {s.clusters for s in self._services.values() if s.clusters}
+            login = Login(
+                *(self.connector, get_inner_location(location)),
+                posixpath.join(folder, f".sfq-{self._run}"),
+                *(self._run, ",".join(sorted(clusters))),
+            )
+            self._queues[folder] = Queue(login, self._run, self.pollingInterval)
+        return self._queues[folder]
+
+
+def _file(stream: int | str | None) -> str | None:
+    """The file that a stream is.
+
+    :returns: None if Slurm is to choose
+    :raises WorkflowExecutionException: if it is a pipe
+    """
+    if stream == asyncio.subprocess.DEVNULL:
+        return "/dev/null"
+    if stream == asyncio.subprocess.PIPE:
+        raise WorkflowExecutionException("A Slurm job cannot be piped to.")
+    return stream if isinstance(stream, str) else None
