@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import posixpath
 import shlex
@@ -18,7 +17,6 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.utils import create_command
 from streamflow.deployment.connector.queue_manager import SlurmConnector as Stock
 from streamflow.deployment.wrapper import ConnectorWrapper, get_inner_location
-from streamflow.log_handler import logger
 
 from sf_quantum import journal
 from sf_quantum.connectors import guardian
@@ -87,8 +85,6 @@ class SlurmConnector(Stock):
     async def deploy(self, external: bool) -> None:
         """Have what this driver starts guarded, and take SIGTERM as Ctrl-C."""
         guardian.current()
-        if (record := journal.current()) is not None:
-            record.before_end.append(self._give_back)
         asyncio.get_running_loop().add_signal_handler(
             signal.SIGTERM, os.kill, os.getpid(), signal.SIGINT
         )
@@ -187,6 +183,8 @@ class SlurmConnector(Stock):
     async def _queue(self, location: ExecutionLocation, workdir: str | None) -> Queue:
         """The queue as jobs with this work directory see it."""
         folder = posixpath.dirname(workdir) if workdir else "/tmp"
+        if not self._queues and (record := journal.current()) is not None:
+            record.before_end.append(self._give_back)
         if folder not in self._queues:
             clusters = {s.clusters for s in self._services.values() if s.clusters}
             login = Login(
