@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test check benchmark tables clean
+.PHONY: run test check benchmark lab lab-stop tables clean
 
 run: $(VENV)/installed
 	@$(BIN)/python examples/clustering-aggregation/run.py
@@ -19,6 +19,13 @@ check: $(VENV)/installed
 
 benchmark: $(VENV)/installed
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/benchmarks/tools.py
+
+# LAB='--nodes 6 --qpus 10' has more of both, and --help says what else there is
+lab: $(VENV)/installed
+	@$(BIN)/python -m tests.lab start $(LAB)
+
+lab-stop: $(VENV)/installed
+	@$(BIN)/python -m tests.lab stop $(LAB)
 
 clean:
 	rm -rf $(VENV) results .streamflow deployments/.streamflow examples/*/points.csv

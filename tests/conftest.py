@@ -8,42 +8,35 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from sf_quantum.errors import QpuError
 from sf_quantum.qpu import munge
+from tests.lab import Lab, running, shared
+from tests.lab_conf import Options
+from tests.lab_supervisor import SYSTEM_PATH, missing, munged_command
 
 StartMunged = Callable[..., Path]
+StartLab = Callable[[Options], AbstractContextManager[Lab]]
 
 
 @contextmanager
 def _running(folder: Path, key: Path, environment: Mapping[str, str]) -> Iterator[Path]:
-    socket = folder / "s"
-    options = {
-        "key-file": key,
-        "socket": socket,
-        "pid-file": folder / "pid",
-        "seed-file": folder / "seed",
-    }
-    program = shutil.which("munged", path=f"{os.environ['PATH']}:/usr/sbin")
-    assert program is not None
-    # its warnings are about folders that others may write to, as /tmp
-    command = [program, "--force", "--foreground"]
     with (
         open(folder / "log", "wb") as log,
         subprocess.Popen(
-            [*command, *(f"--{name}={path}" for name, path in options.items())],
-            env={**os.environ, **environment},
+            munged_command(folder, key),
+            env={**os.environ, "PATH": SYSTEM_PATH, **environment},
             stderr=log,
         ) as process,
     ):
         try:
-            _wait_for(socket, folder / "log")
-            yield socket
+            _wait_for(folder / "s", folder / "log")
+            yield folder / "s"
         finally:
             process.terminate()
 
@@ -63,7 +56,7 @@ def _wait_for(socket: Path, log: Path) -> None:
 @pytest.fixture(scope="session")
 def start_munged() -> Iterator[StartMunged]:
     """Starts MUNGE daemons that share one key; each says where its socket is."""
-    if shutil.which("munged", path=f"{os.environ['PATH']}:/usr/sbin") is None:
+    if shutil.which("munged", path=SYSTEM_PATH) is None:
         pytest.skip("munged is not installed (apt-get install munge)")
     with ExitStack() as stack:
         # a short path, for the socket, which every user may pass to
@@ -85,3 +78,44 @@ def start_munged() -> Iterator[StartMunged]:
 def munge_socket(start_munged: StartMunged) -> Path:
     """The socket of a MUNGE daemon."""
     return start_munged("munged")
+
+
+@pytest.fixture(scope="session")
+def slurm() -> None:
+    """Slurm is installed; without it, the test is skipped."""
+    if lacking := missing():
+        pytest.skip(lacking)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> (
+    Generator[None, pytest.TestReport, pytest.TestReport]
+):
+    """Say in one line of the summary, not in one for each test, that Slurm is missing."""
+    report = yield
+    if report.skipped and isinstance(report.longrepr, tuple):
+        lacking = missing()
+        if lacking and lacking in report.longrepr[2]:
+            report.longrepr = (__file__, 1, report.longrepr[2])
+    return report
+
+
+@pytest.fixture(scope="session")
+def lab(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """The lab that all tests of a run share, with room for several of them at once.
+
+    A test leaves it as it found it: it ends its jobs, counts on no job, node or CPU being
+    its own, and stops no daemon. One that cannot keep to that takes ``start_lab``.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # each worker has a folder of its own in that of the run
+        folder = folder.parent
+    with shared(folder / "lab", Options(nodes=6, cpus=16, qpus=10)) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="session")
+def start_lab(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> StartLab:
+    """Starts a lab of a test's own: ``with start_lab(Options(min_job_age=2)) as lab``."""
+    return lambda options: running(tmp_path_factory.mktemp("lab"), options)
