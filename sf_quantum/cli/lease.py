@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -29,6 +29,7 @@ FORWARDED = (
 )
 # a terminal sends these to the command as well
 FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 
 
@@ -45,7 +46,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--wait",
         type=_seconds,
         metavar="S",
-        help="seconds to wait for the leases (default: as long as it takes)",
+        help="seconds to wait for the leases (default: as long as it takes, but no more "
+        "than two minutes for a QPU that does not answer)",
     )
     parser.add_argument(
         "--time-limit",
@@ -159,7 +161,9 @@ class _Command:
         if self.unwanted.is_set():
             return self.status
         try:
-            self._process = subprocess.Popen(self._words, env=environment)
+            self._process = subprocess.Popen(
+                self._words, env=environment, preexec_fn=_killed_with_us()
+            )
         except OSError as error:
             found = not isinstance(error, FileNotFoundError)
             _say(f"{self._words[0]}: {(error.strerror or str(error)).lower()}")
@@ -202,6 +206,24 @@ class _Command:
                 self.unwanted.set()
         elif number not in FROM_TERMINAL or not _in_foreground():
             self._process.send_signal(number)
+
+
+def _killed_with_us() -> Callable[[], None] | None:
+    """What has Linux kill the command with us: of SIGKILL we could not tell it."""
+    if sys.platform != "linux":
+        return None
+    import ctypes
+
+    prctl, us = ctypes.CDLL(None).prctl, os.getpid()
+    words = PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL)
+
+    def bind() -> None:
+        # after fork() in a process with threads: nothing that waits for one of them
+        prctl(*words)
+        if os.getppid() != us:  # killed before the kernel knew
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return bind
 
 
 def _acquire(

@@ -18,7 +18,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = (
         "Without options: the kinds installed, and the QPUs of the environment. Exit "
-        "status 75 if a QPU does not answer."
+        "status: 2 if a QPU refuses or cannot be used from here, else 75 if one does "
+        "not answer."
     )
     add_selection(parser)
 
@@ -26,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the tables.
 
-    :returns: 0; 75 if a QPU does not answer
+    :returns: 0; 2 if a QPU refuses or cannot be used, else 75 if one does not answer
     :raises InputError: if an option is wrong
     """
     asked = selection(args)
@@ -37,7 +38,10 @@ def run(args: argparse.Namespace) -> int:
         print()
     rows = [_status(client) for client in asked.all(os.environ)]
     _print([HEADS, *(row for row, _ in rows)])
-    return 0 if all(answered for _, answered in rows) else QpuError.exit_code
+    codes = {code for _, code in rows}
+    # trying again cures the one and not the other
+    wrong = (InputError.exit_code, QpuError.exit_code)
+    return next((code for code in wrong if code in codes), 0)
 
 
 def _kinds() -> Iterator[tuple[str, ...]]:
@@ -49,21 +53,23 @@ def _kinds() -> Iterator[tuple[str, ...]]:
         yield name, "yes" if problem is None else f"no: {problem}"
 
 
-def _status(client: Qpu) -> tuple[tuple[str, ...], bool]:
+def _status(client: Qpu) -> tuple[tuple[str, ...], int]:
+    """The QPU's row, and the exit status it calls for."""
     blank = (client.name, client.type, "-")
     if (problem := client.problem()) is not None:
-        return (*blank, "unusable", "-", "-", "-", problem), False
+        return (*blank, "unusable", "-", "-", "-", problem), InputError.exit_code
     try:
         told = client.status()
     except (QpuError, InputError) as error:
-        return (*blank, "no answer", "-", "-", "-", str(error)), False
+        state = "refused" if isinstance(error, InputError) else "no answer"
+        return (*blank, state, "-", "-", "-", str(error)), error.exit_code
     eta = "-" if told.eta_seconds is None else f"{told.eta_seconds:.0f} s"
     row = (
         *(client.name, client.type, told.technology),
         "online" if told.online else "offline",
         *(f"{told.leases}/{told.vqpus}", str(told.queue_length), eta, told.reason),
     )
-    return row, True
+    return row, 0
 
 
 def _print(rows: list[tuple[str, ...]]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sf_quantum.errors import InputError
@@ -36,21 +38,41 @@ def run(args: argparse.Namespace) -> int:
     :returns: 0
     :raises InputError: if the name is none, or the file is wrong or not writable
     """
-    from sf_quantum.service.auth import Tokens, entry, new_token
+    from sf_quantum.service.auth import entry, new_token
 
     token = new_token()
-    line = f"- {json.dumps(entry(args.user, token, admin=args.admin))}\n"
+    try:
+        line = f"- {json.dumps(entry(args.user, token, admin=args.admin))}\n"
+    except InputError as error:
+        raise InputError(
+            f"user {args.user!r}: expected 1 to 64 letters, digits or any of _ . @ -"
+        ) from error
     if args.file is None:
         print(f"add to the tokens file: {line}", end="", file=sys.stderr)
     else:
         path = Path(os.path.realpath(args.file))  # a link stays one
-        text = line
-        if path.exists():
-            Tokens(path)  # refuses a file that no service would take
-            text = _with_line(path, line)
-        _replace(path, text)
+        with _locked(path):
+            _replace(path, _with_line(path, line))
     print(token)
     return 0
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold off who else adds a line; the file is made if it is not there."""
+    while True:
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _not_writable(path, error) from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            # whoever had the lock before has put another file in this one's place
+            if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
+                yield
+                return
+        finally:
+            os.close(file)
 
 
 def _with_line(path: Path, line: str) -> str:
@@ -58,7 +80,9 @@ def _with_line(path: Path, line: str) -> str:
     import yaml
 
     from sf_quantum.service import checked
+    from sf_quantum.service.auth import Tokens
 
+    Tokens(path)  # refuses a file that no service would take
     content = checked.read_yaml(path, "tokens")
     if content is None:
         content = []
@@ -91,8 +115,12 @@ def _replace(path: Path, text: str) -> None:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise InputError(f"{path}: cannot be written: {why}") from error
+        raise _not_writable(path, error) from error
+
+
+def _not_writable(path: Path, error: OSError) -> InputError:
+    why = (error.strerror or str(error)).lower()
+    return InputError(f"{path}: cannot be written: {why}")
 
 
 def _same_owner(path: Path, descriptor: int) -> None:

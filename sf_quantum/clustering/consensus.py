@@ -94,8 +94,9 @@ def score_selections(
     results: list[Consensus] = []
     batch: list[Ints] = []
     groups = found.atoms
+    centred = points - points.mean(axis=0)  # far from 0, sums lose their digits
     for selection in selections:
-        labels, complete = _complete(points, found, selection)
+        labels, complete = _complete(centred, found, selection)
         finer = groups if complete else _refine(groups, labels)
         cut = finer.max() > groups.max() and finer.max() >= GROUPS
         if batch and (len(batch) == BATCH or cut):
@@ -145,7 +146,6 @@ def _complete(
     left = np.flatnonzero(labels < 0)
     if not len(left):
         return canonical(labels), True
-    points = points - points.mean(axis=0)  # far from 0, sums lose their digits
     held = labels >= 0
     size = np.bincount(labels[held])
     centroids = np.stack(

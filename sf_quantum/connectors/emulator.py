@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import MutableMapping
+from contextlib import AsyncExitStack
 from importlib.resources import files
 
 from streamflow.core.deployment import Connector
@@ -84,12 +85,20 @@ class EmulatorConnector(QuantumConnector):
 
     async def undeploy(self, external: bool) -> None:
         """Give every lease back and stop the service."""
-        await super().undeploy(external)
+        # the service is stopped whatever becomes of the leases
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._stop)
+            stack.push_async_callback(self._stop_starting)
+            await super().undeploy(external)
+
+    async def _stop_starting(self) -> None:
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.wait([self._starting])
             if not self._starting.cancelled():
                 self._starting.exception()  # the jobs, if any, have been told of it
+
+    async def _stop(self) -> None:
         if self._background is not None:
             await self._background.stop()
 

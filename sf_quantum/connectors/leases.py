@@ -65,6 +65,7 @@ class Leases:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sfq-lease")
         self._waits: set[threading.Event] = set()
         self._held: set[Lease] = set()
+        self._warned: set[str] = set()
 
     async def status(self) -> QpuStatus:
         """Ask the QPU how it is.
@@ -155,7 +156,15 @@ class Leases:
             # in this thread: whatever ends the driver from here on, the lease is known
             told = self._guarded
             guardian.current().hold(told.type, self.qpu.name, told.config, token)
+        self._warn(self.qpu.shortfall(token))
         return token
+
+    def _warn(self, shortfall: str | None) -> None:
+        """Say once what every job of the run may meet."""
+        if shortfall is not None and shortfall not in self._warned:
+            self._warned.add(shortfall)
+            if logger.isEnabledFor(logging.WARNING):
+                logger.warning(f"Leases of QPU {self.qpu.name} are of {shortfall}")
 
     def _unwanted(self, future: Future[str]) -> None:
         with suppress(QpuError, InputError, CancelledError):

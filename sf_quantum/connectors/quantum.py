@@ -183,6 +183,7 @@ class QuantumConnector(LocationWrapper, ABC):
         return await self._close(loan, keep=keep)
 
     async def _close(self, loan: _Loan, *, keep: bool) -> bool | None:
+        recorded = set(loan.lease.seen)  # of this job as well, if it is run again
         try:
             jobs = await self._settle(loan, keep)
         except ServiceGone as error:
@@ -191,8 +192,8 @@ class QuantumConnector(LocationWrapper, ABC):
             return None
         if jobs is None:
             return True  # this kind of QPU keeps no account that could be asked for
-        if jobs:
-            await self._record(loan, jobs)
+        if new := [job for job in jobs if str(job.get("id")) not in recorded]:
+            await self._record(loan, new)
         return bool(jobs)
 
     async def _settle(self, loan: _Loan, keep: bool) -> list[dict[str, JSON]] | None:

@@ -103,10 +103,17 @@ class RestConnector(QuantumConnector):
 
         :returns: those that have a place
         :raises WorkflowDefinitionException: if a service is asked for
+        :raises WorkflowExecutionException: if there is no inner location
         """
         self._refuse_service(service)
         found = await self.connector.get_available_locations(service=self.service)
         inner = list(found.values())
+        if not inner:
+            raise WorkflowExecutionException(
+                f"Deployment {self.deployment_name}: deployment "
+                f"{self.connector.deployment_name}, which it wraps, has no location to "
+                "run jobs on."
+            )
         share, rest = divmod(self._places, len(inner))
         places = [share + (number < rest) for number in range(len(inner))]
         names = [location.name for location in inner]

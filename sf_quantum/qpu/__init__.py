@@ -116,6 +116,10 @@ class Qpu(ABC):
         """
         return self.acquire(job)
 
+    def shortfall(self, token: str) -> str | None:
+        """What a lease that was just taken has less than was asked for, in a few words."""
+        return None
+
     def renew(self, token: str) -> float | None:
         """Say that a lease is still wanted.
 

@@ -60,15 +60,21 @@ class Access:
     """One service, and what is to be done when it does not answer as it should.
 
     :param who: names the QPU, in errors
+    :param patience_key: what sets the patience, if anything does
     """
 
     def __init__(
-        self, client: Client, who: str, patience_seconds: float | None
+        self,
+        client: Client,
+        who: str,
+        patience_seconds: float | None,
+        patience_key: str | None = None,
     ) -> None:
         self.url = client.url
         self.who = f"{who} at {client.url}"
         self._client = client
         self._patience_seconds = patience_seconds
+        self._patience_key = patience_key
 
     def ask(
         self, method: str, path: str, body: Mapping[str, JSON] | None = None
@@ -102,7 +108,10 @@ class Access:
                 if answer.status not in BUSY:
                     return answer
             time.sleep(pause_seconds)
-        return self.once(method, path, body, timeout_seconds=timeout_seconds)
+        try:
+            return self.once(method, path, body, timeout_seconds=timeout_seconds)
+        except QpuError as error:
+            raise QpuError(f"{error}{self._tried()}") from error
 
     def once(
         self,
@@ -146,11 +155,17 @@ class Access:
             raise QpuError(f"{self.who}: its answer has no {key!r}, is it sfq serve?")
         return value
 
+    @property
+    def _patience(self) -> float:
+        known = self._patience_seconds
+        return PATIENCE_SECONDS if known is None else known
+
+    def _tried(self) -> str:
+        how = f", which {self._patience_key} sets" if self._patience_key else ""
+        return f" (tried for {self._patience:g} s{how})" if self._patience else ""
+
     def _pauses(self) -> Iterator[float]:
-        patience_seconds = self._patience_seconds
-        if patience_seconds is None:
-            patience_seconds = PATIENCE_SECONDS
-        deadline = time.monotonic() + patience_seconds
+        deadline = time.monotonic() + self._patience
         pause_seconds = FIRST_PAUSE_SECONDS
         while (left := deadline - time.monotonic()) > 0:
             yield min(pause_seconds, left)

@@ -72,6 +72,8 @@ class Holding:
                 left = None if deadline is None else waiting.left(deadline)
                 token = waiting.acquire(qpu, replace(wish, wait_seconds=left), stop)
             self.held.append((qpu, token))
+            if (shortfall := qpu.shortfall(token)) is not None:
+                logger.warning("lease of QPU %s is of %s", qpu.name, shortfall)
             self._keep(qpu, token)
 
     def _keep(self, qpu: Qpu, token: str) -> None:

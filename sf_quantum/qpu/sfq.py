@@ -64,10 +64,13 @@ class SfqQpu(Qpu):
         self._asked = dict(asked or {})
         self._lease = lease
         self._job_key = job_key
+        # of leases that were given another class than they were asked for with
+        self._lowered: dict[str, str] = {}
         self._access = Access(
             self._credentials.client(url, lease),
             f"QPU {name!r}",
             self._credentials.patience_seconds,
+            None if lease is None else f"{name}_SFQ_PATIENCE_SECONDS",
         )
 
     @classmethod
@@ -138,7 +141,20 @@ class SfqQpu(Qpu):
         )
         if answer.status in (409, 503):
             raise NoLease(f"{self._access.who}: {words(answer)}")
-        return self._access.text(self._access.checked(answer).json(), "id")
+        lease = self._access.checked(answer).json()
+        token, given = self._access.text(lease, "id"), lease.get("class")
+        if given is not None and given != self._asked.get("class", given):
+            self._lowered[token] = str(given)
+        return token
+
+    def shortfall(self, token: str) -> str | None:
+        """See :meth:`Qpu.shortfall`: the service lowers a class instead of refusing it."""
+        if (given := self._lowered.pop(token, None)) is None:
+            return None
+        return (
+            f"class {given}, not {self._asked['class']} as asked for: it is the highest "
+            "that the service gives this user or Slurm partition"
+        )
 
     def renew(self, token: str) -> float | None:
         """See :meth:`Qpu.renew`."""

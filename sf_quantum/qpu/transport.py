@@ -10,6 +10,7 @@ import http.client
 import ipaddress
 import json
 import socket
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -82,6 +83,7 @@ class Client:
         """Send one request and read its answer, whatever its status.
 
         :raises Unreachable: if the connection fails or no answer comes in time
+        :raises InputError: if the service's certificate cannot be verified
         """
         connection = self._connection(timeout_seconds)
         headers = {**self._headers, "Connection": "close"}
@@ -97,6 +99,12 @@ class Client:
             return Answer(response.status, response.read())
         except TimeoutError as error:
             raise Unreachable(f"no answer within {timeout_seconds:g} s") from error
+        except ssl.SSLCertVerificationError as error:
+            raise InputError(
+                f"{self.url}: its certificate cannot be verified: "
+                f"{error.verify_message.rstrip('.').lower()}; SSL_CERT_FILE names the "
+                "authorities to trust"
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(_reason(error)) from error
         finally:

@@ -29,8 +29,9 @@ class Request:
 
     :param job: what it is for, in words for the QPU's operator
     :param key: see :meth:`~sf_quantum.qpu.Qpu.acquire_waiting`
-    :param wait_seconds: how long to wait for one; ``None`` as long as it takes
-    :param trouble_seconds: how long to bear a QPU that does not answer
+    :param wait_seconds: how long to wait for one, also where the QPU does not answer;
+        ``None`` as long as it takes
+    :param trouble_seconds: how long to bear a QPU that does not answer, in that case
     """
 
     job: str | None = None
@@ -104,11 +105,7 @@ class _Watch:
             raise Stopped("not wanted any more") from error
         if not isinstance(error, NoLease):
             self._trouble_since = self._trouble_since or self._began
-            if (
-                self._began + lasted - self._trouble_since
-                >= self.request.trouble_seconds
-            ):
-                raise error
+            self._give_up(error, self._began + lasted - self._trouble_since)
         else:
             self._trouble_since = None
             if lasted >= STAY_SECONDS / 2:
@@ -121,3 +118,12 @@ class _Watch:
         self._pause = min(self._pause * GROWTH, LONGEST_PAUSE_SECONDS)
         if self.stop.wait(pause):
             raise Stopped("not wanted any more") from error
+
+    def _give_up(self, error: QpuError, trouble_seconds: float) -> None:
+        """Raise if the QPU has been in trouble for too long, and nobody said how long."""
+        most = self.request.trouble_seconds
+        if self.request.wait_seconds is None and trouble_seconds >= most:
+            raise QpuError(
+                f"{error}; given up after {most:g} s, --wait or a deployment's `wait` "
+                "sets how long"
+            ) from error

@@ -7,12 +7,30 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from sf_quantum.files import JSON
 from sf_quantum.qpu.transport import Client
 from sf_quantum.service import auth
 from sf_quantum.service.testing import example_bqm
 
 SFQ = [str(Path(sys.executable).parent / "sfq")]
+
+
+def only_by_qrmi(folder: Path) -> Path:
+    """Write a site's file with a QPU that only the package qrmi reaches, and so needs it."""
+    pytest.importorskip("qrmi", reason="the package qrmi is not installed")
+    entry: JSON = {
+        "name": "cold",
+        "type": "iqm-server",  # whose leases its client grants by itself
+        "environment": {
+            "QRMI_IQM_ISA_ENDPOINT": "http://127.0.0.1:1",
+            "QRMI_IQM_ISA_TOKEN": "its own",
+        },
+    }
+    file = folder / "qrmi_config.json"
+    file.write_text(json.dumps({"resources": [entry]}))
+    return file
 
 
 class QpuService:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sf_quantum.files import JSON
@@ -18,7 +19,7 @@ from sf_quantum.service import auth
 from sf_quantum.service.device import Device
 from sf_quantum.service.settings import ServiceSettings
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
-from tests.integration.services import SFQ
+from tests.integration.services import SFQ, only_by_qrmi
 
 CLEAN = {
     key: value
@@ -186,21 +187,33 @@ def test_a_signal_ends_the_wait(
     assert _held(service) == []
 
 
-def test_killed_itself_its_lease_runs_out() -> None:
+def test_killed_itself_its_command_ends_and_its_lease_runs_out() -> None:
     settings = ServiceSettings(lease_idle_seconds=0.5)
     with running_service(settings=settings) as service:
-        process = _start("--url", service.url, *_shell("echo $$; exec sleep 3"))
+        process = _start("--url", service.url, *_shell("echo $$; exec sleep 60"))
         assert process.stdout is not None
-        child = int(process.stdout.readline())
+        child = psutil.Process(int(process.stdout.readline()))
         held_for = 1.2  # more than twice as long as an idle lease lives
         deadline = time.monotonic() + held_for
         while time.monotonic() < deadline:
             assert _held(service) == ["sh"]
             time.sleep(0.05)
         process.kill()
+        # its end is the command's, which so closes what both wrote to
+        process.communicate(timeout=20)
+        _until(lambda: not child.is_running() or child.status() == "zombie")
         _until(lambda: not _held(service))
-        os.kill(child, signal.SIGKILL)
-        process.communicate()
+
+
+def test_a_lower_class_than_asked_for_is_said() -> None:
+    settings = ServiceSettings(highest_class="test")
+    with running_service(settings=settings) as service:
+        asked = ("--url", service.url, "--class", "production")
+        code, out, err = _run(*asked, *_shell("echo ran"))
+    assert (code, out, err.count("\n")) == (0, "ran\n", 1)
+    assert err.startswith(
+        "sfq lease: lease of QPU qpu is of class test, not production as asked for"
+    )
 
 
 def test_two_qpus_are_taken_in_one_order_and_both_given_back() -> None:
@@ -243,17 +256,7 @@ def test_qpus_of_a_sites_file(service: RunningService, tmp_path: Path) -> None:
 
 
 def test_a_qpu_that_only_the_package_qrmi_reaches(tmp_path: Path) -> None:
-    pytest.importorskip("qrmi", reason="the package qrmi is not installed")
-    entry: JSON = {
-        "name": "cold",
-        "type": "iqm-server",  # whose leases its client grants by itself
-        "environment": {
-            "QRMI_IQM_ISA_ENDPOINT": "http://127.0.0.1:1",
-            "QRMI_IQM_ISA_TOKEN": "its own",
-        },
-    }
-    file = tmp_path / "qrmi_config.json"
-    file.write_text(json.dumps({"resources": [entry]}))
+    file = only_by_qrmi(tmp_path)
     code, out, _ = _run(
         *("--qrmi-config", str(file), "--qpu", "cold"),
         *_shell("env | grep -E 'QRMI|SFQ'"),
@@ -282,6 +285,13 @@ def test_a_token_goes_with_each_request(tmp_path: Path) -> None:
         code, _, err = _run("--url", service.url, *_shell("echo ran"))
         assert code == 2
         assert "refuses" in err
+        # trying again cures no refusal, whoever else does not answer
+        code, (*_, refused, silent) = _qpus(
+            QRMI_JOB_QPU_RESOURCES="a,b",
+            a_SFQ_URL=service.url,
+            b_SFQ_URL="unix:/nowhere/s",
+        )
+        assert (code, refused[3], silent[3:5]) == (2, "refused", ["no", "answer"])
 
 
 @pytest.mark.parametrize(
@@ -305,26 +315,27 @@ def test_bad_input(words: list[str], said: str) -> None:
     assert said in line
 
 
-def test_qpus_lists_the_kinds_and_how_given_ones_are(service: RunningService) -> None:
-    def shown(*words: str, **environment: str) -> tuple[int, list[list[str]]]:
-        done = subprocess.run(
-            [*SFQ, "qpus", *words],
-            env={**CLEAN, **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.returncode, [line.split() for line in done.stdout.splitlines()]
+def _qpus(*words: str, **environment: str) -> tuple[int, list[list[str]]]:
+    done = subprocess.run(
+        [*SFQ, "qpus", *words],
+        env={**CLEAN, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, [line.split() for line in done.stdout.splitlines()]
 
-    code, rows = shown()
+
+def test_qpus_lists_the_kinds_and_how_given_ones_are(service: RunningService) -> None:
+    code, rows = _qpus()
     assert code == 0
     assert ["sfq", "yes"] in rows
     service.acquire()
-    code, (heads, row) = shown("--url", service.url, "--qpu", "far")
+    code, (heads, row) = _qpus("--url", service.url, "--qpu", "far")
     assert (code, heads[0]) == (0, "qpu")
     assert row[:6] == ["far", "sfq", "annealer", "online", "1/1", "0"]
     # of the environment, where one does not answer
-    code, rows = shown(
+    code, rows = _qpus(
         QRMI_JOB_QPU_RESOURCES="a,b", a_SFQ_URL=service.url, b_SFQ_URL="unix:/nowhere/s"
     )
     assert code == 75

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from sf_quantum.files import JSON
-from tests.integration.services import QpuService
+from tests.integration.services import QpuService, only_by_qrmi
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Project
@@ -153,6 +153,20 @@ def test_a_job_runs_under_a_lease_of_its_own(
         assert not path.is_file() or qpu not in path.read_text("latin-1"), path
 
 
+def _waits(
+    project: Project, service: QpuService, until: Until
+) -> tuple[str, subprocess.Popen[bytes]]:
+    """Start a run whose QPU job waits behind another.
+
+    :returns: the lease of the other, and the driver
+    """
+    blocker = service.occupy()
+    project.solve("solve", "qpu")
+    driver = project.start()
+    until(lambda: service.jobs() == ["Queued"], "the QPU job")
+    return blocker, driver
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_lease_and_no_job_outlives_the_driver(
     project: Project,
@@ -161,10 +175,7 @@ def test_no_lease_and_no_job_outlives_the_driver(
     until: Until,
     number: signal.Signals,
 ) -> None:
-    blocker = service.occupy()
-    project.solve("solve", "qpu")
-    driver = project.start()
-    until(lambda: service.jobs() == ["Queued"], "the QPU job")
+    blocker, driver = _waits(project, service, until)
     driver.send_signal(number)
     driver.wait(timeout=20)
     until(lambda: service.held() == ["of the test"], "the lease to be given back")
@@ -204,10 +215,7 @@ def test_a_run_that_was_killed_finds_its_completed_job(
 def test_a_run_that_was_killed_asks_anew_for_what_its_guardian_cancelled(
     project: Project, service: QpuService, qpu: str, until: Until
 ) -> None:
-    blocker = service.occupy()
-    project.solve("solve", "qpu")
-    driver = project.start()
-    until(lambda: service.jobs() == ["Queued"], "the QPU job")
+    blocker, driver = _waits(project, service, until)
     driver.kill()
     driver.wait()
     until(lambda: service.jobs() == ["Cancelled"], "the guardian")
@@ -220,10 +228,7 @@ def test_a_run_that_was_killed_asks_anew_for_what_its_guardian_cancelled(
 def test_a_run_whose_machine_died_takes_its_waiting_job_over(
     project: Project, service: QpuService, qpu: str, until: Until
 ) -> None:
-    blocker = service.occupy()
-    project.solve("solve", "qpu")
-    driver = project.start()
-    until(lambda: service.jobs() == ["Queued"], "the QPU job")
+    blocker, driver = _waits(project, service, until)
     # nobody is left who could cancel
     for process in project.processes():
         with suppress(psutil.NoSuchProcess):
@@ -242,10 +247,7 @@ def test_a_run_whose_machine_died_takes_its_waiting_job_over(
 def test_a_step_survives_a_service_that_is_killed_and_started_again(
     project: Project, service: QpuService, qpu: str, until: Until
 ) -> None:
-    blocker = service.occupy()
-    project.solve("solve", "qpu")
-    driver = project.start()
-    until(lambda: service.jobs() == ["Queued"], "the QPU job")
+    blocker, driver = _waits(project, service, until)
     service.kill()
     service.start()
     service.release(blocker)
@@ -312,17 +314,7 @@ def test_a_queue_manager_can_be_inside(
 
 
 def test_a_qpu_that_only_the_package_qrmi_reaches(project: Project) -> None:
-    pytest.importorskip("qrmi", reason="the package qrmi is not installed")
-    entry: JSON = {
-        "name": "cold",
-        "type": "iqm-server",  # whose leases its client grants by itself
-        "environment": {
-            "QRMI_IQM_ISA_ENDPOINT": "http://127.0.0.1:1",
-            "QRMI_IQM_ISA_TOKEN": "its own",
-        },
-    }
-    file = project.folder / "qrmi_config.json"
-    file.write_text(json.dumps({"resources": [entry]}))
+    file = only_by_qrmi(project.folder)
     project.deployment(
         "qpu", "sfq.rest", type="iqm-server", qrmiConfig=file.name, resource="cold"
     )

@@ -202,6 +202,11 @@ def test_tls_for_other_machines(
     with serving(*options) as service:
         assert service.url.startswith("https://0.0.0.0:")
         service.url = service.url.replace("0.0.0.0", "localhost")
+        asked = [*SFQ, "lease", "--url", service.url, "--", "true"]
+        done = subprocess.run(asked, capture_output=True, text=True)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert f"{service.url}: its certificate cannot be verified: " in done.stderr
+        assert "SSL_CERT_FILE" in done.stderr
         monkeypatch.setenv("SSL_CERT_FILE", certificate)
         headers = bearer(tokens["ada"])
         assert service.ask("POST", "/v1/leases", {}, headers).status == 201

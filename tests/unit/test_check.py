@@ -182,16 +182,6 @@ KEYS = {
 }  # fmt: skip
 
 
-def check_case(old: str, new: str, line: str) -> None:
-    edited(FILE, old, new)
-    assert found() == [f"{FILE}:{line}"]
-
-
-@pytest.mark.parametrize("case", KEYS.values(), ids=KEYS)
-def test_unknown_key(case: tuple[str, str, str]) -> None:
-    check_case(*case)
-
-
 VALUES = {
     "type": ("type: slurm", "type: slrum", "27: deployments.cluster.type: unknown type 'slrum'; did you mean slurm?"),
     "missing type": ("    type: local\n", "", "19: deployments.laptop: type is missing; add type:"),
@@ -206,12 +196,6 @@ VALUES = {
     "rivals": ("{deployment: laptop}\n      - step", "{deployment: laptop, model: laptop}\n      - step", f"10: {BINDING}[0].target: deployment and model are both given; keep one"),
     "name": ("  mix: {", "  b: {type: shuffle}\n  mix: {", "34: bindingFilters.b: config is missing; add config:"),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("case", VALUES.values(), ids=VALUES)
-def test_wrong_value(case: tuple[str, str, str]) -> None:
-    check_case(*case)
-
 
 NAMES = {
     "deployment of a target": ("deployment: laptop}\n      - step", "deployment: labtop}\n      - step", f"10: {BINDING}[0].target.deployment: there is no deployment 'labtop'; did you mean laptop?"),
@@ -229,13 +213,6 @@ NAMES = {
     "relative step": ("step: /prepare", "step: prepare", f"9: {BINDING}[0].step: 'prepare' does not start at the workflow; write /prepare"),
 }  # fmt: skip
 
-
-@pytest.mark.parametrize("case", NAMES.values(), ids=NAMES)
-def test_name_that_is_not_there(case: tuple[str, str, str]) -> None:
-    Path("far.csv").touch()  # some cases take away the port that lies elsewhere
-    check_case(*case)
-
-
 FILES = {
     "workflow": ("cwl/main.cwl", "cwl/man.cwl", "6: workflows.main.config.file: cwl/man.cwl: no such file; a relative path starts at the StreamFlow file"),
     "settings": ("job.yml", "jop.yml", "7: workflows.main.config.settings: jop.yml: no such file; a relative path starts at the StreamFlow file"),
@@ -246,9 +223,21 @@ FILES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", FILES.values(), ids=FILES)
-def test_missing_file(case: tuple[str, str, str]) -> None:
-    check_case(*case)
+CASES = {"key": KEYS, "value": VALUES, "name": NAMES, "file": FILES}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        pytest.param(*case, id=f"{what}, {name}")
+        for what, cases in CASES.items()
+        for name, case in cases.items()
+    ],
+)
+def test_one_line_for_one_fault(old: str, new: str, line: str) -> None:
+    Path("far.csv").touch()  # some cases take away the port that lies elsewhere
+    edited(FILE, old, new)
+    assert found() == [f"{FILE}:{line}"]
 
 
 INPUTS = {
@@ -262,9 +251,8 @@ INPUTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", INPUTS.values(), ids=INPUTS)
-def test_inputs(case: tuple[str, str, str]) -> None:
-    old, new, line = case
+@pytest.mark.parametrize(("old", "new", "line"), INPUTS.values(), ids=INPUTS)
+def test_inputs(old: str, new: str, line: str) -> None:
     edited("job.yml", old, new)
     assert found() == [f"job.yml:{line}"]
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 from streamflow.core.deployment import ExecutionLocation
-from streamflow.core.exception import WorkflowDefinitionException
+from streamflow.core.exception import (
+    WorkflowDefinitionException,
+    WorkflowExecutionException,
+)
 from streamflow.deployment.connector.local import LocalConnector
 from streamflow.deployment.connector.ssh import SSHConnector
 
@@ -19,6 +24,7 @@ from sf_quantum.connectors.emulator import EmulatorConnector
 from sf_quantum.connectors.nodes import NodesConnector
 from sf_quantum.connectors.rest import RestConnector
 from sf_quantum.connectors.wrapper import LocationWrapper
+from sf_quantum.errors import QpuError
 from sf_quantum.scheduler import JournalScheduler
 
 # what StreamFlow itself gives to a constructor
@@ -97,6 +103,35 @@ async def test_the_emulator_has_a_slot_for_each_virtual_qpu(
 ) -> None:
     (location,) = (await emulator(local).get_available_locations()).values()
     assert (location.name, location.slots) == ("qpu", 3)
+
+
+class _NoGuardian:
+    """Removes nothing: the test's own end does."""
+
+    def remove(self, folder: str) -> None:
+        return
+
+
+async def test_the_service_ends_though_a_lease_cannot_be_given_back(
+    local: LocalConnector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guardian, "current", _NoGuardian)
+    folder = Path(sys.executable).parent
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    connector = emulator(local)
+    await connector.deploy(False)
+    await connector._open()
+    qpu = connector._job_side()
+    assert qpu.status().online
+
+    async def failing() -> None:
+        raise WorkflowExecutionException("its location is gone")
+
+    monkeypatch.setattr(connector, "_let_all_go", failing)
+    with pytest.raises(WorkflowExecutionException, match="location is gone"):
+        await connector.undeploy(False)
+    with pytest.raises(QpuError, match="does not answer"):
+        qpu.status()
 
 
 async def test_a_service_is_refused(

@@ -84,3 +84,12 @@ def test_a_qpu_that_stays_in_trouble_is_given_up_in_time() -> None:
     ):
         holding.acquire(waiting.Request("job", wait_seconds=0.05))
     assert len(shaky.keys) > 1
+
+
+def test_a_wait_that_is_asked_for_bears_trouble_as_long() -> None:
+    shaky = ShakyQpu(troubles=3)
+    request = waiting.Request("job", wait_seconds=30, trouble_seconds=0)
+    assert waiting.acquire(shaky, request) == "secret"
+    shaky = ShakyQpu(troubles=10**6)
+    with pytest.raises(QpuError, match=r"given up after 0.02 s, --wait or .* sets how"):
+        waiting.acquire(shaky, waiting.Request("job", trouble_seconds=0.02))

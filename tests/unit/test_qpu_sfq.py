@@ -215,6 +215,21 @@ def test_what_a_lease_is_asked_for_with(
     assert lease["slurm_job_id"] == "77"
 
 
+def test_a_lease_of_a_lower_class_says_so() -> None:
+    settings = ServiceSettings(vqpus=2, highest_class="test")
+    with running_service(settings=settings) as service:
+        asked = {
+            name: SfqQpu("q", service.url, asked={"class": name})
+            for name in ("production", "test")
+        }
+        lowered = asked["production"]
+        said = lowered.shortfall(token := lowered.acquire())
+        assert said is not None
+        assert said.startswith("class test, not production as asked for")
+        assert lowered.shortfall(token) is None
+        assert asked["test"].shortfall(asked["test"].acquire()) is None
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [
@@ -349,6 +364,9 @@ def test_nobody_listens(bqm: dict[str, JSON]) -> None:
         ) as error:
             SfqQpu("q", url, lease="lease").solve(bqm, PARAMETERS)
         assert error.value.exit_code == 75
+        assert str(error.value).endswith(
+            " (tried for 0.03 s, which q_SFQ_PATIENCE_SECONDS sets)"
+        )
         assert "\n" not in str(error.value)
 
 

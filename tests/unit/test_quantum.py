@@ -7,10 +7,12 @@ import json
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+import uuid
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, ParamSpec, Self
 
 import pytest
 from dimod.core.sampler import Sampler
@@ -18,6 +20,7 @@ from streamflow.core.exception import (
     WorkflowDefinitionException,
     WorkflowExecutionException,
 )
+from streamflow.core.scheduling import AvailableLocation
 from streamflow.deployment.connector.local import LocalConnector
 
 from sf_quantum import qpu
@@ -30,6 +33,7 @@ from sf_quantum.files import JSON
 from sf_quantum.journal import Journal
 from sf_quantum.qpu import NoLease, Qpu, QpuStatus, waiting
 
+P = ParamSpec("P")
 DONE: dict[str, JSON] = {"state": "Completed", "submitted": 1.0, "started": 3.5}
 
 
@@ -138,6 +142,34 @@ def told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(qpu, "load", lambda _: ToldQpu)
     monkeypatch.setattr(guardian, "current", lambda: Silent())
     monkeypatch.setattr(waiting, "FIRST_PAUSE_SECONDS", 0.002)
+
+
+@pytest.fixture(autouse=True)
+async def _ended(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """End what cancelled jobs left running, as the guardian does behind the driver.
+
+    StreamFlow does not; and a loop that closes before leaves the pipes of its subprocesses
+    to the garbage collector, in whichever test that comes.
+    """
+    monkeypatch.setenv(guardian.MARKER, mark := str(uuid.uuid4()))
+    started: list[Process] = []
+    create = _kept(asyncio.create_subprocess_exec, started)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", create)
+    yield
+    if any(process.returncode is None for process in started):
+        await asyncio.to_thread(guardian.end_processes, mark)
+    for process in started:
+        await process.communicate()
+
+
+def _kept(
+    create: Callable[P, Awaitable[Process]], into: list[Process]
+) -> Callable[P, Awaitable[Process]]:
+    async def start(*words: P.args, **options: P.kwargs) -> Process:
+        into.append(process := await create(*words, **options))
+        return process
+
+    return start
 
 
 class Silent:
@@ -293,7 +325,9 @@ async def test_trouble_is_borne_and_refusals_are_not(
     ToldQpu.troubles = [QpuError("down for good")] * 9
     request = waiting.Request("/a/0", trouble_seconds=0.01)
     leases = await step.connector._open()
-    with pytest.raises(WorkflowExecutionException, match="no lease: down for good"):
+    with pytest.raises(
+        WorkflowExecutionException, match=r"good; given up after 0.01 s"
+    ):
         await leases.acquire(request)
     ToldQpu.troubles = []
 
@@ -444,16 +478,35 @@ async def test_a_wrong_configuration_is_refused_at_deployment() -> None:
         await connector.deploy(False)
 
 
-async def test_qpu_jobs_are_in_the_journal(step: Step, tmp_path: Path) -> None:
-    record = Journal(tmp_path / "journal")
-    record.start("f", [], {})
+async def test_without_an_inner_location_it_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    local = LocalConnector("inner", "/", 2**16)
+
+    async def none(service: str | None = None) -> dict[str, AvailableLocation]:
+        return {}
+
+    monkeypatch.setattr(local, "get_available_locations", none)
+    connector = RestConnector("q", "/", local, None, url="u")
+    with pytest.raises(
+        WorkflowExecutionException, match=r"deployment inner, .* has no location"
+    ):
+        await connector.get_available_locations()
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Iterator[Journal]:
+    made = Journal(tmp_path / "journal")
+    made.start("f", [], {})
+    yield made
+    made.close()
+
+
+async def test_qpu_jobs_are_in_the_journal(step: Step, record: Journal) -> None:
     step.qpu.done["secret-1"] = [
         {"id": "j", "qpu_seconds": 2.0, "seconds": 0.5, "found": True, **DONE}
     ]
-    try:
-        await step.run("true")
-    finally:
-        record.close()
+    await step.run("true")
     *_, line = record.path.read_text().splitlines()
     told = json.loads(line)
     del told["time"]
@@ -550,7 +603,9 @@ async def test_a_lease_whose_account_cannot_be_had_is_not_kept(
     await step.connector.undeploy(False)
 
 
-async def test_a_job_that_is_run_again_finds_its_own_qpu_job(tmp_path: Path) -> None:
+async def test_a_job_that_is_run_again_finds_its_own_qpu_job(
+    tmp_path: Path, record: Journal
+) -> None:
     step = _step(tmp_path, lease="run")
     await step.connector.deploy(False)
     step.qpu.done["secret-1"] = [{"id": "1", **DONE}]
@@ -559,6 +614,19 @@ async def test_a_job_that_is_run_again_finds_its_own_qpu_job(tmp_path: Path) -> 
     with pytest.raises(WorkflowExecutionException, match="never used"):
         await step.run("true", "/solve/1")
     await step.connector.undeploy(False)
+    told = [json.loads(line) for line in record.path.read_text().splitlines()]
+    assert [one["job"] for one in told if one["event"] == "qpu"] == ["/solve/0"]
+
+
+async def test_a_shortfall_of_leases_is_said_once(
+    step: Step, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ToldQpu, "shortfall", lambda *_: "class test, not production")
+    for _ in range(2):
+        await step.run("exit 1")
+    assert [one.message for one in caplog.records if one.levelname == "WARNING"] == [
+        "Leases of QPU my_qpu are of class test, not production"
+    ]
 
 
 async def test_a_job_cancelled_at_a_kept_lease_leaves_it_to_the_next(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,29 @@ def test_a_token_is_added_to_any_list(path: Path, text: str, users: list[str]) -
     assert path.read_text().startswith("#") == text.startswith("#")
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("user", ["", "a b", "x" * 65])
+def test_a_name_that_is_none_leaves_no_file(
+    path: Path, user: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path.unlink()
+    assert main(["token", user, "--file", str(path)]) == 2
+    assert capsys.readouterr().err == (
+        f"sfq token: user {user!r}: expected 1 to 64 letters, digits or any of _ . @ -\n"
+    )
+    assert not path.exists()
+
+
+def test_many_at_once_lose_no_line(path: Path) -> None:
+    path.unlink()
+    users = [f"user{number}" for number in range(16)]
+    with ThreadPoolExecutor(len(users)) as threads:
+        added = threads.map(lambda u: main(["token", u, "--file", str(path)]), users)
+        assert not any(added)
+    known = [entry["user"] for entry in yaml.safe_load(path.read_text())]
+    assert sorted(known) == sorted(users)
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("text", ["{}\n", "false\n", "''\n", "a: 1\n", "- [\n"])
