@@ -34,7 +34,9 @@ class Entry:
         self._requested = 0.0
         self._started: float | None = None
         self._outcome: Outcome | None = None
+        self._given_back: float | None = None
         self._nodes = 0
+        self._since = 0.0
         self._over = False
 
     def requested(self, at: float) -> None:
@@ -66,6 +68,11 @@ class Entry:
         if self._started is None:
             self._started = outcome.started
 
+    def giving_back(self, at: float) -> None:
+        """Slurm is asked to end it, perhaps not for the first time."""
+        if self._given_back is None:
+            self._given_back = at
+
     def settle(self, row: Row | None) -> None:
         """Close the entry with Slurm's own times, or where it has none with the script's.
 
@@ -74,20 +81,20 @@ class Entry:
         if self._over:
             return
         self._over = True
-        ended = self._outcome.ended if self._outcome is not None else None
+        ended = self._outcome.ended if self._outcome is not None else self._given_back
         if row is not None and row.node_list and row.started is not None:
             self._hold(row.started, row.nodes, row.node_list)
         elif row is None and self._started is not None:
             self._hold(self._started, self._nodes or 1, None)
         if row is not None and row.ended is not None:
             ended = _within(row.ended, ended)
-        self._let_go(ended if ended is not None else self._requested)
+        self._let_go(ended if ended is not None else max(self._requested, self._since))
 
     def _hold(self, at: float, nodes: int, node_list: str | None) -> None:
         if nodes != self._nodes:
             at = _within(at, self._started)
             self._write("resized" if self._nodes else "granted", at, nodes, node_list)
-            self._nodes = nodes
+            self._nodes, self._since = nodes, at
 
     def _let_go(self, at: float) -> None:
         self._nodes = 0

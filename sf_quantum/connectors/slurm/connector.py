@@ -9,7 +9,7 @@ import shlex
 import signal
 import uuid
 from collections.abc import Callable, MutableMapping, MutableSequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from importlib.resources import files
 
 from streamflow.core.deployment import Connector, ExecutionLocation
@@ -20,11 +20,20 @@ from streamflow.deployment.wrapper import ConnectorWrapper, get_inner_location
 
 from sf_quantum import journal
 from sf_quantum.connectors import guardian
+from sf_quantum.connectors.phases import phases
+from sf_quantum.connectors.slurm import elastic
 from sf_quantum.connectors.slurm.jobs import Job, PerStep, Strategy
 from sf_quantum.connectors.slurm.login import Login
 from sf_quantum.connectors.slurm.options import Service
-from sf_quantum.connectors.slurm.policy import policy
+from sf_quantum.connectors.slurm.policy import (
+    EachStep,
+    Elastic,
+    Policy,
+    Reserve,
+    policy,
+)
 from sf_quantum.connectors.slurm.queue import Queue
+from sf_quantum.connectors.slurm.reserved import Reserved
 from sf_quantum.files import JSON
 
 
@@ -65,6 +74,7 @@ class SlurmConnector(Stock):
         self._run = uuid.uuid4().hex[:12]
         self._queues: dict[str, Queue] = {}
         self._strategies: dict[tuple[str, str | None], Strategy] = {}
+        self._giving_back = asyncio.Lock()
 
     @property
     def _service_class(self) -> type[Service]:
@@ -129,7 +139,8 @@ class SlurmConnector(Stock):
             seconds=timeout,
         )
         strategy = await self._strategy(location, job)
-        done = await strategy.run(job)
+        with phases.quantum(job_name) if service.quantum else nullcontext():
+            done = await strategy.run(job)
         if done.outcome.good:
             return done.output, 0
         if not done.outcome.plain:
@@ -142,14 +153,16 @@ class SlurmConnector(Stock):
         await super().undeploy(external)
 
     async def _give_back(self) -> None:
-        strategies, self._strategies = self._strategies, {}
-        queues, self._queues = self._queues, {}
-        # each is ended whatever becomes of the others
-        async with AsyncExitStack() as stack:
-            for queue in queues.values():
-                stack.push_async_callback(queue.close)
-            for strategy in strategies.values():
-                stack.push_async_callback(strategy.close)
+        # asked for by the scheduler and by StreamFlow, in any order
+        async with self._giving_back:
+            strategies, self._strategies = self._strategies, {}
+            queues, self._queues = self._queues, {}
+            # each is ended whatever becomes of the others
+            async with AsyncExitStack() as stack:
+                for queue in queues.values():
+                    stack.push_async_callback(queue.close)
+                for strategy in strategies.values():
+                    stack.push_async_callback(strategy.close)
 
     def _body(
         self,
@@ -174,11 +187,37 @@ class SlurmConnector(Stock):
         return script
 
     async def _strategy(self, location: ExecutionLocation, job: Job) -> Strategy:
+        """The way in which a job's service takes its nodes."""
         queue = await self._queue(location, job.workdir)
-        key = (queue.login.spool, job.service_name)
+        wanted = job.service.policy or self._policy
+        if isinstance(wanted, Reserve) and job.service_name not in wanted.places:
+            wanted = EachStep()
+        # a reserved allocation serves every service that has it
+        name = "" if isinstance(wanted, Reserve) else job.service_name
+        key = (queue.login.spool, name)
         if key not in self._strategies:
-            self._strategies[key] = PerStep(self.deployment_name, queue)
+            self._strategies[key] = self._new_strategy(queue, wanted, job)
         return self._strategies[key]
+
+    def _new_strategy(self, queue: Queue, wanted: Policy, job: Job) -> Strategy:
+        match wanted:
+            case Elastic():
+                return elastic.Elastic(
+                    *(self.deployment_name, queue, job.service_name, job.service),
+                    *(wanted, job.body, self._orphan_seconds, phases),
+                )
+            case Reserve():
+                return Reserved(
+                    *(self.deployment_name, queue, self._services, wanted),
+                    *(self._template, self._orphan_seconds),
+                )
+            case EachStep():
+                return PerStep(self.deployment_name, queue)
+
+    def _template(self, service: str) -> str:
+        """A service's job script, around nothing."""
+        script: str = self.template_map.get_command(command="", template=service)
+        return script
 
     async def _queue(self, location: ExecutionLocation, workdir: str | None) -> Queue:
         """The queue as jobs with this work directory see it."""

@@ -164,10 +164,10 @@ def _options(job: Job, output: str) -> str:
     ):
         words["job-name"] = job.name.strip("/")
     given = [f"--{name}={shlex.quote(value)}" for name, value in words.items() if value]
-    instead = {} if job.seconds is None else {"time": _limit(job.seconds)}
+    instead = {} if job.seconds is None else {"time": limit(job.seconds)}
     return " ".join([*given, *job.service.words(**instead)])
 
 
-def _limit(seconds: int) -> str:
+def limit(seconds: int) -> str:
     """A time limit as ``sbatch`` reads it, whose parts have no bounds."""
     return f"{seconds // 60}:{seconds % 60:02}"

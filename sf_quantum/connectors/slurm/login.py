@@ -41,7 +41,7 @@ look() {{
   while :; do
     set -- "$d"/*.mark
     [ ! -e "$1" ] || {{ cat "$@"; return; }}
-    [ $n -gt 0 ] || return 0
+    [ $n -gt 0 ] && [ ! -e "$d/stop" ] || return 0
     n=$((n - 1)); sleep {pause}
   done
 }}
@@ -158,6 +158,8 @@ class Login:
             return
         with suppress(WorkflowExecutionException, OSError, TimeoutError):
             async with asyncio.timeout(5):
+                # the shell may be looking
+                await self.run(f": >{shlex.quote(self.spool)}/stop")
                 await shell.execute(['trap - EXIT; rm -rf "$d"'], capture_output=True)
         with suppress(WorkflowExecutionException, OSError):
             await shell.close()

@@ -111,7 +111,7 @@ class Queue:
         command = self._sbatch(key, options(key), script(key))
         entry.requested(time.time())
         while True:
-            text, code = await self._try(command)
+            text, code = await self._to_its_end(key, command)
             # sbatch warns on the same stream
             if code == 0 and (found := re.search(r"^(\d+)(;\S+)?$", text, re.M)):
                 slurm_job = found[1]
@@ -166,10 +166,35 @@ class Queue:
             self.forget(job)
         if self._watch is not None:
             self._watch.cancel()
-        for task in self._asking:
-            task.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                await asyncio.gather(*self._asking, return_exceptions=True)
+        await self._sweep()
         await self._settle_rest()
         await self.login.close()
+
+    async def _to_its_end(self, key: str, command: str) -> tuple[str, int]:
+        """Submit; a job that is not wanted any more in that moment is ended again."""
+        task = asyncio.create_task(self._try(command))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            undo = asyncio.create_task(self._undo(key, task))
+            self._asking.add(undo)
+            undo.add_done_callback(self._asking.discard)
+            raise
+
+    async def _undo(self, key: str, submission: asyncio.Task[tuple[str, int]]) -> None:
+        await submission
+        await self._sweep(key)
+
+    async def _sweep(self, key: str = "") -> None:
+        """End what is in Slurm's queue under a key, or under any of this driver's."""
+        with suppress(WorkflowExecutionException):
+            await self.login.run(
+                "squeue --noheader --user=\"$(id -un)\" --format='%k %A' | "
+                f"sed -n 's/^sfq:{self._run}:{key}[^ ]* //p' | xargs -r scancel"
+            )
 
     async def _try(self, command: str) -> tuple[str, int]:
         try:
@@ -323,7 +348,7 @@ class Queue:
 
     def _settle(self, slurm_job: str, rows: list[Row]) -> None:
         """Put Slurm's own times into the account, as soon as it has them."""
-        if not rows or all(row.over and row.ended is not None for row in rows):
+        if not rows or all(row.freed for row in rows):
             self._settling.pop(slurm_job).settle(rows[0] if rows else None)
 
     async def _settle_rest(self) -> None:

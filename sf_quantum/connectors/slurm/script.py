@@ -23,7 +23,7 @@ from sf_quantum.connectors.slurm.options import directives, interpreter
 # Bash and dash both start a command in the background with its input from /dev/null
 # unless told otherwise; it runs there so that signals reach it while the shell waits.
 _RUN = """\
-rm -f "$d/$k.mark"
+rm -f "$d/$k.$m"
 began=$(date +%s.%N)
 cat >"$d/$k.sh" <<'{end}'
 {body}
@@ -43,7 +43,7 @@ exit $code"""
 _MARK = """\
 mark() {
   size=$(wc -c 2>/dev/null <"$d/$k.out")
-  echo "$k $SLURM_JOB_ID $1 $began $2 ${size:-0}" >"$d/$k.tmp" && mv "$d/$k.tmp" "$d/$k.mark"
+  echo "$k $SLURM_JOB_ID $1 $began $2 ${size:-0}" >"$d/$k.tmp" && mv "$d/$k.tmp" "$d/$k.$m"
 }"""
 # sbatch may have reached Slurm although it said no, so the same job may come twice
 _ONCE = """\
@@ -63,8 +63,12 @@ done"""
 # what `srun` sets describes the one task, not the allocation that the script has
 _STEP = """\
 for v in $(env | sed -n 's/^\\(SLURM_[A-Za-z0-9_]*\\)=.*/\\1/p'); do unset "$v"; done
-. "$d/{holder}.env"
-"""
+. "$d/{holder}.env\""""
+# the variables of a component are there under names of their own
+_COMPONENT = """\
+eval "$(export -p | sed -n 's/_HET_GROUP_{group}=/=/p')"
+export SLURM_JOB_ID="$SLURM_JOB_ID_HET_GROUP_0" SLURM_NNODES="$SLURM_JOB_NUM_NODES"
+export SLURM_NODELIST="$SLURM_JOB_NODELIST" SFQ_HET_GROUP={group}"""
 
 #: an allocation looks so often whether its driver lives
 PAUSE_SECONDS = 5
@@ -122,17 +126,21 @@ def job(spool: str, key: str, body: str, marked: bool = True) -> str:
     return "\n".join([*_head(spool, key, directives(body)), _ONCE, _run(key, body)])
 
 
-def step(spool: str, key: str, body: str, holder: str) -> str:
+def step(spool: str, key: str, body: str, holder: str, group: int) -> str:
     """A script that runs within an allocation as if that were its own batch job.
 
     :param spool: the folder
     :param key: the job's own
     :param body: the script
     :param holder: the allocation's key
+    :param group: the component of a heterogeneous allocation, 0 for the first or only one
     :returns: a shell script
     """
-    lines = [*_head(spool, key, []), _STEP.format(holder=holder), _run(key, body)]
-    return "\n".join(lines)
+    # whoever runs it reads its mark, not the login node's shell
+    lines = [*_head(spool, key, [], "done"), _STEP.format(holder=holder)]
+    if group > 0:
+        lines.append(_COMPONENT.format(group=group))
+    return "\n".join([*lines, _run(key, body)])
 
 
 def holder(spool: str, key: str, lines: Iterable[str], orphan_seconds: float) -> str:
@@ -155,8 +163,8 @@ def path(spool: str, key: str, kind: str) -> str:
     return posixpath.join(spool, f"{key}.{kind}")
 
 
-def _head(spool: str, key: str, lines: Iterable[str]) -> list[str]:
-    return ["#!/bin/sh", *lines, f"d={shlex.quote(spool)} k={key}", _MARK]
+def _head(spool: str, key: str, lines: Iterable[str], kind: str = "mark") -> list[str]:
+    return ["#!/bin/sh", *lines, f"d={shlex.quote(spool)} k={key} m={kind}", _MARK]
 
 
 def _run(key: str, body: str) -> str:

@@ -47,6 +47,11 @@ class Row:
         """Whether it will not run (again)."""
         return self.state in ENDED
 
+    @property
+    def freed(self) -> bool:
+        """Whether its nodes are as good as free, and Slurm knows since when."""
+        return (self.over or self.state == "COMPLETING") and self.ended is not None
+
 
 @dataclass(frozen=True)
 class Outcome:
