@@ -9,6 +9,15 @@ One JSON-lines file per run, one event per line, each with ``time`` (epoch secon
     qpu   a QPU job of a step: job, qpu, technology, qpu_job, state, queued_seconds,
           ran_seconds, qpu_seconds, calibration, found (by its key, so it was there, and
           perhaps paid for, before the step asked)
+    allocation  nodes were asked of Slurm, or the number held changed: allocation (its id
+          there, with "+n" for a component of a heterogeneous job), slurm_job, deployment,
+          service, strategy (per-step, reserved, elastic), partition, quantum, job (null
+          unless per-step), status (requested, granted, resized, released), at (when, as
+          Slurm tells), nodes (held from then on), node_list. One never granted is
+          requested and released; one that Slurm requeues is released and granted again
+    slurm an attempt of a job on Slurm ended: job, slurm_job, allocation, deployment,
+          service, strategy, submitted, started, ended, state, exit_code, signal, reason,
+          restarts
     end   last line of a run that was not killed: status
 
 The writer holds a lock on the file while it lives, which is how a reader tells a run that

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TextIO
 
+from sf_quantum.columns import align
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, Event, newest
@@ -172,18 +173,7 @@ def table(rows: list[Row]) -> str:
     scored = any(row.score is not None for row in rows)
     header = HEADER if scored else HEADER[:-1]
     lines = [header, *(_cells(row)[: len(header)] for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    text = [
-        "  ".join(
-            (
-                cell.rjust(width)
-                if name in ("waited", "ran", "attempt", "score")
-                else cell.ljust(width)
-            )
-            for name, cell, width in zip(header, line, widths, strict=True)
-        ).rstrip()
-        for line in lines
-    ]
+    text = align(lines, right=("waited", "ran", "attempt", "score"))
     return "\n".join([*text, "", totals(rows)])
 
 

@@ -1,4 +1,4 @@
-"""``sfq report``: a run's journal as a table, JSON or a timeline, or as it is written."""
+"""``sfq report``: runs' journals as tables, JSON or pictures, or as they are written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from sf_quantum import journal, report
+from sf_quantum import journal, report, usage, usage_table
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -18,14 +20,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "where",
         metavar="JOURNAL",
-        nargs="?",
-        default=".",
+        nargs="*",
+        default=["."],
         help="a journal, a folder or a StreamFlow file: the newest run of it "
-        "(default: the current folder)",
+        "(default: the current folder); several are shown one after the other",
     )
-    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print the rows, and what was held on Slurm, as JSON",
+    )
     parser.add_argument(
         "--timeline", metavar="FILE.png", type=Path, help="draw who was where, and when"
+    )
+    parser.add_argument(
+        "--nodes",
+        metavar="FILE.png|svg",
+        type=_picture,
+        help="draw the nodes held on Slurm over time, by workflow; name several journals "
+        "to see runs that shared a cluster",
     )
     parser.add_argument(
         "--follow",
@@ -35,25 +48,49 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show a run.
+    """Show a run, or several.
 
     :param args: the arguments
     :returns: 0
     :raises InputError: if there is no such run, or the picture cannot be written
     """
-    path = report.locate(args.where)
+    paths = list(dict.fromkeys(report.locate(where) for where in args.where))
+    if len(paths) > 1 and (args.json or args.follow or args.timeline):
+        raise InputError(
+            "--json, --timeline and --follow show one run; name one journal"
+        )
+    runs = [_show(path, args) for path in paths]
+    if len(runs) > 1:
+        print(usage_table.overall(runs))
+    if args.nodes is not None:
+        from sf_quantum import usage_picture
+
+        usage_picture.draw(runs, args.nodes)
+    return 0
+
+
+def _picture(text: str) -> Path:
+    path = Path(text)
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise argparse.ArgumentTypeError(f"{text!r}: a .png or .svg file expected")
+    return path
+
+
+def _show(path: Path, args: argparse.Namespace) -> usage.Usage:
     if args.follow:
         report.show(journal.follow(path), sys.stdout)
     events = journal.read(path)
-    rows = report.collect(events)
+    rows, held = report.collect(events), usage.measure(events)
     if not journal.is_open(path):
         report.close(rows)
     if args.json:
-        print(json.dumps([row.to_json() for row in rows], indent=2))
+        jobs: list[JSON] = [row.to_json() for row in rows]
+        print(json.dumps({"jobs": jobs, "usage": held.to_json()}, indent=2))
     elif not args.follow:
-        print(f"{path}\n\n{report.table(rows)}")
+        tables = filter(None, (report.table(rows), usage_table.table(held)))
+        print(path, *tables, sep="\n\n", end="\n\n" if len(args.where) > 1 else "\n")
     if args.timeline is not None:
         from sf_quantum import timeline  # takes half a second to import
 
         timeline.draw(rows, args.timeline)
-    return 0
+    return held

@@ -28,7 +28,9 @@ LAYERS = {
     "samplers": {"samplers"},
     "clustering": {"clustering"},
     "journal": {"journal"},
-    "report": {"journal", "report"},
+    "columns": set(),
+    "report": {"columns", "journal", "report"},
+    "usage": {"journal", "usage"},
     "qpu": {"samplers", "clustering", "qpu"},
     "service": {"samplers", "clustering", "qpu", "service"},
 }

@@ -181,7 +181,7 @@ def test_the_command_prints_json(
 ) -> None:
     path = write(tmp_path / "1.jsonl", a_run())
     assert main(["report", str(path), "--json"]) == 0
-    first, *others = json.loads(capsys.readouterr().out)
+    first, *others = json.loads(capsys.readouterr().out)["jobs"]
     assert len(others) == 2
     assert (first["step"], first["waited"], first["ran"]) == ("loop/a", 1.5, 3.0)
 
