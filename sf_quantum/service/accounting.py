@@ -61,7 +61,7 @@ def users(store: Store, wanted: Filter, page: Page) -> tuple[int, list[sqlite3.R
     """
     where, values = wanted.sql()
     total = _count(store, f"count(DISTINCT user) FROM leases WHERE {where}", values)
-    rows = store.read(
+    rows = store.report(
         "SELECT user, count(*) AS count, total(closed - opened) AS seconds "
         f"FROM leases WHERE {where} GROUP BY user ORDER BY user LIMIT ? OFFSET ?",
         *(*values, page.limit, page.offset),
@@ -72,7 +72,7 @@ def users(store: Store, wanted: Filter, page: Page) -> tuple[int, list[sqlite3.R
 def users_jobs(store: Store, wanted: Filter) -> list[sqlite3.Row]:
     """Sum up the jobs that are over, of closed leases, by user and state."""
     where, values = wanted.sql()
-    return store.read(
+    return store.report(
         f"SELECT leases.user AS user, jobs.state AS state, {_SUMS} {_BOTH} "
         f"WHERE jobs.ended IS NOT NULL AND {where} GROUP BY leases.user, jobs.state "
         "ORDER BY leases.user, jobs.state",
@@ -83,7 +83,7 @@ def users_jobs(store: Store, wanted: Filter) -> list[sqlite3.Row]:
 def leases(store: Store, wanted: Filter, page: Page) -> tuple[int, list[sqlite3.Row]]:
     """List closed leases with the number of their jobs, the oldest first."""
     where, values = wanted.sql()
-    rows = store.read(
+    rows = store.report(
         "SELECT id, user, opened, closed, slurm_job_id, "
         "(SELECT count(*) FROM jobs WHERE jobs.lease = leases.id) AS jobs "
         f"FROM leases WHERE {where} ORDER BY opened LIMIT ? OFFSET ?",
@@ -95,7 +95,7 @@ def leases(store: Store, wanted: Filter, page: Page) -> tuple[int, list[sqlite3.
 def jobs(store: Store, wanted: Filter, page: Page) -> tuple[int, list[sqlite3.Row]]:
     """List jobs that are over, the oldest first."""
     where, values = wanted.sql()
-    rows = store.read(
+    rows = store.report(
         "SELECT jobs.number AS number, jobs.user AS user, jobs.lease AS lease, "
         "leases.slurm_job_id AS slurm_job_id, jobs.state AS state, "
         f"{_SUMS} {_BOTH} WHERE {where} GROUP BY jobs.number "
@@ -106,4 +106,4 @@ def jobs(store: Store, wanted: Filter, page: Page) -> tuple[int, list[sqlite3.Ro
 
 
 def _count(store: Store, what: str, values: Sequence[Value]) -> int:
-    return int(store.read(f"SELECT {what}", *values)[0][0])
+    return int(store.report(f"SELECT {what}", *values)[0][0])

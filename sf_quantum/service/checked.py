@@ -74,6 +74,11 @@ class _Loader(yaml.SafeLoader):
     ) -> dict[Hashable, JSON]:
         seen = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(
+                    problem="a key is a text, not a list or a mapping",
+                    problem_mark=key.start_mark,
+                )
             if key.value in seen:
                 raise yaml.MarkedYAMLError(
                     problem=f"key {key.value!r} is there twice",

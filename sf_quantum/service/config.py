@@ -243,6 +243,11 @@ def _rules(config: Configuration) -> Iterator[tuple[tuple[Where, JSON], str]]:
     for name, other in (("certificate", "key"), ("key", "certificate")):
         if getattr(listen, name) and not getattr(listen, other):
             yield (("listen", name), None), f"needs listen.{other} beside it"
+    if listen.socket is not None:
+        for name in ("host", "port"):
+            if name in listen.model_fields_set:
+                words = "the service listens at listen.socket: leave one of them out"
+                yield (("listen", name), getattr(listen, name)), words
     if listen.socket is not None and tls:
         yield (("listen", "certificate"), None), "a Unix socket does not use TLS"
     if auth.mode == "token" and auth.tokens is None:

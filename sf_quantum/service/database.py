@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from queue import SimpleQueue
@@ -32,11 +32,9 @@ class Database:
         try:
             self._writer = _connect(path)
             _prepare(self._writer, path, version, schema)
-            self._reader = _connect(path)
-            self._reader.execute("PRAGMA query_only = ON")
+            self._requests, self._reports = _Reader(path), _Reader(path)
         except sqlite3.Error as error:
             raise InputError(f"{path}: cannot hold the state: {error}") from error
-        self._lock = threading.Lock()
         self._changes: SimpleQueue[_Pending | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="writer", daemon=True)
         self._thread.start()
@@ -45,8 +43,8 @@ class Database:
         """Finish what was asked for and close the file."""
         self._changes.put(None)
         self._thread.join()
-        with self._lock:
-            self._reader.close()
+        self._requests.close()
+        self._reports.close()
         self._writer.close()
 
     def write(self, change: Callable[[sqlite3.Connection], T]) -> Future[T]:
@@ -63,8 +61,11 @@ class Database:
 
     def read(self, query: str, *values: str | float | None) -> list[sqlite3.Row]:
         """Read what is committed."""
-        with self._lock:
-            return self._reader.execute(query, values).fetchall()
+        return self._requests.read(query, values)
+
+    def report(self, query: str, *values: str | float | None) -> list[sqlite3.Row]:
+        """Read what may take long, for which no :meth:`read` has to wait."""
+        return self._reports.read(query, values)
 
     def _work(self) -> None:
         last = False
@@ -90,6 +91,25 @@ class Database:
         else:
             for change in batch:
                 change.tell()
+
+
+class _Reader:
+    """A connection that changes nothing, for one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = _connect(path)
+        self._db.execute("PRAGMA query_only = ON")
+        self._lock = threading.Lock()
+
+    def read(
+        self, query: str, values: Sequence[str | float | None]
+    ) -> list[sqlite3.Row]:
+        with self._lock:
+            return self._db.execute(query, values).fetchall()
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
 
 
 class _Pending(Protocol):

@@ -11,12 +11,17 @@ from sf_quantum.service.models import Refusal
 from sf_quantum.service.queue import JobQueue
 
 
-async def _queue(request: Request) -> JobQueue:
+async def queue_of(request: Request) -> JobQueue:
+    """Find the queue."""
     queue: JobQueue = request.app.state.queue
     return queue
 
 
-async def _who(request: Request) -> Identity:
+async def caller(request: Request) -> Identity:
+    """Find out who is calling.
+
+    :raises AuthError: if that cannot be said
+    """
     authenticate: Authenticate = request.app.state.authenticate
     return authenticate(request)
 
@@ -27,8 +32,8 @@ async def _admin(who: Who) -> Identity:
     return who
 
 
-Queue = Annotated[JobQueue, Depends(_queue)]
-Who = Annotated[Identity, Depends(_who)]
+Queue = Annotated[JobQueue, Depends(queue_of)]
+Who = Annotated[Identity, Depends(caller)]
 Admin = Annotated[Identity, Depends(_admin)]
 
 

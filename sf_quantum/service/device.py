@@ -183,10 +183,17 @@ class Device:
 
         :raises FieldError: naming the field of the request
         """
+        self.check_kind(kind)
+        self.runners[kind].check(content, parameters, qubits=self.qubits)
+
+    def check_kind(self, kind: Kind) -> None:
+        """Refuse a kind of content that does not run here.
+
+        :raises FieldError: naming the field of the request
+        """
         if kind not in self.runners:
             known = " and ".join(self.runners)
             raise FieldError(kind, f"this device runs {known} only")
-        self.runners[kind].check(content, parameters, qubits=self.qubits)
 
     def run(self, task: Task, stop: threading.Event) -> Outcome:
         """Run one job; blocks for as long as the job takes.

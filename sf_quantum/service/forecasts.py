@@ -44,7 +44,7 @@ class Forecasts:
             jobs += 1
             passed = time.monotonic() - running.began
             seconds += max(0.0, self._expected(running.entry) - passed)
-        eta = seconds * self._worker.inflow.factor(job_class)
+        eta = self._worker.arrivals.wait(job_class, seconds)
         return Forecast(jobs, eta if self._worker.may_start() else None, expected)
 
     def _expected(self, entry: Entry) -> float:

@@ -7,24 +7,24 @@ import logging
 import secrets
 import sqlite3
 import time
-from bisect import insort
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from sf_quantum.service import policy, slurm
 from sf_quantum.service.auth import Identity
 from sf_quantum.service.door import Door
-from sf_quantum.service.records import RANKS, JobClass, Lease, LeaseRequest
+from sf_quantum.service.lease_line import LeaseLine, Waiter
+from sf_quantum.service.records import Lease, LeaseRequest
 from sf_quantum.service.refusal import Refused
 from sf_quantum.service.settings import ServiceSettings
 from sf_quantum.service.store import Store
 
 RELEASED = "released"
-# how long one who waited keeps the place in the line until the next request
-PLACE_SECONDS = 60.0
+# how long to wait for a released lease to be on disk as such, and its job to be off the
+# device (cancelling.LET_GO_SECONDS)
+RELEASE_SECONDS = 8.0
 # one answer could be a moment between two states
 CLEAR_ANSWERS = 2
 # before a lease is closed again whose end could not be written down
@@ -43,16 +43,6 @@ class Jobs(Protocol):
 
         :returns: waits until the device has let go of it
         """
-
-
-@dataclass(order=True)
-class _Waiter:
-    rank: int
-    place: int
-    lease: asyncio.Future[Lease] = field(compare=False)
-    user: str = field(compare=False)
-    job_class: JobClass = field(compare=False)
-    request: LeaseRequest = field(compare=False)
 
 
 class LeaseBook:
@@ -77,9 +67,7 @@ class LeaseBook:
         self._stopped = False
         self._used = dict.fromkeys(self._held, time.monotonic())
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._line: list[_Waiter] = []
-        self._arrivals = 0
-        self._places: dict[tuple[str, str], tuple[int, float]] = {}
+        self._line = LeaseLine()
         self._tasks: set[asyncio.Task[None]] = set()
         door.listen(self._door_turned)
 
@@ -93,9 +81,7 @@ class LeaseBook:
     def stop(self) -> None:
         """Let nobody wait any more; leases stay held, on disk."""
         self._stopped = True
-        for waiter in self._line:
-            waiter.lease.set_exception(Refused(503, "the service is being stopped"))
-        self._line.clear()
+        self._line.send_away("the service is being stopped")
         for timer in self._timers.values():
             timer.cancel()
         for task in self._tasks:
@@ -135,22 +121,16 @@ class LeaseBook:
             detail = f"expected at most {self._settings.lease_wait_seconds:g} seconds"
             raise Refused(422, detail, "wait")
         job_class = policy.lease_class(self._settings, user, request)
-        lease: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
-        place = self._place(user, request.key)
-        waiter = _Waiter(RANKS[job_class], place, lease, user, job_class, request)
-        insort(self._line, waiter)
+        waiter = self._line.join(user, job_class, request)
         self._grant()
         try:
-            await _first(lease, gone, wait_seconds)
+            await waiter.wait(gone, wait_seconds)
         finally:
-            waits = waiter in self._line
-            if waits:
-                self._line.remove(waiter)
-                self._keep_place(waiter)
+            waits = self._line.leave(waiter)
         if waits:
             detail = f"all {self.vqpus} vQPUs are held, try again later"
             raise Refused(409, detail, headers={"Retry-After": "1"})
-        granted = await lease
+        granted = await waiter.lease
         if (writing := self._writing.get(granted.id)) is not None:
             await writing.wait()  # another request's, with the same key
             if not self.holds(granted.id):
@@ -208,10 +188,17 @@ class LeaseBook:
     async def release(self, who: Identity, lease_id: str) -> Lease:
         """End a lease and cancel its jobs, on the device too; again is fine.
 
-        :raises Refused: 404
+        :raises Refused: 404, or 503 while that cannot be written down: the lease ends
+            as soon as it can
         """
         self.find(who, lease_id)
-        return await self.end(lease_id, RELEASED, "cancelled: its lease was released")
+        note = "cancelled: its lease was released"
+        try:
+            async with asyncio.timeout(RELEASE_SECONDS):
+                return await self.end(lease_id, RELEASED, note)
+        except TimeoutError as error:
+            detail = "the lease is being released, but that is not on disk yet"
+            raise Refused(503, detail, headers={"Retry-After": "1"}) from error
 
     def touch(self, lease_id: str) -> None:
         """Count a lease as used."""
@@ -280,29 +267,18 @@ class LeaseBook:
         )
         return next((lease for lease in same if lease.id not in self._reasons), None)
 
-    def _place(self, user: str, key: str | None) -> int:
-        self._arrivals += 1
-        now = time.monotonic()
-        self._places = {k: v for k, v in self._places.items() if v[1] > now}
-        kept = self._places.pop((user, key), None) if key is not None else None
-        return kept[0] if kept else self._arrivals
-
-    def _keep_place(self, waiter: _Waiter) -> None:
-        if (key := waiter.request.key) is not None:
-            until = time.monotonic() + PLACE_SECONDS
-            self._places[waiter.user, key] = waiter.place, until
-
     def _grant(self) -> None:
-        while self._line and self._door.is_open:
-            same = self._same(self._line[0].user, self._line[0].request.key)
-            if same is not None:
-                self._line.pop(0).lease.set_result(same)
-            elif len(self._held) < self.vqpus:
-                self._open(self._line.pop(0))
-            else:
+        while (first := self._line.first) is not None and self._door.is_open:
+            same = self._same(first.user, first.request.key)
+            if same is None and len(self._held) >= self.vqpus:
                 return
+            self._line.pop()
+            if same is not None:
+                first.lease.set_result(same)
+            else:
+                self._open(first)
 
-    def _open(self, waiter: _Waiter) -> None:
+    def _open(self, waiter: Waiter) -> None:
         now, total = time.time(), self._settings.lease_total_seconds
         request = waiter.request
         lease = Lease(
@@ -342,9 +318,7 @@ class LeaseBook:
     def _door_turned(self) -> None:
         self._grant()
         if not self._door.is_open:
-            for waiter in self._line:
-                waiter.lease.set_exception(Refused(503, self._door.reason))
-            self._line.clear()
+            self._line.send_away(self._door.reason)
 
     def _watch(self, lease_id: str) -> None:
         """End a lease whose time is up, or look again when it may be."""
@@ -399,17 +373,3 @@ class LeaseBook:
 def visible(who: Identity, lease: Lease) -> bool:
     """Say whether somebody may see a lease: an admin, or whose it is."""
     return who.admin or who.user == lease.user
-
-
-async def _first(
-    lease: asyncio.Future[Lease], gone: asyncio.Event | None, seconds: float
-) -> None:
-    """Wait for the lease, for its caller to go away, or for the time to be over."""
-    # a grant is already on its way to the disk: it takes no part of the wait
-    waits: set[asyncio.Future[Lease] | asyncio.Task[bool]] = {lease}
-    leaving = asyncio.ensure_future(gone.wait()) if gone is not None else None
-    if leaving is not None:
-        waits.add(leaving)
-    await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    if leaving is not None:
-        leaving.cancel()

@@ -9,8 +9,8 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers
@@ -22,8 +22,12 @@ from sf_quantum.service.refusal import Refused
 
 # who is not known has nothing large to say
 STRANGER_BYTES = 64 * 1024
+# less than so much is looked over in a few milliseconds
+LARGE_BYTES = 1024 * 1024
 BODY_SECONDS = 60.0
 LINGER_SECONDS = 2.0
+# fewer than there are threads for it, and enough for thousands per second
+ASKING_AT_ONCE = 2
 _BUCKETS = 10_000
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 logger = logging.getLogger(__name__)
@@ -77,12 +81,37 @@ class Buckets:
         return 0.0
 
 
+class Turns:
+    """Lets so many of each sender in at once, and the others as they came."""
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        self._gates: dict[str, asyncio.Semaphore] = {}
+        self._here: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def of(self, sender: str) -> AsyncIterator[None]:
+        """Wait for a turn, and give it back."""
+        gate = self._gates.setdefault(sender, asyncio.Semaphore(self._at_once))
+        self._here[sender] += 1
+        try:
+            async with gate:
+                yield
+        finally:
+            self._here[sender] -= 1
+            if not self._here[sender]:
+                del self._here[sender], self._gates[sender]
+
+
 class Guard:
     """Stands before the application, as ASGI.
 
     A request's sender is found here, once, whether or not its route asks: limits are
-    per user, and per address for those who are not known. Who may do what is for the
-    routes to say.
+    per user, and per address for those who are not known. That costs a question to
+    ``munged`` before anything is counted, so each address has few of them under way at
+    once: a flood from one, of whatever credentials, waits for itself. Counting before
+    would shut out all users of an address, or of a socket, for what one of them does.
+    Who may do what is for the routes to say.
 
     :param authenticate: made by :func:`~sf_quantum.service.auth.once`; called in a
         thread, since it may ask another process
@@ -96,6 +125,7 @@ class Guard:
         self._limits = limits
         self._buckets = Buckets(limits.rate, limits.burst) if limits.rate else None
         self._under_way: Counter[str] = Counter()
+        self._asking = Turns(ASKING_AT_ONCE)
         #: set once the service is being stopped: nothing new begins
         self.draining = False
 
@@ -116,14 +146,16 @@ class Guard:
             _log(scope, sender, answer.status)
 
     async def _sender(self, scope: Scope) -> tuple[str, AuthError | None]:
-        try:
-            identity = await asyncio.to_thread(
-                self._authenticate, HTTPConnection(scope)
-            )
-        except AuthError as error:
-            client = scope.get("client")
-            # no user's name begins like this
-            return f"@{client[0] if client else ''}", error
+        client = scope.get("client")
+        # no user's name begins like this
+        address = f"@{client[0] if client else ''}"
+        async with self._asking.of(address):
+            try:
+                identity = await asyncio.to_thread(
+                    self._authenticate, HTTPConnection(scope)
+                )
+            except AuthError as error:
+                return address, error
         return identity.user, None
 
     def _admit(self, scope: Scope, sender: str) -> None:
@@ -151,7 +183,10 @@ class Guard:
         self._under_way[sender] += 1
         try:
             body = await self._body(Headers(scope=scope), receive, stranger)
-            _check_text(body)
+            if len(body) <= LARGE_BYTES:
+                _check_text(body)
+            else:
+                await asyncio.to_thread(_check_text, body)
             await self._app(scope, _replay(body, receive), send)
         finally:
             self._under_way[sender] -= 1

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.auth import Identity
+from sf_quantum.service.cancelling import Cancelling
 from sf_quantum.service.device import Device
 from sf_quantum.service.door import Door
 from sf_quantum.service.forecasts import Forecasts
@@ -21,20 +22,11 @@ from sf_quantum.service.refusal import Refused
 from sf_quantum.service.retention import forget
 from sf_quantum.service.settings import ServiceSettings
 from sf_quantum.service.store import Store
-from sf_quantum.service.worker import (
-    CLOSED,
-    Running,
-    Stop,
-    Worker,
-    in_thread,
-)
+from sf_quantum.service.worker import CLOSED, Stop, Worker, in_thread
 
 CANCELLED = "cancelled"
 RELEASED = "cancelled: its lease was released"
 STOPPING = "the service is being stopped"
-# how long to wait for the device to let go of a job: one read of a large problem may
-# take seconds
-CANCEL_SECONDS = 5.0
 STOP_SECONDS = 3.0
 
 
@@ -65,8 +57,11 @@ class JobQueue:
         )
         self._forecasts = Forecasts(self._line, self._worker, device)
         self._shares = Shares(self.settings)
-        # jobs out of the line of which it is not yet on disk that they are cancelled
-        self._cancelling: dict[int, asyncio.Event] = {}
+        self._cancelling = Cancelling(
+            *(store, self._line, self._worker),
+            holds=self.leases.holds,
+            over=self._over,
+        )
         self._waiters: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._work: asyncio.Task[None] | None = None
@@ -154,7 +149,7 @@ class JobQueue:
         elif known.lease == lease.id:
             return known, False
         else:  # one that is being cancelled is over before it moves
-            await self._gone(known.number)
+            await self._cancelling.wait(known.number)
         # who gives up waiting does not leave a job on disk that no line knows of
         admitting = self._admit(who, lease.id, asked, new=known is None)
         return await asyncio.shield(asyncio.create_task(admitting))
@@ -230,7 +225,9 @@ class JobQueue:
         job = self.find(who, job_id)
         if job.final:
             return job
-        await asyncio.shield(asyncio.create_task(self._cancel(job.number, why)))
+        await asyncio.shield(
+            asyncio.create_task(self._cancelling.cancel(job.number, why))
+        )
         return self.find(who, job_id)
 
     def forecast(self, job: Job) -> Forecast | None:
@@ -268,23 +265,7 @@ class JobQueue:
 
     def drop(self, lease_id: str, note: str) -> Callable[[], Awaitable[None]]:
         """See :meth:`sf_quantum.service.leases.Jobs.drop`."""
-        dropped = [
-            self._line.remove(number) for number in self._line.of_lease(lease_id)
-        ]
-        running = self._worker.running
-        if running is not None and running.entry.lease != lease_id:
-            running = None
-        if running is not None:
-            self._worker.interrupt(Stop(note, cancel=True))
-
-        async def left() -> None:
-            for entry in dropped:
-                if entry is not None:
-                    self._over(entry.id, entry.user, entry.job_class)
-            if running is not None:
-                await self._let_go(running)
-
-        return left
+        return self._cancelling.drop(lease_id, note)
 
     async def _check(self, asked: Submission) -> None:
         if self.failure:
@@ -292,7 +273,9 @@ class JobQueue:
         self.door.check()
         what = asked.kind, asked.content, asked.parameters
         try:
-            if asked.kind == "problem":
+            if asked.written is not None:
+                self.device.check_kind(asked.kind)
+            elif asked.kind == "problem":
                 self.device.check(*what)
             else:
                 # a thread of its own: many that take their turns must not use up
@@ -325,7 +308,7 @@ class JobQueue:
             self._shares.give_back(*share)
             job = await self._moved(job)
         elif ended:  # which has cancelled the job, on disk
-            self._over(job.id, *share)
+            self._over(Entry.of(job, self.device.time_scale))
         else:
             self._join(job)
         return job, new
@@ -335,7 +318,7 @@ class JobQueue:
 
         :returns: the job as it is then
         """
-        await self._gone(job.number)
+        await self._cancelling.wait(job.number)
         # read again: it may be over, or under yet another lease; no await until it joins
         job = self.store.job(job.number) or job
         running = self._worker.running
@@ -349,78 +332,24 @@ class JobQueue:
             self._join(job)
         if not (job.final or self.leases.holds(job.lease)):
             # the lease did not know of the job when it ended
-            await self._cancel(job.number, RELEASED)
+            await self._cancelling.cancel(job.number, RELEASED)
         return self.store.job(job.number) or job
 
-    async def _gone(self, number: int) -> None:
-        """Wait until a job that is being cancelled is over.
-
-        :raises Refused: 503 if the device does not let go of it
-        """
-        while (cancelling := self._cancelling.get(number)) is not None:
-            await cancelling.wait()
-        running = self._worker.running
-        if running is None or running.entry.number != number:
-            return
-        if running.why is None or not running.why.cancel:
-            return
-        if not await self._let_go(running):
-            detail = "the job is being cancelled, try again later"
-            raise Refused(503, detail, headers={"Retry-After": "1"})
-
     def _join(self, job: Job) -> None:
-        if self._worker.running is not None:
-            self._worker.inflow.came(job.job_class)
-        self._line.add(Entry.of(job, self.device.time_scale))
+        entry = Entry.of(job, self.device.time_scale)
+        seconds = self._worker.pace.job_seconds(entry.kind, entry.seconds)
+        self._worker.arrivals.came(entry.job_class, seconds)
+        self._line.add(entry)
         self._worker.look()
-
-    async def _cancel(self, number: int, why: str) -> None:
-        while True:
-            if (cancelling := self._cancelling.get(number)) is not None:
-                await cancelling.wait()
-                continue
-            running = self._worker.running
-            if running is None or running.entry.number != number:
-                # not in the line either while it moves to another lease
-                await self._cancel_waiting(number, self._line.remove(number), why)
-                return
-            self._worker.interrupt(Stop(why, cancel=True))
-            if not await self._let_go(running):
-                return
-
-    async def _cancel_waiting(self, number: int, entry: Entry | None, why: str) -> None:
-        over = self._cancelling[number] = asyncio.Event()
-        try:
-            await asyncio.wrap_future(self.store.cancel_waiting(number, why))
-        except sqlite3.Error:
-            # it still waits, unless its lease has ended, which cancels it on disk
-            if entry is not None and self.leases.holds(entry.lease):
-                self._line.add(entry)
-                self._worker.look()
-                entry = None
-            raise
-        finally:
-            if entry is not None:
-                self._over(entry.id, entry.user, entry.job_class)
-            del self._cancelling[number]
-            over.set()
-
-    @staticmethod
-    async def _let_go(running: Running) -> bool:
-        try:
-            await asyncio.wait_for(running.over.wait(), CANCEL_SECONDS)
-        except TimeoutError:
-            return False
-        return True
 
     def _attempt_ended(self, job: Job) -> None:
         self.leases.touch(job.lease)
         if job.final:
-            self._over(job.id, job.user, job.job_class)
+            self._over(Entry.of(job, self.device.time_scale))
 
-    def _over(self, job_id: str, user: str, job_class: JobClass) -> None:
-        self._shares.give_back(user, job_class)
-        for waiter in self._waiters.get(job_id, ()):
+    def _over(self, job: Entry) -> None:
+        self._shares.give_back(job.user, job.job_class)
+        for waiter in self._waiters.get(job.id, ()):
             waiter.set()
 
     def _door_turned(self) -> None:

@@ -77,6 +77,18 @@ class LeaseRequest:
 
 
 @dataclass(frozen=True)
+class Written:
+    """A content that another process has checked and written down.
+
+    :param payload: see :attr:`Submission.payload`
+    :param digest: see :attr:`Submission.digest`
+    """
+
+    payload: str
+    digest: str
+
+
+@dataclass(frozen=True)
 class Submission:
     """A job as it is asked for.
 
@@ -84,16 +96,20 @@ class Submission:
     :param content: a serialized BQM, or the text of a sequence or a circuit
     :param parameters: ``num_reads`` (shots), and what else the kind knows
     :param key: the same key of the same user again is the same job
+    :param written: instead of the content, where that is large
     """
 
     kind: Kind
     content: JSON
     parameters: Mapping[str, int | None]
     key: str
+    written: Written | None = None
 
     @cached_property
     def payload(self) -> str:
         """The content as JSON text; the same for the same content."""
+        if self.written is not None:
+            return self.written.payload
         return json.dumps(self.content, sort_keys=True)
 
     @cached_property
@@ -104,6 +120,8 @@ class Submission:
     @cached_property
     def digest(self) -> str:
         """Identifies what is to be run."""
+        if self.written is not None:
+            return self.written.digest
         text = "\n".join((self.kind, self.parameters_text, self.payload))
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -27,6 +27,7 @@ MISSING = (
 )
 # each check is a process of its own: many requests at once take turns
 _checks = threading.BoundedSemaphore(2)
+_asking_specs = threading.Lock()
 
 
 class SequenceRunner:
@@ -79,22 +80,27 @@ class SequenceRunner:
         return answer
 
 
-@cache
 def specs(name: str, qubits: int) -> str:
     """Describe the emulated device; the first time takes about a second.
 
     :param name: of the device, which is all that is told where Pulser is not installed
     :returns: JSON text, Pulser's abstract representation of a device
     """
-    answer = _ask({"qubits": qubits}, lambda: False) if available() else None
-    told = (answer or {}).get("specs")
-    return told if isinstance(told, str) else json.dumps({"name": name})
+    with _asking_specs:  # those who ask meanwhile wait for the first one's answer
+        return _specs(name, qubits)
 
 
 def available() -> bool:
     """Say whether Pulser and its simulator are installed; imports neither."""
     names = ("pulser", "pulser_simulation")
     return all(importlib.util.find_spec(name) is not None for name in names)
+
+
+@cache
+def _specs(name: str, qubits: int) -> str:
+    answer = _ask({"qubits": qubits}, lambda: False) if available() else None
+    told = (answer or {}).get("specs")
+    return told if isinstance(told, str) else json.dumps({"name": name})
 
 
 def _ask(

@@ -335,9 +335,9 @@ class Store:
 
         return self._write(change)
 
-    def read(self, query: str, *values: str | float | None) -> list[sqlite3.Row]:
-        """Answer a question in SQL that changes nothing, a report's for example."""
-        return self._db.read(query, *values)
+    def report(self, query: str, *values: str | float | None) -> list[sqlite3.Row]:
+        """Answer a question in SQL that changes nothing; it may take long."""
+        return self._db.report(query, *values)
 
     def _write(self, change: Callable[[sqlite3.Connection], _T]) -> Future[_T]:
         return self._db.write(change)

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from sf_quantum.files import JSON
+from sf_quantum.service.arrivals import Arrivals
 from sf_quantum.service.device import Device, Outcome, Task
-from sf_quantum.service.eta import Inflow, Pace
+from sf_quantum.service.eta import Pace
 from sf_quantum.service.line import Entry, Line
 from sf_quantum.service.records import RANKS, Job, JobClass, State
 from sf_quantum.service.store import Store
@@ -73,7 +74,7 @@ class Worker:
     ) -> None:
         self.running: Running | None = None
         self.pace = Pace()
-        self.inflow = Inflow()
+        self.arrivals = Arrivals()
         self._store = store
         self._device = device
         self._line = line
@@ -127,9 +128,11 @@ class Worker:
     async def _run(self, running: Running) -> None:
         entry = running.entry
         self.running = running
+        self.arrivals.began()
         # on disk before the device sees it: it never runs again without saying so
         job = await _written(lambda: self._store.start(entry.number))
         if job.state != "Running":  # cancelled meanwhile
+            self.arrivals.ended()
             self.running = None
             running.over.set()
             self._ended(job)
@@ -149,7 +152,7 @@ class Worker:
             # cancelled while it was written down that it waits again
             number, note = job.number, running.why.note
             job = await _written(lambda: self._store.cancel_waiting(number, note))
-        self.inflow.next()
+        self.arrivals.ended()
         self.running = None
         if not job.final:
             self._line.add(entry)

@@ -1,13 +1,15 @@
 """Fuzz the QPU service from its own OpenAPI document.
 
     python tests/benchmarks/fuzz.py [--auth none|token] [--examples 200] [--seed 1]
+    python tests/benchmarks/fuzz.py --auth munge --munge-socket PATH
 
 A service of its own is started. Each operation gets as many requests that its description
 allows as requests that it forbids, from nobody, a user and an admin in turn; half of them
 name a job and a lease that are there and carry a problem that can run, so that they come
 further than the door. No answer may be 5xx (503 from a QPU that is closed excepted), and
 each must be one that the document describes: status, content type and schema. The suite
-runs the short form (tests/integration/test_service_fuzz.py).
+runs the short form (tests/integration/test_service_fuzz.py). With MUNGE each request has
+a fresh credential, one of nobody's where root runs this, else one's own as an admin.
 """
 
 # schemathesis' classes are generic in what no caller can name
@@ -16,14 +18,16 @@ runs the short form (tests/integration/test_service_fuzz.py).
 from __future__ import annotations
 
 import argparse
+import getpass
 import json
+import os
 import random
 import secrets
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +46,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu.transport import Client
+from sf_quantum.qpu import munge
+from sf_quantum.qpu.transport import Answer, Client
 from sf_quantum.service import auth
 from sf_quantum.service.testing import example_bqm
 
@@ -56,6 +61,9 @@ CHECKED = [
     response_schema_conformance,
 ]
 Headers = Mapping[str, str]
+# gives the headers of one request
+Sender = Callable[[], Headers]
+NOBODY = 65534
 
 
 class Refuted(AssertionError):
@@ -66,18 +74,18 @@ class Refuted(AssertionError):
 class Fuzz:
     """One service and what it answered.
 
-    :param senders: the headers of nobody, a user and an admin
+    :param senders: a stranger, a user and an admin, as far as they are told apart
     """
 
     url: str
-    senders: list[Headers]
+    senders: list[Sender]
     random: random.Random
     answers: dict[str, Counter[int]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
     def ask(self, method: str, path: str, body: dict[str, JSON] | None = None) -> None:
         """Ask as the admin; what is answered does not matter."""
-        Client(self.url, self.senders[-1]).request(method, path, body)
+        self._sent(self.senders[-1], method, path, body)
 
     def operations(self, examples: int) -> None:
         """Fuzz every operation."""
@@ -114,10 +122,10 @@ class Fuzz:
 
     def one(self, case: Case, answers: Counter[int]) -> None:
         """Send one request and check its answer."""
-        sender = self.random.choice(self.senders)
+        sender, known = self.random.choice(self.senders), {}
         if self.random.random() < 0.5:
-            sender = {**sender, **self.known(case)}
-        response = case.call(headers=dict(sender), timeout=10)
+            known = self.known(case)
+        response = case.call(headers={**sender(), **known}, timeout=10)
         answers[response.status_code] += 1
         if response.status_code >= 500 and response.status_code != 503:
             raise Refuted(f"{response.status_code}: {case.as_curl_command()}")
@@ -127,18 +135,18 @@ class Fuzz:
         if case.method == "PATCH":
             self.ask("PATCH", "/v1/device", {"vqpus": VQPUS})
 
-    def known(self, case: Case) -> Headers:
+    def known(self, case: Case) -> dict[str, str]:
         """Put what there is into a request.
 
         :returns: the header of a lease
         """
-        client = Client(self.url, self.senders[1 % len(self.senders)])
-        lease = str(client.request("POST", "/v1/leases", {}).json().get("id", ""))
+        user = self.senders[1 % len(self.senders)]
+        lease = str(self._sent(user, "POST", "/v1/leases", {}).json().get("id", ""))
         body: dict[str, JSON] = {"problem": example_bqm()}
         body["idempotency_key"] = f"{self.random.random()}"
-        under = {**self.senders[1 % len(self.senders)], "X-SFQ-Lease": lease}
-        job = Client(self.url, under).request("POST", "/v1/jobs", body).json().get("id")
-        client.request("GET", f"/v1/jobs/{job}?wait=1")
+        submitted = self._sent(user, "POST", "/v1/jobs", body, {"X-SFQ-Lease": lease})
+        job = submitted.json().get("id")
+        self._sent(user, "GET", f"/v1/jobs/{job}?wait=1")
         there = {"job_id": job, "lease_id": lease, "session_id": lease}
         for name in case.path_parameters:
             if there.get(name):
@@ -149,12 +157,27 @@ class Fuzz:
             case.body.pop("circuit", None)
         return {"X-SFQ-Lease": lease, "X-Warden-Session": lease} if lease else {}
 
+    def _sent(
+        self,
+        sender: Sender,
+        method: str,
+        path: str,
+        body: dict[str, JSON] | None = None,
+        headers: Headers | None = None,
+    ) -> Answer:
+        return Client(self.url, {**sender(), **(headers or {})}).request(
+            method, path, body
+        )
+
 
 @contextmanager
-def service(mode: str, folder: Path) -> Iterator[tuple[str, list[Headers]]]:
+def service(
+    mode: str, folder: Path, socket: str | None
+) -> Iterator[tuple[str, list[Sender]]]:
     """Start a service.
 
-    :returns: its URL, and the headers of those who may call
+    :param socket: of munged
+    :returns: its URL, and those who call
     """
     config = folder / "qpu.yml"
     # or the limit of requests would be all that is tested, and much of it waiting
@@ -163,7 +186,12 @@ def service(mode: str, folder: Path) -> Iterator[tuple[str, list[Headers]]]:
     )
     options = ["--auth", mode, "--time-scale", "0", "--vqpus", f"{VQPUS}"]
     options += ["--config", str(config)]
-    senders: list[Headers] = [{}]
+    senders: list[Sender] = [dict]
+    if mode == "munge":
+        with config.open("a") as file:
+            file.write(f"auth: {{admins: [{getpass.getuser()}]}}\n")
+        options += ["--munge-socket", socket] if socket else []
+        senders += _munge(socket)
     if mode == "token":
         tokens = folder / "tokens.yml"
         tokens.touch(0o600)
@@ -171,7 +199,7 @@ def service(mode: str, folder: Path) -> Iterator[tuple[str, list[Headers]]]:
         entries = [auth.entry(n, t, admin=n == "root") for n, t in made.items()]
         tokens.write_text(json.dumps(entries))
         options += ["--tokens", str(tokens)]
-        senders += [{"Authorization": f"Bearer {token}"} for token in made.values()]
+        senders += [_bearer(token) for token in made.values()]
     command = [sys.executable, "-c", SFQ, "serve", *options, "--until-eof"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -185,19 +213,37 @@ def service(mode: str, folder: Path) -> Iterator[tuple[str, list[Headers]]]:
             process.wait(10)
 
 
+def _bearer(token: str) -> Sender:
+    return lambda: {"Authorization": f"Bearer {token}"}
+
+
+def _munge(socket: str | None) -> list[Sender]:
+    def own() -> Headers:
+        return {"X-Munge-Cred": munge.encode(socket)}
+
+    def nobodys() -> Headers:
+        # the command, since this Python may not be another user's to run
+        command = ["munge", "--no-input", f"--socket={socket}"]
+        done = subprocess.run(command, user=NOBODY, capture_output=True, check=True)
+        return {"X-Munge-Cred": done.stdout.decode().strip()}
+
+    return [nobodys, own] if os.geteuid() == 0 else [own]
+
+
 def main() -> int:
     """Fuzz, and print what was answered.
 
     :returns: 1 if an answer must not be
     """
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--auth", default="none")
+    parser.add_argument("--auth", choices=["none", "token", "munge"], default="none")
+    parser.add_argument("--munge-socket", help="munged's (default: usual)")
     parser.add_argument("--examples", type=int, default=200)
     parser.add_argument("--seed", type=int, default=secrets.randbits(16))
     args = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="sfq-") as folder,
-        service(args.auth, Path(folder)) as (url, senders),
+        service(args.auth, Path(folder), args.munge_socket) as (url, senders),
     ):
         fuzz = Fuzz(url, senders, random.Random(args.seed))
         fuzz.operations(args.examples)

@@ -310,7 +310,7 @@ def _check_file(service: Service, jobs: Mapping[int, Mapping[str, JSON]]) -> Non
         if result is not None:
             info = json.loads(result)["info"]
             _must(f"key-{info['seed']}" == job.key, "a result of another job")
-    integrity = store.read("PRAGMA integrity_check")[0][0]
+    integrity = store.report("PRAGMA integrity_check")[0][0]
     store.close()
     _must(integrity == "ok", f"the file is damaged: {integrity}")
 

@@ -12,10 +12,15 @@ import pytest
 FUZZ = Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
 
 
-@pytest.mark.parametrize("mode", ["none", "token"])
-def test_no_request_is_answered_with_5xx_or_otherwise_than_described(mode: str) -> None:
+@pytest.mark.parametrize("mode", ["none", "token", "munge"])
+def test_no_request_is_answered_with_5xx_or_otherwise_than_described(
+    mode: str, request: pytest.FixtureRequest
+) -> None:
+    options = ["--auth", mode]
+    if mode == "munge":
+        options += ["--munge-socket", str(request.getfixturevalue("munge_socket"))]
     done = subprocess.run(
-        [sys.executable, str(FUZZ), "--auth", mode, "--examples", "5", "--seed", "1"],
+        [sys.executable, str(FUZZ), *options, "--examples", "5", "--seed", "1"],
         capture_output=True,
         text=True,
         timeout=120,

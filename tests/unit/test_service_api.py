@@ -14,6 +14,7 @@ from dimod import BinaryQuadraticModel, SampleSet
 from sf_quantum.files import JSON
 from sf_quantum.qpu.transport import Answer, Client
 from sf_quantum.samplers.neal import NealSampler
+from sf_quantum.service import intake
 from sf_quantum.service.device import Device, Faults
 from sf_quantum.service.store import Store
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
@@ -199,6 +200,71 @@ def test_wrong_jobs_name_the_field(
     refused = service.ask("POST", "/v1/jobs", {**job("a"), **change}, lease=lease)
     assert (refused.status, refused.json()["field"]) == (422, field)
     assert words in str(refused.json()["detail"])
+
+
+def test_a_large_job_is_what_a_small_one_is(
+    service: RunningService, job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = service.acquire()
+    small = _waited(service, _submit(service, lease, job("small")))
+    monkeypatch.setattr(intake, "LARGE_BYTES", 0)
+    large = _waited(service, _submit(service, lease, job("large")))
+    assert (large["state"], large["kind"]) == ("Completed", "problem")
+    assert large["parameters"] == small["parameters"]
+    again = service.ask("POST", "/v1/jobs", job("small"), lease=lease)
+    assert (again.status, again.json()["id"]) == (200, small["id"])
+    results = [
+        service.ask("GET", f"/v1/jobs/{one['id']}/result").json()
+        for one in (small, large)
+    ]
+    assert results[0]["sample_data"] == results[1]["sample_data"]
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "words"),
+    [
+        ({"problem": None, "circuit": "x"}, "circuit", "this device runs problem"),
+        ({"problem": {}}, "problem", "expected a BQM"),
+        ({"problem": 3}, "problem", "valid dictionary"),
+        ({"circuit": "OPENQASM 3;"}, None, "not problem, circuit"),
+    ],
+)
+def test_wrong_large_jobs_name_the_field_too(
+    service: RunningService,
+    job: MakeJob,
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, JSON],
+    field: str | None,
+    words: str,
+) -> None:
+    monkeypatch.setattr(intake, "LARGE_BYTES", 0)
+    lease = service.acquire()
+    refused = service.ask("POST", "/v1/jobs", {**job("a"), **change}, lease=lease)
+    assert (refused.status, refused.json()["field"]) == (422, field)
+    assert words in str(refused.json()["detail"])
+
+
+def test_a_large_body_is_read_for_those_who_may_only(
+    service: RunningService, job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "LARGE_BYTES", 0)
+    client = _RawClient(service.url, {"X-SFQ-Lease": "none"})
+    assert client.send(b"{").status == 403
+    client = _RawClient(service.url, {"X-SFQ-Lease": service.acquire()})
+    refused = client.send(b"{")
+    assert refused.status == 422
+    assert refused.json() == {"detail": "the body is not JSON", "field": None}
+
+
+def test_a_large_body_that_takes_too_long(
+    service: RunningService, job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "LARGE_BYTES", 0)
+    monkeypatch.setattr(intake, "SECONDS", 0.001)
+    lease = service.acquire()
+    refused = service.ask("POST", "/v1/jobs", job("a"), lease=lease)
+    assert refused.status == 503
+    assert "could not be read" in str(refused.json()["detail"])
 
 
 def test_problems_that_cannot_run(job: MakeJob, bqm: dict[str, JSON]) -> None:

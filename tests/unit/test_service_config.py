@@ -118,6 +118,8 @@ def test_every_error_at_once_by_its_key(tmp_path: Path) -> None:
         ("- a", ": expected keys and values"),
         ("\0", ": not YAML: "),
         ("!!python/object:os.system {}", ", line 1: not YAML: could not determine"),
+        ("a:\n  ? [b, c]\n  : 1", ", line 2: not YAML: a key is a text, not a list"),
+        ("? {a: 1}\n: 2", ", line 1: not YAML: a key is a text, not a list"),
     ],
 )
 def test_what_is_no_configuration(tmp_path: Path, text: str, words: str) -> None:
@@ -153,6 +155,8 @@ PUBLIC = "other machines reach this address"
         ("listen: {key: k}", "listen.key: needs listen.certificate"),
         (f"listen: {{socket: s, {TLS}}}", "a Unix socket does not use TLS"),
         ("auth: {mode: token}", "auth.mode token: needs auth.tokens"),
+        ("listen: {socket: s, port: 0}", "listen.port 0: the service listens at"),
+        ("listen: {socket: s, host: '::1'}", "listen.host ::1: the service listens at"),
     ],
 )
 def test_what_does_not_go_together(tmp_path: Path, text: str, words: str) -> None:

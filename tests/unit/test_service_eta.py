@@ -1,20 +1,23 @@
-"""The device's timing model, corrected by what was observed."""
+"""How long jobs take, corrected by what was observed, and who is yet to come."""
 
 from __future__ import annotations
 
 import json
-import math
 import random
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from sf_quantum.service.eta import HOST_SECONDS, Inflow, Pace
+from sf_quantum.service.arrivals import Arrivals, stretched
+from sf_quantum.service.eta import HOST_SECONDS, Pace
 from sf_quantum.service.line import Work
+from sf_quantum.service.records import JobClass
+from tests.benchmarks import eta_oracle
 
-ETA = Path(__file__).parents[1] / "benchmarks" / "eta.py"
+ROOT = Path(__file__).parents[2]
 
 
 def test_nothing_observed_the_model_holds() -> None:
@@ -48,44 +51,151 @@ def test_what_changed_is_forgotten() -> None:
     assert pace.job_seconds("problem", 1.0) == pytest.approx(1, rel=0.1)
 
 
+class Device:
+    """Runs jobs of one second, by a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.arrivals = Arrivals(lambda: self.now)
+
+    def run(self, *came: tuple[float, JobClass], seconds: float = 1.0) -> None:
+        """Run a job while others come: when, and of which class."""
+        begin = self.now
+        self.arrivals.began()
+        for when, job_class in sorted(came):
+            self.now = begin + when
+            self.arrivals.came(job_class, 1.0)
+        self.now = begin + seconds
+        self.arrivals.ended()
+
+
 def test_those_who_keep_coming_are_counted_in() -> None:
-    draws, inflow = random.Random(1), Inflow()
-    for _ in range(1000):
-        for _ in range(2):  # on average 0.3 production jobs during a job
-            if draws.random() < 0.15:
-                inflow.came("production")
-        inflow.next()
-    assert inflow.factor("production") == 1
-    # and half a job for each, which is pre-empted
-    load = 1.5 * 0.3
-    assert inflow.factor("test") == pytest.approx(1 / (1 - load), rel=0.3)
-    assert inflow.factor("test") == inflow.factor("development")
+    draws, device = random.Random(1), Device()
+    rates: dict[JobClass, float] = {"production": 0.2, "test": 0.3}
+    for _ in range(2000):
+        came: list[tuple[float, JobClass]] = []
+        for name, rate in rates.items():
+            when = draws.expovariate(rate)
+            if when < 1:
+                came.append((when, name))
+        # one of production ends the attempt
+        first = min([when for when, name in came if name == "production"], default=1.0)
+        device.run(*[one for one in came if one[0] <= first], seconds=first)
+    wait = device.arrivals.wait
+    assert wait("production", 100.0) == 100
+    # each makes half a second be run again
+    assert wait("test", 100.0) == pytest.approx(100 / (1 - 0.2 * 1.5), rel=0.15)
+    assert wait("development", 100.0) == pytest.approx(100 / (1 - 0.6), rel=0.25)
 
 
 def test_a_batch_does_not_go_on() -> None:
-    inflow = Inflow()
-    for _ in range(1000):
-        inflow.came("test")
-    inflow.next()
+    device = Device()
+    device.arrivals.came("test", 1.0)
+    batch: list[tuple[float, JobClass]] = [(0.001, "test")] * 1000
+    device.run(*batch)
     for _ in range(100):
-        assert inflow.factor("development") < 1.1
-        inflow.next()
+        assert device.arrivals.wait("development", 100.0) < 110
+        device.run()
 
 
-def test_however_many_come_there_is_an_end() -> None:
-    inflow = Inflow()
-    for _ in range(1000):
-        inflow.came("production")
-        inflow.next()
-    assert math.isfinite(inflow.factor("development"))
+def test_a_stream_that_ends_is_soon_forgotten() -> None:
+    device = Device()
+    device.arrivals.came("test", 1.0)
+    for _ in range(100):
+        device.run((0.5, "test"))
+        device.run()
+    wait = device.arrivals.wait
+    before = wait("development", 100.0)
+    assert before > 150
+    for _ in range(3):  # which may well happen in a stream that goes on
+        device.run()
+    assert wait("development", 100.0) == pytest.approx(before, rel=0.1)
+    for _ in range(17):
+        device.run()
+    assert wait("development", 100.0) < 125
+
+
+def test_more_than_the_device_can_do_ends_some_day() -> None:
+    device = Device()
+    device.arrivals.came("production", 1.0)
+    for _ in range(50):
+        device.run((0.1, "production"), (0.2, "production"), (0.3, "test"))
+    wait = device.arrivals.wait
+    assert 1000 < wait("test", 1000.0) < wait("development", 1000.0)
+    # 50 s so far, 25 s more, in which at most what is seen comes
+    assert wait("development", 1000.0) < 1000 + 25 * (10 * 1.5 + 10 / 3)
+    # the same again after a pause says less
+    device.now += 1000
+    device.arrivals.came("production", 1.0)
+    device.run((0.1, "production"), (0.2, "production"), (0.3, "test"))
+    assert wait("development", 1000.0) < 1010
+
+
+def test_of_those_who_may_come_as_many_as_err_least() -> None:
+    draws = random.Random(1)
+    work, rate, each = 4.0, 0.3, 1.0
+
+    def cycle() -> float:
+        left, total = work, work
+        while (pause := draws.expovariate(rate)) < left:
+            left, total = left - pause + each, total + each
+        return total
+
+    totals = [cycle() for _ in range(4000)]
+
+    def error(told: float) -> float:
+        return sum(abs(told - true) / true for true in totals)
+
+    told = stretched(work, rate, each)
+    best = min((work + k * each for k in range(20)), key=error)
+    assert told == best
+    assert work < told < work / (1 - rate * each)
+
+
+def test_if_hardly_anybody_comes_nobody_does() -> None:
+    assert stretched(3.0, 0.01, 1.0) == 3
+    assert stretched(3.0, 0.0, 1.0) == 3
+    assert stretched(0.0, 0.5, 1.0) == 0
+
+
+def test_many_are_what_they_are_on_average() -> None:
+    assert stretched(1000.0, 0.5, 1.0) == 2000
+    # and nothing jumps where the one way of counting takes over from the other
+    waits = [stretched(work / 10, 0.5, 1.0) for work in range(250, 350)]
+    steps = [after - before for before, after in pairwise(waits)]
+    assert max(map(abs, steps)) < 4
+
+
+def test_the_oracle_of_the_benchmark_plays_by_the_queues_rules() -> None:
+    jobs = [
+        eta_oracle.Coming(0.0, 2, 10.0),
+        eta_oracle.Coming(1.0, 1, 4.0),
+        eta_oracle.Coming(2.0, 0, 3.0),
+        eta_oracle.Coming(3.0, 2, 1.0),
+    ]
+    seen, waits = eta_oracle.play(jobs)
+    # the first one is pre-empted, and begins again when the second one is over
+    assert waits == [0, 4, 0, 16]
+    law = eta_oracle.Law([1e-9, 1e-9, 1e-9], [1.0])
+    told = [law.future(line, random.Random(1), ends=False) for line in seen]
+    # as if no other came; one of production does not wait for those it pre-empts
+    assert told == [0, 9, 0, 16]
 
 
 def test_after_a_hundred_mixed_jobs_half_the_etas_are_right() -> None:
-    options = ["--jobs", "60", "--only", "burst", "--time-scale", "0.003", "--json"]
+    options = ["--jobs", "60", "--only", "burst", "--mix", "pre-emption", "--json"]
     done = subprocess.run(
-        [sys.executable, str(ETA), *options], capture_output=True, text=True, timeout=60
+        [
+            *(sys.executable, "-m", "tests.benchmarks.eta", *options),
+            *("--seeds", "1", "--time-scale", "0.006"),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    figures = json.loads(done.stdout)["burst"]
+    (run,) = json.loads(done.stdout)["burst, pre-emption"]
+    figures = run["told"]
     assert figures["jobs"] > 50
     assert figures["median"] < 0.2

@@ -510,6 +510,27 @@ async def test_an_end_that_cannot_be_written_is_tried_again(
         await acquire(queue)
 
 
+async def test_a_release_is_answered_while_the_disk_fails(
+    queue: JobQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sf_quantum.service.leases.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("sf_quantum.service.leases.RELEASE_SECONDS", 0.05)
+    lease = await acquire(queue)
+    failed: Future[Lease] = Future()
+    failed.set_exception(sqlite3.OperationalError("disk I/O error"))
+    with monkeypatch.context() as patch:
+        patch.setattr(queue.store, "close_lease", lambda *_: failed)
+        with pytest.raises(Refused) as refused:
+            await queue.leases.release(ANN, lease.id)
+        assert (refused.value.status, refused.value.field) == (503, None)
+        assert "not on disk yet" in refused.value.detail
+        with pytest.raises(Refused):
+            await submit(queue, lease, "a")
+    # it ends as soon as it can, whether or not anybody asks again
+    await until(lambda: not held(queue, lease))
+    assert (await queue.leases.release(ANN, lease.id)).reason == "released"
+
+
 async def test_the_same_lease_is_told_when_it_is_on_disk(queue: JobQueue) -> None:
     first = asyncio.create_task(acquire(queue, key="a"))
     await asyncio.sleep(0)  # it is granted, and on its way to the disk

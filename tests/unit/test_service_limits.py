@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -199,6 +200,37 @@ async def test_requests_that_are_under_way_are_counted() -> None:
     assert (await Exchange(user="bob").to(app)).status == 200
     assert (await first).status == 200
     assert (await Exchange().to(app)).status == 200
+
+
+async def test_a_flood_from_one_address_waits_for_itself() -> None:
+    asking, let_go = threading.Semaphore(0), threading.Event()
+    at_once = most = 0
+    lock = threading.Lock()
+
+    @once
+    def slow(connection: HTTPConnection) -> Identity:
+        nonlocal at_once, most
+        if connection.headers["user"] == "bob":
+            return Identity("bob", admin=False)
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        asking.release()
+        let_go.wait(5)
+        with lock:
+            at_once -= 1
+        raise Unauthorized("needs a name", "user", "Name")
+
+    app = Guard(echo, slow, Limits())
+    flood = [asyncio.create_task(Exchange(user="x").to(app)) for _ in range(20)]
+    await asyncio.to_thread(asking.acquire)
+    elsewhere = Exchange(user="bob")
+    elsewhere.scope["client"] = ("10.0.0.2", 1)
+    assert (await elsewhere.to(app)).status == 200
+    let_go.set()
+    assert {(await one).status for one in flood} == {200}
+    assert most == limits.ASKING_AT_ONCE
+    assert not app._asking._gates
 
 
 async def test_while_it_drains_nothing_new_begins() -> None:

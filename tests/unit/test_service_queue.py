@@ -53,10 +53,16 @@ class Gate:
         assert isinstance(content, dict)
         name = str(content["name"])
         self.order.append(name)
-        while not (interrupted() or self.all or name in self.through):
+        while not (self.heeds(interrupted) or self.all or name in self.through):
             time.sleep(0.001)
         if name == "breaks":
             raise LookupError("what no device should do")
+        return self.result(name)
+
+    def heeds(self, interrupted: Callable[[], bool]) -> bool:
+        return interrupted()
+
+    def result(self, name: str) -> dict[str, JSON]:
         return {"name": name}
 
 
@@ -147,13 +153,24 @@ def _class(name: str) -> JobClass:
     return next(known for known in CLASSES if name.startswith(known))
 
 
-async def test_production_preempts_and_what_ran_comes_back_first(
-    queue: JobQueue, gate: Gate
-) -> None:
-    test, production = await lease(queue), await lease(queue, "production")
-    low = await submit(queue, test, "low")
+@pytest.fixture
+async def low(queue: JobQueue, gate: Gate) -> Job:
+    """A job of class test that runs."""
+    job = await submit(queue, await lease(queue), "low")
     await until(lambda: gate.order == ["low"])
-    behind = await submit(queue, test, "behind")
+    return job
+
+
+@pytest.fixture
+async def production(queue: JobQueue) -> str:
+    """A lease of class production."""
+    return await lease(queue, "production")
+
+
+async def test_production_preempts_and_what_ran_comes_back_first(
+    queue: JobQueue, gate: Gate, low: Job, production: str
+) -> None:
+    behind = await submit(queue, low.lease, "behind")
     begin = time.monotonic()
     high = await submit(queue, production, "high")
     await until(lambda: gate.order == ["low", "high"])
@@ -185,11 +202,8 @@ async def test_nobody_else_preempts(queue: JobQueue, gate: Gate) -> None:
 
 
 async def test_cancelled_while_preempted_is_cancelled(
-    queue: JobQueue, gate: Gate
+    queue: JobQueue, gate: Gate, low: Job, production: str
 ) -> None:
-    test, production = await lease(queue), await lease(queue, "production")
-    low = await submit(queue, test, "low")
-    await until(lambda: gate.order == ["low"])
     _, cancelled = await asyncio.gather(
         submit(queue, production, "high"), queue.cancel(ANN, low.id)
     )
@@ -198,13 +212,10 @@ async def test_cancelled_while_preempted_is_cancelled(
 
 
 async def test_released_while_preempted_is_cancelled(
-    queue: JobQueue, gate: Gate
+    queue: JobQueue, low: Job, production: str
 ) -> None:
-    test, production = await lease(queue), await lease(queue, "production")
-    low = await submit(queue, test, "low")
-    await until(lambda: gate.order == ["low"])
     await asyncio.gather(
-        submit(queue, production, "high"), queue.leases.release(ANN, test)
+        submit(queue, production, "high"), queue.leases.release(ANN, low.lease)
     )
     ended = await over(queue, low)
     assert (ended.state, ended.note) == (
@@ -474,18 +485,13 @@ async def test_a_device_that_does_not_let_go_does_not_keep_the_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Stubborn(Gate):
-        def run(
-            self,
-            content: JSON,
-            parameters: Mapping[str, int | None],
-            interrupted: Callable[[], bool],
-        ) -> dict[str, JSON]:
-            return super().run(content, parameters, lambda: False)
+        def heeds(self, _: Callable[[], bool]) -> bool:
+            return False
 
     gate = Stubborn()
     device = Device(time_scale=0, runners={"problem": gate})
     monkeypatch.setattr("sf_quantum.service.queue.STOP_SECONDS", 0.05)
-    monkeypatch.setattr("sf_quantum.service.queue.CANCEL_SECONDS", 0.05)
+    monkeypatch.setattr("sf_quantum.service.cancelling.LET_GO_SECONDS", 0.05)
     async with running(tmp_path, device) as queue:
         job = await submit(queue, await lease(queue), "a")
         await until(lambda: gate.order == ["a"])
@@ -497,25 +503,30 @@ async def test_a_device_that_does_not_let_go_does_not_keep_the_service(
         assert again.note == "interrupted: the service died during attempt 1"
 
 
-async def _moving(
-    queue: JobQueue, gate: Gate, first: str, second: str
-) -> tuple[Job, asyncio.Task[Job]]:
-    """A job that waits behind another one and is on its way to a second lease."""
-    await submit(queue, first, "before")
+@pytest.fixture
+async def before(queue: JobQueue, gate: Gate) -> Job:
+    """A job that runs."""
+    job = await submit(queue, await lease(queue), "before")
     await until(lambda: gate.order == ["before"])
-    job = await submit(queue, first, "job")
-    moving = asyncio.create_task(submit(queue, second, "job"))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    return job, moving
+    return job
 
 
-async def test_cancelled_while_it_moves_it_never_runs(
-    queue: JobQueue, gate: Gate
-) -> None:
-    job, moving = await _moving(queue, gate, await lease(queue), await lease(queue))
-    assert (await queue.cancel(ANN, job.id)).state == "Cancelled"
-    assert (await moving).state == "Cancelled"
+@pytest.fixture
+async def waiting(queue: JobQueue, before: Job) -> Job:
+    """A job that waits behind it, under the same lease."""
+    return await submit(queue, before.lease, "job")
+
+
+async def _moving(queue: JobQueue, lease_id: str, name: str) -> asyncio.Task[Job]:
+    """Let a job be on its way to another lease."""
+    moving = asyncio.create_task(submit(queue, lease_id, name))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return moving
+
+
+async def _never_ran(queue: JobQueue, gate: Gate, job: Job) -> None:
+    """Let all that waits run, and find that a job was not among it."""
     gate.all = True
     await over(queue, await submit(queue, await lease(queue), "after"))
     assert gate.order == ["before", "after"]
@@ -523,32 +534,28 @@ async def test_cancelled_while_it_moves_it_never_runs(
     assert not queue._shares._jobs
 
 
-async def test_a_job_in_the_line_that_is_over_is_not_started(
-    queue: JobQueue, gate: Gate
+async def test_cancelled_while_it_moves_it_never_runs(
+    queue: JobQueue, gate: Gate, waiting: Job
 ) -> None:
-    id_ = await lease(queue)
-    await submit(queue, id_, "before")
-    await until(lambda: gate.order == ["before"])
-    job = await submit(queue, id_, "job")
-    queue.store.cancel_waiting(job.number, "behind its back").result()
-    gate.all = True
-    await over(queue, await submit(queue, id_, "after"))
-    assert gate.order == ["before", "after"]
-    assert state(queue, job) == "Cancelled"
-    assert not queue._shares._jobs
+    moving = await _moving(queue, await lease(queue), "job")
+    assert (await queue.cancel(ANN, waiting.id)).state == "Cancelled"
+    assert (await moving).state == "Cancelled"
+    await _never_ran(queue, gate, waiting)
+
+
+async def test_a_job_in_the_line_that_is_over_is_not_started(
+    queue: JobQueue, gate: Gate, waiting: Job
+) -> None:
+    queue.store.cancel_waiting(waiting.number, "behind its back").result()
+    await _never_ran(queue, gate, waiting)
 
 
 @pytest.mark.parametrize("name", ["job", "before"])
 async def test_released_while_a_job_moves_to_it_it_takes_the_job_along(
-    queue: JobQueue, gate: Gate, name: str
+    queue: JobQueue, gate: Gate, before: Job, waiting: Job, name: str
 ) -> None:
-    first, second = await lease(queue), await lease(queue)
-    jobs = {"before": await submit(queue, first, "before")}
-    await until(lambda: gate.order == ["before"])
-    jobs["job"] = await submit(queue, first, "job")
-    moving = asyncio.create_task(submit(queue, second, name))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    second, jobs = await lease(queue), {"before": before, "job": waiting}
+    moving = await _moving(queue, second, name)
     await queue.leases.release(ANN, second)
     moved = await moving
     assert (moved.state, moved.note) == (
@@ -556,7 +563,7 @@ async def test_released_while_a_job_moves_to_it_it_takes_the_job_along(
         "cancelled: its lease was released",
     )
     gate.all = True
-    await over(queue, await submit(queue, first, "after"))
+    await over(queue, await submit(queue, before.lease, "after"))
     left = ({"before", "job"} - {name}).pop()
     assert state(queue, jobs[left]) == "Completed"
     assert state(queue, jobs[name]) == "Cancelled"
@@ -568,15 +575,9 @@ async def test_a_job_that_is_being_cancelled_ends_before_it_moves(
     tmp_path: Path,
 ) -> None:
     class Slow(Gate):
-        def run(
-            self,
-            content: JSON,
-            parameters: Mapping[str, int | None],
-            interrupted: Callable[[], bool],
-        ) -> dict[str, JSON]:
-            result = super().run(content, parameters, interrupted)
+        def result(self, name: str) -> dict[str, JSON]:
             time.sleep(0.2)  # the read under way
-            return result
+            return super().result(name)
 
     gate = Slow()
     device = Device(time_scale=0, runners={"problem": gate})
@@ -594,22 +595,15 @@ async def test_a_job_that_is_being_cancelled_ends_before_it_moves(
 
 
 async def test_a_cancel_that_cannot_be_written_leaves_the_job_in_the_line(
-    queue: JobQueue, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    queue: JobQueue, gate: Gate, waiting: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    id_ = await lease(queue)
-    await submit(queue, id_, "before")
-    await until(lambda: gate.order == ["before"])
-    job = await submit(queue, id_, "job")
     with monkeypatch.context() as patch:
         patch.setattr(queue.store, "cancel_waiting", lambda *_: locked())
         with pytest.raises(sqlite3.OperationalError):
-            await queue.cancel(ANN, job.id)
-    assert queue.forecast(job) is not None
-    assert (await queue.cancel(ANN, job.id)).state == "Cancelled"
-    gate.all = True
-    await over(queue, await submit(queue, id_, "after"))
-    assert gate.order == ["before", "after"]
-    assert not queue._shares._jobs
+            await queue.cancel(ANN, waiting.id)
+    assert queue.forecast(waiting) is not None
+    assert (await queue.cancel(ANN, waiting.id)).state == "Cancelled"
+    await _never_ran(queue, gate, waiting)
 
 
 @pytest.mark.parametrize("name", ["start", "finish"])
@@ -628,10 +622,12 @@ async def test_a_write_that_fails_for_a_moment_is_tried_again(
 
 async def test_a_result_that_is_not_json_fails_its_job_only(tmp_path: Path) -> None:
     class Odd(Gate):
-        def run(self, *_: object) -> dict[str, JSON]:
+        def result(self, _: str) -> dict[str, JSON]:
             return {"odd": object()}  # type: ignore[dict-item]
 
-    device = Device(time_scale=0, runners={"problem": Odd()})
+    gate = Odd()
+    gate.all = True
+    device = Device(time_scale=0, runners={"problem": gate})
     async with running(tmp_path, device) as queue:
         job = await submit(queue, await lease(queue), "job")
         failed = await over(queue, job)

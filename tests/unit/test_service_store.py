@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -261,6 +262,24 @@ def test_a_full_disk_fails_what_was_to_be_written(path: Path) -> None:
     database.write(lambda db: bool(db.execute(change))).result(5)
     assert [row[0] for row in database.read("SELECT t FROM texts")] == ["small"]
     database.close()
+
+
+def test_a_long_report_keeps_nobody_waiting(store: Store) -> None:
+    begun, end = threading.Event(), threading.Event()
+    reports = store._db._reports._db
+
+    def linger() -> bool:
+        begun.set()
+        return end.wait(5)
+
+    reports.create_function("linger", 0, linger)
+    with ThreadPoolExecutor(1) as threads:
+        report = threads.submit(store.report, "SELECT linger()")
+        assert begun.wait(5)
+        assert store.job("none") is None
+        assert not report.done()
+        end.set()
+        assert report.result()[0][0] == 1
 
 
 def test_the_same_content_has_the_same_digest() -> None:

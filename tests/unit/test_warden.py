@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -339,6 +340,30 @@ def test_a_service_without_pulser_says_so(
         assert refused(answer, 422, words)["field"] == "sequence"
         specs = str(warden.ask("GET", "/qpu/specs").json()["specs"])
         assert json.loads(specs)["name"]
+
+
+def test_the_device_is_described_once_however_many_ask(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[JSON] = []
+    others = threading.Event()
+
+    def ask(request: dict[str, JSON], _: object) -> dict[str, JSON]:
+        asked.append(request)
+        others.wait(0.3)  # those who come meanwhile
+        return {"specs": "told"}
+
+    monkeypatch.setattr(sequence, "available", lambda: True)
+    monkeypatch.setattr(sequence, "_ask", ask)
+    sequence._specs.cache_clear()
+    warden = start()
+    try:
+        with ThreadPoolExecutor(5) as threads:
+            answers = threads.map(lambda _: warden.ask("GET", "/qpu/specs"), range(5))
+            assert {answer.json()["specs"] for answer in answers} == {"told"}
+    finally:
+        sequence._specs.cache_clear()
+    assert len(asked) == 1
 
 
 def test_problems_of_our_own_dialect_are_in_the_same_queue(start: Start) -> None:

@@ -1,0 +1,85 @@
+"""One large request does not keep the others waiting."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sf_quantum.files import JSON
+from sf_quantum.qpu.transport import Client
+from sf_quantum.service.testing import example_bqm
+from tests.integration.services import QpuService
+
+INTERACTIONS = 250_000
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[QpuService]:
+    """A service that takes large bodies, and whose QPU takes its time."""
+    config = tmp_path / "qpu.yml"
+    config.write_text("limits: {body_mib: 32}\n")
+    made = QpuService(
+        *(
+            tmp_path / "qpu",
+            "--config",
+            str(config),
+            "--vqpus",
+            "2",
+            "--qubits",
+            "5000",
+        ),
+        *("--time-scale", "100"),
+    )
+    made.start()
+    yield made
+    made.kill()
+
+
+def large() -> dict[str, JSON]:
+    """A complete problem of about 8 MB."""
+    bqm = example_bqm()
+    variables = 1000
+    pairs = [(i, j) for i in range(variables) for j in range(i)][:INTERACTIONS]
+    bqm["num_variables"] = variables
+    bqm["variable_labels"] = [*range(variables)]
+    bqm["linear_biases"] = [0.5] * variables
+    bqm["num_interactions"] = len(pairs)
+    bqm["quadratic_biases"] = [1 / (1 + number) for number in range(len(pairs))]
+    bqm["quadratic_head"] = [head for head, _ in pairs]
+    bqm["quadratic_tail"] = [tail for _, tail in pairs]
+    return bqm
+
+
+def test_others_are_answered_while_a_large_job_comes(service: QpuService) -> None:
+    busy = service.occupy()  # so that the large one only waits
+    lease = service.lease()
+    body: dict[str, JSON] = {"problem": large(), "idempotency_key": "large"}
+    assert len(json.dumps(body)) > 7_000_000
+    client = Client(service.url, {"X-SFQ-Lease": lease})
+    begun, taken = threading.Event(), []
+
+    def submit() -> None:
+        begun.set()
+        begin = time.monotonic()
+        answer = client.request("POST", "/v1/jobs", body, timeout_seconds=60)
+        taken.append((answer.status, time.monotonic() - begin))
+
+    submitting = threading.Thread(target=submit)
+    submitting.start()
+    begun.wait()
+    waits = []
+    while submitting.is_alive():
+        begin = time.monotonic()
+        service.ask("GET", "/v1/health")
+        waits.append(time.monotonic() - begin)
+    ((status, seconds),) = taken
+    assert status == 201
+    # read between two others, it would keep one of them for most of its time
+    assert max(waits) < seconds / 2
+    service.release(lease)
+    service.release(busy)
