@@ -97,23 +97,22 @@ async def test_an_allocation_ends_itself_without_its_driver(
 ) -> None:
     monkeypatch.setattr(script, "PAUSE_SECONDS", 0.5)
     monkeypatch.setattr(script, "GONE_SECONDS", 3)
+    others = _shells()
     async with site(lab, tmp_path, ELASTIC) as held:
         failing = asyncio.create_task(
             held.cluster.failing("touch up; sleep 60", "node")
         )
         await held.cluster.until(lambda: list(tmp_path.rglob("up")), "the job")
         # nobody gives a sign of life, as if the login node were gone
-        processes = psutil.Process().children(recursive=True)
-        (shell,) = [
-            one
-            for one in processes
-            if one.cmdline() == ["sh"] and "SFQ_SHELL" in _environ(one)
-        ]
-        shell.suspend()
+        stopped = _shells() - others
+        for shell in stopped:
+            shell.suspend()
         try:
             await held.counts(0)
         finally:
-            shell.resume()
+            for shell in stopped:
+                with suppress(psutil.NoSuchProcess):
+                    shell.resume()
         # and what ran on it has not ended well
         assert "CANCELLED (its allocation ended itself)" in await failing
 
@@ -150,6 +149,15 @@ async def test_jobs_that_are_tried_again_and_again(
     assert states.count("COMPLETED") == 15
     # less those for which no nodes were granted
     assert 15 < len(states) <= sum(tries)
+
+
+def _shells() -> set[psutil.Process]:
+    """The shells on the login node, with what they fork."""
+    return {
+        one
+        for one in psutil.Process().children(recursive=True)
+        if "SFQ_SHELL" in _environ(one) and one.cmdline() == ["sh"]
+    }
 
 
 def _environ(process: psutil.Process) -> dict[str, str]:

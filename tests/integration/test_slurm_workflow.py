@@ -197,10 +197,10 @@ def test_it_runs_over_ssh_once_its_placeholders_are_filled_in(
     # the login node finds it, the nodes by the job template
     site["PATH"] = f"{BIN}{os.pathsep}{site['PATH']}"
     template = (ROOT / "deployments" / "slurm-job.sh").read_text()
-    assert template.count("/work/project/sfq/bin/activate") == 1
+    assert template.count("/project/sfq/bin/activate") == 1
     (tmp_path / "activate").write_text(f'PATH="{BIN}:$PATH"; touch {tmp_path}/active\n')
     (tmp_path / "slurm-job.sh").write_text(
-        template.replace("/work/project/sfq/bin/activate", str(tmp_path / "activate"))
+        template.replace("/project/sfq/bin/activate", str(tmp_path / "activate"))
     )
     with sshd(tmp_path / "sshd", site) as port:
         run = Run("slurm-ssh.yml", tmp_path)
