@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _row(name: str) -> tuple[str, ...]:
-    problem = samplers.problem(name)
+    problem = samplers.obstacle(name)
     usable = "yes" if problem is None else f"no: {problem}"
     try:
         told = (samplers.load(name).__doc__ or "").strip().splitlines()

@@ -38,7 +38,7 @@ def load(name: str) -> type[Sampler]:
         raise InputError(f"sampler {name!r} cannot be loaded: {error}") from error
 
 
-def problem(name: str) -> str | None:
+def obstacle(name: str) -> str | None:
     """Say why a sampler cannot be used here, in a few words.
 
     A sampler may tell by a class method ``problem()`` without arguments, which should

@@ -34,8 +34,10 @@ DURATION = 4000
 #: atoms that QuTiP emulates (14 take 15 s), and that emu-mps does
 ATOMS = {"qutip": 14, "emu-mps": 60}
 MISSING = "the package pulser is not installed (pip install 'sf-quantum[pulser]')"
-# rad/us of the Rabi frequency where the device allows it: the blockade radius follows
-_OMEGA = 2 * np.pi
+# rad/us of the Rabi frequency, as strong as devices allow; but the blockade radius, which
+# is smaller the stronger it is, must hold atoms that are as close as they may be.
+_OMEGA = 4 * np.pi
+_ROOM = 1.5
 # Of the weakest blockade: a pair that overlaps costs more than its lighter atom gains.
 _MARGIN = 0.8
 _STEEPEST = 4.0
@@ -252,6 +254,9 @@ def _emulator(atoms: int) -> str:
 def _blockade(device: BaseDevice) -> tuple[float, float]:
     channel = device.channels["rydberg_global"]
     omega = min(_OMEGA, channel.max_amp or _OMEGA)
+    if device.min_atom_distance:
+        room = (_ROOM * device.min_atom_distance) ** 6
+        omega = min(omega, device.interaction_coeff / room)
     return float(device.rydberg_blockade_radius(omega)), float(omega)
 
 
@@ -273,6 +278,7 @@ def _sequence(
 ) -> Sequence[BaseDevice]:
     from pulser import InterpolatedWaveform, Pulse, Register, Sequence
     from pulser.devices import Device
+    from pulser.waveforms import CompositeWaveform, ConstantWaveform, RampWaveform
 
     # of an atom's name nothing but its order matters
     places = {f"q{i}": xy for i, xy in enumerate(embedding.positions)}
@@ -288,14 +294,17 @@ def _sequence(
         if device.dmm_channels and any(lighter.values()):
             dmm = next(iter(device.dmm_channels))
             sequence.config_detuning_map(register.define_detuning_map(lighter), dmm)
-            falling = InterpolatedWaveform(duration, [0.0, 0.0, -pulse.detuning])
+            # once above zero, each atom's detuning is its weight times the heaviest's
+            flat = duration // (2 * step) * step
+            falling = CompositeWaveform(
+                ConstantWaveform(flat, 0.0),
+                RampWaveform(duration - flat, 0.0, -pulse.detuning),
+            )
             sequence.add_dmm_detuning(falling, dmm)
         rise_and_fall = InterpolatedWaveform(
             duration, [0.0, pulse.omega, pulse.omega, 0.0], times=[0.0, 0.2, 0.8, 1.0]
         )
-        rising = InterpolatedWaveform(
-            duration, [-pulse.detuning, 0.0, pulse.detuning], times=[0.0, 0.5, 1.0]
-        )
+        rising = RampWaveform(duration, -pulse.detuning, pulse.detuning)
         sequence.add(Pulse(rise_and_fall, rising, 0.0), "global", protocol="no-delay")
         sequence.measure("ground-rydberg")
     except (ValueError, TypeError, RuntimeError) as error:

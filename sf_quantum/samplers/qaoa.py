@@ -40,9 +40,9 @@ EVALUATIONS = 40
 #: as they are
 OPTIMISERS = ("cobyla", "nelder-mead", "none")
 MISSING = "the package qiskit is not installed (pip install 'sf-quantum[qaoa]')"
-# The state of n qubits has 2^n amplitudes. Above 16 qubits Qiskit's own simulation takes
-# minutes for the tuning; Aer takes as long at 26, and 1 GB.
-QUBITS = {"statevector": 18, "aer": 26}
+# The state of n qubits has 2^n amplitudes: tuning takes a minute or two on one core with 16
+# qubits of Qiskit's own simulation, and with 22 of Aer's.
+QUBITS = {"statevector": 16, "aer": 22}
 # Where the ramps of gamma and beta end. On 12 parts of real clusterings with 7 to 12
 # variables 1 % of the reads are optimal with these, 7 % once both ramps are tuned, and 8 %
 # with the best two.

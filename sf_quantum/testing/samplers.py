@@ -62,7 +62,7 @@ def lowest(bqm: BinaryQuadraticModel) -> float:
 def sampler(request: pytest.FixtureRequest) -> Sampler:
     """Each sampler that is registered, made without arguments."""
     name = str(request.param)
-    if (why := samplers.problem(name)) is not None:
+    if (why := samplers.obstacle(name)) is not None:
         pytest.skip(f"{name}: {why}")
     return samplers.load(name)()
 
