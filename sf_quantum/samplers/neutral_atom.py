@@ -41,6 +41,8 @@ _ROOM = 1.5
 # Of the weakest blockade: a pair that overlaps costs more than its lighter atom gains.
 _MARGIN = 0.8
 _STEEPEST = 4.0
+# nanoseconds of emu-mps's steps
+_STEP = 20
 
 
 class Machine(Protocol):
@@ -324,7 +326,9 @@ def _emulate(
         from emu_mps import MPSBackend, MPSConfig
 
         torch.manual_seed(seed)
-        config = MPSConfig(observables=[observed], num_gpus_to_use=0, log_level=40)
+        config = MPSConfig(
+            dt=_STEP, observables=[observed], num_gpus_to_use=0, log_level=40
+        )
         results = MPSBackend(sequence, config=config).run()
     else:
         from pulser.backend import EmulationConfig
