@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 READS = 1000
 DURATION = 4000
-#: atoms that QuTiP emulates (14 take 15 s), and that emu-mps does
-ATOMS = {"qutip": 14, "emu-mps": 60}
+#: atoms that QuTiP emulates (14 take 15 s), and emu-mps (a chain of 16 takes a minute)
+ATOMS = {"qutip": 14, "emu-mps": 30}
 MISSING = "the package pulser is not installed (pip install 'sf-quantum[pulser]')"
 # rad/us of the Rabi frequency, as strong as devices allow; but the blockade radius, which
 # is smaller the stronger it is, must hold atoms that are as close as they may be.
