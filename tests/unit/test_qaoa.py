@@ -70,6 +70,7 @@ def test_a_file_without_angles(tmp_path: Path, content: str) -> None:
         QaoaSampler().sample(problem(), angles=str(file))
 
 
+@pytest.mark.filterwarnings("ignore:Aer not found:RuntimeWarning")
 def test_a_given_backend_is_compiled_for_and_run() -> None:
     from qiskit.providers.fake_provider import GenericBackendV2
 
