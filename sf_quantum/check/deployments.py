@@ -9,6 +9,7 @@ from streamflow.deployment.connector import connector_classes
 from streamflow.deployment.connector.queue_manager import QueueManagerConnector
 from streamflow.deployment.wrapper import ConnectorWrapper
 
+from sf_quantum.check import slurm
 from sf_quantum.check.document import (
     Document,
     Problem,
@@ -20,7 +21,10 @@ from sf_quantum.check.schema import Rules
 from sf_quantum.files import JSON
 
 # the keys under which StreamFlow's connectors and ours name a file of the driver's host
-FILES = ("passwordFile", "sshKey", "sshKeyPassphraseFile", "tokenFile")
+FILES = (
+    *("passwordFile", "sshKey", "sshKeyPassphraseFile"),
+    *("tokenFile", "qrmiConfig"),
+)
 OURS = "sf_quantum."
 
 
@@ -44,6 +48,15 @@ class Deployments:
             yield from self._policy(name, where)
             yield from self._files(self.get(name).get("config"), (*where, "config"))
             yield from self._templates(name, (*where, "config"))
+        for name, config, below in self.clusters():
+            yield from slurm.check(self.document, name, config, below)
+
+    def clusters(self) -> Iterator[tuple[str, dict[str, JSON], Where]]:
+        """The deployments of type ``sfq.slurm``: name, configuration, where it stands."""
+        for name, section in self.sections.items():
+            if self.get(name).get("type") == slurm.TYPE:
+                config = mapping(self.get(name).get("config"))
+                yield name, config, (section, name, "config")
 
     def get(self, name: str) -> dict[str, JSON]:
         """A deployment as written, or an empty mapping."""

@@ -14,7 +14,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import Protocol
 from urllib.parse import urldefrag, urljoin
 
 from jsonschema.exceptions import best_match
@@ -23,11 +23,12 @@ from streamflow.config.schema import SfSchema
 from streamflow.ext.utils import load_extensions
 from streamflow.log_handler import logger
 
+from sf_quantum.check import alternatives
+from sf_quantum.check.alternatives import Schema, required, schemas
 from sf_quantum.check.document import Document, Problem, Where, mapping, suggestion
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 
-Schema: TypeAlias = dict[str, JSON]
 VERSION = "v1.0"
 # what the walk itself does; every other keyword judges one value and is jsonschema's
 WALKED = {
@@ -183,7 +184,7 @@ class Rules:
         schema = part.schema
         if isinstance(reference := schema.get("$ref"), str):
             yield self._referred(part, reference)
-        for inner in _schemas(schema.get("allOf")):
+        for inner in schemas(schema.get("allOf")):
             yield part.sub(inner)
         if "if" in schema and not _asks_missing_type(mapping(schema["if"]), value):
             errors = self.validator(mapping(schema["if"])).iter_errors(value)
@@ -202,16 +203,26 @@ class Rules:
         return replace(part, schema=contents, base=base)
 
     def _best(self, part: Part, keyword: str, value: JSON) -> Part | None:
-        """The alternative that was meant: of the right type, with most of the keys."""
+        """The alternative that was meant: of the right type and kind, with most keys."""
+        branches = schemas(part.schema[keyword])
+        if alternatives.shortened(value, branches):
+            return None
         fitting = [
             inner
-            for inner in map(part.sub, _schemas(part.schema[keyword]))
+            for inner in map(part.sub, branches)
             if self.is_type(value, inner.schema.get("type"))
         ]
         keys = set(mapping(value))
-        return max(
-            fitting, key=lambda p: len(keys & self._named(p, value)), default=None
+        best = max(
+            fitting,
+            key=lambda p: (
+                alternatives.likeness(p.schema, value),
+                len(keys & self._named(p, value)),
+            ),
+            default=None,
         )
+        rivals = [inner.schema for inner in fitting]
+        return best and best.sub(alternatives.open_kind(best.schema, rivals))
 
     def _named(self, part: Part, value: JSON) -> set[str]:
         return {key for inner in self.parts(part, value) for key in _keys(inner.schema)}
@@ -242,11 +253,14 @@ class _Walk:
             for error in self.rules.validator(alone).iter_errors(value):
                 said.add(_sentence(value, error, where))
             for keyword in ("oneOf", "anyOf"):
-                branches = _schemas(part.schema.get(keyword))
+                branches = schemas(part.schema.get(keyword))
                 types = [branch.get("type") for branch in branches]
                 if types and not any(self.rules.is_type(value, t) for t in types):
                     said.add(_not_of_type(value, types))
-            said.update(_rivals(value, _schemas(part.schema.get("oneOf"))))
+            said.update(alternatives.rivals(value, schemas(part.schema.get("oneOf"))))
+            said.update(
+                alternatives.shortened(value, schemas(part.schema.get("oneOf")))
+            )
         for what, right in sorted(said):
             yield self.document.problem(where, what, right)
 
@@ -254,15 +268,19 @@ class _Walk:
         self, value: dict[str, JSON], parts: list[Part], where: Where
     ) -> Iterator[Problem]:
         known = {key for part in parts for key in _keys(part.schema)}
-        for key in sorted({k for p in parts for k in _required(p.schema)} - set(value)):
-            yield self.document.problem(where, f"{key} is missing", f"add {key}:")
+        below = {key: _children(key, parts, known) for key in value}
+        unknown = {
+            key: _unknown(key, parts, known) for key in value if below[key] is None
+        }
+        meant = {right for _, right in unknown.values()}
+        for key in sorted({k for p in parts for k in required(p.schema)} - set(value)):
+            if f"did you mean {key}?" not in meant:
+                yield self.document.problem(where, f"{key} is missing", f"add {key}:")
         for key, item in value.items():
-            below = (*where, key)
-            children = _children(key, parts, known)
-            if children is None:
-                yield self.document.problem(below, *_unknown(key, parts, known))
+            if key in unknown:
+                yield self.document.problem((*where, key), *unknown[key])
             else:
-                yield from self.down(item, children, below)
+                yield from self.down(item, below[key] or [], (*where, key))
 
 
 def _children(key: str, parts: list[Part], known: set[str]) -> list[Part] | None:
@@ -305,32 +323,11 @@ def _unknown(key: str, parts: list[Part], known: set[str]) -> tuple[str, str]:
 
 def _keys(schema: Schema) -> set[str]:
     """The keys a schema names, those of conditions that do not hold here included."""
-    keys = set(mapping(schema.get("properties"))) | set(_required(schema))
-    branches = [schema, *_schemas(schema.get("allOf"))]
+    keys = set(mapping(schema.get("properties"))) | set(required(schema))
+    branches = [schema, *schemas(schema.get("allOf"))]
     for held in [b[name] for b in branches for name in ("then", "else") if name in b]:
         keys |= _keys(mapping(held))
     return keys
-
-
-def _required(schema: Schema) -> list[str]:
-    required = schema.get("required")
-    return [str(key) for key in required] if isinstance(required, list) else []
-
-
-def _rivals(value: JSON, branches: list[Schema]) -> list[tuple[str, str]]:
-    """Keys of which only one may be given: ``oneOf`` over nothing but ``required``."""
-    given = [
-        key
-        for branch in branches
-        if set(branch) == {"required"}
-        for key in _required(branch)
-        if key in mapping(value)
-    ]
-    return [(f"{' and '.join(given)} are both given", "keep one")] if given[1:] else []
-
-
-def _schemas(value: JSON) -> list[Schema]:
-    return [mapping(item) for item in value] if isinstance(value, list) else []
 
 
 def _asks_missing_type(condition: Schema, value: JSON) -> bool:
@@ -357,7 +354,7 @@ def _sentence(value: JSON, error: SchemaError, where: Where) -> tuple[str, str]:
 
 def _not_of_type(value: JSON, types: list[JSON]) -> tuple[str, str]:
     names = [NAMES.get(str(name), str(name)) for name in types if name != "null"]
-    right = f"write {' or '.join(names)}"
+    right = f"write {' or '.join(dict.fromkeys(names))}"
     if value is None:
         return "it is empty", f"{right}, {{}} for none" if "object" in types else right
     return f"{shown(value)} is of the wrong kind", right

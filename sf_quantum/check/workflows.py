@@ -10,7 +10,7 @@ from os.path import normpath
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
-from sf_quantum.check import cwl
+from sf_quantum.check import cwl, slurm
 from sf_quantum.check.deployments import Deployments
 from sf_quantum.check.document import (
     Document,
@@ -76,7 +76,9 @@ class Workflow:
                 process = cwl.load(file, self.document.folder)
         yield from process.problems
         for binding in self.bindings:
-            yield from self._path(binding, process)
+            where = (*binding.where, binding.kind)
+            yield from self._path(where, binding.kind, binding.path, process)
+        yield from self._releases(process)
         yield from self._settings(process)
         yield from self._tools(process)
 
@@ -93,19 +95,31 @@ class Workflow:
                 what = f"bindingFilters has no {name!r}"
                 yield self.document.problem(where, what, suggestion(name, known))
 
-    def _path(self, binding: Binding, process: cwl.Process) -> Iterator[Problem]:
-        where, path = (*binding.where, binding.kind), binding.path
+    def _releases(self, process: cwl.Process) -> Iterator[Problem]:
+        """The steps after which something is given back, if they can only be here."""
+        if len(mapping(self.document.content["workflows"])) > 1:
+            return
+        for _, config, where in self.deployments.clusters():
+            for allocation, below in slurm.allocations(config, where):
+                step = mapping(allocation.get("release")).get("after")
+                if isinstance(step, str):
+                    below = (*below, "release", "after")
+                    yield from self._path(below, "step", step, process)
+
+    def _path(
+        self, where: Where, kind: str, path: str, process: cwl.Process
+    ) -> Iterator[Problem]:
         if not path.startswith("/"):
             what = f"{path!r} does not start at the workflow"
             yield self.document.problem(where, what, f"write /{path}")
             return
-        known = process.steps if binding.kind == "step" else process.ports
+        known = process.steps if kind == "step" else process.ports
         clean = str(PurePosixPath(path))
         unseen = any(clean != top and _is_below(clean, top) for top in process.unseen)
         if clean not in known and not unseen:
-            what = f"the workflow has no {binding.kind} {path}"
+            what = f"the workflow has no {kind} {path}"
             right = suggestion(clean, known, cutoff=0.4)
-            if binding.kind == "step" and clean in process.ports:
+            if where[-1] == "step" and clean in process.ports:
                 right = f"it is a port: write port: {path}"
             yield self.document.problem(where, what, right)
 

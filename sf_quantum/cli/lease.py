@@ -11,12 +11,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import TypeAlias
 
 from sf_quantum import qpu
 from sf_quantum.errors import InputError
-from sf_quantum.qpu import Qpu, waiting
+from sf_quantum.qpu import Qpu, account, waiting
 from sf_quantum.qpu.holding import Holding
 from sf_quantum.qpu.selection import Selection
 
@@ -31,6 +33,8 @@ FORWARDED = (
 FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+# asks what the leases were used for
+_Settle: TypeAlias = Callable[[], list[account.Lease]]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +58,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         metavar="S",
         help="seconds after which CMD gets SIGTERM, and SIGKILL half a minute later",
+    )
+    parser.add_argument(
+        "--held",
+        action="store_true",
+        help="take no leases: CMD uses those of the environment, which the batch "
+        "system took and gives back",
+    )
+    parser.add_argument(
+        "--account",
+        metavar="FILE",
+        help="when CMD has ended, append a line of JSON with the QPU jobs it had",
     )
     parser.add_argument(
         "cmd",
@@ -129,18 +144,60 @@ def run(args: argparse.Namespace) -> int:
     :raises QpuError: if there is no lease
     """
     logging.basicConfig(format="sfq lease: %(message)s", stream=sys.stderr)
+    if args.held:
+        _check_held(args)
+    if args.account is not None:
+        _append(args.account, "")  # before a lease is taken for nothing
+    command = _Command(args.cmd, args.time_limit)
+    with command.signals():
+        settle = (_run_held if args.held else _run_leased)(args, command)
+        if args.account is not None:
+            ran = account.Ran(command.status, settle())
+            try:
+                _append(args.account, f"{account.line(ran)}\n")
+            except InputError as error:  # the command's own end matters more
+                _say(str(error))
+    return command.status
+
+
+def _check_held(args: argparse.Namespace) -> None:
+    for option in ("url", "qrmi_config", "token_file", "munge", "class_", "wait"):
+        if getattr(args, option) is not None:
+            word = option.strip("_").replace("_", "-")
+            raise InputError(f"--{word}: not with --held, which takes no lease")
+
+
+def _run_held(args: argparse.Namespace, command: _Command) -> _Settle:
+    """Run the command under the leases that there are."""
+    names = account.named(selection(args).names, os.environ)
+    command.run(os.environ)
+    return partial(account.settle_held, names, os.environ)
+
+
+def _run_leased(args: argparse.Namespace, command: _Command) -> _Settle:
+    """Run the command under leases of its own, which are given back by the end."""
     qpus = selection(args, args.class_).qpus(os.environ)
     for client in qpus:
         if (problem := client.problem()) is not None:
             raise InputError(f"QPU {client.name!r}: {problem}")
-    command = _Command(args.cmd, args.time_limit)
-    with command.signals(), Holding(qpus, _waits) as holding:
+    with Holding(qpus, _waits) as holding:
         request = waiting.Request(Path(args.cmd[0]).name, wait_seconds=args.wait)
-        try:
+        with suppress(waiting.Stopped):
             _acquire(holding, request, command.unwanted)
-        except waiting.Stopped:
-            return command.status
-        return command.run({**os.environ, **_environment(holding)})
+            command.run({**os.environ, **_environment(holding)})
+        return partial(account.settle, list(holding.held))
+
+
+def _append(path: str, text: str) -> None:
+    """Add to the account.
+
+    :raises InputError: if that cannot be done
+    """
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise InputError(f"--account {path}: {error.strerror}") from error
 
 
 class _Command:
@@ -153,13 +210,10 @@ class _Command:
         self.unwanted = threading.Event()
         self.status = 0
 
-    def run(self, environment: Mapping[str, str]) -> int:
-        """Run it to its end, or to its time limit.
-
-        :returns: its exit status, as a shell says it
-        """
+    def run(self, environment: Mapping[str, str]) -> None:
+        """Run it to its end, or to its time limit; its status is as a shell says it."""
         if self.unwanted.is_set():
-            return self.status
+            return
         try:
             self._process = subprocess.Popen(
                 self._words, env=environment, preexec_fn=_killed_with_us()
@@ -167,11 +221,12 @@ class _Command:
         except OSError as error:
             found = not isinstance(error, FileNotFoundError)
             _say(f"{self._words[0]}: {(error.strerror or str(error)).lower()}")
-            return 126 if found else 127
+            self.status = 126 if found else 127
+            return
         if self.unwanted.is_set():  # in the moment between
             self._process.send_signal(self.status - 128)
         code = self._wait(self._process)
-        return 128 - code if code < 0 else code
+        self.status = 128 - code if code < 0 else code
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
         try:

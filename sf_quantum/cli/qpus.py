@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 from sf_quantum import qpu
 from sf_quantum.cli.lease import add_selection, selection
@@ -22,54 +24,98 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "not answer."
     )
     add_selection(parser)
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object instead of tables"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the tables.
+    """Print the tables, or the object.
 
     :returns: 0; 2 if a QPU refuses or cannot be used, else 75 if one does not answer
     :raises InputError: if an option is wrong
     """
     asked = selection(args)
-    if not (asked.names or asked.url or asked.qrmi_config):
-        _print([("type", "usable"), *_kinds()])
-        if not any(key in os.environ for key in RESOURCES):
-            return 0
-        print()
-    rows = [_status(client) for client in asked.all(os.environ)]
-    _print([HEADS, *(row for row, _ in rows)])
-    codes = {code for _, code in rows}
+    given = bool(asked.names or asked.url or asked.qrmi_config)
+    kinds = {} if given else dict(_kinds())
+    known = given or any(key in os.environ for key in RESOURCES)
+    found = [_ask(client) for client in asked.all(os.environ)] if known else []
+    if args.json:
+        told = {"types": kinds} if kinds else {}
+        print(json.dumps({**told, "qpus": [asdict(qpu) for qpu in found]}))
+    else:
+        _print_tables(kinds, found)
     # trying again cures the one and not the other
-    wrong = (InputError.exit_code, QpuError.exit_code)
-    return next((code for code in wrong if code in codes), 0)
+    for states, code in (
+        (("refused", "unusable"), InputError.exit_code),
+        (("no answer",), QpuError.exit_code),
+    ):
+        if any(qpu.state in states for qpu in found):
+            return code
+    return 0
 
 
-def _kinds() -> Iterator[tuple[str, ...]]:
+@dataclass(frozen=True)
+class _Qpu:
+    """What a QPU says of itself, as far as it does.
+
+    :param state: online, offline, no answer, refused or unusable
+    :param eta_seconds: after how long a job submitted now would start
+    :param note: why it is not online
+    """
+
+    qpu: str
+    type: str
+    technology: str | None
+    state: str
+    leases: int | None
+    vqpus: int | None
+    queue_length: int | None
+    eta_seconds: float | None
+    note: str
+
+
+def _kinds() -> Iterator[tuple[str, str | None]]:
+    """The kinds installed, each with the reason why it cannot be used here."""
     for name in qpu.names():
         try:
-            problem = qpu.load(name).problem()
+            yield name, qpu.load(name).problem()
         except InputError as error:
-            problem = str(error)
-        yield name, "yes" if problem is None else f"no: {problem}"
+            yield name, str(error)
 
 
-def _status(client: Qpu) -> tuple[tuple[str, ...], int]:
-    """The QPU's row, and the exit status it calls for."""
-    blank = (client.name, client.type, "-")
+def _ask(client: Qpu) -> _Qpu:
+    about, untold = (client.name, client.type), (None,) * 4
     if (problem := client.problem()) is not None:
-        return (*blank, "unusable", "-", "-", "-", problem), InputError.exit_code
+        return _Qpu(*about, None, "unusable", *untold, problem)
     try:
         told = client.status()
-    except (QpuError, InputError) as error:
-        state = "refused" if isinstance(error, InputError) else "no answer"
-        return (*blank, state, "-", "-", "-", str(error)), error.exit_code
+    except InputError as error:
+        return _Qpu(*about, None, "refused", *untold, str(error))
+    except QpuError as error:
+        return _Qpu(*about, None, "no answer", *untold, str(error))
+    state = "online" if told.online else "offline"
+    counts = (told.leases, told.vqpus, told.queue_length)
+    known = (*about, told.technology, state)
+    return _Qpu(*known, *counts, told.eta_seconds, told.reason)
+
+
+def _print_tables(kinds: Mapping[str, str | None], found: Sequence[_Qpu]) -> None:
+    if kinds:
+        usable = [(name, f"no: {why}" if why else "yes") for name, why in kinds.items()]
+        _print([("type", "usable"), *usable])
+    if kinds and found:
+        print()
+    if found:
+        _print([HEADS, *map(_row, found)])
+
+
+def _row(told: _Qpu) -> tuple[str, ...]:
+    leases = "-" if told.leases is None else f"{told.leases}/{told.vqpus}"
+    queue = "-" if told.queue_length is None else str(told.queue_length)
     eta = "-" if told.eta_seconds is None else f"{told.eta_seconds:.0f} s"
-    row = (
-        *(client.name, client.type, told.technology),
-        "online" if told.online else "offline",
-        *(f"{told.leases}/{told.vqpus}", str(told.queue_length), eta, told.reason),
-    )
-    return row, 0
+    about = (told.qpu, told.type, told.technology or "-", told.state)
+    return (*about, leases, queue, eta, told.note)
 
 
 def _print(rows: list[tuple[str, ...]]) -> None:

@@ -20,6 +20,7 @@ from streamflow.log_handler import logger
 
 from sf_quantum import journal, qpu
 from sf_quantum.connectors.leases import Lease, Leases, ServiceGone
+from sf_quantum.connectors.phases import phases
 from sf_quantum.connectors.wrapper import LocationWrapper
 from sf_quantum.files import JSON
 from sf_quantum.qpu import OVER, Qpu, QpuStatus, waiting
@@ -103,19 +104,20 @@ class QuantumConnector(LocationWrapper, ABC):
         file = shlex.quote(loan.file)
         result = None
         try:
-            await self._hand_over(loan)
-            result = await super().run(
-                location,
-                [f". {file} && rm -f {file} &&", *command],
-                environment,
-                workdir,
-                stdin,
-                stdout,
-                stderr,
-                capture_output,
-                timeout,
-                job_name,
-            )
+            with phases.quantum(job_name):
+                await self._hand_over(loan)
+                result = await super().run(
+                    location,
+                    [f". {file} && rm -f {file} &&", *command],
+                    environment,
+                    workdir,
+                    stdin,
+                    stdout,
+                    stderr,
+                    capture_output,
+                    timeout,
+                    job_name,
+                )
         finally:
             taken_away = loan.file not in self._lent
             succeeded = result is not None and result[1] == 0
@@ -153,7 +155,7 @@ class QuantumConnector(LocationWrapper, ABC):
         told = self._job_side()
         variables = qpu.environment([(told, loan.lease.token)])
         variables["QRMI_JOB_ID"] = loan.job
-        variables[f"{told.name}_SFQ_JOB_KEY"] = _job_key(loan.job)
+        variables[f"{told.name}_SFQ_JOB_KEY"] = job_key(loan.job)
         lines = [
             f"export {key}={shlex.quote(value)}" for key, value in variables.items()
         ]
@@ -263,7 +265,7 @@ class QuantumConnector(LocationWrapper, ABC):
                 # just after the samples were taken
                 technology=status.technology if status else None,
                 calibration=status.calibration if status else None,
-                **_account(qpu_job),
+                **account(qpu_job),
             )
 
     def _unused(self, job: str, used: bool | None) -> str:
@@ -272,11 +274,7 @@ class QuantumConnector(LocationWrapper, ABC):
                 f"Job {job} ended well but the service of QPU {self.qpu} ended before it, "
                 "so nobody knows whether its result is the QPU's."
             )
-        return (
-            f"Job {job} ended well but never used QPU {self.qpu}, so its result is not "
-            "the QPU's: let it solve with `sfq solve --sampler auto`, or bind its step "
-            "to a classical location."
-        )
+        return unused(job, self.qpu)
 
 
 @dataclass(frozen=True)
@@ -304,7 +302,16 @@ async def _let_go(kept: _Kept) -> None:
         await kept.leases.release(kept.lease)
 
 
-def _job_key(job: str) -> str:
+def unused(job: str, qpu: str) -> str:
+    """Why a job that ended well failed all the same."""
+    return (
+        f"Job {job} ended well but never used QPU {qpu}, so its result is not the QPU's: "
+        "let it solve with `sfq solve --sampler auto`, or bind its step to a classical "
+        "location."
+    )
+
+
+def job_key(job: str) -> str:
     """What stays the same when a run that was killed or stopped is started again."""
     run = journal.current()
     if run is None:
@@ -312,7 +319,8 @@ def _job_key(job: str) -> str:
     return hashlib.sha256(f"{run.origin}\n{job}".encode()).hexdigest()
 
 
-def _account(qpu_job: dict[str, JSON]) -> dict[str, JSON]:
+def account(qpu_job: dict[str, JSON]) -> dict[str, JSON]:
+    """What the run's journal keeps of a QPU job."""
     submitted, started = qpu_job.get("submitted"), qpu_job.get("started")
     queued = None
     if isinstance(submitted, float) and isinstance(started, float):

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from sf_quantum.files import JSON
+from sf_quantum.qpu import account
 from sf_quantum.service import auth
 from sf_quantum.service.device import Device
 from sf_quantum.service.settings import ServiceSettings
@@ -305,6 +306,8 @@ def test_a_token_goes_with_each_request(tmp_path: Path) -> None:
         (["--qrmi-config", "/nowhere", "--qpu", "a"], "/nowhere"),
         (["--url", "unix:/s", "--token-file", "/nowhere"], "/nowhere"),
         (["--url", "unix:/s", "--qpu", "a-b"], "letters, digits and underscores"),
+        (["--held"], "QRMI_JOB_QPU_RESOURCES names no QPU"),
+        (["--held", "--wait", "3"], "--wait: not with --held"),
     ],
 )
 def test_bad_input(words: list[str], said: str) -> None:
@@ -341,6 +344,90 @@ def test_qpus_lists_the_kinds_and_how_given_ones_are(service: RunningService) ->
     assert code == 75
     assert rows[-2][:4] == ["a", "sfq", "annealer", "online"]
     assert rows[-1][:5] == ["b", "sfq", "-", "no", "answer"]
+
+
+def test_qpus_for_programs(service: RunningService) -> None:
+    service.acquire()
+    done = subprocess.run(
+        [*SFQ, "qpus", "--json", "--qpu", "a,b"],
+        env={**CLEAN, "a_SFQ_URL": service.url, "b_SFQ_URL": "unix:/nowhere/s"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 75
+    one, other = json.loads(done.stdout)["qpus"]
+    assert one == {
+        **{"qpu": "a", "type": "sfq", "technology": "annealer", "state": "online"},
+        **{"leases": 1, "vqpus": 1, "queue_length": 0, "note": ""},
+        "eta_seconds": one["eta_seconds"],
+    }
+    assert (other["qpu"], other["state"], other["leases"]) == ("b", "no answer", None)
+    assert "does not answer" in other["note"]
+    done = subprocess.run(
+        [*SFQ, "qpus", "--json"], env=CLEAN, capture_output=True, text=True, check=True
+    )
+    told = json.loads(done.stdout)
+    assert (told["types"]["sfq"], told["qpus"]) == (None, [])
+
+
+def _solve(folder: Path) -> list[str]:
+    problem = folder / "problem.json"
+    problem.write_text(json.dumps({"bqm": example_bqm()}))
+    output = folder / "samples.json"
+    return [*SFQ, "solve", "--problem", str(problem), "--output", str(output)]
+
+
+def test_an_account_tells_which_qpu_jobs_a_command_had(
+    service: RunningService, tmp_path: Path
+) -> None:
+    file = tmp_path / "account"
+    known = ["--url", service.url, "--account", str(file)]
+    assert _run(*known, "--", *_solve(tmp_path))[0] == 0
+    assert _run(*known, *_shell("exit 3"))[0] == 3
+    solved, failed = account.read(file.read_text())
+    assert (solved.status, solved.used) == (0, True)
+    (lease,) = solved.leases
+    assert (lease.qpu, lease.technology, lease.trouble) == ("qpu", "annealer", None)
+    assert lease.jobs
+    assert [job["state"] for job in lease.jobs] == ["Completed"]
+    assert (failed.status, failed.used) == (3, False)
+    assert _held(service) == []
+    code, out, err = _run(
+        "--url", service.url, "--account", "/nowhere/a", *_shell("echo ran")
+    )
+    assert (code, out) == (2, "")
+    assert err == "sfq lease: --account /nowhere/a: No such file or directory\n"
+
+
+def test_what_an_account_says_of_use() -> None:
+    lost = account.Ran(0, [account.Lease("a", None, "gone"), account.Lease("b", [])])
+    assert account.read(account.line(lost)) == [lost]
+    assert lost.used is None
+    # of a kind that never tells
+    assert account.Ran(0, [account.Lease("a", None)]).used
+
+
+def test_leases_that_the_batch_system_took_are_used_and_left(
+    service: RunningService, tmp_path: Path
+) -> None:
+    token = service.acquire()
+    file = tmp_path / "account"
+    told = {
+        "SLURM_JOB_QPU_RESOURCES": "far,cold",
+        "SLURM_JOB_QPU_TYPES": "sfq,of-another-site",
+        "far_SFQ_URL": service.url,
+        "far_QRMI_JOB_ACQUISITION_TOKEN": token,
+    }
+    words = ["--held", "--account", str(file)]
+    assert _run(*words, "--", *_solve(tmp_path), **told)[0] == 0
+    assert _held(service) == ["test"]
+    (ran,) = account.read(file.read_text())
+    assert [lease.qpu for lease in ran.leases] == ["far", "cold"]
+    jobs = [lease.jobs for lease in ran.leases]
+    assert jobs[0]
+    assert jobs[1] is None
+    assert _run("--held", "--qpu", "far", *_shell("exit 4"), **told)[0] == 4
 
 
 def test_its_own_start_is_light() -> None:

@@ -240,6 +240,89 @@ def test_one_line_for_one_fault(old: str, new: str, line: str) -> None:
     assert found() == [f"{FILE}:{line}"]
 
 
+# edits of "maxConcurrentJobs: 4" in GOOD, once its cluster is one of sfq.slurm
+SLURM = {
+    "strategy alone": ("allocation: elastik", "allocation: unknown allocation 'elastik'; did you mean elastic?"),
+    "strategy that needs more": ("allocation: reserved", "allocation: reserved needs reserve; write {strategy: reserved, reserve: ...}"),
+    "strategy": ("allocation: {strategy: reservd, reserve: [quantum]}", "allocation.strategy: unknown strategy 'reservd'; did you mean reserved?"),
+    "strategy, less like it": ("allocation: {strategy: all, keep: 0}", "allocation.strategy: unknown strategy 'all'; known: elastic, per-step, reserved"),
+    "no strategy": ("allocation: {keep: 1}", "allocation: strategy is missing; add strategy:"),
+    "no mapping": ("allocation: [elastic]", "allocation: ['elastic'] is of the wrong kind; write text or a mapping of keys"),
+    "key": ("allocation: {strategy: elastic, kep: 1}", "allocation.kep: unknown key; did you mean keep?"),
+    "key of another strategy": ("allocation: {strategy: per-step, keep: 1}", "allocation.keep: unknown key; known: strategy"),
+    "misspelt key that is needed": ("allocation: {strategy: reserved, reserv: [quantum]}", "allocation.reserv: unknown key; did you mean reserve?"),
+    "key below": ("allocation: {strategy: reserved, reserve: [quantum], release: {after: /prepare, time: 2}}", "allocation.release.time: unknown key; did you mean times?"),
+    "number": ("allocation: {strategy: elastic, idle: -1}", "allocation.idle: -1 is not allowed; write 0 or more"),
+    "reserved service": ("allocation: {strategy: reserved, reserve: [quantum, quantom]}", "allocation.reserve[1]: deployment cluster has no service 'quantom'; did you mean quantum?"),
+    "reserved service, counted": ("allocation: {strategy: reserved, reserve: {quantom: 1}}", "allocation.reserve.quantom: deployment cluster has no service 'quantom'; did you mean quantum?"),
+    "released after": ("allocation: {strategy: reserved, reserve: [quantum], release: {after: /lop/solve}}", "allocation.release.after: the workflow has no step /lop/solve; did you mean /loop/solve?"),
+    "reserved for nobody": ("allocation: {strategy: reserved, reserve: [quantum, quantum]}", "allocation: reserve has quantum 2, and maxConcurrentJobs lets 1 run at once; write maxConcurrentJobs: 2 or more"),
+    "kept for nobody": ("allocation: {strategy: elastic, keep: 3}", "allocation: keep is 3, and maxConcurrentJobs lets 1 run at once; write maxConcurrentJobs: 3 or more"),
+    "none may be kept": ("allocation: {strategy: elastic, max: 0}", "allocation.max: 0 is not allowed; write 1 or more"),
+    "key of the deployment": ("alocation: elastic", "alocation: unknown key; did you mean allocation?"),
+    "file of QPUs": ("qrmiConfig: none.json", "qrmiConfig: none.json: no such file; name an existing file"),
+    "file of other things": ("qrmiConfig: job.json", "qrmiConfig: job.json: resources: expected a list; name a qrmi_config.json as QRMI's SPANK plugin reads it"),
+}  # fmt: skip
+SERVICE = {
+    "key": ("partitoin: qpu", "partitoin: unknown key; did you mean partition?"),
+    "key of StreamFlow's": ('minpucs: "2"', "minpucs: unknown key; did you mean mincpus?"),
+    "key of ours": ("qpus: [a]", "qpus: unknown key; did you mean qpu?"),
+    "strategy": ("allocation: {strategy: elstic}", "allocation.strategy: unknown strategy 'elstic'; did you mean elastic?"),
+    "reserved service": ("allocation: {strategy: reserved, reserve: [quantom]}", "allocation.reserve[0]: deployment cluster has no service 'quantom'; did you mean quantum?"),
+    "QPU": ("qpu: [fresno, fresnl]", "qpu[1]: qrmi_config.json has no QPU 'fresnl'; did you mean fresno?"),
+    "no list of QPUs": ("qpu: fresno", "qpu: 'fresno' is of the wrong kind; write a list"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def cluster() -> None:
+    """The cluster is one of ``sfq.slurm``."""
+    edited(FILE, "type: slurm", "type: sfq.slurm")
+    Path("job.json").write_text("{}")
+    Path("qrmi_config.json").write_text('{"resources": [{"name": "fresno"}]}')
+
+
+@pytest.mark.parametrize(("new", "line"), SLURM.values(), ids=SLURM)
+def test_a_cluster(cluster: None, new: str, line: str) -> None:
+    edited(FILE, "maxConcurrentJobs: 4", new)
+    assert found() == [f"{FILE}:29: deployments.cluster.config.{line}"]
+
+
+@pytest.mark.parametrize(("new", "line"), SERVICE.values(), ids=SERVICE)
+def test_a_service_of_a_cluster(cluster: None, new: str, line: str) -> None:
+    edited(FILE, "maxConcurrentJobs: 4", "qrmiConfig: qrmi_config.json")
+    edited(FILE, "partition: qpu", new)
+    where = f"{FILE}:31: deployments.cluster.config.services.quantum"
+    assert found() == [f"{where}.{line}"]
+
+
+def test_more_kept_than_there_may_be(cluster: None) -> None:
+    new = "{strategy: elastic, keep: 3, max: 2}"
+    edited(FILE, "Jobs: 4\n", f"Jobs: 4\n      allocation: {new}\n")
+    assert found() == [
+        f"{FILE}:30: deployments.cluster.config.allocation: keep is 3 and max is 2;"
+        " keep no more than max"
+    ]
+
+
+ALLOCATIONS = [
+    "per-step",
+    "elastic",
+    "{strategy: per-step}",
+    "{strategy: elastic, keep: 1, max: 4, idle: 0, patience: 9.5, ahead: true}",
+    "{strategy: reserved, reserve: [quantum], idle: 3}",
+    "{strategy: reserved, reserve: {quantum: 2}, release: {after: /loop/solve, times: 2}}",
+]
+
+
+@pytest.mark.parametrize("allocation", ALLOCATIONS)
+def test_nothing_is_said_of_a_good_cluster(cluster: None, allocation: str) -> None:
+    new = f"allocation: {allocation}\n      qrmiConfig: qrmi_config.json"
+    edited(FILE, "Jobs: 4\n", f"Jobs: 4\n      {new}\n")
+    edited(FILE, "partition: qpu", f"qpu: [fresno], allocation: {allocation}")
+    assert found() == []
+
+
 INPUTS = {
     "unknown": ("points:", "seeds: 3\npoints:", "1: seeds: the workflow has no such input; did you mean seed?"),
     "missing": ("points: {class: File, path: points.csv}\n", "", "1: the input points is missing; add points: (its type is File)"),

@@ -9,8 +9,9 @@ from sf_quantum.connectors.slurm.states import Outcome, Row
 class Entry:
     """An allocation in the account: a job of its own, or one that holds nodes for others.
 
-    :param job: StreamFlow's name of the job, None if it serves more than one
     :param quantum: whether its nodes are those of a QPU
+    :param job: StreamFlow's name of the job, None if it serves more than one
+    :param component: its number in a heterogeneous allocation, None if it is none
     """
 
     def __init__(
@@ -21,6 +22,7 @@ class Entry:
         partition: str | None,
         quantum: bool,
         job: str | None = None,
+        component: int | None = None,
     ) -> None:
         self._about = {
             "deployment": deployment,
@@ -31,6 +33,7 @@ class Entry:
             "job": job,
         }
         self.allocation = ""
+        self._component = component
         self._requested = 0.0
         self._started: float | None = None
         self._outcome: Outcome | None = None
@@ -46,9 +49,10 @@ class Entry:
     def submitted(self, slurm_job: str) -> None:
         """Slurm has taken it.
 
-        :param slurm_job: its id, with the component's number after a plus if it has more
+        :param slurm_job: its id, of a component the first one's
         """
-        self.allocation = slurm_job
+        component = "" if self._component is None else f"+{self._component}"
+        self.allocation = f"{slurm_job}{component}"
         self._write("requested", self._requested, 0)
 
     def granted(self, at: float) -> None:
@@ -57,8 +61,8 @@ class Entry:
 
     def seen(self, row: Row) -> None:
         """It is so in Slurm's queue now."""
-        if row.state in ("RUNNING", "COMPLETING") and row.started is not None:
-            self._hold(row.started, row.nodes, row.node_list)
+        if row.state in ("RUNNING", "COMPLETING"):
+            self._seen_on(row)
         elif row.state == "PENDING" and self._nodes:
             self._let_go(row.ended or row.started or self._started or self._requested)
 
@@ -67,6 +71,11 @@ class Entry:
         self._outcome = outcome
         if self._started is None:
             self._started = outcome.started
+
+    @property
+    def nodes(self) -> int:
+        """How many it holds, as far as that is known."""
+        return self._nodes
 
     def giving_back(self, at: float) -> None:
         """Slurm is asked to end it, perhaps not for the first time."""
@@ -82,13 +91,19 @@ class Entry:
             return
         self._over = True
         ended = self._outcome.ended if self._outcome is not None else self._given_back
-        if row is not None and row.node_list and row.started is not None:
-            self._hold(row.started, row.nodes, row.node_list)
-        elif row is None and self._started is not None:
+        if row is not None:
+            self._seen_on(row)
+        elif self._started is not None:
             self._hold(self._started, self._nodes or 1, None)
         if row is not None and row.ended is not None:
             ended = _within(row.ended, ended)
         self._let_go(ended if ended is not None else max(self._requested, self._since))
+
+    def _seen_on(self, row: Row) -> None:
+        # of a job that is completing Slurm shows only the nodes that are not free yet
+        all_nodes = row.node_list and row.state != "COMPLETING"
+        if all_nodes and row.started is not None:
+            self._hold(row.started, row.nodes, row.node_list)
 
     def _hold(self, at: float, nodes: int, node_list: str | None) -> None:
         if nodes != self._nodes:

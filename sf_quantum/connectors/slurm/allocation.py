@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shlex
 import time
 import uuid
 from contextlib import suppress
+from dataclasses import replace
 
 from streamflow.core.exception import WorkflowExecutionException
 
-from sf_quantum.connectors.slurm import jobs, script, states
+from sf_quantum.connectors.slurm import jobs, script, states, submission
 from sf_quantum.connectors.slurm.jobs import Job, Result
 from sf_quantum.connectors.slurm.queue import Queue, Waiting
 from sf_quantum.connectors.slurm.script import Mark
 from sf_quantum.connectors.slurm.states import Outcome
 
-# Slurm says what ended an allocation a moment after `srun` has seen its end
-FATE_SECONDS = 5.0
+# an allocation that ends is COMPLETING for a moment
 FATE_PAUSE_SECONDS = 0.2
+RETRY_SECONDS = 1.0
+# what srun(1) says when its nodes, not its job, are the trouble: slurm_errno.c
+_NODES = re.compile(
+    "launch failed|node (not responding|failure)|nodes? .*(down|not available)|"
+    "communication connection failure|connection refused|no route to host",
+    re.IGNORECASE,
+)
+
+
+class Gone(Exception):
+    """An allocation could not run a job, which has not begun."""
 
 
 class Allocation:
@@ -41,20 +53,26 @@ class Allocation:
         self._leader = leader
         self._own = own or leader
         self._group = group
+        self._given_back = False
+        self._useless = False
 
     @property
     def over(self) -> bool:
-        """Whether it holds its nodes no longer."""
+        """Whether no job can run on it any more."""
+        return self._given_back or self._useless or self._has_ended
+
+    @property
+    def _has_ended(self) -> bool:
         return self._leader.over.done() or self._own.over.done()
 
-    async def granted(self) -> Mark:
+    async def granted(self) -> Allocation:
         """Wait until it has its nodes.
 
-        :returns: what its script left, on the first of them
+        :returns: itself
         :raises WorkflowExecutionException: if it ends before; says why
         """
         try:
-            return await asyncio.shield(self._leader.up)
+            await asyncio.shield(self._leader.up)
         except asyncio.CancelledError:
             if not self._leader.over.done():
                 raise
@@ -62,74 +80,93 @@ class Allocation:
             raise WorkflowExecutionException(
                 f"{self._leader.name} was not granted: {told}."
             ) from None
-
-    async def take_fewer(self, nodes: str) -> None:
-        """Be content with fewer nodes, if it has none yet.
-
-        :param nodes: the range, as in ``--nodes``
-        """
-        await self._queue.login.run(
-            f"scontrol update JobId={self._leader.slurm_job} NumNodes={shlex.quote(nodes)}"
-        )
+        return self
 
     async def run(self, job: Job, submitted: float) -> Result:
         """Run a job on it to its end.
 
         :param submitted: when the job wanted its nodes, epoch seconds
         :returns: what came of the job
+        :raises Gone: if it has ended before the job began
         """
-        key = uuid.uuid4().hex
-        began = time.time()
-        try:
-            text, code = await self._queue.login.run_job(job.name, self._srun(job, key))
-        except asyncio.CancelledError:
-            await self._cancel(key)
-            raise
-        except WorkflowExecutionException:  # the connection is lost, not the job
-            text, code = await self._await_done(key)
-        marks = script.marks(text)
-        mark = marks[0] if marks else None
-        if mark is not None and mark.exit_code is not None:
-            outcome = self._by_mark(mark, mark.exit_code)
-        else:
-            outcome = await self._fate(code, began, " ".join(text.split()))
-        self._own.entry.record(job.name, submitted, outcome)
-        output = script.path(self._queue.login.spool, key, "out")
-        return await jobs.result(self._queue, job, outcome, output, mark)
+        while not self.over:
+            key = uuid.uuid4().hex
+            try:
+                mark = await self._mark(job, key)
+            except asyncio.CancelledError:
+                await self._cancel(key)
+                raise
+            outcome = await self._outcome(job, mark)
+            if outcome is not None:
+                self._own.entry.record(job.name, submitted, outcome)
+                output = script.path(self._queue.login.spool, key, "out")
+                return await jobs.result(self._queue, job, outcome, output, mark)
+            await asyncio.sleep(RETRY_SECONDS)
+        raise Gone
 
     async def give_back(self) -> None:
         """End it; a component leaves the others as they are."""
-        if not self.over:
+        if not self._given_back and not self._has_ended:
             self._own.entry.giving_back(time.time())
             which = f"+{self._group}" if self._group else ""
+            self._given_back = True
             await self._queue.scancel(f"{self._leader.slurm_job}{which}")
         self._queue.forget(self._own)
 
-    def _srun(self, job: Job, key: str) -> str:
-        """A command that runs the job and prints its mark."""
+    async def _mark(self, job: Job, key: str) -> Mark:
+        """Start a job, and wait for its mark."""
+        ended = asyncio.ensure_future(self._queue.step(key))
+        try:
+            await self._start(job, key)
+            return await ended
+        finally:
+            ended.cancel()
+
+    async def _start(self, job: Job, key: str) -> None:
         spool = self._queue.login.spool
-        file = script.path(spool, key, "step")
-        done = script.path(spool, key, "done")
-        body = script.step(spool, key, job.body, self._leader.key, self._group or 0)
-        words = {
+        streams = {
+            "<": job.stdin or "/dev/null",
+            ">": job.stdout or script.path(spool, key, "out"),
+            "2>": job.stderr,
+        }
+        words = [
+            f"{sign}{shlex.quote(file)}" if file else f"{sign}&1"
+            for sign, file in streams.items()
+        ]
+        body = script.step(
+            *(spool, key, job.body, " ".join(words), self._leader.key, self._group)
+        )
+        options = {
             "jobid": self._leader.slurm_job,
             "het-group": None if self._group is None else str(self._group),
             "job-name": key,
             "chdir": job.workdir,
-            "input": job.stdin or "none",
-            "output": job.stdout or script.path(spool, key, "out"),
-            "error": job.stderr,
             "time": None if job.seconds is None else jobs.limit(job.seconds),
         }
         given = [
-            f"--{name}={shlex.quote(word)}" for name, word in words.items() if word
+            f"--{name}={shlex.quote(word)}" for name, word in options.items() if word
         ]
-        return (
-            f"cat >{shlex.quote(file)} <<'END-STEP-{key}'\n{body}\nEND-STEP-{key}\n"
-            f"srun --quiet --overlap --nodes=1 --ntasks=1 {' '.join(given)} "
-            f"/bin/sh {shlex.quote(file)}; code=$?; "
-            f"rm -f {shlex.quote(file)}; cat {shlex.quote(done)} 2>/dev/null; exit $code"
-        )
+        # a batch script is bound to no CPU
+        given += [
+            "--overlap",
+            "--nodes=1",
+            "--ntasks=1",
+            "--cpu-bind=none",
+            "--input=none",
+        ]
+        command = script.srun(spool, key, self._own.slurm_job, " ".join(given), body)
+        while not self.over:
+            try:
+                text, code = await self._queue.login.run(command)
+            except WorkflowExecutionException:  # the connection is lost
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            if code != 0:
+                raise WorkflowExecutionException(
+                    f"Job {job.name} cannot be started: {text}"
+                )
+            return
+        raise Gone
 
     async def _cancel(self, key: str) -> None:
         with suppress(WorkflowExecutionException):
@@ -138,47 +175,88 @@ class Allocation:
                 f"--format='%i %j' | sed -n 's/ {key}$//p' | xargs -r scancel"
             )
 
-    async def _await_done(self, key: str) -> tuple[str, int]:
-        """Wait for a job whose `srun` nobody hears any more."""
-        done = shlex.quote(script.path(self._queue.login.spool, key, "done"))
-        while not self.over:
-            with suppress(WorkflowExecutionException):
-                text, code = await self._queue.login.run(f"cat {done}")
-                if code == 0:
-                    return text, 0
-            await asyncio.sleep(1)
-        return "", 1
+    async def _outcome(self, job: Job, mark: Mark) -> Outcome | None:
+        """How a job ended.
 
-    def _by_mark(self, mark: Mark, code: int) -> Outcome:
-        return Outcome(
+        :returns: None if it is to be tried again
+        :raises Gone: if it has ended before the job began
+        """
+        fate = await self._fate(mark)
+        code = mark.exit_code or 0
+        if mark.ended is not None and (fate is None or _before(mark.ended, fate)):
+            return Outcome(
+                self._own.slurm_job,
+                "FAILED" if code else "COMPLETED",
+                exit_code=code,
+                started=mark.started,
+                ended=mark.ended,
+            )
+        words = await self._words(mark.key)
+        if not mark.started:
+            if fate is not None or _NODES.search(words):
+                self._useless = True
+                raise Gone
+            if submission.passing(words, code):
+                return None
+        return fate or Outcome(
             self._own.slurm_job,
-            "COMPLETED" if code == 0 else "FAILED",
-            exit_code=code,
-            started=mark.started,
-            ended=mark.ended,
-        )
-
-    async def _fate(self, code: int, began: float, said: str) -> Outcome:
-        """What became of a job that could leave no mark: its allocation's end, mostly."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FATE_SECONDS):
-                while not self.over and await self._is_ending():  # noqa: ASYNC110
-                    await asyncio.sleep(FATE_PAUSE_SECONDS)
-        for waiting in (self._own, self._leader):
-            if waiting.over.done():
-                return waiting.over.result()
-        return Outcome(
-            self._own.slurm_job,
-            "FAILED",
-            said or "the job left no exit code",
+            "TIMEOUT" if _is_late(job, mark) else "FAILED",
+            words or "it left no exit code",
             exit_code=code or 1,
-            started=began,
+            started=mark.started or None,
             ended=time.time(),
         )
 
-    async def _is_ending(self) -> bool:
-        text, code = await self._queue.login.run(
-            f"scontrol --oneliner show job {self._own.slurm_job}"
-        )
-        shown = states.shown(text)
-        return code != 0 or not shown or shown[0].state != "RUNNING"
+    async def _fate(self, mark: Mark) -> Outcome | None:
+        """How the allocation ended, as the end of a job in it.
+
+        :returns: None if it has not, or nobody can say but the job itself
+        """
+        while True:
+            for waiting in (self._own, self._leader):
+                if waiting.over.done():
+                    return _ended(waiting.over.result())
+            text, code = await self._asked()
+            shown = states.shown(text) if code == 0 else []
+            if shown and shown[0].state == "RUNNING":
+                return None
+            if shown and shown[0].state in states.ENDED:
+                return _ended(shown[0])
+            if not shown and mark.ended is not None and "Invalid job id" not in text:
+                return None
+            await asyncio.sleep(FATE_PAUSE_SECONDS)
+
+    async def _asked(self) -> tuple[str, int]:
+        try:
+            return await self._queue.login.run(
+                "SLURM_TIME_FORMAT=%s scontrol --oneliner show job "
+                f"{self._own.slurm_job}"
+            )
+        except WorkflowExecutionException as error:
+            return str(error), submission.UNKNOWN
+
+    async def _words(self, key: str) -> str:
+        """What ``srun`` said."""
+        file = script.path(self._queue.login.spool, key, "srun")
+        with suppress(WorkflowExecutionException):
+            text, code = await self._queue.login.run(f"cat {shlex.quote(file)}")
+            return " ".join(text.split()) if code == 0 else ""
+        return ""
+
+
+def _ended(outcome: Outcome) -> Outcome:
+    """An allocation's end as that of a job in it, for which it is never a success."""
+    if outcome.good:
+        return replace(outcome, state="CANCELLED", reason="its allocation ended itself")
+    return outcome
+
+
+def _is_late(job: Job, mark: Mark) -> bool:
+    if job.seconds is None or not mark.started:
+        return False
+    return time.time() - mark.started >= job.seconds
+
+
+def _before(ended: float, fate: Outcome) -> bool:
+    """Whether a job ended before its allocation, whose times are whole seconds."""
+    return fate.ended is not None and ended < fate.ended

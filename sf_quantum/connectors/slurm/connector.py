@@ -11,9 +11,13 @@ import uuid
 from collections.abc import Callable, MutableMapping, MutableSequence
 from contextlib import AsyncExitStack, nullcontext
 from importlib.resources import files
+from pathlib import Path
 
 from streamflow.core.deployment import Connector, ExecutionLocation
-from streamflow.core.exception import WorkflowExecutionException
+from streamflow.core.exception import (
+    WorkflowDefinitionException,
+    WorkflowExecutionException,
+)
 from streamflow.core.utils import create_command
 from streamflow.deployment.connector.queue_manager import SlurmConnector as Stock
 from streamflow.deployment.wrapper import ConnectorWrapper, get_inner_location
@@ -21,8 +25,9 @@ from streamflow.deployment.wrapper import ConnectorWrapper, get_inner_location
 from sf_quantum import journal
 from sf_quantum.connectors import guardian
 from sf_quantum.connectors.phases import phases
-from sf_quantum.connectors.slurm import elastic
-from sf_quantum.connectors.slurm.jobs import Job, PerStep, Strategy
+from sf_quantum.connectors.slurm import elastic, script
+from sf_quantum.connectors.slurm.jobs import Job, PerStep, Result, Strategy
+from sf_quantum.connectors.slurm.leased import Use
 from sf_quantum.connectors.slurm.login import Login
 from sf_quantum.connectors.slurm.options import Service
 from sf_quantum.connectors.slurm.policy import (
@@ -32,6 +37,7 @@ from sf_quantum.connectors.slurm.policy import (
     Reserve,
     policy,
 )
+from sf_quantum.connectors.slurm.quantum import Quantum
 from sf_quantum.connectors.slurm.queue import Queue
 from sf_quantum.connectors.slurm.reserved import Reserved
 from sf_quantum.files import JSON
@@ -64,16 +70,18 @@ class SlurmConnector(Stock):
         initialise(deployment_name, config_dir, connector, service, **stock)
         self._policy = policy(allocation)
         self._orphan_seconds = orphanTimeout
-        self._qrmi_config = qrmiConfig
         # StreamFlow made them, as our class
         self._services = {
             name: service
             for name, service in self.services.items()
             if isinstance(service, Service)
         }
+        self._quantum = Quantum(
+            deployment_name, connector, self._services, self._absolute(qrmiConfig)
+        )
         self._run = uuid.uuid4().hex[:12]
         self._queues: dict[str, Queue] = {}
-        self._strategies: dict[tuple[str, str | None], Strategy] = {}
+        self._strategies: dict[tuple[Policy, str, str | None], Strategy] = {}
         self._giving_back = asyncio.Lock()
 
     @property
@@ -93,7 +101,13 @@ class SlurmConnector(Stock):
         )
 
     async def deploy(self, external: bool) -> None:
-        """Have what this driver starts guarded, and take SIGTERM as Ctrl-C."""
+        """Have what this driver starts guarded, and take SIGTERM as Ctrl-C.
+
+        :raises WorkflowDefinitionException: if a service names a QPU that is not defined,
+            or nodes of an unknown service are to be reserved
+        """
+        self._quantum.check()
+        self._check_reserved()
         guardian.current()
         asyncio.get_running_loop().add_signal_handler(
             signal.SIGTERM, os.kill, os.getpid(), signal.SIGINT
@@ -129,8 +143,14 @@ class SlurmConnector(Stock):
                 capture_output,
                 timeout,
             )
-        body = self._body(location, command, environment, workdir)
         service = self._services.get(location.service or "", Service())
+        inner = get_inner_location(location)
+        queue = await self._queue(location, workdir)
+        await self._quantum.prepare(inner, job_name)
+        use = None
+        if service.qpu:
+            use = await self._quantum.lend(queue, inner, job_name, service.qpu)
+        body = self._body(location, command, environment, workdir, use)
         job = Job(
             *(job_name, service, location.service, body, workdir),
             stdin=_file(stdin),
@@ -141,11 +161,9 @@ class SlurmConnector(Stock):
         strategy = await self._strategy(location, job)
         with phases.quantum(job_name) if service.quantum else nullcontext():
             done = await strategy.run(job)
-        if done.outcome.good:
-            return done.output, 0
-        if not done.outcome.plain:
-            raise WorkflowExecutionException(f"Job {job_name}: {done.output}")
-        return f"Job {job_name}: {done.output}", done.outcome.exit_code
+        if use is not None:
+            await self._quantum.settle(inner, use, done.outcome.good)
+        return _answer(job_name, done)
 
     async def undeploy(self, external: bool) -> None:
         """End every job and allocation."""
@@ -164,12 +182,24 @@ class SlurmConnector(Stock):
                 for strategy in strategies.values():
                     stack.push_async_callback(strategy.close)
 
+    def _check_reserved(self) -> None:
+        policies = [self._policy, *(s.policy for s in self._services.values())]
+        for wanted in policies:
+            for name in wanted.services if isinstance(wanted, Reserve) else ():
+                if name not in self._services:
+                    raise WorkflowDefinitionException(
+                        f"Deployment {self.deployment_name}: `reserve` names service "
+                        f"{name}, which it does not have; "
+                        f"it has {', '.join(self._services) or 'none'}."
+                    )
+
     def _body(
         self,
         location: ExecutionLocation,
         command: MutableSequence[str],
         environment: MutableMapping[str, str] | None,
         workdir: str | None,
+        use: Use | None,
     ) -> str:
         """The job script: the service's template around the command."""
         exports = [
@@ -178,6 +208,8 @@ class SlurmConnector(Stock):
             for key, value in variables.items()
         ]
         line = create_command(type(self).__name__, [*exports, *command], None, workdir)
+        if use is not None:
+            line = use.command(line)
         script: str = self.template_map.get_command(
             command=line,
             template=location.service,
@@ -190,29 +222,40 @@ class SlurmConnector(Stock):
         """The way in which a job's service takes its nodes."""
         queue = await self._queue(location, job.workdir)
         wanted = job.service.policy or self._policy
-        if isinstance(wanted, Reserve) and job.service_name not in wanted.places:
+        if isinstance(wanted, Reserve) and job.service_name not in wanted.services:
             wanted = EachStep()
-        # a reserved allocation serves every service that has it
-        name = "" if isinstance(wanted, Reserve) else job.service_name
-        key = (queue.login.spool, name)
+        key = (wanted, queue.login.spool, job.service_name)
+        if isinstance(wanted, Reserve):
+            # one allocation serves every service that has it, wherever its jobs work
+            key = (wanted, "", None)
+        if key not in self._strategies and isinstance(wanted, Reserve):
+            # its nodes may come with the QPUs' leases
+            qpus = {name for s in wanted.services for name in self._services[s].qpu}
+            if qpus:
+                inner = get_inner_location(location)
+                await self._quantum.online(queue, inner, job.name, sorted(qpus))
         if key not in self._strategies:
             self._strategies[key] = self._new_strategy(queue, wanted, job)
         return self._strategies[key]
 
     def _new_strategy(self, queue: Queue, wanted: Policy, job: Job) -> Strategy:
+        # on the driver's own machine there is no connection that could be lost
+        orphan = self._orphan_seconds
+        if queue.login.local:
+            orphan = min(orphan, script.GONE_SECONDS)
         match wanted:
             case Elastic():
                 return elastic.Elastic(
                     *(self.deployment_name, queue, job.service_name, job.service),
-                    *(wanted, job.body, self._orphan_seconds, phases),
+                    *(wanted, job.body, orphan, phases),
                 )
             case Reserve():
                 return Reserved(
                     *(self.deployment_name, queue, self._services, wanted),
-                    *(self._template, self._orphan_seconds),
+                    *(self._template, orphan, phases),
                 )
             case EachStep():
-                return PerStep(self.deployment_name, queue)
+                return PerStep(self.deployment_name, queue, phases)
 
     def _template(self, service: str) -> str:
         """A service's job script, around nothing."""
@@ -233,6 +276,27 @@ class SlurmConnector(Stock):
             )
             self._queues[folder] = Queue(login, self._run, self.pollingInterval)
         return self._queues[folder]
+
+    def _absolute(self, path: str | None) -> str | None:
+        """A path beside the StreamFlow file."""
+        if path is None:
+            return None
+        folder = Path(self.config_dir)
+        if folder.is_file():  # as StreamFlow gives it where `lazy` is false
+            folder = folder.parent
+        return str((folder / Path(path).expanduser()).absolute())
+
+
+def _answer(job: str, done: Result) -> tuple[str, int]:
+    """What StreamFlow gets.
+
+    :raises WorkflowExecutionException: if Slurm ended the job
+    """
+    if done.outcome.good:
+        return done.output, 0
+    if not done.outcome.plain:
+        raise WorkflowExecutionException(f"Job {job}: {done.output}")
+    return f"Job {job}: {done.output}", done.outcome.exit_code
 
 
 def _file(stream: int | str | None) -> str | None:

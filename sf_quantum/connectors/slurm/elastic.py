@@ -8,30 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import time
 from collections import deque
-from collections.abc import Coroutine
 from contextlib import suppress
 
 from streamflow.core.exception import WorkflowExecutionException
-from streamflow.core.utils import get_job_step_name
 from streamflow.log_handler import logger
 
 from sf_quantum.connectors.phases import Phases
 from sf_quantum.connectors.slurm import options, policy, script
 from sf_quantum.connectors.slurm.account import Entry
-from sf_quantum.connectors.slurm.allocation import Allocation
+from sf_quantum.connectors.slurm.allocation import Allocation, Gone
+from sf_quantum.connectors.slurm.forecast import Forecast
 from sf_quantum.connectors.slurm.jobs import Job, Result
 from sf_quantum.connectors.slurm.options import Service
 from sf_quantum.connectors.slurm.queue import Queue
-
-# beside what an allocation waited in the queue last time
-MARGIN_SECONDS = 0.5
+from sf_quantum.files import JSON
 
 
 class Elastic:
     """The allocations of one service.
+
+    Whatever happens, :meth:`_balance` compares what there is with what is wanted.
 
     :param deployment: its name, for the account
     :param name: the service's
@@ -56,16 +56,16 @@ class Elastic:
         self._settings = settings
         self._template = template
         self._orphan_seconds = orphan_seconds
-        self._plan = _Plan()
-        self._asked: dict[asyncio.Task[None], Allocation | None] = {}
-        self._free: dict[Allocation, asyncio.TimerHandle | None] = {}
-        self._busy: set[Allocation] = set()
+        self._phases = phases
+        self._forecast = Forecast()
         self._wanted: deque[asyncio.Future[Allocation]] = deque()
+        # and since when
+        self._free: dict[Allocation, float] = {}
+        self._busy: set[Allocation] = set()
+        # by the jobs of Slurm's that they wait for, None for those that wait for none
+        self._asked: dict[str | None, list[asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ahead: asyncio.TimerHandle | None = None
-        # how many will be wanted when the quantum step ends
-        self._awaited = 0
-        self._quantum = 0
+        self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         if not service.quantum:
             phases.planners.append(self)
@@ -73,236 +73,243 @@ class Elastic:
     async def run(self, job: Job) -> Result:
         """Run a job on an allocation, which is taken if none is free."""
         submitted = time.time()
-        self._plan.arrived(get_job_step_name(job.name))
+        self._forecast.arrived(time.monotonic())
         try:
-            allocation = await self._get()
-            try:
-                return await allocation.run(job, submitted)
-            finally:
-                self._busy.discard(allocation)
-                self._offer(allocation)
+            while True:
+                allocation = await self._get()
+                try:
+                    return await allocation.run(job, submitted)
+                except Gone:  # before the job began
+                    continue
+                finally:
+                    self._busy.discard(allocation)
+                    self._offer(allocation)
         finally:
-            self._plan.left()
+            self._forecast.left()
+            self._balance()
 
     async def close(self) -> None:
         """Give every allocation back."""
         self._closed = True
-        if self._ahead is not None:
-            self._ahead.cancel()
-        held = [*self._free, *self._busy, *filter(None, self._asked.values())]
-        for task in self._asked:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for timer in filter(None, self._free.values()):
-            timer.cancel()
-        self._free.clear()
-        for allocation in held:
-            await allocation.give_back()
+        if self in self._phases.planners:
+            self._phases.planners.remove(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        for tasks in self._asked.values():
+            for task in tasks:
+                task.cancel()
+        for wanted in self._wanted:
+            wanted.cancel()
+        for allocation in [*self._free, *self._busy]:
+            self._spare(allocation)
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def quantum_began(self, step: str, seconds: float | None) -> None:
-        """Fall to what is kept; ask ahead for what will be wanted."""
-        self._quantum += 1
-        for allocation in list(self._free):
-            self._spare(allocation)
-        count = self._plan.quantum_began(step)
-        if self._settings.ahead and seconds is not None and count:
-            lead = self._plan.queued_seconds + MARGIN_SECONDS
-            delay = max(0.0, seconds - lead)
-            loop = asyncio.get_running_loop()
-            self._ahead = loop.call_later(delay, self._ask_ahead, count)
+        """Fall to what is kept."""
+        ends = None if seconds is None else time.monotonic() + seconds
+        self._forecast.began(step, ends)
+        self._balance()
+
+    def quantum_submitted(self, step: str, deployment: str, slurm_job: str) -> None:
+        """Ask Slurm for nodes after this job of it."""
+        if self._settings.dependent and deployment == self._deployment:
+            self._forecast.submitted(step, slurm_job)
+            self._balance()
 
     def quantum_ended(self, step: str) -> None:
-        """What is there now is kept for as long as ever."""
-        self._quantum -= 1
-        self._plan.quantum_ended(step)
-        if self._ahead is not None:
-            self._ahead.cancel()
-        self._awaited = 0
-        for allocation, timer in self._free.items():
-            if timer is not None:
-                timer.cancel()
-            self._free[allocation] = self._timer(allocation)
+        """Have nodes for the jobs that come now."""
+        self._forecast.ended(step, time.monotonic())
+        self._balance()
 
     async def _get(self) -> Allocation:
-        while self._free:
-            allocation, timer = self._free.popitem()
-            if timer is not None:
-                timer.cancel()
-            if not allocation.over:
-                self._busy.add(allocation)
-                return allocation
         wanted: asyncio.Future[Allocation] = asyncio.Future()
         self._wanted.append(wanted)
-        if len(self._asked) < len(self._wanted):
-            self._ask()
+        self._balance()
         try:
             return await wanted
         except asyncio.CancelledError:
-            self._not_wanted(wanted)
+            if wanted in self._wanted:
+                self._wanted.remove(wanted)
+            if not wanted.cancelled() and wanted.exception() is None:
+                self._busy.discard(wanted.result())
+                self._offer(wanted.result())
+            self._balance()
             raise
 
-    def _not_wanted(self, wanted: asyncio.Future[Allocation]) -> None:
-        if wanted in self._wanted:
-            self._wanted.remove(wanted)
-            self._drop_surplus()
-        elif wanted.done() and not wanted.cancelled() and wanted.exception() is None:
-            self._busy.discard(wanted.result())
-            self._offer(wanted.result())
+    def _offer(self, allocation: Allocation) -> None:
+        """An allocation has no job."""
+        if allocation.over or self._closed:
+            self._spare(allocation)
+        else:
+            self._free[allocation] = time.monotonic()
+        self._balance()
 
-    def _ask(self) -> None:
-        """Ask Slurm for one more allocation, if there may be one."""
-        there = len(self._asked) + len(self._free) + len(self._busy)
-        if self._closed or there >= (self._settings.maximum or there + 1):
+    def _spare(self, allocation: Allocation) -> None:
+        self._free.pop(allocation, None)
+        self._spawn(asyncio.create_task(allocation.give_back()))
+
+    def _balance(self) -> None:
+        """Have as many allocations as are wanted: no fewer, and in the end no more."""
+        if self._closed:
             return
-        task = asyncio.create_task(self._take())
-        self._asked[task] = None
-        task.add_done_callback(lambda done: self._asked.pop(done, None))
+        now = time.monotonic()
+        due = self._forecast.due(now) if self._settings.ahead else 0
+        for allocation in [one for one in self._free if one.over]:
+            self._spare(allocation)
+        self._hand_out()
+        self._fall(now, due)
+        self._ask(due)
+        self._look_again(now)
 
-    async def _take(self) -> None:
-        """One allocation from the request to its nodes."""
-        asked = time.monotonic()
-        task = asyncio.current_task()
-        assert task is not None
+    def _hand_out(self) -> None:
+        while self._wanted and self._free:
+            wanted = self._wanted.popleft()
+            if not wanted.done():
+                # the last one that was used: the others come to be idle for long
+                allocation, _ = self._free.popitem()
+                self._busy.add(allocation)
+                wanted.set_result(allocation)
+
+    def _fall(self, now: float, due: int) -> None:
+        """Give back what has been idle for long."""
+        kept = max(due, self._settings.keep - len(self._busy))
+        for allocation, since in list(self._free.items()):
+            if len(self._free) > kept and now >= since + self._idle_seconds():
+                self._spare(allocation)
+
+    def _idle_seconds(self) -> float:
+        return 0.0 if self._forecast.quantum else self._settings.idle
+
+    def _ask(self, due: int) -> None:
+        """Ask for what is lacking, and take back requests for what is not."""
+        there = len(self._free) + len(self._busy)
+        maximum = self._settings.maximum
+        room = math.inf if maximum is None else maximum - there
+        lacking = len(self._wanted) + max(0, due - len(self._free))
+        wishes: dict[str | None, int] = {None: lacking}
+        for ended, count in self._forecast.later().items():
+            wishes[ended] = max(0, count - len(self._free))
+        for stale in [one for one in self._asked if one not in wishes]:
+            # these wait for it no longer, or for one more now
+            self._asked.setdefault(None, []).extend(self._asked.pop(stale))
+        for dependency, count in wishes.items():
+            asked = self._asked.setdefault(dependency, [])
+            needed = min(count, room)
+            # what would be kept may come
+            spared = 0 if dependency else min(self._settings.keep - there, room)
+            while len(asked) > max(needed, spared):
+                asked.pop().cancel()
+            while len(asked) < needed:
+                task = asyncio.create_task(self._take(dependency))
+                asked.append(task)
+                self._spawn(task)
+            room -= len(asked)
+
+    def _look_again(self, now: float) -> None:
+        """Balance again when nothing has happened for long enough."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        idle = [since + self._idle_seconds() for since in self._free.values()]
+        times = [*idle, *self._forecast.changes(now)]
+        later = [at for at in times if now < at < math.inf]
+        if later:
+            loop = asyncio.get_running_loop()
+            # a timer may be early by the resolution of its clock
+            self._timer = loop.call_later(min(later) - now + 0.001, self._balance)
+
+    async def _take(self, dependency: str | None) -> None:
+        """One allocation, from the request to its nodes."""
+        began = time.monotonic()
+        requests: list[Allocation] = []
+        granted = None
         try:
-            allocation = await self._request()
-            self._asked[task] = allocation
-            self._drop_surplus()  # it may be wanted no more
-            await self._granted(allocation)
+            granted = await self._granted(requests, dependency)
         except WorkflowExecutionException as error:
-            if self._wanted:
-                self._wanted.popleft().set_exception(error)
-            elif logger.isEnabledFor(logging.WARNING):
-                logger.warning(str(error))
-            return
-        self._plan.queued_seconds = time.monotonic() - asked
-        self._asked.pop(task, None)
-        self._offer(allocation)
+            self._refused(error)
+        finally:
+            task = asyncio.current_task()
+            for tasks in self._asked.values():
+                if task in tasks:
+                    tasks.remove(task)
+            for request in requests:
+                if request is not granted:
+                    await request.give_back()
+        if granted is None:
+            self._balance()
+        else:
+            if dependency is None:
+                self._forecast.queued_seconds = time.monotonic() - began
+            else:
+                self._forecast.passed(dependency)
+            self._offer(granted)
 
-    async def _request(self) -> Allocation:
-        about = self._service
+    async def _granted(
+        self, requests: list[Allocation], dependency: str | None
+    ) -> Allocation:
+        """Wait for nodes; after a while, fewer will do.
+
+        :param requests: gets what Slurm was asked for
+        """
+        nodes = self._service.options.get("nodes")
+        requests.append(await self._request(_most(nodes), dependency))
+        if nodes != _most(nodes):
+            patient = True
+            while patient:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._settings.patience):
+                        return await requests[0].granted()
+                patient = dependency in self._forecast.later()
+            # an update would keep its place in the queue, but Slurm then gives the fewest
+            requests.append(await self._request(nodes))
+        waiting = [asyncio.create_task(request.granted()) for request in requests]
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+        return await done.pop()
+
+    async def _request(self, nodes: JSON, dependency: str | None = None) -> Allocation:
+        about, name = self._service, self._name or self._deployment
         entry = Entry(
-            self._deployment, self._name, "elastic", about.partition, about.quantum
+            *(self._deployment, self._name, "elastic"),
+            *(about.partition, about.on_quantum_nodes),
         )
-        words = [
-            "--output=/dev/null",
-            f'--job-name="sfq {self._name or self._deployment}"',
-            *about.words(nodes=_most(about.options.get("nodes"))),
-        ]
+        instead: dict[str, JSON] = {"nodes": nodes}
+        if dependency is not None:
+            own = about.options.get("dependency")
+            instead["dependency"] = f"afterany:{dependency}{f',{own}' if own else ''}"
+        lines = options.directives(self._template)
         leader = await self._queue.submit(
-            f"An allocation of {self._name or self._deployment}",
-            lambda key: " ".join(words),
+            f"An allocation of {name}",
+            lambda key: options.holding(name, about, **instead),
             lambda key: script.holder(
-                *(self._queue.login.spool, key),
-                *(options.directives(self._template), self._orphan_seconds),
+                self._queue.login.spool, key, lines, self._orphan_seconds
             ),
             entry,
+            at_once=options.at_once(name, about, lines, **instead),
         )
         return Allocation(self._queue, leader)
 
-    async def _granted(self, allocation: Allocation) -> None:
-        """Wait for the nodes; after a while fewer will do."""
-        nodes = str(self._service.options.get("nodes") or "")
-        if "-" in nodes:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.patience):
-                    await allocation.granted()
-                    return
-            await allocation.take_fewer(nodes)
-        await allocation.granted()
-
-    def _offer(self, allocation: Allocation) -> None:
-        """An allocation has no job: the next one gets it, or it waits for one."""
+    def _refused(self, error: WorkflowExecutionException) -> None:
+        """A job fails that waits for nodes; where none does nobody asks again."""
         while self._wanted:
-            wanted = self._wanted[0]
-            if allocation.over or self._closed:
-                break
-            self._wanted.popleft()
+            wanted = self._wanted.popleft()
             if not wanted.done():
-                self._busy.add(allocation)
-                wanted.set_result(allocation)
-                self._drop_surplus()
+                wanted.set_exception(error)
                 return
-        if allocation.over or self._closed:
-            self._spawn(allocation.give_back())
-            if len(self._asked) < len(self._wanted):
-                self._ask()
-        else:
-            # one that was asked for ahead waits for the quantum step's end
-            timer = None if self._awaited else self._timer(allocation)
-            self._free[allocation] = timer
+        self._forecast.forget()
+        if logger.isEnabledFor(logging.WARNING):
+            logger.warning(str(error))
 
-    def _timer(self, allocation: Allocation) -> asyncio.TimerHandle:
-        loop = asyncio.get_running_loop()
-        idle = 0.0 if self._quantum else self._settings.idle
-        return loop.call_later(idle, self._spare, allocation)
-
-    def _spare(self, allocation: Allocation) -> None:
-        """Give an idle allocation back, unless it is one of those that are kept."""
-        if allocation not in self._free:
-            return
-        if len(self._free) + len(self._busy) > self._settings.keep:
-            timer = self._free.pop(allocation)
-            if timer is not None:
-                timer.cancel()
-            self._spawn(allocation.give_back())
-
-    def _drop_surplus(self) -> None:
-        """Take back requests that no job waits for any more."""
-        kept = len(self._free) + len(self._busy)
-        needed = max(len(self._wanted), self._settings.keep - kept, self._awaited)
-        for task, allocation in list(self._asked.items())[::-1]:
-            # one that is being submitted is looked at again when it has been
-            if allocation is not None and len(self._asked) > needed:
-                del self._asked[task]
-                task.cancel()
-                self._spawn(allocation.give_back())
-
-    def _ask_ahead(self, count: int) -> None:
-        self._awaited = count
-        for _ in range(count - len(self._asked) - len(self._free)):
-            self._ask()
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
+    def _spawn(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
-class _Plan:
-    """What happened after a quantum step last time."""
-
-    def __init__(self) -> None:
-        self.queued_seconds = 0.0
-        self._counts: dict[str, int] = {}
-        self._quantum: str | None = None
-        self._step: str | None = None
-        self._now = 0
-
-    def quantum_began(self, step: str) -> int:
-        """How many jobs at once came after it last time."""
-        self._quantum = None
-        return self._counts.get(step, 0)
-
-    def quantum_ended(self, step: str) -> None:
-        """The next step to come is the one after it."""
-        self._quantum, self._step = step, None
-
-    def arrived(self, step: str) -> None:
-        """A job wants its nodes."""
-        self._now += 1
-        if self._quantum is None:
-            return
-        if self._step is None:
-            self._step, self._counts[self._quantum] = step, 0
-        if step == self._step:
-            self._counts[self._quantum] = max(self._counts[self._quantum], self._now)
-
-    def left(self) -> None:
-        """A job has ended."""
-        self._now -= 1
-
-
-def _most(nodes: object) -> str | None:
+def _most(nodes: JSON) -> JSON:
     """The upper end of a range of nodes."""
-    found = re.search(r"(\d+)\D*$", str(nodes))
-    return str(nodes) if found is None and nodes is not None else found and found[1]
+    found = re.search(r"-(\d+[km]?)$", str(nodes))
+    return found[1] if found else nodes

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from streamflow.core.exception import WorkflowExecutionException
 
+from sf_quantum.connectors.phases import Phases
 from sf_quantum.connectors.slurm import options, script
 from sf_quantum.connectors.slurm.account import Entry
 from sf_quantum.connectors.slurm.options import Service
-from sf_quantum.connectors.slurm.queue import Queue
+from sf_quantum.connectors.slurm.queue import Queue, Waiting
 from sf_quantum.connectors.slurm.states import Outcome
 
 LAST_LINES = 20
+LAST_BYTES = 8192
 
 
 @dataclass(frozen=True)
@@ -75,9 +78,10 @@ class PerStep:
     :param deployment: its name, for the account
     """
 
-    def __init__(self, deployment: str, queue: Queue) -> None:
+    def __init__(self, deployment: str, queue: Queue, phases: Phases) -> None:
         self._deployment = deployment
         self._queue = queue
+        self._phases = phases
 
     async def run(self, job: Job) -> Result:
         """Submit a job, wait for its end; cancel it if it is not wanted any more."""
@@ -85,10 +89,10 @@ class PerStep:
         service = job.service
         entry = Entry(
             *(self._deployment, job.service_name, "per-step"),
-            *(service.partition, service.quantum, job.name),
+            *(service.partition, service.on_quantum_nodes, job.name),
         )
         spool = self._queue.login.spool
-        array = "array" in service.options
+        array = "array" in service.options or options.says(job.body, "-a", "--array")
         waiting = await self._queue.submit(
             job.name,
             lambda key: _options(job, script.path(spool, key, "out")),
@@ -96,25 +100,31 @@ class PerStep:
             entry,
             array,
         )
-        output = script.path(spool, waiting.key, "out")
+        self._phases.submitted(job.name, self._deployment, waiting.slurm_job)
+        output = own = script.path(spool, waiting.key, "out")
         try:
+            if options.says(job.body, "-e", "--error") and job.stderr is None:
+                job = replace(job, stderr=await self._file(waiting, "StdErr"))
             if options.says(job.body, "-o", "--output") and job.stdout is None:
-                output = await self._output(waiting.slurm_job)
-            outcome = await waiting.over
+                output = await self._file(waiting, "StdOut")
+            # the future itself, as it was given up, would pass for a job that has ended
+            outcome = await asyncio.shield(waiting.over)
         except BaseException:
             await self._queue.cancel(waiting)
             self._queue.forget(waiting)
             raise
         entry.record(job.name, submitted, outcome)
-        return await result(self._queue, job, outcome, output, waiting.mark)
+        # which counts what is in our file
+        mark = waiting.mark if output == own else None
+        return await result(self._queue, job, outcome, output, mark)
 
     async def close(self) -> None:
         """There is nothing that outlives its job."""
 
-    async def _output(self, slurm_job: str) -> str:
-        """Where the job's own template sends its output."""
+    async def _file(self, waiting: Waiting, key: str) -> str:
+        """Where the job's own template sends what it prints."""
         text, _ = await self._queue.login.run(
-            f"scontrol --oneliner show job {slurm_job} | sed -n 's/.* StdOut=\\([^ ]*\\).*/\\1/p'"
+            f"scontrol show job {waiting.slurm_job} | sed -n 's/^ *{key}=//p'"
         )
         return text.strip()
 
@@ -136,7 +146,9 @@ async def result(
     errors = job.stderr or job.stdout
     file = shlex.quote(errors if errors else output)
     folder = f"cd {shlex.quote(job.workdir)} && " if job.workdir and errors else ""
-    last = await _read(queue, f"{folder}tail -n {LAST_LINES} {file}")
+    last = await _read(
+        queue, f"{folder}tail -c {LAST_BYTES} {file} | tail -n {LAST_LINES}"
+    )
     lines = f"; its last lines:\n{last}" if last else "; it printed nothing"
     return Result(outcome, f"{outcome.sentence()}{lines}")
 
@@ -153,12 +165,12 @@ def _options(job: Job, output: str) -> str:
     """The options of ``sbatch`` that come from the job, then the service's."""
     words = {
         "chdir": job.workdir,
-        "input": job.stdin,
-        "output": job.stdout and job.stdout.replace("%", "%%"),
-        "error": job.stderr and job.stderr.replace("%", "%%"),
+        "input": _literal(job.stdin),
+        "output": _literal(job.stdout),
+        "error": _literal(job.stderr),
     }
     if job.stdout is None and not options.says(job.body, "-o", "--output"):
-        words["output"] = output
+        words["output"] = _literal(output)
     if not job.service.options.get("jobName") and not options.says(
         job.body, "-J", "--job-name"
     ):
@@ -166,6 +178,11 @@ def _options(job: Job, output: str) -> str:
     given = [f"--{name}={shlex.quote(value)}" for name, value in words.items() if value]
     instead = {} if job.seconds is None else {"time": limit(job.seconds)}
     return " ".join([*given, *job.service.words(**instead)])
+
+
+def _literal(path: str | None) -> str | None:
+    """A path in which sbatch(1) replaces nothing."""
+    return path and path.replace("%", "%%")
 
 
 def limit(seconds: int) -> str:

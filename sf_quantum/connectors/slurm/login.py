@@ -11,7 +11,7 @@ import asyncio
 import logging
 import shlex
 import time
-from collections.abc import Iterable
+import uuid
 from contextlib import suppress
 
 from streamflow.core.deployment import Connector, ExecutionLocation, Shell
@@ -29,11 +29,12 @@ RETRY_SECONDS = 1.0
 GRACE_SECONDS = 45
 LOCAL_GRACE_SECONDS = 3
 
-# A job that was being submitted shows up late, so nothing must be found twice.
+# A job that was being submitted shows up late, so nothing must be found more than once;
+# a shell that another one has followed leaves everything to that.
 _SETUP = """\
-trap '' HUP INT TERM
-d={spool} run={run} clusters={clusters}
-mkdir -p "$d" && chmod 700 "$d" && rm -f "$d/gone" || exit
+trap '' HUP INT TERM PIPE
+d={spool} run={run} clusters={clusters} me={me} grace={grace}
+mkdir -p "$d" && chmod 700 "$d" && rm -f "$d/gone" && echo $me >"$d/owner" || exit
 look() {{
   touch "$d/alive"
   n=$1; shift
@@ -45,24 +46,27 @@ look() {{
     n=$((n - 1)); sleep {pause}
   done
 }}
+owner() {{ [ "$(cat "$d/owner")" = $me ]; }}
 end() {{
-  touch "$d/gone"
+  owner && touch "$d/gone" || return
   n=0
-  while [ $n -lt {grace} ]; do
+  while [ $n -lt $grace ]; do
     sleep 1; n=$((n + 1))
-    [ -e "$d/gone" ] || return
+    owner || return
   done
   n=0 quiet=0
   while [ $n -lt 60 ] && [ $quiet -lt 3 ]; do
-    if ids=$(squeue $clusters --noheader --user="$(id -un)" --format='%k %A'); then
-      ids=$(echo "$ids" | sed -n "s/^sfq:$run:[^ ]* //p")
+    if ids=$(squeue $clusters --noheader --user="$(id -un)" --format='%k %F'); then
+      ids=$(echo "$ids" | sed -n "s/^sfq:$run:[^ ]* //p" | sort -u)
       if [ -n "$ids" ]; then quiet=0; scancel $clusters $ids; else quiet=$((quiet + 1)); fi
     fi
     n=$((n + 1)); sleep 0.5
   done
   rm -rf "$d"
 }}
-trap 'end >/dev/null 2>&1' EXIT"""
+# in the background: a connector kills a shell that does not end soon; dash waits for a
+# function that has no parentheses
+trap '(end) </dev/null >/dev/null 2>&1 &' EXIT"""
 
 
 class Login:
@@ -89,7 +93,13 @@ class Login:
         self._run = run
         self._clusters = f"--clusters={clusters}" if clusters else ""
         self._shell: Shell | None = None
+        self._ending: set[asyncio.Task[None]] = set()
         self._seen: list[str] = []
+
+    @property
+    def local(self) -> bool:
+        """Whether it is the driver's own machine."""
+        return self._location.local
 
     async def run(self, command: str) -> tuple[str, int]:
         """Run a shell command and wait for it.
@@ -144,7 +154,7 @@ class Login:
             )
         except (WorkflowExecutionException, OSError) as error:
             _warn(f"no connection to {self._location.name}: {error}")
-            await self._drop()
+            self._drop()
             await asyncio.sleep(RETRY_SECONDS)
             return []
         found = script.marks(told[0] if told else "")
@@ -164,14 +174,27 @@ class Login:
         with suppress(WorkflowExecutionException, OSError):
             await shell.close()
 
+    async def leave(self) -> None:
+        """End the shell, which ends on the node what the driver could not."""
+        shell, self._shell = self._shell, None
+        if shell is not None:
+            with suppress(WorkflowExecutionException, OSError, TimeoutError):
+                async with asyncio.timeout(5):
+                    await shell.execute(["grace=0"])
+            with suppress(WorkflowExecutionException, OSError):
+                await shell.close()
+
     async def _opened(self) -> Shell:
         if self._shell is None or await self._shell.closed():
             # the driver's guardian must not end it: it cleans up after the driver itself
-            words = ["env", "-u", guardian.MARKER, f"SFQ_RUN={self._run}", "sh"]
+            me = uuid.uuid4().hex
+            # connectors give the same shell for the same words, even one that hangs
+            words = ["env", "-u", guardian.MARKER, f"SFQ_SHELL={me}", "sh"]
             shell = await self._connector.get_shell(words, self._location)
             setup = _SETUP.format(
                 spool=shlex.quote(self.spool),
                 run=self._run,
+                me=me,
                 clusters=shlex.quote(self._clusters),
                 pause=LOOK_PAUSE_SECONDS,
                 grace=LOCAL_GRACE_SECONDS if self._location.local else GRACE_SECONDS,
@@ -180,11 +203,18 @@ class Login:
             self._shell = shell
         return self._shell
 
-    async def _drop(self) -> None:
+    def _drop(self) -> None:
+        """Leave a shell to itself: to wait for one that hangs holds up everything."""
         shell, self._shell = self._shell, None
         if shell is not None:
-            with suppress(WorkflowExecutionException, OSError):
-                await shell.close()
+            task = asyncio.create_task(_end(shell))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+
+async def _end(shell: Shell) -> None:
+    with suppress(WorkflowExecutionException, OSError):
+        await shell.close()
 
 
 _warned: dict[str, float] = {}
@@ -196,8 +226,3 @@ def _warn(text: str) -> None:
     if now - _warned.get(text, -60.0) >= 60 and logger.isEnabledFor(logging.WARNING):
         _warned[text] = now
         logger.warning(text)
-
-
-def options(words: Iterable[str]) -> str:
-    """Words for a shell, those that are empty left out."""
-    return " ".join(word for word in words if word)

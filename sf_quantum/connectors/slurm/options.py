@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, MutableSequence
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 
 from streamflow.deployment.connector.queue_manager import QueueManagerService
 
@@ -11,6 +11,11 @@ from sf_quantum.connectors.slurm.policy import policy
 from sf_quantum.files import JSON
 
 _DIRECTIVE = "#SBATCH"
+# those that leave the variables of a batch job as they are without them
+_AT_ONCE = frozenset(
+    "account constraint exclude exclusive gres licenses mem nodelist nodes partition qos "
+    "reservation time".split()
+)
 
 
 class Service(QueueManagerService):
@@ -31,6 +36,8 @@ class Service(QueueManagerService):
     ) -> None:
         super().__init__(file)
         self.qpu = list(qpu or [])
+        # whether Slurm has the option that takes their leases
+        self.spank = False
         self.policy = None if allocation is None else policy(allocation)
         self.options = options
 
@@ -40,6 +47,14 @@ class Service(QueueManagerService):
         gres = str(self.options.get("gres") or "")
         licenses = str(self.options.get("licenses") or "")
         return bool(self.qpu) or "qpu" in f"{gres},{licenses}".lower()
+
+    @property
+    def on_quantum_nodes(self) -> bool:
+        """Whether its nodes are those of a QPU; a hybrid step may hold classical ones."""
+        gres, partition = self.options.get("gres"), self.options.get("partition")
+        return (
+            re.search("qpu|quantum", f"{gres},{partition}", re.IGNORECASE) is not None
+        )
 
     @property
     def partition(self) -> str | None:
@@ -59,8 +74,52 @@ class Service(QueueManagerService):
         :param instead: options that take the place of its own; None leaves one out
         :returns: one word for each, quoted as StreamFlow does: the shell sees variables
         """
-        options: Mapping[str, JSON] = {**self.options, **instead}
+        qpu = ",".join(self.qpu) if self.spank and self.qpu else None
+        options: Mapping[str, JSON] = {**self.options, "qpu": qpu, **instead}
         return [word for key, value in options.items() for word in _words(key, value)]
+
+
+def holding(name: str, service: Service, **instead: JSON) -> str:
+    """The options of a job that only holds a service's nodes.
+
+    :param name: what it is for
+    :param instead: see :meth:`Service.words`
+    :returns: for a shell
+    """
+    words = [
+        "--output=/dev/null",
+        f'--job-name="sfq {name}"',
+        *service.words(**instead),
+    ]
+    # started again it would have none of its jobs any more
+    return " ".join([*words, "--no-requeue"])
+
+
+def at_once(
+    name: str, service: Service, lines: Sequence[str], **instead: JSON
+) -> str | None:
+    """The options of ``salloc`` for the same nodes.
+
+    :param lines: the directives that its batch job would have
+    :returns: for a shell; None where only a batch job gives what the service asks for
+    """
+    asked = service.options.keys() | instead.keys()
+    if lines or service.qpu or asked - _AT_ONCE:
+        return None
+    return " ".join([f'--job-name="sfq {name}"', *service.words(**instead)])
+
+
+def holdings(names: Sequence[str], services: Sequence[Service]) -> str:
+    """The options of a job of several components that only holds their nodes.
+
+    Slurm runs its script in the first, and so takes the leases of all there.
+    """
+    taken = [qpu for service in services if service.spank for qpu in service.qpu]
+    leases = [",".join(dict.fromkeys(taken)) or None, *[None] * len(names)]
+    return " : ".join(
+        holding(name, service, qpu=lease)
+        for name, service, lease in zip(names, services, leases, strict=False)
+    )
 
 
 def _words(key: str, value: JSON) -> Iterator[str]:

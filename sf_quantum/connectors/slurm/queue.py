@@ -9,40 +9,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-import shlex
+import math
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.log_handler import logger
 
-from sf_quantum.connectors.slurm import states
+from sf_quantum.connectors.slurm import ending, states, submission
 from sf_quantum.connectors.slurm.account import Entry
 from sf_quantum.connectors.slurm.login import Login
 from sf_quantum.connectors.slurm.script import Mark
-from sf_quantum.connectors.slurm.states import LOST, Outcome, Row
+from sf_quantum.connectors.slurm.states import Outcome, Row
 
-#: what sbatch(1) says when the same submission may succeed a little later
-PASSING = re.compile(
-    "socket timed out|unable to contact slurm|connection (refused|reset|timed out)|"
-    "temporarily unable to accept|resource temporarily unavailable|"
-    "transport endpoint|zero bytes|communication connection failure|"
-    "protocol authentication|munge encode failed|slurm backup controller|"
-    r"max\w*submit|slurmdbd|in standby mode|job reconfigur",
-    re.IGNORECASE,
-)
 FIRST_PAUSE_SECONDS = 0.5
 GROWTH = 2.0
 LONGEST_PAUSE_SECONDS = 30.0
 # Slurm's own record is a moment behind the mark of a script that failed
-DETAIL_TRIES = 20
-DETAIL_PAUSE_SECONDS = 0.25
+DETAIL_SECONDS = 5.0
+DETAIL_PAUSE_SECONDS = 0.05
+LONGEST_DETAIL_PAUSE_SECONDS = 0.4
 # how often Slurm may deny that it knows a job, before its mark is given up
 DENIALS = 3
+CLOSE_SECONDS = 5.0
 
 
 @dataclass
@@ -51,6 +43,8 @@ class Waiting:
 
     :param key: the job's own, on the cluster
     :param name: what it is called in messages
+    :param array: whether it is an array, whose tasks leave no marks
+    :param asked: whether Slurm is being asked how it ended
     :param up: done when an allocation has its nodes: when it began
     :param over: done when it has ended
     """
@@ -62,6 +56,7 @@ class Waiting:
     array: bool = False
     row: Row | None = None
     denials: int = 0
+    asked: bool = False
     said: set[str] = field(default_factory=set)
     up: asyncio.Future[Mark] = field(default_factory=asyncio.Future)
     over: asyncio.Future[Outcome] = field(default_factory=asyncio.Future)
@@ -82,62 +77,84 @@ class Queue:
         self._interval = interval_seconds
         self._waiting: dict[str, Waiting] = {}
         self._settling: dict[str, Entry] = {}
+        self._early: dict[str, Mark] = {}
+        self._steps: dict[str, asyncio.Future[Mark]] = {}
+        self._submissions: set[asyncio.Task[tuple[str, int]]] = set()
         self._asking: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
-        self._polled = 0.0
+        self._polled = -math.inf
 
     async def submit(
         self,
         name: str,
         options: Callable[[str], str],
-        script: Callable[[str], str],
+        body: Callable[[str], str],
         entry: Entry,
         array: bool = False,
+        at_once: str | None = None,
     ) -> Waiting:
         """Hand a job to Slurm, again and again while that cannot take it.
 
         :param name: what it is called in messages
         :param options: gives the options of ``sbatch``, for a shell, of the key it gets
-        :param script: gives the batch script of that key
+        :param body: gives the batch script of that key
         :param entry: its place in the account
         :param array: whether it is an array of jobs
+        :param at_once: see :func:`sf_quantum.connectors.slurm.submission.command`
         :returns: the job, which is waited for from now on
         :raises WorkflowExecutionException: if Slurm refuses it for good; with its words
         """
-        await self._watched()
+        await self.watched()
         key = uuid.uuid4().hex
-        pause = FIRST_PAUSE_SECONDS
-        command = self._sbatch(key, options(key), script(key))
+        comment = f"sfq:{self._run}:{key}"
+        command = submission.command(
+            *(self.login.spool, comment, key, options(key), body(key), at_once)
+        )
         entry.requested(time.time())
-        while True:
-            text, code = await self._to_its_end(key, command)
-            # sbatch warns on the same stream
-            if code == 0 and (found := re.search(r"^(\d+)(;\S+)?$", text, re.M)):
-                slurm_job = found[1]
-                break
-            if not PASSING.search(text):
-                raise WorkflowExecutionException(
-                    f"Slurm refuses job {name}: {_words(text)}"
-                )
-            if logger.isEnabledFor(logging.WARNING):
-                logger.warning(
-                    f"Slurm cannot take job {name} now, next try in {pause:g} s: "
-                    f"{_words(text)}"
-                )
-            await asyncio.sleep(pause)
-            pause = min(pause * GROWTH, LONGEST_PAUSE_SECONDS)
+        slurm_job = await self._submitted(name, key, command)
         waiting = Waiting(key, slurm_job, name, entry, array)
         entry.submitted(slurm_job)
         self._waiting[key] = waiting
+        if key in self._early:
+            self._take_in([self._early.pop(key)])
         self._wake.set()
         return waiting
+
+    async def _submitted(self, name: str, key: str, command: str) -> str:
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            text, code = await self._to_its_end(name, key, command)
+            slurm_job = submission.accepted(text, code)
+            if slurm_job is not None:
+                return slurm_job
+            told = submission.words(text)
+            if not submission.passing(text, code):
+                raise WorkflowExecutionException(f"Slurm refuses job {name}: {told}")
+            if logger.isEnabledFor(logging.WARNING):
+                logger.warning(
+                    f"Slurm cannot take job {name} now, next try in {pause:g} s: {told}"
+                )
+            await asyncio.sleep(pause)
+            pause = min(pause * GROWTH, LONGEST_PAUSE_SECONDS)
 
     def adopt(self, name: str, slurm_job: str, entry: Entry) -> Waiting:
         """Keep an eye on a job that came with another, as a component of it does."""
         waiting = Waiting(uuid.uuid4().hex, slurm_job, name, entry)
         self._waiting[waiting.key] = waiting
         return waiting
+
+    async def step(self, key: str) -> Mark:
+        """Wait for a job within an allocation.
+
+        :param key: the job's own
+        :returns: its mark
+        """
+        self._steps[key] = asyncio.Future()
+        try:
+            return await self._steps[key]
+        finally:
+            del self._steps[key]
 
     async def cancel(self, *jobs: Waiting) -> None:
         """End jobs, and wait for none of them."""
@@ -166,91 +183,93 @@ class Queue:
             self.forget(job)
         if self._watch is not None:
             self._watch.cancel()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(5):
-                await asyncio.gather(*self._asking, return_exceptions=True)
-        await self._sweep()
+        # what is being submitted now could not be cancelled yet
+        late = (
+            self._submissions
+            and (await asyncio.wait(self._submissions, timeout=CLOSE_SECONDS))[1]
+        )
+        if late or not await self._sweep():
+            await self.login.leave()
         await self._settle_rest()
         await self.login.close()
 
-    async def _to_its_end(self, key: str, command: str) -> tuple[str, int]:
+    async def _to_its_end(self, name: str, key: str, command: str) -> tuple[str, int]:
         """Submit; a job that is not wanted any more in that moment is ended again."""
-        task = asyncio.create_task(self._try(command))
+        task = asyncio.create_task(self._try(name, command))
+        self._submissions.add(task)
+        task.add_done_callback(self._submissions.discard)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            undo = asyncio.create_task(self._undo(key, task))
-            self._asking.add(undo)
-            undo.add_done_callback(self._asking.discard)
+            self._spawn(self._undo(key, task))
             raise
 
-    async def _undo(self, key: str, submission: asyncio.Task[tuple[str, int]]) -> None:
-        await submission
+    async def _undo(self, key: str, trial: asyncio.Task[tuple[str, int]]) -> None:
+        await trial
         await self._sweep(key)
 
-    async def _sweep(self, key: str = "") -> None:
-        """End what is in Slurm's queue under a key, or under any of this driver's."""
-        with suppress(WorkflowExecutionException):
-            await self.login.run(
-                "squeue --noheader --user=\"$(id -un)\" --format='%k %A' | "
-                f"sed -n 's/^sfq:{self._run}:{key}[^ ]* //p' | xargs -r scancel"
-            )
+    async def _sweep(self, key: str = "") -> bool:
+        """End what is in Slurm's queue under a key, or under any of this driver's.
 
-    async def _try(self, command: str) -> tuple[str, int]:
-        try:
-            return await self.login.run(command)
-        except WorkflowExecutionException as error:
-            return f"connection refused: {error}", 1
-
-    def _sbatch(self, key: str, options: str, script: str) -> str:
-        """A command that submits once, however often it is run.
-
-        An answer that was lost on its way leaves the job's id in the spool, or at least
-        the key in the job's comment.
+        :returns: whether nothing of it is left for sure
         """
-        file = f"{shlex.quote(self.login.spool)}/{key}.id"
-        comment = f"sfq:{self._run}:{key}"
-        return (
-            f"id=$(cat {file} 2>/dev/null) || [ ! -e {file}.tried ] || "
-            f"id=$(squeue --noheader --user=\"$(id -un)\" --format='%k %A' | "
-            f"sed -n 's/^{comment} //p'); "
-            f': >{file}.tried; [ -n "$id" ] || '
-            f"id=$(sbatch --parsable --comment={comment} {options} <<'END-SBATCH-{key}'\n"
-            f"{script}\nEND-SBATCH-{key}\n) || exit; "
-            f'echo "$id" | tee {file}'
-        )
+        try:
+            _, code = await self.login.run(
+                'jobs=$(squeue --noheader --user="$(id -un)" --format="%k %F") && '
+                f"echo \"$jobs\" | sed -n 's/^sfq:{self._run}:{key}[^ ]* //p' | "
+                "sort -u | xargs -r scancel"
+            )
+        except WorkflowExecutionException:
+            return False
+        return code == 0
 
-    async def _watched(self) -> None:
+    async def _try(self, name: str, command: str) -> tuple[str, int]:
+        try:
+            # a controller that does not answer holds sbatch up, which may hold up no other
+            return await self.login.run_job(name, command)
+        except WorkflowExecutionException as error:
+            return str(error), submission.UNKNOWN
+
+    async def watched(self) -> None:
+        """See to it that what is in the spool is removed however the driver ends."""
         if self._watch is None:
-            await self._take_in(await self.login.look(urgent=False))
-            self._watch = asyncio.create_task(self._look_on())
+            self._take_in(await self.login.look(urgent=False))
+            # not twice, by jobs that came at once
+            self._watch = self._watch or asyncio.create_task(self._look_on())
 
     async def _look_on(self) -> None:
         while True:
-            await self._take_in(await self.login.look(urgent=bool(self._waiting)))
-            if self._waiting or self._settling:
+            self._take_in(await self.login.look(urgent=self._is_busy()))
+            if self._is_busy() or self._settling:
                 if time.monotonic() - self._polled >= self._interval:
-                    await self._poll()
+                    # never twice at a time, and marks are looked for meanwhile
+                    self._polled = math.inf
+                    self._spawn(self._poll())
             else:
                 self._wake.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._interval):
                         await self._wake.wait()
 
-    async def _take_in(self, marks: list[Mark]) -> None:
+    def _is_busy(self) -> bool:
+        return bool(self._waiting or self._steps)
+
+    def _take_in(self, marks: list[Mark]) -> None:
         for mark in marks:
+            if mark.key in self._steps:
+                _finish(self._steps[mark.key], mark)
+                continue
             job = self._waiting.get(mark.key)
             if job is None:
+                # sbatch has not told the driver of it yet
+                self._early[mark.key] = mark
                 continue
             job.slurm_job = mark.slurm_job
             if mark.exit_code is None:
                 job.entry.granted(mark.started)
                 _finish(job.up, mark)
-                continue
-            job.mark = mark
-            if mark.exit_code == 0:
-                self._end(job, _by_mark(mark, "COMPLETED"))
             else:
+                job.mark = mark
                 self._ask(job)
 
     async def _poll(self) -> None:
@@ -259,10 +278,12 @@ class Queue:
             {*(job.slurm_job for job in self._waiting.values()), *self._settling}
         )
         waited_for = list(self._waiting.values())
-        self._polled = time.monotonic()
-        text = await self.login.squeue(
-            f"--states=all --jobs={ids} --format='{states.FIELDS}'"
-        )
+        try:
+            text = await self.login.squeue(
+                f"--states=all --jobs={ids} --format='{states.FIELDS}'"
+            )
+        finally:
+            self._polled = time.monotonic()
         if text is None:
             return
         found = states.rows(text)
@@ -288,55 +309,41 @@ class Queue:
             _report(job, row)
 
     def _ask(self, job: Waiting) -> None:
-        task = asyncio.create_task(self._learn(job))
+        if not job.asked:
+            job.asked = True
+            self._spawn(self._learn(job))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
     async def _learn(self, job: Waiting) -> None:
         """Ask Slurm how a job ended, and its mark where Slurm does not know."""
-        for _ in range(DETAIL_TRIES):
-            if job.over.done():
-                return
-            try:
-                text, code = await self.login.run(
-                    f"SLURM_TIME_FORMAT=%s scontrol --oneliner show job {job.slurm_job}"
-                )
-            except WorkflowExecutionException as error:
-                text, code = str(error), 1
-            if code == 0 and (shown := states.shown(text)):
-                # a job of several components has the script in its first
-                if all(one.state in states.ENDED for one in shown):
-                    self._end(job, states.worst(shown) if job.array else shown[0])
-                    return
-                if job.mark is None or all(one.restarts > 0 for one in shown):
-                    return  # Slurm runs it again
-            elif "Invalid job id" in text:
-                self._end(job, await self._remembered(job))
-                return
-            elif job.mark is None:
-                return  # nothing is known: the next poll asks again
-            await asyncio.sleep(DETAIL_PAUSE_SECONDS)
-        if job.mark is not None:
-            self._end(job, _by_mark(job.mark, "FAILED"))
+        try:
+            outcome = await self._learned(job)
+        finally:
+            job.asked = False
+        # what a script says of its success is not all: Slurm may have ended the job
+        if outcome is None and job.mark is not None and not ending.is_good(job.mark):
+            outcome = ending.by_mark(job.mark)
+        if outcome is not None:
+            self._end(job, outcome)
 
-    async def _remembered(self, job: Waiting) -> Outcome:
-        """How a job ended that the controller has forgotten."""
-        if job.mark is not None:
-            return _by_mark(
-                job.mark, "COMPLETED" if not job.mark.exit_code else "FAILED"
-            )
-        text, code = await self.login.run(states.accounting(job.slurm_job))
-        if code == 0 and (found := states.accounted(text)):
-            return states.worst(found)
-        # its mark may be seen only now, on a slow file system
-        await asyncio.sleep(self._interval)
-        if job.mark is not None:
-            return _by_mark(
-                job.mark, "COMPLETED" if not job.mark.exit_code else "FAILED"
-            )
-        return Outcome(
-            job.slurm_job, LOST, "Slurm has forgotten it, no exit code is left"
-        )
+    async def _learned(self, job: Waiting) -> Outcome | None:
+        deadline = time.monotonic() + DETAIL_SECONDS
+        pause = DETAIL_PAUSE_SECONDS
+        while time.monotonic() < deadline:
+            outcome = await ending.ending(self.login, job, self._interval)
+            # without a mark the next poll asks again
+            if outcome is not None or job.mark is None or self._unwanted(job):
+                return outcome
+            await asyncio.sleep(pause)
+            pause = min(pause * GROWTH, LONGEST_DETAIL_PAUSE_SECONDS)
+        return None
+
+    def _unwanted(self, job: Waiting) -> bool:
+        return job.key not in self._waiting
 
     def _end(self, job: Waiting, outcome: Outcome) -> None:
         if not job.over.done():
@@ -348,8 +355,13 @@ class Queue:
 
     def _settle(self, slurm_job: str, rows: list[Row]) -> None:
         """Put Slurm's own times into the account, as soon as it has them."""
-        if not rows or all(row.freed for row in rows):
-            self._settling.pop(slurm_job).settle(rows[0] if rows else None)
+        if any(row.state == "PENDING" for row in rows):
+            # its node failed after its script had left the mark
+            self._spawn(self.scancel(slurm_job))
+        entry = self._settling[slurm_job]
+        if all(row.over or (row.freed and entry.nodes) for row in rows):
+            del self._settling[slurm_job]
+            entry.settle(rows[0] if rows else None)
 
     async def _settle_rest(self) -> None:
         if self._settling:
@@ -369,28 +381,13 @@ def _finish(future: asyncio.Future[Mark], mark: Mark) -> None:
         future.set_result(mark)
 
 
-def _by_mark(mark: Mark, state: str) -> Outcome:
-    return Outcome(
-        mark.slurm_job,
-        state,
-        exit_code=mark.exit_code or 0,
-        started=mark.started,
-        ended=mark.ended,
-    )
-
-
 def _report(job: Waiting, row: Row) -> None:
     """Say once what keeps a job from ever starting."""
-    reason = row.reason.strip("()").split(",")[0]
-    if row.state == "PENDING" and reason in states.HOPELESS and reason not in job.said:
+    reason = row.reason.strip("()")
+    if row.state == "PENDING" and reason not in job.said and states.hopeless(reason):
         job.said.add(reason)
         if logger.isEnabledFor(logging.WARNING):
             logger.warning(
                 f"Job {job.name} may never start: Slurm job {job.slurm_job} is pending "
-                f"({row.reason.strip('()')})"
+                f"({reason})"
             )
-
-
-def _words(text: str) -> str:
-    """What Slurm said, in one line."""
-    return " ".join(text.replace("sbatch: error: ", "").split())

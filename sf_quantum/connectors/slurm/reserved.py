@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from streamflow.core.utils import get_job_step_name
 from streamflow.log_handler import logger
 
+from sf_quantum.connectors.phases import Phases
 from sf_quantum.connectors.slurm import options, policy, script
 from sf_quantum.connectors.slurm.account import Entry
-from sf_quantum.connectors.slurm.allocation import Allocation
+from sf_quantum.connectors.slurm.allocation import Allocation, Gone
 from sf_quantum.connectors.slurm.jobs import Job, PerStep, Result
 from sf_quantum.connectors.slurm.options import Service
 from sf_quantum.connectors.slurm.queue import Queue
@@ -38,141 +39,212 @@ class Reserved:
         settings: policy.Reserve,
         template: Callable[[str], str],
         orphan_seconds: float,
+        phases: Phases,
     ) -> None:
         self._deployment = deployment
         self._queue = queue
+        self._services = services
         self._settings = settings
         self._template = template
         self._orphan_seconds = orphan_seconds
-        names = [name for name, n in settings.places.items() for _ in range(n)]
-        # the first component cannot be given back before the others
-        names.sort(key=lambda name: services[name].quantum)
-        self._components = [(name, services[name]) for name in names]
-        self._apart = PerStep(deployment, queue)
-        self._held: list[Allocation] = []
-        self._free: dict[str, asyncio.Queue[Allocation]] = {}
+        self._apart = PerStep(deployment, queue, phases)
         self._lock = asyncio.Lock()
+        self._held: list[Components] = []
+        self._quantum_gone = False
         self._quantum_left = settings.release_times
         self._quantum_running = 0
-        self._quantum_gone = False
         self._timer: asyncio.TimerHandle | None = None
-        self._releasing: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def run(self, job: Job) -> Result:
         """Run a job on its component, or by itself once that has been given back."""
         submitted = time.time()
-        quantum = job.service.quantum
-        if quantum and self._quantum_gone:
-            return await self._apart.run(job)
-        free = await self._places(job)
-        allocation = await free.get()
-        if self._timer is not None and quantum:
-            self._timer.cancel()
-        self._quantum_running += quantum
-        try:
-            return await allocation.run(job, submitted)
-        finally:
-            self._quantum_running -= quantum
-            free.put_nowait(allocation)
-            self._consider_release(job)
+        while not (job.service.quantum and self._quantum_gone):
+            components = await self._components()
+            self._begin(job)
+            try:
+                done = await components.run(job, submitted)
+            except Gone:  # before the job began
+                continue
+            finally:
+                self._end(job)
+            if done.outcome.good and self._is_last(job):
+                self._release()
+            return done
+        return await self._apart.run(job)
 
     async def close(self) -> None:
         """Give everything back."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        await asyncio.gather(*self._releasing, return_exceptions=True)
-        for allocation in reversed(self._held):
-            await allocation.give_back()
+        for components in self._held:
+            await components.give_back()
 
-    async def _places(self, job: Job) -> asyncio.Queue[Allocation]:
-        """The places of a job's service, once there are nodes."""
+    async def _components(self) -> Components:
+        """The run's nodes, once there are any."""
         async with self._lock:
-            if self._held and self._held[0].over:
+            if self._closed:
+                raise asyncio.CancelledError
+            if self._held and self._held[-1].over:
                 if logger.isEnabledFor(logging.WARNING):
                     logger.warning(
                         f"The allocation of {self._deployment} ended before the run: "
                         "another is asked for."
                     )
-                self._held.clear()
-            if not self._held:
-                await self._reserve()
-            return self._free[job.service_name or ""]
+                lost = self._held[-1]
+                lost.release(lost.services)
+            if not self._held or self._held[-1].over:
+                self._held.append(await self._reserve())
+            return self._held[-1]
 
-    async def _reserve(self) -> None:
-        components = [c for c in self._components if not self._gone(c[1])]
+    async def _reserve(self) -> Components:
+        names = [
+            name
+            for name, count in self._settings.places
+            if not (self._quantum_gone and self._services[name].quantum)
+            for _ in range(count)
+        ]
+        # the first component cannot be given back before the others
+        names.sort(key=lambda name: self._services[name].quantum)
+        services = [self._services[name] for name in names]
+        lines = self._directives(names)
         entries = [
             Entry(
-                self._deployment, name, "reserved", service.partition, service.quantum
+                *(self._deployment, name, "reserved"),
+                *(service.partition, service.on_quantum_nodes, None),
+                component=number if len(names) > 1 else None,
             )
-            for name, service in components
+            for number, (name, service) in enumerate(zip(names, services, strict=True))
         ]
-        requests = " : ".join(
-            " ".join(
-                ["--output=/dev/null", f'--job-name="sfq {name}"', *service.words()]
-            )
-            for name, service in components
-        )
-        lines = self._directives([name for name, _ in components])
         leader = await self._queue.submit(
             f"The allocation of {self._deployment}",
-            lambda key: requests,
+            lambda key: options.holdings(names, services),
             lambda key: script.holder(
                 self._queue.login.spool, key, lines, self._orphan_seconds
             ),
             entries[0],
+            at_once=(
+                options.at_once(names[0], services[0], lines)
+                if len(names) == 1
+                else None
+            ),
         )
-        first = int(leader.slurm_job)
-        several = len(components) > 1
-        held = [Allocation(self._queue, leader, group=0 if several else None)]
-        if several:
-            entries[0].allocation += "+0"
-        for group, entry in enumerate(entries[1:], start=1):
+        held = [Allocation(self._queue, leader, group=0 if len(names) > 1 else None)]
+        for number, entry in enumerate(entries[1:], start=1):
             # the components of a job have ids in a row (sbatch(1), heterogeneous jobs)
-            own = self._queue.adopt(leader.name, str(first + group), entry)
+            own = str(int(leader.slurm_job) + number)
             entry.requested(time.time())
-            entry.submitted(f"{first}+{group}")
-            held.append(Allocation(self._queue, leader, own, group))
-        self._held = held
-        mark = await held[0].granted()
-        for entry in entries:
-            entry.granted(mark.started)
-        self._free = {name: asyncio.Queue() for name, _ in components}
-        for (name, _), allocation in zip(components, held, strict=True):
-            self._free[name].put_nowait(allocation)
+            entry.submitted(leader.slurm_job)
+            adopted = self._queue.adopt(leader.name, own, entry)
+            held.append(Allocation(self._queue, leader, adopted, number))
+        components = Components(zip(names, held, strict=True))
+        try:
+            await held[0].granted()
+        except BaseException:
+            await components.give_back()
+            raise
+        for entry in entries[1:]:
+            entry.granted(leader.up.result().started)
+        return components
 
-    def _directives(self, names: list[str]) -> list[str]:
-        lines: list[str] = []
-        for name in names:
-            lines += ["#SBATCH hetjob"] if lines or name is not names[0] else []
-            lines += options.directives(self._template(name))
-        return lines if any(line != "#SBATCH hetjob" for line in lines) else []
+    def _directives(self, names: Sequence[str]) -> list[str]:
+        """The lines of all components' templates, if any has some."""
+        each = [options.directives(self._template(name)) for name in names]
+        lines = [line for own in each for line in ["#SBATCH hetjob", *own]][1:]
+        return lines if any(each) else []
 
-    def _gone(self, service: Service) -> bool:
-        return self._quantum_gone and service.quantum
+    def _begin(self, job: Job) -> None:
+        if job.service.quantum:
+            self._quantum_running += 1
+            if self._timer is not None:
+                self._timer.cancel()
 
-    def _consider_release(self, job: Job) -> None:
-        """Give the quantum nodes back when they are not needed any more."""
-        if self._quantum_gone or not any(s.quantum for _, s in self._components):
-            return
+    def _end(self, job: Job) -> None:
+        if job.service.quantum:
+            self._quantum_running -= 1
+            if self._quantum_running == 0 and self._settings.idle is not None:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(self._settings.idle, self._release)
+
+    def _is_last(self, job: Job) -> bool:
+        """Whether the quantum nodes are not needed after a job that ended well."""
         if get_job_step_name(job.name) == self._settings.release_after:
             self._quantum_left -= 1
-        if self._settings.release_after is not None and self._quantum_left <= 0:
-            self._release()
-        elif job.service.quantum and self._settings.idle is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._settings.idle, self._release_idle)
-
-    def _release_idle(self) -> None:
-        if not self._quantum_running:
-            self._release()
+        return self._settings.release_after is not None and self._quantum_left <= 0
 
     def _release(self) -> None:
+        """Give the quantum nodes back, each as soon as it has no job."""
         self._quantum_gone = True
-        for (_, service), allocation in list(
-            zip(self._components, self._held, strict=False)
-        )[::-1]:
-            # the first component is the whole job
-            if service.quantum and allocation is not self._held[0]:
+        for components in self._held[-1:]:
+            components.release(
+                name for name in components.services if self._services[name].quantum
+            )
+
+
+class Components:
+    """The nodes of one allocation, by service, each of which runs one job at a time.
+
+    :param held: the allocation's components in its order, with their services
+    """
+
+    def __init__(self, held: Iterable[tuple[str, Allocation]]) -> None:
+        self._held = list(held)
+        self._released: set[str] = set()
+        self._busy: set[Allocation] = set()
+        self._free: dict[str, asyncio.Queue[Allocation]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        for name, allocation in self._held:
+            self._free.setdefault(name, asyncio.Queue()).put_nowait(allocation)
+
+    @property
+    def services(self) -> list[str]:
+        """Those it has nodes of."""
+        return list(self._free)
+
+    @property
+    def over(self) -> bool:
+        """Whether one is lost that was not released."""
+        return self._released.issuperset(self._free) or any(
+            allocation.over
+            for name, allocation in self._held
+            if name not in self._released
+        )
+
+    async def run(self, job: Job, submitted: float) -> Result:
+        """Run a job on nodes of its service, as soon as no other does.
+
+        :param submitted: when the job wanted its nodes, epoch seconds
+        :raises Gone: if they are gone by then
+        """
+        free = self._free[job.service_name or ""]
+        allocation = await free.get()
+        self._busy.add(allocation)
+        try:
+            return await allocation.run(job, submitted)
+        finally:
+            self._busy.discard(allocation)
+            # also if it is gone: others wait for it
+            free.put_nowait(allocation)
+            self._leave()
+
+    def release(self, services: Iterable[str]) -> None:
+        """Give the nodes of services back, as soon as they have no job."""
+        self._released.update(services)
+        self._leave()
+
+    async def give_back(self) -> None:
+        """Give everything back at once."""
+        for _, allocation in reversed(self._held):
+            await allocation.give_back()
+        await asyncio.gather(*self._tasks)
+
+    def _leave(self) -> None:
+        first = self._held[0][1]
+        for name, allocation in reversed(self._held):
+            # the first one's end is the others' as well
+            busy = self._busy if allocation is first else self._busy & {allocation}
+            if name in self._released and not busy:
                 task = asyncio.create_task(allocation.give_back())
-                self._releasing.add(task)
-                task.add_done_callback(self._releasing.discard)
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)

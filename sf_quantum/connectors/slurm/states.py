@@ -12,14 +12,15 @@ ENDED = frozenset(
     "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED "
     "TIMEOUT".split()
 )
-# squeue(1), "JOB REASON CODES": those that no other job's end can change
-HOPELESS = frozenset(
-    "AccountNotAllowed AssocGrpCPULimit AssocMaxNodePerJobLimit AssocMaxWallDurationPerJobLimit "
-    "BadConstraints BurstBufferOperation DependencyNeverSatisfied InvalidAccount InvalidQOS "
-    "JobHeldAdmin JobHeldUser JobLaunchFailure launch_failed_requeued_held "
-    "PartitionDown PartitionInactive PartitionNodeLimit PartitionTimeLimit "
-    "QOSMaxNodePerJobLimit QOSMaxWallDurationPerJobLimit QOSNotAllowed ReqNodeNotAvail "
-    "ReservationDeleted".split()
+# squeue(1), "JOB REASON CODES", and those of slurm_string.c that it leaves out: what no
+# other job's end can change
+_HOPELESS = re.compile(
+    "AccountNotAllowed|BadConstraints|DependencyNeverSatisfied|InvalidAccount|InvalidQOS|"
+    "JobHeldAdmin|JobHeldUser|JobHoldMaxRequeue|JobLaunchFailure|NodeDown|"
+    "launch.failed.requeued.held|user.env.retrieval.failed.requeued.held|"
+    "PartitionDown|PartitionInactive|PartitionNodeLimit|PartitionTimeLimit|"
+    r"QOSNotAllowed|QOSMin\w+|(Assoc|QOS)Max\w*PerJob(Limit)?|"
+    "ReqNodeNotAvail|ReservationDeleted"
 )
 #: a job that Slurm does not know any more and that left nothing behind
 LOST = "LOST"
@@ -82,6 +83,12 @@ class Outcome:
         """Whether its script ended by itself, with an exit code that tells all."""
         return self.state in ("COMPLETED", "FAILED") and self.number == 0
 
+    def is_later_run(self, ended: float | None) -> bool:
+        """Whether Slurm has the job run again after a run that ended then."""
+        if self.restarts == 0 or ended is None:
+            return False
+        return self.started is None or self.state == "PENDING" or self.started >= ended
+
     def sentence(self) -> str:
         """What Slurm says, for a message."""
         words = [f"Slurm job {self.slurm_job} is {self.state}"]
@@ -96,6 +103,14 @@ class Outcome:
         if self.restarts:
             words.append(f"in run {self.restarts + 1}")
         return " ".join(words)
+
+
+def hopeless(reason: str) -> bool:
+    """Whether what keeps a job waiting will not pass by itself.
+
+    :param reason: in Slurm's words, with what it says after a comma
+    """
+    return _HOPELESS.fullmatch(reason.strip("()").split(",")[0]) is not None
 
 
 def rows(text: str) -> dict[str, list[Row]]:

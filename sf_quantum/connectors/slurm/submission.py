@@ -16,8 +16,8 @@ _PASSING = re.compile(
     "resource temporarily unavailable|temporarily unable to accept|temporarily disabled|"
     "transport endpoint is not connected|no route to host|host is unreachable|broken pipe|"
     "unable to create job record, try again|standby mode|"
-    "protocol authentication error|munge encode failed|authentication agent|"
-    r"submitjobs?\w*limit|unable to contact database",
+    "protocol authentication error|munge encode failed|"
+    r"submitjobs?\w*limit",
     re.IGNORECASE,
 )
 #: the exit code (sysexits.h) for what could not be asked
@@ -25,7 +25,14 @@ UNKNOWN = 75
 _LINE = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)
 
 
-def command(spool: str, comment: str, key: str, options: str, body: str) -> str:
+def command(
+    spool: str,
+    comment: str,
+    key: str,
+    options: str,
+    body: str,
+    at_once: str | None = None,
+) -> str:
     """A shell command that submits once, however often it is run.
 
     An answer that was lost on its way leaves the job's id in the spool, once its script
@@ -35,6 +42,8 @@ def command(spool: str, comment: str, key: str, options: str, body: str) -> str:
     :param comment: the job's own
     :param options: of ``sbatch``, for a shell
     :param body: the batch script
+    :param at_once: of ``salloc``, which gives free nodes without waiting for the next turn
+        of Slurm's scheduler; the script then runs there as a step
     :returns: the command, which prints the job's id
     """
     file = shlex.quote(script.path(spool, key, ""))
@@ -46,13 +55,30 @@ if [ -z "$id" ] && [ -e "$f"tried ]; then
   id=$(echo "$jobs" | sed -n 's/^{comment} //p' | head -n 1)
 fi
 if [ -z "$id" ]; then
-  : >"$f"tried
+  : >"$f"tried{_at_once(comment, key, at_once, body)}
+fi
+if [ -z "$id" ]; then
   id=$(sbatch --parsable --comment={comment} {options} <<'END-SBATCH-{key}'
 {body}
 END-SBATCH-{key}
 ) || exit
 fi
 echo "$id" | tee "$f"id"""
+
+
+def _at_once(comment: str, key: str, options: str | None, body: str) -> str:
+    if options is None:
+        return ""
+    return f"""
+  id=$(salloc --no-shell --immediate=1 --comment={comment} {options} 2>&1 |
+    sed -n 's/.*Granted job allocation //p')
+  if [ -n "$id" ]; then
+    cat >"$f"hold <<'END-SALLOC-{key}'
+{body}
+END-SALLOC-{key}
+    (srun --jobid="$id" --quiet --overlap --nodes=1 --ntasks=1 /bin/sh "$f"hold || scancel "$id"
+    ) </dev/null >/dev/null 2>&1 &
+  fi"""
 
 
 def accepted(text: str, code: int) -> str | None:
@@ -71,4 +97,6 @@ def passing(text: str, code: int) -> bool:
 
 def words(text: str) -> str:
     """What Slurm said, in one line."""
-    return " ".join(re.sub("sbatch: (error: )?", "", text).split()) or "it said nothing"
+    lines = [line.removeprefix("sbatch: ") for line in text.splitlines()]
+    said = [" ".join(line.removeprefix("error: ").split()) for line in lines]
+    return "; ".join(line for line in said if line) or "it said nothing"

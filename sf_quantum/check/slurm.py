@@ -1,0 +1,115 @@
+"""What the schema of ``sfq.slurm`` cannot say: names and numbers that have to agree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from sf_quantum.check.document import (
+    Document,
+    Problem,
+    Where,
+    listing,
+    mapping,
+    suggestion,
+)
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.qpu import qrmi_config
+
+TYPE = "sfq.slurm"
+#: StreamFlow's default
+ONE_JOB = 1
+
+
+def check(
+    document: Document, name: str, config: dict[str, JSON], where: Where
+) -> Iterator[Problem]:
+    """Look at a deployment's allocations and QPUs.
+
+    :param name: the deployment's
+    :param config: what it is configured with
+    :param where: the configuration stands
+    """
+    services = mapping(config.get("services"))
+    jobs = config.get("maxConcurrentJobs", ONE_JOB)
+    for allocation, below in allocations(config, where):
+        yield from _reserve(document, name, services, allocation, below)
+        if isinstance(jobs, int):
+            yield from _unused(document, allocation, jobs, below)
+    if isinstance(file := config.get("qrmiConfig"), str):
+        yield from _qpus(document, document.folder / file, services, where)
+
+
+def allocations(
+    config: dict[str, JSON], where: Where
+) -> Iterator[tuple[dict[str, JSON], Where]]:
+    """The allocations that are described: the deployment's, and its services' own.
+
+    :param where: the configuration stands
+    """
+    yield mapping(config.get("allocation")), (*where, "allocation")
+    for service, content in mapping(config.get("services")).items():
+        below = (*where, "services", service, "allocation")
+        yield mapping(mapping(content).get("allocation")), below
+
+
+def _reserve(
+    document: Document,
+    name: str,
+    services: dict[str, JSON],
+    allocation: dict[str, JSON],
+    where: Where,
+) -> Iterator[Problem]:
+    for index, service in enumerate(_reserved(allocation)):
+        if service not in services:
+            listed = isinstance(allocation["reserve"], list)
+            what = f"deployment {name} has no service {service!r}"
+            below = (*where, "reserve", index if listed else service)
+            yield document.problem(below, what, suggestion(service, services))
+
+
+def _unused(
+    document: Document, allocation: dict[str, JSON], jobs: int, where: Where
+) -> Iterator[Problem]:
+    """Nodes that would be held for more jobs than StreamFlow lets run."""
+    reserve = allocation.get("reserve")
+    counts = reserve if isinstance(reserve, dict) else Counter(_reserved(allocation))
+    wanted = {f"reserve has {service}": count for service, count in counts.items()}
+    wanted["keep is"] = allocation.get("keep")
+    for what, count in wanted.items():
+        if isinstance(count, int) and count > jobs:
+            what = f"{what} {count}, and maxConcurrentJobs lets {jobs} run at once"
+            right = f"write maxConcurrentJobs: {count} or more"
+            yield document.problem(where, what, right)
+    most, kept = allocation.get("max"), allocation.get("keep")
+    if isinstance(most, int) and isinstance(kept, int) and kept > most:
+        what = f"keep is {kept} and max is {most}"
+        yield document.problem(where, what, "keep no more than max")
+
+
+def _reserved(allocation: dict[str, JSON]) -> list[str]:
+    reserve = allocation.get("reserve")
+    names = [*reserve] if isinstance(reserve, dict) else listing(reserve)
+    return [name for name in names if isinstance(name, str)]
+
+
+def _qpus(
+    document: Document, file: Path, services: dict[str, JSON], where: Where
+) -> Iterator[Problem]:
+    """Whether a site's file, if it is there, has the QPUs that the services name."""
+    if not file.is_file():
+        return
+    try:
+        known = qrmi_config.names(str(file))
+    except InputError as error:
+        right = "name a qrmi_config.json as QRMI's SPANK plugin reads it"
+        yield document.problem((*where, "qrmiConfig"), str(error), right)
+        return
+    for service, content in services.items():
+        for index, qpu in enumerate(listing(mapping(content).get("qpu"))):
+            if isinstance(qpu, str) and qpu not in known:
+                below = (*where, "services", service, "qpu", index)
+                what = f"{file} has no QPU {qpu!r}"
+                yield document.problem(below, what, suggestion(qpu, known))

@@ -1,0 +1,103 @@
+"""How a job ended: what Slurm says of it, and what its script left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from typing import TYPE_CHECKING, TypeGuard
+
+from streamflow.core.exception import WorkflowExecutionException
+
+from sf_quantum.connectors.slurm import script, states, submission
+from sf_quantum.connectors.slurm.login import Login
+from sf_quantum.connectors.slurm.script import Mark
+from sf_quantum.connectors.slurm.states import LOST, Outcome
+
+# a controller that is down holds up its clients; a mark says how the job ended as well
+PATIENCE_SECONDS = 60
+PATIENCE_WITH_MARK_SECONDS = 3
+
+if TYPE_CHECKING:
+    from sf_quantum.connectors.slurm.queue import Waiting
+
+
+async def ending(login: Login, job: Waiting, patience_seconds: float) -> Outcome | None:
+    """Ask how a job ended.
+
+    :param patience_seconds: after which the mark of one that Slurm has forgotten is seen
+    :returns: None if that is not known yet, or it is to run again, or still runs
+    """
+    limit = PATIENCE_SECONDS if job.mark is None else PATIENCE_WITH_MARK_SECONDS
+    try:
+        text, code = await login.run(
+            f"SLURM_TIME_FORMAT=%s timeout {limit} "
+            f"scontrol --oneliner show job {job.slurm_job}"
+        )
+    except WorkflowExecutionException as error:
+        text, code = str(error), submission.UNKNOWN
+    if code == 0 and (shown := states.shown(text)):
+        return await _shown(login, job, shown)
+    if "Invalid job id" in text:
+        return await _forgotten(login, job, patience_seconds)
+    # what the script says of its success is all that can be had
+    return by_mark(job.mark) if is_good(job.mark) else None
+
+
+def by_mark(mark: Mark) -> Outcome:
+    """How a job ended in the words of its own script."""
+    return Outcome(
+        mark.slurm_job,
+        "FAILED" if mark.exit_code else "COMPLETED",
+        exit_code=mark.exit_code or 0,
+        started=mark.started,
+        ended=mark.ended,
+    )
+
+
+async def _shown(login: Login, job: Waiting, shown: list[Outcome]) -> Outcome | None:
+    # a job of several components has the script in its first
+    outcome = states.worst(shown) if job.array else shown[0]
+    if all(one.state in states.ENDED for one in shown):
+        if job.mark is None and outcome.good and not job.array:
+            return await _started_first(login, job, outcome)
+        return outcome
+    if job.mark is not None and outcome.is_later_run(job.mark.ended):
+        job.mark = None
+    # while Slurm calls it running it may still be cancelled
+    if is_good(job.mark) and outcome.state == "COMPLETING":
+        return by_mark(job.mark)
+    return None
+
+
+async def _started_first(
+    login: Login, job: Waiting, outcome: Outcome
+) -> Outcome | None:
+    """Look whether the job was submitted twice, and this one had nothing to do."""
+    file = script.path(login.spool, job.key, "lock")
+    try:
+        text, code = await login.run(f"cat {shlex.quote(file)}")
+    except WorkflowExecutionException:
+        return None
+    if code == 0 and text.strip() not in ("", job.slurm_job):
+        job.slurm_job = text.strip()
+        return None
+    return outcome
+
+
+async def _forgotten(login: Login, job: Waiting, patience_seconds: float) -> Outcome:
+    if job.mark is None:
+        text, code = await login.run(states.accounting(job.slurm_job))
+        if code == 0 and (found := states.accounted(text)):
+            return states.worst(found)
+        # its mark may be seen only now, on a slow file system
+        await asyncio.sleep(patience_seconds)
+    if job.mark is not None:
+        return by_mark(job.mark)
+    return Outcome(
+        job.slurm_job, LOST, "Slurm has forgotten it, and it left no exit code"
+    )
+
+
+def is_good(mark: Mark | None) -> TypeGuard[Mark]:
+    """Whether there is a mark, of success."""
+    return mark is not None and mark.exit_code == 0

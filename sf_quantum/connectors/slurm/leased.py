@@ -1,0 +1,74 @@
+"""A job's command with the leases of its QPUs around it.
+
+With QRMI's SPANK plugin Slurm has taken them, and the command is only looked after; else
+``sfq lease`` takes them. Either way it leaves an account of the QPU jobs.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sf_quantum.connectors import quantum
+from sf_quantum.qpu import RESOURCES, account
+
+# sysexits.h: EX_TEMPFAIL
+TRY_AGAIN = 75
+# The plugin leaves out what it cannot acquire (spank_qrmi.c), and such a job would be a
+# silent classical run.
+_SPANK = """\
+have=",${{{own}-$SLURM_JOB_QPU_RESOURCES}},"
+for qpu in {names}; do
+  case $have in *",$qpu,"*) continue ;; esac
+  echo "sfq: Slurm's SPANK plugin gave this job no lease of QPU $qpu" >&2
+  exit {code}
+done
+if command -v sfq >/dev/null; then exec {lease}; fi
+echo {untold} >{file}
+exec {command}"""
+
+
+@dataclass(frozen=True)
+class Use:
+    """A job's use of its QPUs.
+
+    :param job: StreamFlow's name of it
+    :param account: what the names of the files start with that it leaves
+    :param config: the QPUs' definitions on the cluster; None for those that its
+        environment has
+    """
+
+    job: str
+    qpus: Sequence[str]
+    spank: bool
+    account: str
+    config: str | None
+
+    def command(self, line: str) -> str:
+        """Wrap the job's command.
+
+        :param line: for ``sh``
+        :returns: another, which runs it under its leases and leaves an account
+        """
+        key = quantum.job_key(self.job)
+        keys = [f"{name}_SFQ_JOB_KEY={key}" for name in self.qpus]
+        # the tasks of an array have one of these each
+        file = f'{shlex.quote(self.account)}."$SLURM_JOB_ID"'
+        command = f"/bin/sh -c {shlex.quote(line)}"
+        lease = f"env {' '.join(keys)} sfq lease --qpu {','.join(self.qpus)}"
+        rest = f"--account {file} -- {command}"
+        if not self.spank:
+            known = f"--qrmi-config {shlex.quote(self.config)} " if self.config else ""
+            return f"{lease} {known}{rest}"
+        untold = account.Ran(0, [account.Lease(name, None) for name in self.qpus])
+        wrapped = _SPANK.format(
+            own=RESOURCES[0],
+            names=" ".join(self.qpus),
+            code=TRY_AGAIN,
+            lease=f"{lease} --held {rest}",
+            untold=shlex.quote(account.line(untold)),
+            file=file,
+            command=command,
+        )
+        return f"/bin/sh -c {shlex.quote(wrapped)}"

@@ -1,0 +1,134 @@
+"""Which QPU jobs a command had under its leases: what ``sfq lease --account`` writes.
+
+One line of JSON for each time that the command ran::
+
+    {"status": 0, "leases": [{"qpu": "a", "jobs": [...], "trouble": null,
+                              "technology": "annealer", "calibration": null}]}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+from sf_quantum.errors import InputError, QuantumError
+from sf_quantum.files import JSON
+from sf_quantum.qpu import RESOURCES, TYPES, Qpu, load, words
+from sf_quantum.samplers import unknown
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A lease of one QPU, as it was when the command had ended.
+
+    :param jobs: see :meth:`~sf_quantum.qpu.Qpu.jobs`; ``None`` if the QPU does not tell
+    :param trouble: why it did not tell, if it is of a kind that does
+    :param technology: of the QPU, if it told
+    :param calibration: just after the samples were taken, if it told
+    """
+
+    qpu: str
+    jobs: list[dict[str, JSON]] | None
+    trouble: str | None = None
+    technology: str | None = None
+    calibration: str | None = None
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One time that the command ran.
+
+    :param status: its exit status
+    """
+
+    status: int
+    leases: Sequence[Lease]
+
+    @property
+    def used(self) -> bool | None:
+        """Whether it used a QPU, or may have used one of a kind that does not tell.
+
+        :returns: ``None`` if nobody knows, because of trouble
+        """
+        told = [lease for lease in self.leases if lease.trouble is None]
+        if any(lease.jobs is None or lease.jobs for lease in told):
+            return True
+        return False if len(told) == len(self.leases) else None
+
+
+def settle(held: Iterable[tuple[Qpu, str]]) -> list[Lease]:
+    """Ask each QPU what a lease was used for.
+
+    :param held: each QPU with its token; the lease may have been given back
+    """
+    return [_ask(qpu, token) for qpu, token in held]
+
+
+def settle_held(names: Iterable[str], environment: Mapping[str, str]) -> list[Lease]:
+    """As :func:`settle`, for leases that the environment tells of.
+
+    A QPU of a kind that is not installed here does not tell.
+
+    :param names: of the QPUs
+    """
+    types = words(environment, TYPES) or []
+    kinds = dict(zip(words(environment, RESOURCES) or [], types, strict=False))
+    found = []
+    for name in names:
+        token = environment.get(f"{name}_QRMI_JOB_ACQUISITION_TOKEN", "")
+        try:
+            qpu = load(kinds.get(name, "")).from_environment(name, environment)
+        except InputError:
+            found.append(Lease(name, None))
+        else:
+            found.append(_ask(qpu, token))
+    return found
+
+
+def named(names: Iterable[str], environment: Mapping[str, str]) -> list[str]:
+    """Which of the environment's QPUs are meant: those named, or all.
+
+    :raises InputError: if one is not there
+    """
+    known = words(environment, RESOURCES) or []
+    if not known:
+        raise InputError(f"{RESOURCES[0]} names no QPU, so there is no lease held")
+    for name in names:
+        if name not in known:
+            raise InputError(unknown("QPU of the environment", name, known))
+    return list(names) or known
+
+
+def line(ran: Ran) -> str:
+    """Write what :func:`read` reads."""
+    leases = [asdict(lease) for lease in ran.leases]
+    return json.dumps({"status": ran.status, "leases": leases})
+
+
+def read(text: str) -> list[Ran]:
+    """Read lines of an account.
+
+    :raises InputError: if they are something else
+    """
+    try:
+        lines = [json.loads(line) for line in text.splitlines()]
+        return [
+            Ran(int(one["status"]), [Lease(**lease) for lease in one["leases"]])
+            for one in lines
+        ]
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(f"not an account of sfq lease: {text[:200]!r}") from error
+
+
+def _ask(qpu: Qpu, token: str) -> Lease:
+    try:
+        jobs = qpu.jobs(token)
+    except QuantumError as error:
+        return Lease(qpu.name, None, trouble=str(error))
+    if jobs:
+        with suppress(QuantumError):  # the jobs matter more
+            told = qpu.status()
+            return Lease(qpu.name, jobs, None, told.technology, told.calibration)
+    return Lease(qpu.name, jobs)

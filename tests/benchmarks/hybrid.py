@@ -1,0 +1,323 @@
+"""The experiment of paper 001 on the Slurm lab: what each way to allocate takes and holds.
+
+    python -m tests.benchmarks.hybrid [--runs 5] [--jobs 4] [--json results.json]
+    python -m tests.benchmarks.hybrid --loaded
+
+R. Rocco et al., QCE 2025, section IV: four iterations of clustering (k-means 1 s, DBSCAN
+12 s, hierarchical 76 s), quantum phase (120 s in table I, 1 s in table II) and silhouette
+(59 s), on three classical nodes and a quantum one; one workflow alone ("single"), and two
+started together ("double"). Here the phases sleep a tenth of that. The rows:
+
+- ``reserved``: one allocation of three nodes for the run, the QPU is offloaded to: the
+  paper's baseline. The clustering phase lasts as long as its slowest method.
+- ``stock``: StreamFlow's own connector in the authors' shape, one job of three nodes that
+  clusters, one of a node for the silhouette; polled every second, its default being 5.
+- ``per-step``: one job of one node for each method, the longest first, and for the
+  silhouette.
+- ``elastic``: the same jobs on one-node allocations, at most three, given back after one
+  idle second down to ``keep``; the next ones are asked for during the quantum phase. The
+  quantum job has one too, given back as soon as it ends.
+
+Wall seconds are from when the first driver asks for its first job to the last job's end, by
+the journals; what a driver takes to start is no part of them. Node-seconds are from
+Slurm's record for every row alike (``slurm_runs.holds``), the quantum partition's apart.
+Each figure is also divided by the baseline's of the same run.
+
+With one quantum phase at a time, as here, two workflows of table I need 114 s at least:
+the second one's first quantum phase waits for the first one's. The paper's fastest, 1127.65
+s, is below ten times that: its quantum node must have run phases of both at once, which
+``--qpus 2`` allows here.
+
+``--loaded``: on a cluster where other users' jobs of one or two nodes queue (random, by a
+seed, the same for each row), the phases of table I, one workflow: what ``keep`` and
+``ahead`` buy. Figures are divided by those of ``per-step``.
+
+Each measurement has a lab of its own, so that several can go side by side (``--jobs``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from threading import Event
+
+from sf_quantum.files import JSON
+from tests.benchmarks import slurm_runs
+from tests.benchmarks.hybrid_tables import (
+    BASELINE,
+    LOADED,
+    LOADED_BASELINE,
+    STOCK,
+    Case,
+    Figures,
+    Results,
+    report,
+)
+from tests.lab import Lab, LabError, running
+from tests.lab_conf import Options
+from tests.lab_supervisor import missing
+
+CWL = Path(__file__).with_name("hybrid.cwl")
+SCALE = 0.1
+ITERATIONS = 4
+# the longest first, so that it is the one to get a node that is there already
+CLUSTERINGS = (76.0, 12.0, 1.0)
+SILHOUETTE = 59.0
+QUANTUM = {"I": 120.0, "II": 1.0, LOADED: 120.0}
+PHASES = {
+    experiment: ITERATIONS * SCALE * (max(CLUSTERINGS) + SILHOUETTE + seconds)
+    for experiment, seconds in QUANTUM.items()
+}
+MODES = {"single": 1, "double": 2}
+SERVICES: dict[str, dict[str, JSON]] = {
+    # as in the paper, a job has its nodes for itself
+    "compute": {"partition": "compute", "nodes": "3", "exclusive": True},
+    "node": {"partition": "compute", "nodes": "1", "exclusive": True},
+    "quantum": {"partition": "quantum", "nodes": "1", "gres": "qpu:1"},
+}
+#: other users' jobs last so long, before the scale
+OTHERS_SECONDS = (10.0, 100.0)
+# others come for so long before the workflow, so that there is a queue
+LEAD_SECONDS = 200.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """A way to run the workflow.
+
+    :param connector: its type
+    :param clusterings: seconds of each job of the clustering phase, before the scale
+    :param cluster: the service of these jobs
+    :param score: the service of the silhouette
+    :param config: of the connector, beside the services
+    :param node: of the service ``node``, beside the rest
+    :param quantum: of the service ``quantum``, beside the rest
+    """
+
+    connector: str
+    clusterings: tuple[float, ...]
+    cluster: str
+    score: str
+    config: Mapping[str, JSON]
+    node: Mapping[str, JSON]
+    quantum: Mapping[str, JSON] = field(default_factory=dict)
+
+    def write(self, folder: Path, quantum_seconds: float) -> Path:
+        """Write the StreamFlow file of one workflow."""
+        services: dict[str, JSON] = {
+            **SERVICES,
+            "node": {**SERVICES["node"], **self.node},
+            "quantum": {**SERVICES["quantum"], **self.quantum},
+        }
+        return slurm_runs.write(
+            folder,
+            CWL,
+            {
+                "clusterings": [_sleep(seconds) for seconds in self.clusterings],
+                "quantum": _sleep(quantum_seconds),
+                "silhouette": _sleep(SILHOUETTE),
+                "iterations": ITERATIONS,
+            },
+            self.connector,
+            {"maxConcurrentJobs": 10, "services": services, **self.config},
+            {
+                "/iterate/cluster": self.cluster,
+                "/iterate/solve": "quantum",
+                "/iterate/score": self.score,
+            },
+        )
+
+
+def _sleep(seconds: float) -> str:
+    return f"{seconds * SCALE:g}"
+
+
+def _apart(**allocation: JSON) -> Row:
+    """One job for each method."""
+    own: dict[str, JSON] = {"allocation": allocation} if allocation else {}
+    return Row("sfq.slurm", CLUSTERINGS, "node", "node", {}, own)
+
+
+def _elastic(keep: int, *, ahead: bool) -> Row:
+    row = _apart(strategy="elastic", keep=keep, max=3, idle=1, ahead=ahead)
+    # given back at once: another workflow may wait for the QPU
+    quantum: dict[str, JSON] = {"allocation": {"strategy": "elastic", "idle": 0}}
+    return replace(row, quantum=quantum)
+
+
+_TOGETHER = (max(CLUSTERINGS),)
+_RESERVED: dict[str, JSON] = {"strategy": "reserved", "reserve": ["compute"]}
+ROWS = {
+    BASELINE: Row(
+        *("sfq.slurm", _TOGETHER, "compute", "compute"), {"allocation": _RESERVED}, {}
+    ),
+    STOCK: Row("slurm", _TOGETHER, "compute", "node", {"pollingInterval": 1}, {}),
+    "per-step": _apart(),
+    "elastic, keep 0": _elastic(0, ahead=True),
+    "elastic, keep 1": _elastic(1, ahead=True),
+}
+LOADED_ROWS = {
+    LOADED_BASELINE: _apart(),
+    **{
+        f"elastic, keep {keep}{', ahead' if ahead else ''}": _elastic(keep, ahead=ahead)
+        for keep, ahead in product((0, 1), (False, True))
+    },
+}
+
+
+def measure(
+    case: Case, options: Options, load: float, seed: int, stop: Event
+) -> Figures:
+    """Run a case on a lab of its own.
+
+    :param load: see :func:`others`
+    :param stop: ends it before its time, with an error
+    """
+    loaded = case.experiment == LOADED
+    row = (LOADED_ROWS if loaded else ROWS)[case.row]
+    with (
+        tempfile.TemporaryDirectory(prefix="sfq-hybrid-") as name,
+        running(Path(name) / "lab", options) as lab,
+    ):
+        files = [
+            row.write(Path(name) / str(n), QUANTUM[case.experiment])
+            for n in range(MODES[case.mode])
+        ]
+        with others(lab, load, seed + case.run) if loaded else nullcontext():
+            journals = slurm_runs.drive(lab, files, stop)
+        held = slurm_runs.holds(lab)
+        return Figures(
+            wall=slurm_runs.wall_seconds(journals),
+            nodes=sum(h.node_seconds for h in held if h.partition == "compute"),
+            qnodes=sum(h.node_seconds for h in held if h.partition == "quantum"),
+            queued=slurm_runs.queued_seconds(journals),
+            account_error=slurm_runs.account_error_seconds(held, journals),
+        )
+
+
+@contextmanager
+def others(lab: Lab, load: float, seed: int) -> Iterator[None]:
+    """Other users submit until the end of the block, and some time before it begins.
+
+    :param load: node-seconds they want, of those that there are
+    """
+    draws = random.Random(seed)
+    lasting = sum(OTHERS_SECONDS) / 2 * SCALE
+    mean_pause = 1.5 * lasting / (3 * load)
+    over = Event()
+
+    def submit() -> None:
+        while not over.wait(draws.expovariate(1 / mean_pause)):
+            seconds = draws.uniform(*OTHERS_SECONDS) * SCALE
+            size = draws.choice((1, 2))
+            wanted = (f"--nodes={size}", "--exclusive", "--output=/dev/null")
+            command = ("--chdir=/", "--wrap", f"sleep {seconds:.2f}")
+            lab.submit(f"--job-name={slurm_runs.OTHERS}", *wanted, *command)
+
+    with ThreadPoolExecutor(1) as pool:
+        submitting = pool.submit(submit)
+        try:
+            over.wait(LEAD_SECONDS * SCALE)
+            yield
+        finally:
+            over.set()
+            submitting.result()
+            lab.output("scancel", f"--name={slurm_runs.OTHERS}")
+
+
+def measure_all(
+    cases: Sequence[Case], jobs: int, work: Callable[[Case, Event], Figures]
+) -> Results:
+    """Measure all cases, some of them side by side, and say so as they end.
+
+    :returns: of those that did not fail
+    """
+    results: Results = {}
+    stop = Event()
+    with ThreadPoolExecutor(jobs) as pool:
+        pending = {pool.submit(work, case, stop): case for case in cases}
+        try:
+            for done in as_completed(pending):
+                case = pending[done]
+                try:
+                    results[case] = done.result()
+                except (slurm_runs.RunError, LabError) as error:
+                    print(f"{case} failed: {error}", file=sys.stderr)
+                else:
+                    line = asdict(case) | asdict(results[case])
+                    print(json.dumps(line), file=sys.stderr)
+        except BaseException:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+    return {case: results[case] for case in cases if case in results}
+
+
+def _cases(args: argparse.Namespace) -> Iterator[Case]:
+    for run in range(args.runs):
+        if args.loaded:
+            names = _chosen(args.rows, LOADED_ROWS)
+            yield from (Case(LOADED, "single", row, run) for row in names)
+            continue
+        for experiment, mode in product(args.table, args.mode):
+            names = _chosen(args.rows, ROWS)
+            yield from (Case(experiment, mode, row, run) for row in names)
+
+
+def _chosen(rows: list[str] | None, known: Iterable[str]) -> list[str]:
+    if rows and (unknown := set(rows) - set(known)):
+        sys.exit(f"no such row: {', '.join(unknown)}; there are: {'; '.join(known)}")
+    return [row for row in known if not rows or row in rows]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=1, help="cases side by side")
+    parser.add_argument("--json", type=Path, help="a file for every figure")
+    parser.add_argument("--table", nargs="+", choices=("I", "II"), default=["I", "II"])
+    parser.add_argument("--mode", nargs="+", choices=MODES, default=[*MODES])
+    parser.add_argument("--rows", nargs="+", help="by name, instead of all")
+    parser.add_argument("--qpus", type=int, default=1, help="quantum phases at once")
+    parser.add_argument("--loaded", action="store_true")
+    parser.add_argument(
+        "--load", type=float, default=0.7, help="what others want of it"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the others' jobs")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Print the tables."""
+    args = _arguments()
+    if lacking := missing():
+        sys.exit(lacking)
+    slurm_runs.heed_sigterm()
+    options = Options(qpus=args.qpus)
+    cases = list(_cases(args))
+    results = measure_all(
+        cases,
+        args.jobs,
+        lambda case, stop: measure(case, options, args.load, args.seed, stop),
+    )
+    if args.json:
+        lines = [asdict(case) | asdict(figures) for case, figures in results.items()]
+        args.json.write_text(json.dumps(lines, indent=1) + "\n")
+    if results:
+        print(report(results, PHASES))
+    if failed := len(cases) - len(results):
+        sys.exit(f"{failed} of {len(cases)} cases failed")
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        main()

@@ -1,0 +1,142 @@
+"""The figures of paper 001's experiment as tables, beside the paper's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import mean, stdev
+
+#: the rows that the others are divided by; the first is the paper's own baseline
+BASELINE, LOADED_BASELINE = "reserved", "per-step"
+LOADED = "loaded"
+#: the row that is not ours
+STOCK = "stock"
+#: wall seconds and node-seconds of tables I and II: baseline, workflow, malleability
+PAPER = {
+    ("I", "single"): ((1019.58, 3058.74), (1057.80, 1161.20), (1029.06, 1647.75)),
+    ("I", "double"): ((2038.43, 6115.30), (1226.00, 2324.00), (1127.65, 2817.73)),
+    ("II", "single"): ((539.44, 1618.33), (569.00, 1148.00), (549.60, 1168.29)),
+    ("II", "double"): ((1076.98, 3230.95), (1089.00, 2324.00), (648.61, 1622.63)),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is measured once."""
+
+    experiment: str
+    mode: str
+    row: str
+    run: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What came of it.
+
+    :param wall: seconds
+    :param nodes: classical node-seconds
+    :param qnodes: quantum node-seconds
+    :param queued: seconds that requests for classical nodes waited, by the journal
+    :param account_error: see :func:`tests.benchmarks.slurm_runs.account_error_seconds`
+    """
+
+    wall: float
+    nodes: float
+    qnodes: float
+    queued: float
+    account_error: float
+
+
+Results = dict[Case, Figures]
+
+
+def table(results: Results, baseline: str) -> list[str]:
+    """The figures of one experiment and mode, as lines of markdown.
+
+    :param baseline: the row that the others are divided by
+    """
+    lines = [
+        "| row | wall s | node-s | quantum node-s | queued s | wall ratio | node-s ratio |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in dict.fromkeys(case.row for case in results):
+        own = [figures for case, figures in results.items() if case.row == row]
+        cells = [
+            _spread([f.wall for f in own], 1),
+            _spread([f.nodes for f in own], 1),
+            _spread([f.qnodes for f in own], 1),
+            _spread([f.queued for f in own], 1),
+            *(_spread(values, 3) for values in ratios(results, row, baseline)),
+        ]
+        lines.append(f"| {row} | {' | '.join(cells)} |")
+    return lines
+
+
+def ratios(
+    results: Results, row: str, baseline: str
+) -> tuple[list[float], list[float]]:
+    """A row divided by the baseline of the same run: walls, node-seconds."""
+    base = {case.run: f for case, f in results.items() if case.row == baseline}
+    own = {case.run: f for case, f in results.items() if case.row == row}
+    both = [(own[run], base[run]) for run in own if run in base]
+    return [a.wall / b.wall for a, b in both], [a.nodes / b.nodes for a, b in both]
+
+
+def _spread(values: list[float], digits: int) -> str:
+    if not values:
+        return "-"
+    deviation = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean(values):.{digits}f}{deviation}"
+
+
+def best_of_paper(experiment: str, mode: str) -> tuple[float, float]:
+    """The best of the paper's three, divided by its baseline: wall, node-seconds."""
+    walls, nodes = zip(*PAPER[experiment, mode], strict=True)
+    return min(walls) / walls[0], min(nodes) / nodes[0]
+
+
+def verdicts(results: Results) -> list[str]:
+    """The better of ours beside the best of the paper's, as lines of markdown."""
+    lines = ["| | best of the paper | better of ours | row |", "|---|---|---|---|"]
+    for (experiment, mode), part in _parts(results):
+        if experiment == LOADED:
+            continue
+        for index, what in enumerate(("wall", "node-s")):
+            rows = {case.row for case in part} - {BASELINE, STOCK}
+            own = {row: ratios(part, row, BASELINE)[index] for row in sorted(rows)}
+            means = {row: mean(values) for row, values in own.items() if values}
+            if not means:
+                continue
+            row = min(means, key=lambda name: means[name])
+            target = best_of_paper(experiment, mode)[index]
+            word = "" if means[row] <= target else " (worse)"
+            lines.append(
+                f"| table {experiment}, {mode}: {what} | {target:.3f} | "
+                f"{means[row]:.3f}{word} | {row} |"
+            )
+    return lines
+
+
+def _parts(results: Results) -> Iterator[tuple[tuple[str, str], Results]]:
+    """The results by experiment and mode."""
+    for key in dict.fromkeys((case.experiment, case.mode) for case in results):
+        yield key, {c: f for c, f in results.items() if (c.experiment, c.mode) == key}
+
+
+def report(results: Results, phases: Mapping[str, float]) -> str:
+    """All tables, as markdown.
+
+    :param phases: the seconds that the phases alone take, by experiment
+    """
+    lines: list[str] = []
+    for (experiment, mode), part in _parts(results):
+        loaded = experiment == LOADED
+        title = "Loaded cluster" if loaded else f"Table {experiment}, {mode}"
+        lines += ["", f"{title}; the phases alone: {phases[experiment]:.1f} s", ""]
+        lines += table(part, LOADED_BASELINE if loaded else BASELINE)
+    if len(compared := verdicts(results)) > 2:
+        lines += ["", *compared]
+    error = max(figures.account_error for figures in results.values())
+    account = f"The account is at most {error:.2f} s per job from Slurm's record."
+    return "\n".join([*lines[1:], "", account])

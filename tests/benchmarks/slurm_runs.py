@@ -1,0 +1,260 @@
+"""StreamFlow drivers on a lab, and what they did by their journals and by Slurm's record."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event
+
+from sf_quantum import journal, usage
+from sf_quantum.files import JSON
+from tests.lab import Lab
+
+BIN = Path(sys.executable).parent
+LOOK_SECONDS = 0.1
+#: the name of jobs that belong to no driver
+OTHERS = "other"
+
+# "JobId=7", or of a component "JobId=7+1(8)"
+_JOB = r"JobId=(?:\d+\+\d+\((\d+)\)|(\d+))"
+_STARTED = rf"sched.* (?:Started|Allocate|_slurm_rpc_allocate_resources) {_JOB} "
+_ENDED = rf"(?:_job_complete: {_JOB} done|.*REQUEST_KILL_JOB {_JOB} )"
+_SUBMITTED = rf"_slurm_rpc_submit_batch_job: {_JOB} "
+# Slurm takes the second before it decides, and logs afterwards
+_LATE_SECONDS = 2
+
+
+class RunError(Exception):
+    """A driver failed, or what two sources say of it does not agree."""
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Nodes that a job held, from Slurm's record, times to the millisecond.
+
+    :param started: epoch seconds
+    :param ended: epoch seconds
+    """
+
+    job: int
+    name: str
+    partition: str
+    nodes: int
+    started: float
+    ended: float
+
+    @property
+    def node_seconds(self) -> float:
+        """Nodes times seconds."""
+        return self.nodes * (self.ended - self.started)
+
+
+def write(
+    folder: Path,
+    cwl: Path,
+    inputs: Mapping[str, JSON],
+    connector: str,
+    config: Mapping[str, JSON],
+    services: Mapping[str, str],
+) -> Path:
+    """Write a StreamFlow file that runs a workflow on a lab.
+
+    :param folder: made; everything of the run stays in it
+    :param connector: ``slurm`` or ``sfq.slurm``
+    :param config: the connector's
+    :param services: the service of each step
+    :returns: the file
+    """
+    folder.mkdir()
+    (folder / "job.json").write_text(json.dumps(inputs))
+    workdir = str(folder / "work")
+    content: dict[str, JSON] = {
+        "version": "v1.0",
+        "workflows": {
+            "experiment": {
+                "type": "cwl",
+                "config": {"file": str(cwl), "settings": "job.json"},
+                "bindings": [
+                    {"step": s, "target": {"deployment": "slurm", "service": service}}
+                    for s, service in services.items()
+                ],
+            }
+        },
+        "deployments": {
+            "host": {"type": "local", "workdir": workdir, "config": {}},
+            "slurm": {
+                "type": connector,
+                "workdir": workdir,
+                "config": dict(config),
+                "wraps": "host",
+            },
+        },
+        "database": {
+            "type": "sqlite",
+            "config": {"connection": str(folder / "sqlite.db")},
+        },
+        "scheduling": {"scheduler": {"type": "sfq.journal", "config": {}}},
+    }
+    file = folder / "streamflow.yml"
+    file.write_text(json.dumps(content))  # which is YAML
+    return file
+
+
+def drive(lab: Lab, files: list[Path], stop: Event) -> list[list[journal.Event]]:
+    """Run StreamFlow files, all at once, to their ends.
+
+    :param stop: once it is set, drivers are killed
+    :returns: their journals
+    :raises RunError: if one fails; with what it said
+    """
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    with ExitStack() as stack:
+        drivers = []
+        for file in files:
+            (file.parent / "tmp").mkdir()
+            log = stack.enter_context(open(file.parent / "log", "wb"))
+            driver = stack.enter_context(
+                subprocess.Popen(
+                    [BIN / "streamflow", "run", file, "--outdir", file.parent / "out"],
+                    cwd=file.parent,
+                    env=os.environ
+                    | lab.environment
+                    | {"PATH": path, "TMPDIR": str(file.parent / "tmp")},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                )
+            )
+            stack.callback(driver.kill)  # of one that has ended it does nothing
+            drivers.append(driver)
+        for driver, file in zip(drivers, files, strict=True):
+            while driver.poll() is None:
+                if stop.wait(LOOK_SECONDS):
+                    raise RunError(f"{file}: stopped")
+            if driver.returncode:
+                said = (file.parent / "log").read_text(errors="replace")
+                raise RunError(f"{file}: exit code {driver.returncode}\n{said[-4000:]}")
+    return [_read(file) for file in files]
+
+
+def _read(file: Path) -> list[journal.Event]:
+    path = journal.newest(file.parent / journal.DIRECTORY)
+    events = [] if path is None else journal.read(path)
+    if not events or events[-1].get("status") != "completed":
+        last = events[-1] if events else "nothing"
+        raise RunError(f"{file}: the journal should end with completed, not {last}")
+    return events
+
+
+def wall_seconds(journals: list[list[journal.Event]]) -> float:
+    """From when the first job was asked for to when the last one had ended.
+
+    The drivers' own start, which imports StreamFlow, is no part of it.
+    """
+    jobs = [e for events in journals for e in events if e["event"] == "job"]
+    first = min(_number(e["time"]) for e in jobs if e["status"] == "waiting")
+    return max(_number(e["time"]) for e in jobs if e["status"] == "completed") - first
+
+
+def queued_seconds(journals: list[list[journal.Event]]) -> float:
+    """How long allocations waited for classical nodes, by the journals.
+
+    :returns: their sum; 0 for a connector that keeps no account
+    """
+    return sum(
+        allocation.waited
+        for events in journals
+        for allocation in usage.measure(events).allocations
+        if not allocation.quantum
+    )
+
+
+def account_error_seconds(
+    holds: list[Hold], journals: list[list[journal.Event]]
+) -> float:
+    """How far the journals' account is from Slurm's record, at most, for one job.
+
+    :returns: of its node-seconds, by node; 0 for a connector that keeps no account
+    """
+    said = {
+        _job_id(allocation.allocation): allocation.node_seconds
+        for events in journals
+        for allocation in usage.measure(events).allocations
+    }
+    true = {hold.job: hold for hold in holds}
+    if not said:
+        return 0.0
+    known = [
+        abs(said.get(job, 0.0) - h.node_seconds) / h.nodes for job, h in true.items()
+    ]
+    return max([*known, *(said[job] for job in said.keys() - true.keys())], default=0.0)
+
+
+def _job_id(allocation: str) -> int:
+    """The id that Slurm has for an allocation, or for a component, which follows it."""
+    leader, _, group = allocation.partition("+")
+    return int(leader) + int(group or 0)
+
+
+def heed_sigterm() -> None:
+    """End as on Ctrl-C, with everything that was started."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+def holds(lab: Lab) -> list[Hold]:
+    """What the drivers' jobs held, once all have ended.
+
+    The jobs, their nodes and the seconds are from Slurm's record (jobcomp), which knows
+    whole seconds only; the controller's log tells the same events to the millisecond.
+
+    :raises RunError: if the log does not tell of an event in the second of the record
+    """
+    lab.wait_idle()
+    started, ended = _moments(lab, _STARTED), _moments(lab, _ENDED)
+    return [
+        Hold(
+            *(job.id, job.name, job.partition, job.nodes),
+            started=_within(started.get(job.id, []), job.started),
+            ended=_within(ended.get(job.id, []), job.ended),
+        )
+        for job in lab.jobcomp()
+        # one that was cancelled before it had nodes
+        if job.name != OTHERS and (job.id in started or job.state != "CANCELLED")
+    ]
+
+
+def submissions(lab: Lab) -> list[float]:
+    """When the controller was handed each batch job, epoch seconds."""
+    return sorted(min(times) for times in _moments(lab, _SUBMITTED).values())
+
+
+def _moments(lab: Lab, pattern: str) -> dict[int, list[float]]:
+    found: dict[int, list[float]] = {}
+    line = re.compile(rf"\[(\S+)\] {pattern}")
+    for text in (lab.folder / "slurmctld.log").read_text().splitlines():
+        if match := line.match(text):
+            # the controller's time zone is UTC, as for its record
+            time = datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp()
+            job = next(group for group in match.groups()[1:] if group)
+            found.setdefault(int(job), []).append(time)
+    return found
+
+
+def _within(moments: list[float], second: float) -> float:
+    for moment in moments:
+        if second <= moment < second + _LATE_SECONDS:
+            return moment
+    raise RunError(f"the log has {moments}, Slurm's record {second}")
+
+
+def _number(value: JSON) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -1,0 +1,242 @@
+"""The QPUs of ``sfq.slurm``'s services, without Slurm: what wraps a job, what is asked."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from streamflow.core.deployment import ExecutionLocation
+from streamflow.core.exception import (
+    WorkflowDefinitionException,
+    WorkflowExecutionException,
+)
+from streamflow.deployment.connector.local import LocalConnector
+
+from sf_quantum.connectors.slurm import quantum
+from sf_quantum.connectors.slurm.leased import Use
+from sf_quantum.connectors.slurm.login import Login
+from sf_quantum.connectors.slurm.options import Service, holdings
+from sf_quantum.connectors.slurm.quantum import Quantum
+from sf_quantum.connectors.slurm.queue import Queue
+from sf_quantum.files import JSON
+from sf_quantum.qpu import account
+from sf_quantum.service.device import Device
+from sf_quantum.service.testing import RunningService, example_bqm, running_service
+
+BIN = Path(sys.executable).parent
+LINE = "cd {folder} && sfq solve --problem problem.json --output 'it'\"'\"'s out' --reads 5"
+JOB: dict[str, JSON] = {"id": "1", "state": "Completed", "found": False}
+
+
+@pytest.fixture
+def service() -> Iterator[RunningService]:
+    with running_service(Device(time_scale=0)) as running:
+        yield running
+
+
+@pytest.fixture
+def definitions(tmp_path: Path) -> Path:
+    """A site's file with two QPUs, one of them none of this deployment's."""
+    resources: list[JSON] = [
+        {
+            "name": name,
+            "type": "sfq",
+            "environment": {"SFQ_URL": f"unix:/nowhere/{name}"},
+        }
+        for name in ("a", "other")
+    ]
+    file = tmp_path / "qrmi_config.json"
+    file.write_text(json.dumps({"resources": resources}))
+    return file
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    connector = LocalConnector("host", str(tmp_path), 2**16)
+    (found,) = (await connector.get_available_locations()).values()
+    yield (made := Site(connector, found.location, tmp_path))
+    await made.queue.close()
+    await connector.undeploy(False)
+
+
+class Site:
+    """This machine as the login node."""
+
+    def __init__(
+        self, connector: LocalConnector, location: ExecutionLocation, folder: Path
+    ) -> None:
+        self.connector = connector
+        self.location = location
+        self.spool = folder / "spool"
+        login = Login(connector, location, str(self.spool), "run")
+        self.queue = Queue(login, "run", 1.0)
+
+    def quantum(self, config: Path | None, *qpus: str) -> Quantum:
+        """The QPUs of one service."""
+        services = {"q": Service(qpu=list(qpus))}
+        file = None if config is None else str(config)
+        return Quantum("cluster", self.connector, services, file)
+
+    def use(self, job: str) -> Use:
+        """Of QPU a, under the plugin."""
+        self.spool.mkdir(exist_ok=True)
+        name = job.strip("/").replace("/", "-")
+        return Use(job, ["a"], True, str(self.spool / name), None)
+
+    def left(self, use: Use, *runs: account.Ran) -> None:
+        """Leave what the job's nodes leave."""
+        lines = "".join(f"{account.line(ran)}\n" for ran in runs)
+        Path(f"{use.account}.12").write_text(lines)
+
+
+def _run(use: Use, folder: Path, **environment: str) -> tuple[int, str]:
+    (folder / "problem.json").write_text(json.dumps({"bqm": example_bqm()}))
+    done = subprocess.run(
+        ["/bin/sh", "-c", use.command(LINE.format(folder=folder))],
+        env={"PATH": f"{BIN}:/usr/bin:/bin", "SLURM_JOB_ID": "12", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+def _accounts(use: Use) -> list[account.Ran]:
+    return account.read(Path(f"{use.account}.12").read_text())
+
+
+def test_a_command_runs_under_leases_of_its_own(
+    service: RunningService, tmp_path: Path
+) -> None:
+    use = Use("/solve/0", ["a"], False, str(tmp_path / "an account"), None)
+    assert _run(use, tmp_path, a_SFQ_URL=service.url) == (0, "")
+    assert (tmp_path / "it's out").exists()
+    (ran,) = _accounts(use)
+    assert ran.used
+    assert service.queue.leases.held == []
+
+
+def test_a_command_runs_under_the_leases_that_slurm_took(
+    service: RunningService, tmp_path: Path
+) -> None:
+    use = Use("/solve/0", ["a"], True, str(tmp_path / "account"), None)
+    told = {
+        "SLURM_JOB_QPU_RESOURCES": "a",
+        "SLURM_JOB_QPU_TYPES": "sfq",
+        "a_SFQ_URL": service.url,
+        "a_QRMI_JOB_ACQUISITION_TOKEN": service.acquire(),
+    }
+    assert _run(use, tmp_path, **told) == (0, "")
+    (ran,) = _accounts(use)
+    assert ran.used
+    assert len(service.queue.leases.held) == 1
+    # one of them was not to be had
+    both = Use("/solve/0", ["a", "b"], True, str(tmp_path / "other"), None)
+    code, said = _run(both, tmp_path, **told)
+    assert (code, said) == (
+        75,
+        "sfq: Slurm's SPANK plugin gave this job no lease of QPU b\n",
+    )
+
+
+def test_where_the_nodes_have_no_sfq_use_is_not_known(tmp_path: Path) -> None:
+    use = Use("/solve/0", ["a"], True, str(tmp_path / "account"), None)
+    told = {"QRMI_JOB_QPU_RESOURCES": "a", "PATH": "/usr/bin:/bin"}
+    code, said = _run(use, tmp_path, **told)
+    assert code == 127
+    assert "sfq: not found" in said
+    assert _accounts(use) == [account.Ran(0, [account.Lease("a", None)])]
+
+
+def test_the_option_is_for_the_plugin_and_the_first_component() -> None:
+    classical, one = Service(partition="c"), Service(partition="q", qpu=["a", "b"])
+    assert one.words() == ['--partition="q"']
+    one.spank = True
+    assert one.words() == ['--partition="q"', '--qpu="a,b"']
+    components = holdings(["c", "q", "q"], [classical, one, one]).split(" : ")
+    assert [part.count('--qpu="a,b"') for part in components] == [1, 0, 0]
+
+
+def test_a_name_that_is_not_defined(site: Site, definitions: Path) -> None:
+    site.quantum(definitions, "a").check()
+    site.quantum(None, "b").check()
+    with pytest.raises(WorkflowDefinitionException) as error:
+        site.quantum(definitions, "b").check()
+    assert str(error.value) == (
+        f"Deployment cluster, service q, qpu: {definitions}: unknown resource 'b' "
+        "(known: a, other)"
+    )
+
+
+async def test_a_qpu_that_does_not_answer_is_waited_for_a_while(
+    site: Site,
+    definitions: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
+    monkeypatch.setattr(quantum, "TROUBLE_SECONDS", 0.5)
+    monkeypatch.setattr(quantum, "FIRST_PAUSE_SECONDS", 0.1)
+    qpus = site.quantum(definitions, "a")
+    with caplog.at_level(logging.INFO, "streamflow"):
+        for job in ("/one/0", "/other/0"):
+            await qpus.online(site.queue, site.location, job, ["a"])
+    waits, submitted, over = (record.getMessage() for record in caplog.records)
+    assert waits.startswith("Job /one/0 waits: QPU 'a' at unix:")
+    assert "jobs are submitted although QPU 'a' at unix:" in submitted
+    assert over == "Job /one/0 waits for its QPU no longer"
+    brought = site.spool / "qrmi_config.json"
+    assert stat.S_IMODE(brought.stat().st_mode) == 0o600
+    assert stat.S_IMODE(site.spool.stat().st_mode) == 0o700
+    assert [r["name"] for r in json.loads(brought.read_text())["resources"]] == ["a"]
+
+
+async def test_where_nobody_can_be_asked_jobs_are_submitted(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    qpus = site.quantum(None, "a")
+    for job in ("/one/0", "/other/0"):
+        await qpus.online(site.queue, site.location, job, ["a"])
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.endswith("so jobs are submitted: there is no sfq")
+
+
+async def test_a_lease_that_jobs_share_is_used_by_each(site: Site) -> None:
+    qpus = site.quantum(None, "a")
+    ran = account.Ran(0, [account.Lease("a", [JOB])])
+    first, second = site.use("/one/0"), site.use("/other/0")
+    for _ in range(2):  # as often as it is tried
+        site.left(first, ran)
+        await qpus.settle(site.location, first, good=True)
+    assert list(site.spool.glob("*.12")) == []
+    site.left(second, ran)
+    with pytest.raises(WorkflowExecutionException, match="never used QPU a"):
+        await qpus.settle(site.location, second, good=True)
+    site.left(second, account.Ran(0, [account.Lease("a", [JOB, {**JOB, "id": "2"}])]))
+    await qpus.settle(site.location, second, good=True)
+
+
+async def test_a_result_that_may_not_be_the_qpus_is_none(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantum, "LOOKS", 1)
+    qpus, use = site.quantum(None, "a"), site.use("/one/0")
+    site.left(use, account.Ran(0, [account.Lease("a", None, "it is gone")]))
+    with pytest.raises(WorkflowExecutionException, match=r"nobody knows .* it is gone"):
+        await qpus.settle(site.location, use, good=True)
+    with pytest.raises(WorkflowExecutionException, match="sfq lease left no account"):
+        await qpus.settle(site.location, use, good=True)
+    # what it was interrupted in counts for nothing
+    interrupted = account.Ran(143, [account.Lease("a", [])])
+    site.left(use, interrupted, account.Ran(0, [account.Lease("a", [JOB])]))
+    await qpus.settle(site.location, use, good=True)
+    site.left(use, interrupted)
+    await qpus.settle(site.location, use, good=False)
