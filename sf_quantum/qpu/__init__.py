@@ -29,7 +29,7 @@ class QpuStatus:
     """What a QPU says of itself.
 
     :param reason: why it is not online, else empty
-    :param qubits: the largest problem it takes, in variables
+    :param qubits: the largest problem it takes, in variables; 0 if it does not tell
     :param vqpus: how many leases may be held at once
     :param leases: how many are held
     :param queue_length: jobs waiting or running
