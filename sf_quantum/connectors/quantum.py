@@ -178,7 +178,8 @@ class QuantumConnector(LocationWrapper, ABC):
     async def _lend(
         self, job: str, location: ExecutionLocation, folder: str, wish: wishes.Wish
     ) -> _Loan:
-        leases, began = await self._open(), time.monotonic()
+        began = time.monotonic()
+        leases = await self._open()
         lease = await self._kept_lease(leases) or await self._acquire(leases, job, wish)
         # its name is seen in `ps` and in logs: nothing of the lease is in it
         file = posixpath.join(folder, f".sfq-{uuid.uuid4().hex}")
