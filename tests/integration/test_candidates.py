@@ -1,0 +1,216 @@
+"""Quantum candidates in real runs of StreamFlow, inside a loop, with QPUs that fail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sf_quantum.files import JSON
+from tests.integration.candidates import (
+    candidate,
+    decisions,
+    outcome,
+    reasons,
+    samples,
+    where,
+)
+from tests.integration.services import QpuService
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Project
+
+Until = Callable[[Callable[[], object], str], None]
+Serve = Callable[..., QpuService]
+# minutes on the device, so that a job is certainly there when something happens
+SLOW = ("--technology", "neutral-atom", "--time-scale", "1")
+FAST = ("--time-scale", "0")
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Starts services that do not outlive the test."""
+    made: list[QpuService] = []
+
+    def start(*options: str) -> QpuService:
+        made.append(QpuService(tmp_path / f"service{len(made)}", *options))
+        made[-1].start()
+        return made[-1]
+
+    yield start
+    for service in made:
+        service.kill()
+
+
+def _rest(project: Project, service: QpuService, **config: JSON) -> None:
+    project.deployment("qpu", "sfq.rest", wraps="host", url=service.url, **config)
+
+
+def _ended_well(project: Project) -> None:
+    """The same kind of result, whoever made it."""
+    assert outcome(project) == "completed", project.log
+    told = samples(project)
+    assert told["type"] == "SampleSet"
+    info = told["info"]
+    assert isinstance(info, dict)
+    on_qpu = where(project)[-1] == "qpu"
+    # the samples say what really ran
+    assert (info["qpu"] is not None) == on_qpu
+
+
+def test_a_qpu_that_is_free_takes_it(project: Project) -> None:
+    project.deployment("qpu", "sfq.emulator", wraps="host", timeScale=0)
+    candidate(project, variables="variables", maxVariables=2)
+    assert project.run() == 0
+    assert where(project) == ["qpu", "qpu"]
+    assert reasons(project) == ["qpu is free"] * 2
+    _ended_well(project)
+    assert "loop/solve 0.0 on qpu: qpu is free" in project.log
+    assert all(float(str(d["seconds"])) < 2.5 for d in decisions(project))
+
+
+def test_a_problem_that_is_too_large_goes_to_the_classical_place(
+    project: Project,
+) -> None:
+    project.deployment("qpu", "sfq.emulator", wraps="host", qubits=1)
+    candidate(project, variables="variables")
+    assert project.run() == 0
+    assert where(project) == ["cpu", "cpu"]
+    assert set(reasons(project)) == {"qpu takes 1 variables and the problem has 2"}
+    _ended_well(project)
+
+
+def test_a_qpu_that_is_closed_before_the_start(project: Project, serve: Serve) -> None:
+    service = serve(*FAST)
+    service.ask("POST", "/v1/device/close", {"message": "calibration"})
+    _rest(project, service)
+    candidate(project)
+    assert project.run() == 0
+    assert where(project) == ["cpu", "cpu"]
+    assert set(reasons(project)) == {
+        "qpu is offline: the QPU is closed: calibration",
+    }
+    _ended_well(project)
+
+
+def test_a_qpu_that_is_closed_in_mid_job(
+    project: Project, serve: Serve, until: Until
+) -> None:
+    service = serve(*SLOW)
+    _rest(project, service)
+    candidate(project)
+    driver = project.start()
+    until(lambda: service.jobs() == ["Running"], "the job on the QPU")
+    service.ask("POST", "/v1/device/close", {"message": "helium is low"})
+    assert driver.wait(60) == 0
+    assert where(project) == ["cpu", "cpu"]
+    _ended_well(project)
+    first, second, third = reasons(project)
+    assert first == "qpu is free"
+    assert second.startswith("qpu failed this job before (QPU qpu was taken from job")
+    assert "helium is low" in second
+    assert third.startswith("qpu is offline")
+    assert service.held() == []
+    assert service.jobs() == ["Cancelled"]
+
+
+def test_a_service_that_dies_in_mid_job(
+    project: Project, serve: Serve, until: Until
+) -> None:
+    project.deployment(
+        "qpu", "sfq.emulator", wraps="host", technology="neutral-atom", timeScale=1
+    )
+    candidate(project)
+    driver = project.start()
+    until(project.on_qpu, "the job on the QPU")
+    (service,) = project.commands("sfq serve")
+    service.kill()
+    assert driver.wait(60) == 0
+    assert where(project) == ["cpu", "cpu"]
+    _ended_well(project)
+    # it rests, and beside that it does not answer any more
+    assert "qpu failed this job before" in reasons(project)[1]
+    assert "qpu does not answer" in reasons(project)[2]
+
+
+def test_a_lease_that_expires(project: Project, serve: Serve, tmp_path: Path) -> None:
+    config = tmp_path / "service.yml"
+    config.write_text(json.dumps({"leases": {"total_seconds": 0.7}}))
+    _rest(project, serve("--config", str(config), *SLOW))
+    candidate(project, rounds=1)
+    assert project.run() == 0
+    assert where(project) == ["cpu"]
+    _ended_well(project)
+    assert "its lease has ended: its time is over" in reasons(project)[1]
+
+
+def test_a_job_that_fails_is_said_in_one_line(project: Project, serve: Serve) -> None:
+    _rest(project, serve(*FAST, "--faults", '{"fail": 1}'))
+    candidate(project, cooldown=0)
+    project.debug = False
+    assert project.run() == 0
+    assert where(project) == ["cpu", "cpu"]
+    _ended_well(project)
+    assert [d["quantum"] for d in decisions(project)] == [True, False] * 2
+    said = "loop/solve 0.1 failed on qpu and is tried again: exit status 75, sfq solve:"
+    assert said in project.log
+    assert "the QPU failed" in project.log
+    assert "Traceback" not in project.log
+
+
+def test_a_target_that_failed_rests(project: Project, serve: Serve) -> None:
+    _rest(project, serve(*FAST, "--faults", '{"fail": 1}'))
+    candidate(project)
+    assert project.run() == 0
+    assert [d["quantum"] for d in decisions(project)] == [True, False, False]
+    assert reasons(project)[2].startswith("qpu rests for ")
+
+
+def test_a_budget_that_is_gone(project: Project, serve: Serve) -> None:
+    # an annealer's job of five reads is charged 18.4 ms
+    _rest(project, serve(*FAST))
+    candidate(project, rounds=3, budget={"qpuSeconds": 0.04}, costs={"qpu": 2})
+    assert project.run() == 0
+    assert where(project) == ["qpu", "qpu", "cpu"]
+    _ended_well(project)
+    assert reasons(project)[2] == (
+        "qpu would exceed the run's budget: 0.0031 of 0.04 QPU seconds left"
+    )
+
+
+def test_bad_input_is_not_tried_again(project: Project) -> None:
+    project.deployment("qpu", "sfq.emulator", wraps="host")
+    candidate(project, rounds=1)
+    (project.folder / "problem.json").write_text('{"no": "bqm"}')
+    assert project.run() != 0
+    assert len(decisions(project)) == 1
+    assert "has bad input, so it is not tried again" in project.log
+    assert "key 'bqm' is missing" in project.log
+
+
+def test_fail_does_not_try_again(project: Project, serve: Serve) -> None:
+    _rest(project, serve(*FAST, "--faults", '{"fail": 1}'))
+    candidate(project, rounds=1, onFailure="fail")
+    assert project.run() != 0
+    assert len(decisions(project)) == 1
+    assert "filter candidate says onFailure: fail" in project.log
+    assert outcome(project) == "failed"
+
+
+def test_without_a_failure_manager_the_filter_warns(project: Project) -> None:
+    project.deployment("qpu", "sfq.emulator", wraps="host")
+    candidate(project)
+    del project.extra["failureManager"]
+    assert project.run() == 0
+    assert project.log.count("onFailure: fallback needs a failureManager") == 1
+
+
+def test_a_classical_place_is_taken_as_long_as_one_is_free(project: Project) -> None:
+    project.deployment("qpu", "sfq.emulator", wraps="host")
+    candidate(project, prefer="classical")
+    assert project.run() == 0
+    assert where(project) == ["cpu", "cpu"]
+    assert reasons(project) == ["cpu is free"] * 2
