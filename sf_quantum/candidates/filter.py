@@ -227,9 +227,9 @@ class CandidateFilter(BindingFilter):
             return
         words = saying.words(ending.output)
         if ending.status == InputError.exit_code:
-            raise UnrecoverableWorkflowException(
-                f"Job {job} has bad input, so it is not tried again: {words}"
-            )
+            sentence = f"Job {job} has bad input, so it is not tried again: {words}"
+            saying.one_line().expect(logging.ERROR, job, sentence)
+            raise UnrecoverableWorkflowException(sentence)
         run = scheduler.current()
         target = asking.name(run.get_allocation(job).target) if run else ""
         self._ledger.fail(job, target, words)
@@ -238,7 +238,7 @@ class CandidateFilter(BindingFilter):
         most, attempt = places.attempts_allowed(), self._ledger.attempts(job)
         if most is None or attempt < most:
             sentence = f"{_shown(job)} failed on {target} and is tried again: {words}"
-            saying.one_line().expect(job, sentence)
+            saying.one_line().expect(logging.WARNING, job, sentence)
 
     def _tell(
         self, asked: Asked, decision: Decision, quantum: list[Quantum], seconds: float

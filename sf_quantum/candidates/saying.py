@@ -1,11 +1,11 @@
-"""One line for a failure that is tried again, where StreamFlow prints a traceback."""
+"""One line for a failure that is understood, where StreamFlow prints a traceback."""
 
 from __future__ import annotations
 
 import logging
 from functools import cache
 
-from streamflow.core.exception import WorkflowExecutionException
+from streamflow.core.exception import WorkflowException
 from streamflow.log_handler import logger
 
 MOST = 300
@@ -19,22 +19,22 @@ class OneLine(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._sentences: dict[str, str] = {}
+        self._sentences: dict[str, tuple[int, str]] = {}
 
-    def expect(self, job: str, sentence: str) -> None:
-        """Take note that a job has failed and is tried again."""
-        self._sentences[job] = sentence
+    def expect(self, level: int, job: str, sentence: str) -> None:
+        """Take note that a job has failed, and what is to be said of it instead."""
+        self._sentences[job] = (level, sentence)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """See :meth:`logging.Filter.filter`."""
         error = record.exc_info[1] if record.exc_info else None
-        if not isinstance(error, WorkflowExecutionException) or _debugging():
+        if not isinstance(error, WorkflowException) or _debugging():
             return True
         job = next((job for job in self._sentences if job in str(error)), None)
         if job is not None:
-            record.msg, record.args = self._sentences.pop(job), None
-            record.exc_info = record.exc_text = None
-            record.levelno, record.levelname = logging.WARNING, "WARNING"
+            record.levelno, record.msg = self._sentences.pop(job)
+            record.levelname = logging.getLevelName(record.levelno)
+            record.args = record.exc_info = record.exc_text = None
         return True
 
 

@@ -185,10 +185,13 @@ def test_bad_input_is_not_tried_again(project: Project) -> None:
     project.deployment("qpu", "sfq.emulator", wraps="host")
     candidate(project, rounds=1)
     (project.folder / "problem.json").write_text('{"no": "bqm"}')
+    project.debug = False
     assert project.run() != 0
     assert len(decisions(project)) == 1
     assert "has bad input, so it is not tried again" in project.log
     assert "key 'bqm' is missing" in project.log
+    # the one is StreamFlow's own, of the whole workflow
+    assert project.log.count("Traceback") == 1
 
 
 def test_fail_does_not_try_again(project: Project, serve: Serve) -> None:
