@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Project
 
 MANAGER: dict[str, JSON] = {"type": "default", "config": {"max_retries": 3}}
+# the next round begins when the test opens its gate, if it has any
 COUNT = """\
+while [ -d $3 ] && [ ! -e $3/$1 ]; do sleep 0.02; done
 echo "{\\"next\\": $(($1 + 1)), \\"again\\": $([ $(($1 + 1)) -lt $2 ] && echo true || echo false)}" \
   > cwl.output.json
 """
@@ -93,6 +95,7 @@ def _document(folder: Path, rounds: int, reads: int) -> dict[str, JSON]:
             "n": {"type": "int", "inputBinding": {"position": 1}},
             "rounds": {"type": "int", "inputBinding": {"position": 2}},
             "samples": "File",
+            "gates": {"type": "string", "inputBinding": {"position": 3}},
         },
         "outputs": {"next": "int", "again": "boolean"},
     }
@@ -116,7 +119,10 @@ def _document(folder: Path, rounds: int, reads: int) -> dict[str, JSON]:
             },
             "count": {
                 "run": count,
-                "in": {"n": "n", "rounds": "rounds", "samples": "solve/samples"},
+                "in": {
+                    **{"n": "n", "rounds": "rounds", "samples": "solve/samples"},
+                    "gates": {"default": str(folder / "gates")},
+                },
                 "out": ["next", "again"],
             },
         },
@@ -135,7 +141,11 @@ def _document(folder: Path, rounds: int, reads: int) -> dict[str, JSON]:
             "reads": {"type": "int", "default": reads},
             "problem": {"type": "string", "default": str(folder / "problem.json")},
         },
-        "outputs": {"samples": {"type": "File", "outputSource": "loop/samples"}},
+        # without the loop's last value StreamFlow may end before the loop, as if it failed
+        "outputs": {
+            "samples": {"type": "File", "outputSource": "loop/samples"},
+            "next": {"type": "int", "outputSource": "loop/next"},
+        },
         "steps": {
             "loop": {
                 "run": loop,
@@ -145,7 +155,7 @@ def _document(folder: Path, rounds: int, reads: int) -> dict[str, JSON]:
                     "last": {"default": None},
                 },
                 "requirements": {"cwltool:Loop": iterate},
-                "out": ["samples"],
+                "out": ["samples", "next"],
             }
         },
     }

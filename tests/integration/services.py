@@ -12,6 +12,7 @@ from sf_quantum.qpu.transport import Client
 from sf_quantum.service import auth
 from sf_quantum.service.testing import example_bqm
 
+OCCUPIED = "occupied"
 SFQ = [str(Path(sys.executable).parent / "sfq")]
 
 
@@ -97,7 +98,7 @@ class QpuService:
             {
                 "problem": example_bqm(),
                 "parameters": {"num_reads": shots},
-                "idempotency_key": "occupied",
+                "idempotency_key": f"{OCCUPIED}-{lease}",
             },
             lease,
         )
@@ -120,5 +121,6 @@ class QpuService:
         return [
             str(job["state"])
             for job in jobs
-            if isinstance(job, dict) and job["idempotency_key"] != "occupied"
+            if isinstance(job, dict)
+            and not str(job["idempotency_key"]).startswith(OCCUPIED)
         ]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +14,7 @@ import pytest
 
 from sf_quantum.files import JSON
 from tests.integration.candidates import (
+    bind,
     candidate,
     decisions,
     outcome,
@@ -217,3 +221,54 @@ def test_a_classical_place_is_taken_as_long_as_one_is_free(project: Project) -> 
     assert project.run() == 0
     assert where(project) == ["cpu", "cpu"]
     assert reasons(project) == ["cpu is free"] * 2
+
+
+def test_the_earlier_end_as_the_queue_grows_and_drains(
+    project: Project, serve: Serve, until: Until
+) -> None:
+    service = serve("--vqpus", "2", "--time-scale", "1")
+    _rest(project, service)
+    candidate(project, rounds=6, prefer="earliest")
+    gates = project.folder / "gates"
+    gates.mkdir()
+    driver = project.start()
+
+    def next_round() -> None:
+        done = len(where(project))
+        (gates / str(done - 1)).touch()
+        until(lambda: len(where(project)) > done, f"round {done + 1}")
+
+    until(lambda: where(project), "the first round")
+    next_round()
+    next_round()
+    # each was measured once; the QPU's 18 ms beat the start of a classical solver
+    assert where(project) == ["qpu", "cpu", "qpu"]
+    occupant = service.occupy()
+    next_round()
+    service.release(occupant)
+    next_round()
+    service.occupy()
+    next_round()
+    assert where(project)[3:] == ["cpu", "qpu", "cpu"]
+    (gates / "5").touch()
+    assert driver.wait(30) == 0
+    told = reasons(project)[3]
+    assert re.fullmatch(r"cpu would end in [\d.]+ s, qpu would end in [\d.]+ s", told)
+    _ended_well(project)
+
+
+def test_ten_qpus_of_which_nine_do_not_answer(project: Project, serve: Serve) -> None:
+    with ExitStack() as stack:
+        names = [f"q{number}" for number in range(9)]
+        for name in names:
+            server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            url = f"http://127.0.0.1:{server.getsockname()[1]}"
+            project.deployment(name, "sfq.rest", wraps="host", url=url)
+        _rest(project, serve(*FAST))
+        candidate(project)
+        targets: list[JSON] = [{"deployment": n} for n in [*names, "qpu", "cpu"]]
+        bind(project, {"/loop/solve": targets})
+        assert project.run() == 0
+    assert where(project) == ["qpu", "qpu"]
+    assert all(float(str(d["seconds"])) < 2.5 for d in decisions(project))
+    assert "QPU q0 does not answer within 2 s: it counts as offline" in project.log
