@@ -10,7 +10,7 @@ from os.path import normpath
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
-from sf_quantum.check import cwl
+from sf_quantum.check import candidates, cwl
 from sf_quantum.check.deployments import Deployments
 from sf_quantum.check.document import (
     Document,
@@ -77,6 +77,7 @@ class Workflow:
         yield from process.problems
         for binding in self.bindings:
             yield from self._path(binding, process)
+        yield from candidates.check(self.deployments, self.bindings, process)
         yield from self._settings(process)
         yield from self._tools(process)
 
