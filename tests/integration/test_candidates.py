@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sf_quantum.files import JSON
+from sf_quantum.testing.candidates import assert_candidate
 from tests.integration.candidates import (
     bind,
     candidate,
@@ -27,6 +28,7 @@ from tests.integration.services import QpuService
 if TYPE_CHECKING:
     from tests.integration.conftest import Project
 
+ROOT = Path(__file__).resolve().parents[2]
 Until = Callable[[Callable[[], object], str], None]
 Serve = Callable[..., QpuService]
 # minutes on the device, so that a job is certainly there when something happens
@@ -272,3 +274,33 @@ def test_ten_qpus_of_which_nine_do_not_answer(project: Project, serve: Serve) ->
     assert where(project) == ["qpu", "qpu"]
     assert all(float(str(d["seconds"])) < 2.5 for d in decisions(project))
     assert "QPU q0 does not answer within 2 s: it counts as offline" in project.log
+
+
+def test_our_solve_is_a_candidate(project: Project) -> None:
+    """The problem has two optima, so which one is found first may differ."""
+    inputs: dict[str, JSON] = {
+        "problem": {"class": "File", "path": str(project.folder / "problem.json")},
+        **{"reads": 50, "seed": 1},
+    }
+    file = ROOT / "deployments" / "candidates.yml"
+    answers = assert_candidate(file, "/iterate/solve", inputs, tolerance=1e-9)
+    assert [answer.target for answer in answers] == ["qpu", "nodes"]
+    assert {answer.energy for answer in answers} == {-1.0}
+    assert answers[0].form == {
+        "samples": {"variable_type": "BINARY", "variable_labels": ["a", "b"]}
+    }
+
+
+def test_a_step_that_answers_otherwise_elsewhere_is_no_candidate(
+    project: Project,
+) -> None:
+    energy = iter([-1.0, -0.9]).__next__
+    inputs: dict[str, JSON] = {
+        "problem": {"class": "File", "path": str(project.folder / "problem.json")},
+        **{"reads": 5, "seed": 1},
+    }
+    file = ROOT / "deployments" / "candidates.yml"
+    with pytest.raises(AssertionError, match=r"on nodes is -0.9, the lowest -1, which"):
+        assert_candidate(
+            file, "/iterate/solve", inputs, tolerance=0.01, energy=lambda _: energy()
+        )
