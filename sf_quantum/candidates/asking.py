@@ -88,7 +88,7 @@ def _answer(source: Source, future: asyncio.Future[Answer]) -> None:
     try:
         answer = source()
     except QuantumError as error:
-        answer = f"does not answer: {error}"
+        answer = f"cannot be asked: {error}"
     with suppress(RuntimeError):  # the event loop is closed: nobody waits any more
         future.get_loop().call_soon_threadsafe(_settle, future, answer)
 

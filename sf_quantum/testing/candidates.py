@@ -188,7 +188,7 @@ def _run(file: Path, folder: Path, where: str) -> Outputs:
 
 
 def _form(value: JSON) -> JSON:
-    """What must be the same everywhere: kinds, and of a sample set its variables."""
+    """What must be the same everywhere: kinds, keys, and of a sample set its variables."""
     if not isinstance(value, dict):
         return type(value).__name__
     if value.get("class") != "File":
@@ -197,7 +197,7 @@ def _form(value: JSON) -> JSON:
         return {key: samples.get(key) for key in ("variable_type", "variable_labels")}
     content = _content(value)
     if isinstance(content, dict):
-        return {key: type(content[key]).__name__ for key in sorted(content)}
+        return list[JSON](sorted(content))
     return str(value.get("nameext"))
 
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import socket
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +18,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.testing.candidates import assert_candidate
+from sf_quantum.testing.candidates import Outputs, assert_candidate
+from tests.benchmarks.candidates import Faults, prepare, run
 from tests.integration.candidates import (
     bind,
     candidate,
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Project
 
 ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
 Until = Callable[[Callable[[], object], str], None]
 Serve = Callable[..., QpuService]
 # minutes on the device, so that a job is certainly there when something happens
@@ -139,7 +146,7 @@ def test_a_service_that_dies_in_mid_job(
     _ended_well(project)
     # it rests, and beside that it does not answer any more
     assert "qpu failed this job before" in reasons(project)[1]
-    assert "qpu does not answer" in reasons(project)[2]
+    assert "qpu cannot be asked: QPU" in reasons(project)[2]
 
 
 def test_a_lease_that_expires(project: Project, serve: Serve, tmp_path: Path) -> None:
@@ -304,3 +311,88 @@ def test_a_step_that_answers_otherwise_elsewhere_is_no_candidate(
         assert_candidate(
             file, "/iterate/solve", inputs, tolerance=0.01, energy=lambda _: energy()
         )
+
+
+@pytest.fixture
+def max_cut(tmp_path: Path) -> Path:
+    """A copy of the example, which has its maximum (of 2^14 cuts) at 17 edges."""
+    folder = tmp_path / "max-cut"
+    shutil.copytree(
+        ROOT / "examples" / "max-cut",
+        folder,
+        ignore=shutil.ignore_patterns(".streamflow"),
+    )
+    return folder
+
+
+def _cut(folder: Path, file: str) -> dict[str, JSON]:
+    subprocess.run(
+        [BIN / "streamflow", "run", file, "--outdir", "out"],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"},
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    content: dict[str, JSON] = json.loads((folder / "out" / "cut.json").read_text())
+    return content
+
+
+def test_the_examples_maximum_cut_runs_on_the_qpu(max_cut: Path) -> None:
+    cut = _cut(max_cut, "streamflow.yml")
+    assert (cut["cut"], cut["edges"], cut["qpu"]) == (17, 20, "qpu")
+
+
+def test_the_examples_maximum_cut_is_a_candidate(max_cut: Path) -> None:
+    inputs: dict[str, JSON] = {
+        "program": {"class": "File", "path": str(max_cut / "maxcut.py")},
+        "edges": {"class": "File", "path": str(max_cut / "florentine.csv")},
+    }
+
+    def energy(outputs: Outputs) -> float:
+        cut = outputs["cut"]
+        assert isinstance(cut, dict)
+        return -float(json.loads(Path(str(cut["path"])).read_text())["cut"])
+
+    file = max_cut / "streamflow.yml"
+    answers = assert_candidate(file, "/solve", inputs, tolerance=0, energy=energy)
+    assert [answer.energy for answer in answers] == [-17.0, -17.0]
+
+
+def test_the_examples_qiskit_program_simulates_where_there_is_no_qpu(
+    max_cut: Path,
+) -> None:
+    pytest.importorskip("qiskit", reason="qiskit is not installed")
+    cut = _cut(max_cut, "qiskit.yml")
+    assert (cut["cut"], cut["edges"], cut["qpu"]) == (17, 20, None)
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder with a short name, since the emulator's socket is made in it."""
+    with tempfile.TemporaryDirectory(prefix="sfqt", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_the_clustering_workflow_outlives_a_fault_in_each_iteration(
+    short: Path,
+) -> None:
+    """``tests/benchmarks/candidates.py`` in short, on a machine that does other things."""
+    limit = 4
+    prepare(short, 600, limit, timeScale=5)
+    classical = run(short, "classical.yml")
+    faults = Faults(classical.seconds / limit, seed=1)
+    done = run(short, "candidates.yml", faults)
+    assert (classical.status, done.status) == (0, 0)
+    assert faults.closed > 0
+    solved = [row for row in done.solved if row.status == "completed"]
+    assert len(solved) == limit
+    assert all(row.why for row in done.solved)
+    summary = json.loads((short / "out" / "summary.json").read_text())
+    on_qpu = [told["qpu"] is not None for told in summary["per_iteration"]]
+    assert on_qpu == [row.location == "qpu" for row in solved]
+    # each QPU job takes 0.5 s, an attempt that is lost half a second more to be noticed
+    more = done.solving - done.destroyed - classical.solving
+    assert more < 0.1 * classical.seconds + limit
+    decided = [event for event in done.events if event["event"] == "decision"]
+    assert all(float(str(event["seconds"])) < 2.5 for event in decided)
