@@ -35,8 +35,9 @@ from sf_quantum.candidates.policy import Budget, Policies, Policy
 from sf_quantum.connectors import wishes
 from sf_quantum.connectors.observed import Ending
 from sf_quantum.connectors.wishes import Wish
-from sf_quantum.errors import InputError
+from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.qpu import QpuStatus
 
 JOURNAL = "scheduling: {scheduler: {type: sfq.journal, config: {}}}"
 MANAGER = "failureManager: {type: default, config: {max_retries: 3}}"
@@ -114,7 +115,7 @@ class CandidateFilter(BindingFilter):
         classical = [self._ledger.classical(asked, n, room[n]) for n in room]
         decision = self._decide(asked, size, quantum, classical)
         self._send(asked, decision, elsewhere=len(by_name) > 1)
-        self._tell(asked, decision, quantum, time.monotonic() - began)
+        self._tell(asked, decision, time.monotonic() - began, answers, quantum)
         return [by_name[name] for name in decision.targets]
 
     @classmethod
@@ -232,7 +233,10 @@ class CandidateFilter(BindingFilter):
             raise UnrecoverableWorkflowException(sentence)
         run = scheduler.current()
         target = asking.name(run.get_allocation(job).target) if run else ""
-        self._ledger.fail(job, target, words)
+        if ending.status in (None, QpuError.exit_code):
+            self._ledger.fail(job, target, words)
+        else:  # CWL's successCodes may say otherwise
+            self._ledger.doubt(job, target, words)
         if ending.status is not None:
             words = f"exit status {ending.status}, {words}"
         most, attempt = places.attempts_allowed(), self._ledger.attempts(job)
@@ -241,7 +245,12 @@ class CandidateFilter(BindingFilter):
             saying.one_line().expect(logging.WARNING, job, sentence)
 
     def _tell(
-        self, asked: Asked, decision: Decision, quantum: list[Quantum], seconds: float
+        self,
+        asked: Asked,
+        decision: Decision,
+        seconds: float,
+        answers: Mapping[str, Answer],
+        quantum: list[Quantum],
     ) -> None:
         where = " or ".join(decision.targets)
         if logger.isEnabledFor(logging.INFO):
@@ -257,13 +266,19 @@ class CandidateFilter(BindingFilter):
                 targets=list(decision.targets),
                 reason=decision.reason,
                 seconds=seconds,
-                asked=[asdict(target) for target in quantum],
+                asked=[_asked(target, answers[target.name]) for target in quantum],
             )
 
     def _warn(self, sentence: str) -> None:
         if sentence not in self._warned and logger.isEnabledFor(logging.WARNING):
             self._warned.add(sentence)
             logger.warning(sentence)
+
+
+def _asked(target: Quantum, answer: Answer) -> dict[str, JSON]:
+    """What a QPU said, and what was made of it, for the journal."""
+    status = asdict(answer) if isinstance(answer, QpuStatus) else None
+    return {**asdict(target), "status": status}
 
 
 def _shown(job: str) -> str:

@@ -67,6 +67,7 @@ class Ledger:
         self._attempts: defaultdict[str, int] = defaultdict(int)
         self._failed: defaultdict[str, dict[str, str]] = defaultdict(dict)
         self._rests: dict[str, tuple[float, str]] = {}
+        self._doubts: dict[str, tuple[str, str]] = {}
         self._sent: dict[str, _Sent] = {}
         self._past: Past | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -86,6 +87,8 @@ class Ledger:
 
     def ask(self, job: str, step: str, policy: Policy) -> Asked:
         """Begin an attempt; one before it that has not ended well has failed."""
+        if job in self._doubts:
+            self.fail(job, *self._doubts.pop(job))
         if (sent := self._sent.pop(job, None)) is not None:
             self._failed[job].setdefault(sent.decision.targets[0], "gave no result")
         self._attempts[job] += 1
@@ -101,8 +104,13 @@ class Ledger:
 
     def complete(self, job: str) -> None:
         """Take note that a job has ended well."""
-        for told in (self._sent, self._failed, self._attempts):
+        for told in (self._sent, self._failed, self._attempts, self._doubts):
             told.pop(job, None)
+
+    def doubt(self, job: str, target: str, words: str) -> None:
+        """Take note of an end that may be a failure; if the job asks again, it was one."""
+        self._sent.pop(job, None)
+        self._doubts[job] = (target, words)
 
     def fail(self, job: str, target: str, words: str) -> None:
         """Take note that an attempt has failed on a target, which rests now."""

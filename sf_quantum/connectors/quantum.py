@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import posixpath
 import re
@@ -22,7 +21,7 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.log_handler import logger
 
 from sf_quantum import journal, qpu
-from sf_quantum.connectors import watch, wishes
+from sf_quantum.connectors import accounts, watch, wishes
 from sf_quantum.connectors.leases import Lease, Leases, ServiceGone
 from sf_quantum.connectors.wrapper import LocationWrapper
 from sf_quantum.files import JSON
@@ -228,7 +227,7 @@ class QuantumConnector(LocationWrapper, ABC):
         told = self._job_side()
         variables = qpu.environment([(told, loan.lease.token)])
         variables["QRMI_JOB_ID"] = loan.job
-        variables[f"{told.name}_SFQ_JOB_KEY"] = _job_key(loan.job)
+        variables[f"{told.name}_SFQ_JOB_KEY"] = accounts.job_key(loan.job)
         lines = [
             f"export {key}={shlex.quote(value)}" for key, value in variables.items()
         ]
@@ -338,7 +337,7 @@ class QuantumConnector(LocationWrapper, ABC):
                 technology=status.technology if status else None,
                 calibration=status.calibration if status else None,
                 lease_seconds=loan.waited,
-                **_account(qpu_job),
+                **accounts.account(qpu_job),
             )
 
     def _unused(self, job: str, used: bool | None) -> str:
@@ -388,26 +387,3 @@ def variable(deployment: str) -> str:
 async def _let_go(kept: _Kept) -> None:
     with suppress(ServiceGone):  # it runs out by itself, or the guardian tries again
         await kept.leases.release(kept.lease)
-
-
-def _job_key(job: str) -> str:
-    """What stays the same when a run that was killed or stopped is started again."""
-    run = journal.current()
-    if run is None:
-        return uuid.uuid4().hex
-    return hashlib.sha256(f"{run.origin}\n{job}".encode()).hexdigest()
-
-
-def _account(qpu_job: dict[str, JSON]) -> dict[str, JSON]:
-    submitted, started = qpu_job.get("submitted"), qpu_job.get("started")
-    queued = None
-    if isinstance(submitted, float) and isinstance(started, float):
-        queued = started - submitted
-    return {
-        "qpu_job": qpu_job.get("id"),
-        "state": qpu_job.get("state"),
-        "queued_seconds": queued,
-        "ran_seconds": qpu_job.get("seconds"),
-        "qpu_seconds": qpu_job.get("qpu_seconds"),
-        "found": qpu_job.get("found"),
-    }

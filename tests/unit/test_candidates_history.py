@@ -200,6 +200,20 @@ def test_an_attempt_of_which_nothing_was_heard_has_failed() -> None:
     assert ledger.failures("/s/0") == {"q": "gave no result"}
 
 
+def test_an_exit_status_that_may_be_a_success_is_a_failure_once_it_is_tried_again() -> (
+    None
+):
+    ledger = Ledger({}, cooldown=60)
+    for job in ("/s/0", "/s/1"):
+        ledger.send(ledger.ask(job, "/s", Policy()), TO_QPU)
+        ledger.doubt(job, "q", "exit status 3")
+    ledger.complete("/s/1")
+    assert ledger.quantum(ledger.ask("/s/1", "/s", Policy()), "q", ONLINE).rests == ""
+    again = ledger.quantum(ledger.ask("/s/0", "/s", Policy()), "q", ONLINE)
+    assert again.failed == "failed this job before (exit status 3)"
+    assert again.rests
+
+
 def test_a_status_becomes_words() -> None:
     ledger = Ledger({"dear": 3.0}, cooldown=0)
     asked = ledger.ask("/s/0", "/s", Policy())
