@@ -36,10 +36,13 @@ def candidate(
     bind(project, {"/loop/solve": targets}, **config)
 
 
-def bind(project: Project, steps: dict[str, list[JSON]], **config: JSON) -> None:
-    """Bind candidates to their targets, all other steps to the host."""
+def bind(project: Project, bound: dict[str, list[JSON]], **config: JSON) -> None:
+    """Bind candidates to their targets, all other steps to the host.
+
+    :param bound: the candidates' targets, by step
+    """
     bindings: list[JSON] = [{"step": "/", "target": {"deployment": "host"}}]
-    for step, targets in steps.items():
+    for step, targets in bound.items():
         bindings.append({"step": step, "target": targets, "filters": ["candidate"]})
     workflow: JSON = {
         "type": "cwl",

@@ -396,3 +396,39 @@ def test_the_clustering_workflow_outlives_a_fault_in_each_iteration(
     assert more < 0.1 * classical.seconds + limit
     decided = [event for event in done.events if event["event"] == "decision"]
     assert all(float(str(event["seconds"])) < 2.5 for event in decided)
+
+
+def test_a_failure_leads_to_another_qpu_and_then_to_a_classical_place(
+    project: Project, serve: Serve
+) -> None:
+    candidate(project)
+    failing = ("--faults", '{"fail": 1}')
+    for name, options in (("first", failing), ("second", failing), ("third", ())):
+        service = serve(*FAST, *options)
+        project.deployment(name, "sfq.rest", wraps="host", url=service.url)
+    names = ("first", "second", "cpu")
+    targets: list[JSON] = [{"deployment": name} for name in names]
+    bind(project, {"/loop/solve": targets})
+    assert project.run() == 0
+    told = [d["targets"] for d in decisions(project)]
+    assert told == [["first"], ["second"], ["cpu"], ["cpu"]]
+    # and with a limit on attempts that one more QPU would use up
+    bind(project, {"/loop/solve": [*targets[:2], {"deployment": "third"}, targets[2]]})
+    project.extra["failureManager"] = {"type": "default", "config": {"max_retries": 2}}
+    assert project.run() == 0
+    told = [d["targets"] for d in decisions(project)]
+    assert told[:2] == [["first"], ["cpu"]]
+    assert reasons(project)[1] == "it is the last attempt"
+
+
+def test_hints_reach_the_service(project: Project, serve: Serve) -> None:
+    service = serve(*FAST)
+    _rest(project, service, pattern="balanced")
+    own: JSON = {"/loop/solve": {"expectedSeconds": 0.25, "pattern": "qc-heavy"}}
+    candidate(project, rounds=1, steps=own)
+    assert project.run() == 0
+    leases = service.ask("GET", "/v1/leases?closed=true")
+    assert isinstance(leases, list)
+    (lease,) = leases
+    assert isinstance(lease, dict)
+    assert (lease["expected_seconds"], lease["pattern"]) == (0.25, "qc-heavy")
