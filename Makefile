@@ -21,7 +21,7 @@ benchmark: $(VENV)/installed
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/benchmarks/tools.py
 
 clean:
-	rm -rf $(VENV) results .streamflow deployments/.streamflow examples/*/points.csv
+	rm -rf $(VENV) results .streamflow deployments/.streamflow examples/*/.streamflow examples/*/points.csv
 
 $(VENV)/installed: pyproject.toml sf_quantum/clustering/_kernels.c sf_quantum/clustering/_build.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

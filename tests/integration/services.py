@@ -115,12 +115,15 @@ class QpuService:
         return [str(lease["job"]) for lease in leases if isinstance(lease, dict)]
 
     def jobs(self) -> list[str]:
-        """The states of all jobs, less the one that occupies the device."""
+        """The states of all jobs, less those that occupy the device."""
+        return [state for key, state in self._jobs() if not key.startswith(OCCUPIED)]
+
+    def occupants(self) -> list[str]:
+        """The states of the jobs that occupy the device."""
+        return [state for key, state in self._jobs() if key.startswith(OCCUPIED)]
+
+    def _jobs(self) -> list[tuple[str, str]]:
         jobs = self.ask("GET", "/v1/jobs")
         assert isinstance(jobs, list)
-        return [
-            str(job["state"])
-            for job in jobs
-            if isinstance(job, dict)
-            and not str(job["idempotency_key"]).startswith(OCCUPIED)
-        ]
+        told = [job for job in jobs if isinstance(job, dict)]
+        return [(str(job["idempotency_key"]), str(job["state"])) for job in told]
