@@ -127,9 +127,9 @@ def _qpus(config: Mapping[str, JSON], service: str | None) -> list[str]:
     services = config.get("services")
     told = services.get(service) if isinstance(services, dict) and service else config
     names = told.get("qpu") if isinstance(told, Mapping) else None
-    return [str(name) for name in listing(names)]
+    return [str(name) for name in _listing(names)]
 
 
-def listing(value: JSON) -> list[JSON]:
+def _listing(value: JSON) -> list[JSON]:
     """The value if it is a list, else a list of it alone; nothing if it is None."""
     return value if isinstance(value, list) else [] if value is None else [value]
