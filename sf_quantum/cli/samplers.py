@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from sf_quantum import samplers
+from sf_quantum.columns import align
 from sf_quantum.errors import InputError
 
 
@@ -22,9 +23,10 @@ def run(args: argparse.Namespace) -> int:
     :raises InputError: if no sampler has the name, or it cannot be loaded
     """
     if args.name is not None:
-        _print([("parameter", "default"), *_parameters(args.name)])
+        print(*align([("parameter", "default"), *_parameters(args.name)]), sep="\n")
         return 0
-    _print([("sampler", "usable", "what it is"), *map(_row, samplers.names())])
+    rows = map(_row, samplers.names())
+    print(*align([("sampler", "usable", "what it is"), *rows]), sep="\n")
     return 0
 
 
@@ -45,10 +47,3 @@ def _parameters(name: str) -> list[tuple[str, ...]]:
         (parameter, str(defaults.get(parameter, "-")))
         for parameter in sorted(sampler.parameters)
     ]
-
-
-def _print(rows: list[tuple[str, ...]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())

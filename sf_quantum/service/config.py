@@ -86,6 +86,7 @@ class DeviceSection(Section):
     time_scale: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     seed: int | None = None
     faults: FaultsSection = FaultsSection()
+    cost_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
     def make(self) -> Device:
         """Make the device."""

@@ -135,6 +135,7 @@ class Device:
     :param time_scale: seconds to wait per modelled second; 0 does not wait
     :param qubits: the largest problem, in variables
     :param seed: for jobs without a seed, and for the faults; drawn if not given
+    :param cost_per_second: of modelled QPU time, in the site's own unit, if it has a price
     :raises InputError: if a value is out of its range
     """
 
@@ -144,6 +145,7 @@ class Device:
     qubits: int = 5000
     seed: int | None = None
     faults: Faults = field(default_factory=Faults)
+    cost_per_second: float | None = None
     runners: Mapping[Kind, Runner] = field(default_factory=installed, repr=False)
     entropy: int = field(default_factory=lambda: secrets.randbits(64), repr=False)
     started: datetime = field(default_factory=lambda: datetime.now(UTC))

@@ -13,6 +13,7 @@ from sf_quantum.service.models import (
     DeviceAnswer,
     DeviceChange,
     HealthAnswer,
+    Maintenance,
     Message,
     TimingAnswer,
 )
@@ -52,6 +53,16 @@ async def device(
 async def change(body: DeviceChange, queue: Queue, _: Admin) -> DeviceAnswer:
     """Change how many leases may be held at once; those held now stay."""
     queue.leases.resize(body.vqpus)
+    return _show(queue)
+
+
+@router.post("/device/maintenance", summary="Announce maintenance", responses=_ADMINS)
+async def announce(body: Maintenance, queue: Queue, _: Admin) -> DeviceAnswer:
+    """Tell when the QPU will stop taking jobs; it does so only when it is closed.
+
+    The announcement ends when the QPU is opened, and with the service.
+    """
+    queue.door.maintenance = body.starts
     return _show(queue)
 
 
@@ -101,6 +112,8 @@ def _show(queue: JobQueue, job_class: JobClass | None = None) -> DeviceAnswer:
         **{"class": job_class},
         position=forecast.position,
         eta_seconds=forecast.eta_seconds,
+        cost_per_second=described.cost_per_second,
+        maintenance=queue.door.maintenance,
         calibration=CalibrationAnswer(
             id=str(calibration["id"]), time=str(calibration["time"])
         ),

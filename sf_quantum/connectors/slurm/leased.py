@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sf_quantum.connectors import quantum
+from sf_quantum.connectors import accounts
 from sf_quantum.qpu import RESOURCES, account
 
 # sysexits.h: EX_TEMPFAIL
@@ -51,7 +51,7 @@ class Use:
         :param line: for ``sh``
         :returns: another, which runs it under its leases and leaves an account
         """
-        key = quantum.job_key(self.job)
+        key = accounts.job_key(self.job)
         keys = [f"{name}_SFQ_JOB_KEY={key}" for name in self.qpus]
         # the tasks of an array have one of these each
         file = f'{shlex.quote(self.account)}."$SLURM_JOB_ID"'

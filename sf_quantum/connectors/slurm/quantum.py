@@ -24,7 +24,7 @@ from streamflow.core.exception import (
 from streamflow.log_handler import logger
 
 from sf_quantum import journal
-from sf_quantum.connectors import quantum
+from sf_quantum.connectors import accounts
 from sf_quantum.connectors.slurm import script
 from sf_quantum.connectors.slurm.leased import Use
 from sf_quantum.connectors.slurm.options import Service
@@ -328,7 +328,7 @@ def _definitions(spool: str) -> str:
 def _check_used(use: Use, runs: Sequence[account.Ran]) -> None:
     names = " or ".join(use.qpus)
     if any(ran.used is False for ran in runs):
-        raise WorkflowExecutionException(quantum.unused(use.job, names))
+        raise WorkflowExecutionException(accounts.unused(use.job, names))
     if not runs or any(ran.used is None for ran in runs):
         told = [lease.trouble for ran in runs for lease in ran.leases if lease.trouble]
         raise WorkflowExecutionException(
@@ -345,5 +345,5 @@ def _record(use: Use, lease: account.Lease, qpu_job: dict[str, JSON]) -> None:
             qpu=lease.qpu,
             technology=lease.technology,
             calibration=lease.calibration,
-            **quantum.account(qpu_job),
+            **accounts.account(qpu_job),
         )
