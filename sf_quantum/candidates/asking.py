@@ -14,7 +14,7 @@ from streamflow.core.deployment import Target
 from streamflow.deployment.connector import connector_classes
 
 from sf_quantum.connectors.quantum import QuantumConnector, deployed
-from sf_quantum.errors import QuantumError
+from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import QpuStatus
 from sf_quantum.qpu.selection import Selection
@@ -34,9 +34,10 @@ def name(target: Target) -> str:
 def source(target: Target, folder: Path) -> Source | None:
     """How to ask the QPU of a target; the rule of what a quantum target is.
 
-    A deployment is quantum if its connector is one of those that lease a QPU, or if the
-    target's service, or the deployment itself, says ``qpu: [names]``, which are entries
-    of the deployment's ``qrmiConfig``.
+    A deployment is quantum if its connector is one of those that lease a QPU, a service
+    if it says ``qpu: [names]``, as those of ``sfq.slurm`` do. The names are entries of the
+    deployment's ``qrmiConfig``. One with ``gres: qpu:N`` alone names no QPU that could be
+    asked, and counts as classical.
 
     :param folder: where relative paths of its configuration start
     :returns: ``None`` for a classical target
@@ -112,7 +113,9 @@ def _of_service(
 ) -> QpuStatus:
     """A job of the service gets all its QPUs together, so the worst one counts."""
     file = config.get("qrmiConfig")
-    path = str(folder / Path(str(file)).expanduser()) if file else None
+    if not file:
+        raise InputError("the deployment has no qrmiConfig that says where it is")
+    path = str(folder / Path(str(file)).expanduser())
     told = [qpu.status() for qpu in Selection(names, qrmi_config=path).qpus({})]
     offline = [status for status in told if not status.online]
     return offline[0] if offline else max(told, key=_busy)
@@ -125,11 +128,6 @@ def _busy(status: QpuStatus) -> tuple[bool, float, int]:
 
 def _qpus(config: Mapping[str, JSON], service: str | None) -> list[str]:
     services = config.get("services")
-    told = services.get(service) if isinstance(services, dict) and service else config
-    names = told.get("qpu") if isinstance(told, Mapping) else None
-    return [str(name) for name in _listing(names)]
-
-
-def _listing(value: JSON) -> list[JSON]:
-    """The value if it is a list, else a list of it alone; nothing if it is None."""
-    return value if isinstance(value, list) else [] if value is None else [value]
+    told = services.get(service) if isinstance(services, dict) and service else None
+    names = told.get("qpu") if isinstance(told, dict) else None
+    return [str(name) for name in names] if isinstance(names, list) else []

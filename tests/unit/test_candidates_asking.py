@@ -71,15 +71,30 @@ def test_what_a_quantum_target_is(tmp_path: Path) -> None:
     def is_quantum(asked: Target) -> bool:
         return asking.source(asked, tmp_path) is not None
 
-    services: JSON = {"gpu": {"partition": "g"}, "qc": {"qpu": ["fresnel"]}}
+    services: JSON = {
+        "gpu": {"partition": "g"},
+        "qc": {"qpu": ["fresnel"]},
+        "gres": {"gres": "qpu:1"},
+    }
     assert is_quantum(target("q", "sfq.emulator"))
     assert is_quantum(target("q", "sfq.rest", url="http://127.0.0.1:1"))
     assert not is_quantum(target("c", "local"))
     assert not is_quantum(target("c", "sfq.nodes", names=["a"]))
-    assert not is_quantum(target("hpc", "slurm", services=services))
-    assert not is_quantum(target("hpc", "slurm", "gpu", services=services))
-    assert is_quantum(target("hpc", "slurm", "qc", services=services))
-    assert is_quantum(target("hpc", "slurm", qpu="fresnel"))
+    assert not is_quantum(target("hpc", "sfq.slurm", services=services))
+    assert not is_quantum(target("hpc", "sfq.slurm", "gpu", services=services))
+    # its QPU has no name to ask it by
+    assert not is_quantum(target("hpc", "sfq.slurm", "gres", services=services))
+    assert is_quantum(target("hpc", "sfq.slurm", "qc", services=services))
+
+
+async def test_a_service_whose_qpu_is_nowhere_described_counts_as_offline() -> None:
+    services: JSON = {"qc": {"qpu": ["fresnel"]}}
+    source = asking.source(target("hpc", "sfq.slurm", "qc", services=services), Path())
+    assert source is not None
+    answer = (await Asker().ask({"hpc/qc": source}, 5))["hpc/qc"]
+    assert answer == (
+        "cannot be asked: the deployment has no qrmiConfig that says where it is"
+    )
 
 
 async def test_an_emulator_that_is_not_there_yet_is_asked_of_its_configuration() -> (
@@ -101,7 +116,7 @@ async def test_qpus_of_a_service_are_those_of_the_sites_file(tmp_path: Path) -> 
         file = tmp_path / "qrmi_config.json"
         file.write_text(json.dumps({"resources": resources}))
         services: JSON = {"qc": {"qpu": ["a", "b"]}}
-        both = target("hpc", "slurm", "qc", services=services, qrmiConfig=file.name)
+        both = target("hpc", "sfq.slurm", "qc", services=services, qrmiConfig=file.name)
         source = asking.source(both, tmp_path)
         assert source is not None
         assert source().online
