@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -14,7 +15,7 @@ from streamflow.core.deployment import Target
 from streamflow.deployment.connector import connector_classes
 
 from sf_quantum.connectors.quantum import QuantumConnector, deployed
-from sf_quantum.errors import InputError, QuantumError
+from sf_quantum.errors import QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import QpuStatus
 from sf_quantum.qpu.selection import Selection
@@ -36,8 +37,8 @@ def source(target: Target, folder: Path) -> Source | None:
 
     A deployment is quantum if its connector is one of those that lease a QPU, a service
     if it says ``qpu: [names]``, as those of ``sfq.slurm`` do. The names are entries of the
-    deployment's ``qrmiConfig``. One with ``gres: qpu:N`` alone names no QPU that could be
-    asked, and counts as classical.
+    deployment's ``qrmiConfig``, or else QPUs of the environment. One with ``gres: qpu:N``
+    alone names no QPU that could be asked, and counts as classical.
 
     :param folder: where relative paths of its configuration start
     :returns: ``None`` for a classical target
@@ -113,10 +114,8 @@ def _of_service(
 ) -> QpuStatus:
     """A job of the service gets all its QPUs together, so the worst one counts."""
     file = config.get("qrmiConfig")
-    if not file:
-        raise InputError("the deployment has no qrmiConfig that says where it is")
-    path = str(folder / Path(str(file)).expanduser())
-    told = [qpu.status() for qpu in Selection(names, qrmi_config=path).qpus({})]
+    path = str(folder / Path(str(file)).expanduser()) if file else None
+    told = [qpu.status() for qpu in Selection(names, qrmi_config=path).qpus(os.environ)]
     offline = [status for status in told if not status.online]
     return offline[0] if offline else max(told, key=_busy)
 

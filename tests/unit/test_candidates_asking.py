@@ -87,14 +87,19 @@ def test_what_a_quantum_target_is(tmp_path: Path) -> None:
     assert is_quantum(target("hpc", "sfq.slurm", "qc", services=services))
 
 
-async def test_a_service_whose_qpu_is_nowhere_described_counts_as_offline() -> None:
+async def test_qpus_of_a_service_without_a_file_are_those_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     services: JSON = {"qc": {"qpu": ["fresnel"]}}
     source = asking.source(target("hpc", "sfq.slurm", "qc", services=services), Path())
     assert source is not None
-    answer = (await Asker().ask({"hpc/qc": source}, 5))["hpc/qc"]
-    assert answer == (
-        "cannot be asked: the deployment has no qrmiConfig that says where it is"
-    )
+    asked = await Asker().ask({"hpc/qc": source}, 5)
+    assert asked == {
+        "hpc/qc": "cannot be asked: --qpu fresnel: fresnel_SFQ_URL is not set"
+    }
+    with running_service() as service:
+        monkeypatch.setenv("fresnel_SFQ_URL", service.url)
+        assert source().online
 
 
 async def test_an_emulator_that_is_not_there_yet_is_asked_of_its_configuration() -> (
