@@ -227,8 +227,9 @@ def holds(lab: Lab) -> list[Hold]:
             ended=_within(ended.get(job.id, []), job.ended),
         )
         for job in lab.jobcomp()
-        # one that was cancelled before it had nodes
-        if job.name != OTHERS and (job.id in started or job.state != "CANCELLED")
+        # one that was cancelled before it had nodes, or that salloc could not have at once
+        if job.name != OTHERS and job.nodes > 0
+        if job.id in started or job.state != "CANCELLED"
     ]
 
 

@@ -22,6 +22,7 @@ import pytest
 from sf_quantum import journal
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event
+from tests.integration import sshd as serving
 
 BIN = Path(sys.executable).parent
 PROBLEM = {
@@ -233,7 +234,8 @@ def project(tmp_path: Path) -> Iterator[Project]:
     made = Project(tmp_path, temporary)
     yield made
     for process in made.processes():
-        process.kill()
+        with suppress(psutil.Error):  # it ends in that moment
+            process.kill()
     shutil.rmtree(made.service_folder(), ignore_errors=True)
     shutil.rmtree(temporary)
 
@@ -249,3 +251,11 @@ def until() -> Callable[[Callable[[], object], str], None]:
             time.sleep(0.02)
 
     return wait
+
+
+@pytest.fixture
+def sshd(project: Project) -> Iterator[int]:
+    """A real sshd whose sessions are the project's; its key is in ``sshd``."""
+    environment = {"PATH": ":".join(project.path), "SFQ_TEST": project.mark}
+    with serving.sshd(project.folder / "sshd", environment) as port:
+        yield port

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Project
 
 Until = Callable[[Callable[[], object], str], None]
-SSHD = Path("/usr/sbin/sshd")
 
 
 @pytest.fixture
@@ -86,54 +83,6 @@ def test_the_guardian_ends_with_a_driver_that_ends_well(
     project.step("work", "true", "nodes")
     assert project.run() == 0, project.log
     until(lambda: not project.processes(), "the guardian to end")
-
-
-@pytest.fixture
-def sshd(project: Project) -> Iterator[int]:
-    """A real sshd, one process a connection, on a port the kernel chose."""
-    if not SSHD.exists():
-        pytest.skip("no sshd here (apt-get install openssh-server)")
-    if os.getuid() == 0:
-        Path("/run/sshd").mkdir(exist_ok=True)  # it refuses to start without it
-    folder = project.folder / "sshd"
-    folder.mkdir(mode=0o700)
-    for name in ("host", "user"):
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name],
-            check=True,
-        )
-    (folder / "config").write_text(
-        f"HostKey {folder}/host\n"
-        f"AuthorizedKeysFile {folder}/user.pub\n"
-        "StrictModes no\nUsePAM no\nPermitRootLogin yes\n"
-        f"SetEnv PATH={':'.join(project.path)} SFQ_TEST={project.mark}\n"
-    )
-    listener = socket.create_server(("127.0.0.1", 0))
-    served: list[subprocess.Popen[bytes]] = []
-
-    def serve() -> None:
-        with suppress(OSError):  # the listener is shut down
-            while True:
-                connection, _ = listener.accept()
-                with connection, open(folder / "log", "ab") as log:
-                    served.append(
-                        subprocess.Popen(
-                            [SSHD, "-i", "-e", "-f", folder / "config"],
-                            stdin=connection.fileno(),
-                            stdout=connection.fileno(),
-                            stderr=log,
-                        )
-                    )
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    yield listener.getsockname()[1]
-    listener.shutdown(socket.SHUT_RDWR)
-    thread.join()
-    listener.close()
-    for process in served:
-        process.terminate()
-        process.wait()
 
 
 def test_the_emulator_works_over_ssh(project: Project, until: Until, sshd: int) -> None:

@@ -18,6 +18,7 @@ from streamflow.core.exception import (
     WorkflowDefinitionException,
     WorkflowExecutionException,
 )
+from streamflow.core.scheduling import AvailableLocation
 from streamflow.core.utils import create_command
 from streamflow.deployment.connector.queue_manager import SlurmConnector as Stock
 from streamflow.deployment.wrapper import ConnectorWrapper, get_inner_location
@@ -112,6 +113,20 @@ class SlurmConnector(Stock):
         asyncio.get_running_loop().add_signal_handler(
             signal.SIGTERM, os.kill, os.getpid(), signal.SIGINT
         )
+
+    async def get_available_locations(
+        self, service: str | None = None
+    ) -> MutableMapping[str, AvailableLocation]:
+        """The one place of the cluster.
+
+        :param service: one of the deployment's
+        """
+        found = await super().get_available_locations(service)
+        if self._inner_ssh_connector:
+            # StreamFlow made the connector and does not find it again, for what is mounted
+            for place in found.values():
+                place.location.mounts = {}
+        return found
 
     async def run(
         self,

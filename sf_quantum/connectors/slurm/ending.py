@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 from streamflow.core.exception import WorkflowExecutionException
 
@@ -39,8 +39,8 @@ async def ending(login: Login, job: Waiting, patience_seconds: float) -> Outcome
         return await _shown(login, job, shown)
     if "Invalid job id" in text:
         return await _forgotten(login, job, patience_seconds)
-    # what the script says of its success is all that can be had
-    return by_mark(job.mark) if is_good(job.mark) else None
+    job.state = ""
+    return None
 
 
 def by_mark(mark: Mark) -> Outcome:
@@ -57,15 +57,13 @@ def by_mark(mark: Mark) -> Outcome:
 async def _shown(login: Login, job: Waiting, shown: list[Outcome]) -> Outcome | None:
     # a job of several components has the script in its first
     outcome = states.worst(shown) if job.array else shown[0]
+    job.state = outcome.state
     if all(one.state in states.ENDED for one in shown):
         if job.mark is None and outcome.good and not job.array:
             return await _started_first(login, job, outcome)
         return outcome
     if job.mark is not None and outcome.is_later_run(job.mark.ended):
         job.mark = None
-    # while Slurm calls it running it may still be cancelled
-    if is_good(job.mark) and outcome.state == "COMPLETING":
-        return by_mark(job.mark)
     return None
 
 
@@ -96,8 +94,3 @@ async def _forgotten(login: Login, job: Waiting, patience_seconds: float) -> Out
     return Outcome(
         job.slurm_job, LOST, "Slurm has forgotten it, and it left no exit code"
     )
-
-
-def is_good(mark: Mark | None) -> TypeGuard[Mark]:
-    """Whether there is a mark, of success."""
-    return mark is not None and mark.exit_code == 0

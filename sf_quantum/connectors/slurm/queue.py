@@ -45,6 +45,7 @@ class Waiting:
     :param name: what it is called in messages
     :param array: whether it is an array, whose tasks leave no marks
     :param asked: whether Slurm is being asked how it ended
+    :param state: in Slurm's last answer to that, empty if there was none
     :param up: done when an allocation has its nodes: when it began
     :param over: done when it has ended
     """
@@ -57,6 +58,7 @@ class Waiting:
     row: Row | None = None
     denials: int = 0
     asked: bool = False
+    state: str = ""
     said: set[str] = field(default_factory=set)
     up: asyncio.Future[Mark] = field(default_factory=asyncio.Future)
     over: asyncio.Future[Outcome] = field(default_factory=asyncio.Future)
@@ -324,9 +326,6 @@ class Queue:
             outcome = await self._learned(job)
         finally:
             job.asked = False
-        # what a script says of its success is not all: Slurm may have ended the job
-        if outcome is None and job.mark is not None and not ending.is_good(job.mark):
-            outcome = ending.by_mark(job.mark)
         if outcome is not None:
             self._end(job, outcome)
 
@@ -335,12 +334,16 @@ class Queue:
         pause = DETAIL_PAUSE_SECONDS
         while time.monotonic() < deadline:
             outcome = await ending.ending(self.login, job, self._interval)
-            # without a mark the next poll asks again
-            if outcome is not None or job.mark is None or self._unwanted(job):
+            if outcome is not None or self._unwanted(job):
                 return outcome
+            if job.mark is None:
+                break  # the next poll asks again
             await asyncio.sleep(pause)
             pause = min(pause * GROWTH, LONGEST_DETAIL_PAUSE_SECONDS)
-        return None
+        # what still runs for Slurm although it ended well may be cancelled, or run again
+        if job.mark is None or (job.state == "RUNNING" and not job.mark.exit_code):
+            return None
+        return ending.by_mark(job.mark)
 
     def _unwanted(self, job: Waiting) -> bool:
         return job.key not in self._waiting

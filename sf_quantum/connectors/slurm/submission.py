@@ -43,7 +43,8 @@ def command(
     :param options: of ``sbatch``, for a shell
     :param body: the batch script
     :param at_once: of ``salloc``, which gives free nodes without waiting for the next turn
-        of Slurm's scheduler; the script then runs there as a step
+        of Slurm's scheduler; the script then runs there as a step. Where none are free the
+        accounting keeps a job that failed and never had nodes
     :returns: the command, which prints the job's id
     """
     file = shlex.quote(script.path(spool, key, ""))

@@ -1,0 +1,227 @@
+"""``allocation: elastic``: nodes taken when jobs want them, and kept a while."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from streamflow.core.exception import WorkflowExecutionException
+
+from sf_quantum.connectors.phases import phases
+from sf_quantum.files import JSON
+from tests.conftest import StartLab
+from tests.integration.slurm_site import NODE, QPU, allocation_id, site
+from tests.lab import Lab
+from tests.lab_conf import Options
+
+JOB = "echo $SLURM_JOB_ID"
+HOLD = "--wrap=sleep 300"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_planned() -> Iterator[None]:
+    """What a quantum step took in one test is nothing to another."""
+    yield
+    assert phases.planners == []
+
+
+@pytest.fixture(scope="module")
+def small(start_lab: StartLab) -> Iterator[Lab]:
+    """A lab with room for three jobs on its classical nodes, all for one test at a time."""
+    with start_lab(Options(cpus=1)) as lab:
+        yield lab
+
+
+def elastic(**settings: JSON) -> dict[str, JSON]:
+    return {"strategy": "elastic", **settings}
+
+
+async def test_the_next_job_has_the_nodes_of_the_last(lab: Lab, tmp_path: Path) -> None:
+    async with site(lab, tmp_path, elastic(idle=1)) as held:
+        first = await held.run(JOB)
+        assert [await held.run(JOB) for _ in range(3)] == [first] * 3
+        assert list(held.queue()) == [int(first)]
+        # and are given back when none comes
+        assert 0.5 < await held.counts(0) < 3
+        assert await held.run(JOB) != first
+    # the jobs in one allocation are told apart, with their own times
+    jobs = held.events("slurm")
+    assert [job["allocation"] for job in jobs] == [first] * 4 + [jobs[-1]["allocation"]]
+    assert [job["state"] for job in jobs] == ["COMPLETED"] * 5
+
+
+async def test_jobs_at_once_have_allocations_of_their_own(
+    lab: Lab, tmp_path: Path
+) -> None:
+    async with site(lab, tmp_path, elastic()) as held:
+        assert (
+            len(
+                set(
+                    await asyncio.gather(
+                        *[held.run(f"sleep 1; {JOB}") for _ in range(4)]
+                    )
+                )
+            )
+            == 4
+        )
+        assert len(held.queue()) == 4
+
+
+async def test_there_are_never_more_than_the_most(lab: Lab, tmp_path: Path) -> None:
+    async with site(lab, tmp_path, elastic(max=2, idle=1, keep=1)) as held:
+        jobs = await asyncio.gather(*[held.run(f"sleep 0.3; {JOB}") for _ in range(6)])
+        assert len(set(jobs)) == 2
+        assert len(held.held()) == 2
+        # of which one is kept for good
+        await held.counts(1)
+        await asyncio.sleep(1.5)
+        assert len(held.queue()) == 1
+
+
+async def test_requests_that_no_job_waits_for_are_taken_back(
+    small: Lab, tmp_path: Path
+) -> None:
+    others = small.submit("--output=/dev/null", "--array=1-2", HOLD)
+    async with site(small, tmp_path, elastic()) as held:
+        first = held.start(f"sleep 2; {JOB}")
+        await held.counts(1)
+        second, third = held.start(JOB), held.start(JOB)
+        await held.counts(2, "PENDING")
+        # one that is not wanted any more
+        third.cancel()
+        await held.counts(1, "PENDING")
+        # the other gets what has become free
+        assert await second == await first
+        await held.counts(0, "PENDING")
+        assert list(held.queue().values()) == ["RUNNING"]
+    small.run("scancel", str(others))
+    assert [bool(one.holds) for one in held.held()] == [True, False, False]
+
+
+async def test_a_job_that_waits_holds_up_no_other(small: Lab, tmp_path: Path) -> None:
+    others = small.submit("--output=/dev/null", "--array=1-3", HOLD)
+    async with site(small, tmp_path, elastic()) as held:
+        waiting = held.start(JOB)
+        await held.counts(1, "PENDING")
+        began = time.monotonic()
+        await held.run("true", "qpu")
+        assert time.monotonic() - began < 3
+        small.run("scancel", str(others))
+        await waiting
+
+
+async def test_what_slurm_refuses_fails_the_job(lab: Lab, tmp_path: Path) -> None:
+    services: JSON = {"node": {"partition": "nowhere"}}
+    async with site(lab, tmp_path, elastic(), services=services) as held:
+        jobs = [held.run("true") for _ in range(2)]
+        for error in await asyncio.gather(*jobs, return_exceptions=True):
+            assert isinstance(error, WorkflowExecutionException)
+            assert "invalid partition specified: nowhere" in str(error)
+    assert held.held() == []
+
+
+async def test_while_a_quantum_step_runs_there_is_what_is_kept(
+    lab: Lab, tmp_path: Path
+) -> None:
+    async with site(lab, tmp_path, elastic(idle=60, keep=1)) as held:
+        await asyncio.gather(*[held.run("sleep 0.5") for _ in range(3)])
+        assert len(held.queue()) == 3
+        # on a deployment of any kind
+        with phases.quantum("/solve/0"):
+            assert await held.counts(1) < 2
+            # and one that comes meanwhile goes at once
+            await asyncio.gather(*[held.run("sleep 0.5") for _ in range(2)])
+            assert await held.counts(1) < 2
+        await held.run("sleep 0.1")
+
+
+async def test_fewer_nodes_will_do_after_a_while(small: Lab, tmp_path: Path) -> None:
+    other = small.submit("--output=/dev/null", "--exclusive", HOLD)
+    services: JSON = {"node": {"partition": "compute", "nodes": "1-3"}}
+    async with site(small, tmp_path, elastic(patience=2), services=services) as held:
+        began = time.monotonic()
+        nodes = await held.run("srun hostname | wc -l; echo $SLURM_JOB_NUM_NODES")
+        assert nodes.split() == ["2", "2"]
+        assert time.monotonic() - began > 2
+    small.run("scancel", str(other))
+    # the request for all of them was taken back
+    assert [[hold.nodes for hold in one.holds] for one in held.held()] == [[], [2]]
+
+
+async def test_nodes_are_asked_for_ahead_of_the_quantum_steps_end(
+    small: Lab, tmp_path: Path
+) -> None:
+    async with site(small, tmp_path, elastic(ahead=True, idle=0)) as held:
+
+        async def classical() -> set[str]:
+            jobs = [held.run(f"sleep 0.3; {JOB}") for _ in range(2)]
+            return set(await asyncio.gather(*jobs))
+
+        async def quantum(seconds: float) -> None:
+            with phases.quantum("/solve/0"):
+                await asyncio.sleep(seconds)
+
+        await classical()
+        await held.counts(0)
+        # nothing is asked for the first time
+        await quantum(4)
+        assert len(held.held()) == 2
+        # what comes now has to wait for other users' jobs, which end in 3 s
+        small.submit("--output=/dev/null", "--array=1-3", "--wrap=sleep 3")
+        began = time.monotonic()
+        await classical()
+        assert time.monotonic() - began > 2
+        await held.counts(0)
+        # they come again: this time nodes are asked for so early that they are there
+        solving = asyncio.create_task(quantum(6))
+        small.submit("--output=/dev/null", "--array=1-3", "--wrap=sleep 2")
+        await held.counts(2, "PENDING")
+        assert len(held.held()) == 6
+        # and wait for the step's end
+        await held.counts(2)
+        await solving
+        began = time.monotonic()
+        ahead = {str(allocation_id(one)) for one in held.held()[4:]}
+        assert await classical() == ahead
+        assert time.monotonic() - began < 1
+        assert len(held.held()) == 6
+        # where nobody comes they are given back
+        await quantum(5)
+        await held.counts(0)
+
+
+async def test_slurm_itself_waits_for_the_end_of_its_own_quantum_job(
+    small: Lab, tmp_path: Path
+) -> None:
+    settings = elastic(ahead="dependent", idle=0)
+    services: dict[str, JSON] = {"node": NODE, "qpu": {**QPU, "allocation": "per-step"}}
+    async with site(small, tmp_path, settings, services=services) as held:
+
+        async def classical() -> set[str]:
+            jobs = [held.run(f"sleep 0.3; {JOB}") for _ in range(2)]
+            return set(await asyncio.gather(*jobs))
+
+        for number in range(2):
+            await classical()
+            await held.counts(0)
+            solving = held.start(f"sleep {2 + number}", "qpu", f"solve/{number}")
+            if number:
+                # they are in the queue from the start, and hold no node
+                await held.counts(2, "PENDING")
+                (quantum,) = held.queue("qpu")
+                for job in held.queue():
+                    shown = small.output("scontrol", "show", "job", str(job))
+                    assert f"Dependency=afterany:{quantum}" in shown
+            await solving
+        assert await classical() == {str(allocation_id(one)) for one in held.held()[4:]}
+        assert len(held.held()) == 6
+    ended = held.held("qpu")[-1].released
+    assert ended is not None
+    for one in held.held()[4:]:
+        assert one.granted is not None
+        assert -1 < one.granted - ended < 2
+        assert one.requested is not None
+        assert one.requested < ended - 1

@@ -1,0 +1,269 @@
+"""What becomes of jobs whose allocation ends, and of allocations whose driver does."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from streamflow.core.exception import WorkflowExecutionException
+
+from sf_quantum.connectors.slurm import script
+from sf_quantum.files import JSON
+from tests.conftest import StartLab
+from tests.integration.slurm_site import NODE, QPU, site
+from tests.lab import Lab
+from tests.lab_conf import Options
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Project
+
+Until = Callable[[Callable[[], object], str], None]
+JOB = "echo $SLURM_JOB_ID"
+ELASTIC: JSON = {"strategy": "elastic", "idle": 60}
+RESERVED: JSON = {"strategy": "reserved", "reserve": ["node", "qpu"]}
+
+
+@pytest.mark.parametrize("allocation", [ELASTIC, RESERVED], ids=["elastic", "reserved"])
+async def test_a_cancelled_allocation_fails_its_job(
+    lab: Lab, tmp_path: Path, allocation: JSON
+) -> None:
+    async with site(lab, tmp_path, allocation) as held:
+        first = await held.run(JOB)
+        # even if the job thinks that it ended well
+        failing = asyncio.create_task(
+            held.cluster.failing(
+                "trap 'exit 0' TERM; touch up; sleep 60 & wait", "node"
+            )
+        )
+        await held.cluster.until(lambda: list(tmp_path.rglob("up")), "the job")
+        lab.run("scancel", first)
+        assert f"Slurm job {first} is CANCELLED" in await failing
+        # the next has another
+        assert await held.run(JOB) != first
+
+
+async def test_a_dead_allocation_that_is_free_fails_no_job(
+    lab: Lab, tmp_path: Path
+) -> None:
+    async with site(lab, tmp_path, ELASTIC, pollingInterval=60) as held:
+        jobs = await asyncio.gather(*[held.run(f"sleep 1; {JOB}") for _ in range(2)])
+        lab.run("scancel", *jobs)
+        assert await held.run(JOB) not in jobs
+    assert [e["state"] for e in held.events("slurm")] == ["COMPLETED"] * 3
+
+
+async def test_a_failed_node_fails_its_job(start_lab: StartLab, tmp_path: Path) -> None:
+    with start_lab(Options(nodes=2, node_timeout=2)) as lab:
+        async with site(lab, tmp_path, ELASTIC) as held:
+            node = await held.run("echo $SLURMD_NODENAME")
+            failing = asyncio.create_task(
+                held.cluster.failing("touch up; sleep 60", "node")
+            )
+            await held.cluster.until(lambda: list(tmp_path.rglob("up")), "the job")
+            lab.stop_node(node)
+            assert "is NODE_FAIL" in await failing
+            assert await held.run("echo $SLURMD_NODENAME") != node
+
+
+async def test_an_allocation_that_has_used_up_its_time_fails_its_job(
+    lab: Lab, tmp_path: Path
+) -> None:
+    services: JSON = {"node": {**NODE, "time": "0:10"}, "qpu": QPU}
+    async with site(lab, tmp_path, ELASTIC, services=services) as held:
+        first = await held.run(JOB)
+        said = await held.cluster.failing("sleep 120", "node")
+        assert f"Slurm job {first} is TIMEOUT" in said
+        assert await held.run(JOB) != first
+
+
+async def test_what_srun_refuses_is_told(lab: Lab, tmp_path: Path) -> None:
+    async with site(lab, tmp_path, ELASTIC) as held:
+        text, code = await held.cluster.run("echo out; echo no >&2; exit 7", "node")
+        assert code == 7
+        assert text.endswith("its last lines:\nout\nno")
+
+
+async def test_an_allocation_ends_itself_without_its_driver(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "PAUSE_SECONDS", 0.5)
+    monkeypatch.setattr(script, "GONE_SECONDS", 3)
+    async with site(lab, tmp_path, ELASTIC) as held:
+        failing = asyncio.create_task(
+            held.cluster.failing("touch up; sleep 60", "node")
+        )
+        await held.cluster.until(lambda: list(tmp_path.rglob("up")), "the job")
+        # nobody gives a sign of life, as if the login node were gone
+        processes = psutil.Process().children(recursive=True)
+        (shell,) = [
+            one
+            for one in processes
+            if one.cmdline() == ["sh"] and "SFQ_SHELL" in _environ(one)
+        ]
+        shell.suspend()
+        try:
+            await held.counts(0)
+        finally:
+            shell.resume()
+        # and what ran on it has not ended well
+        assert "CANCELLED (its allocation ended itself)" in await failing
+
+
+@pytest.mark.parametrize("allocation", [ELASTIC, RESERVED], ids=["elastic", "reserved"])
+async def test_jobs_that_are_tried_again_and_again(
+    lab: Lab, tmp_path: Path, allocation: JSON
+) -> None:
+    draws = random.Random(7)
+    async with site(lab, tmp_path, allocation) as held:
+
+        async def insist(number: int) -> int:
+            """As StreamFlow's failure manager does."""
+            service = "qpu" if number % 3 == 0 else "node"
+            for tries in range(1, 20):
+                with suppress(WorkflowExecutionException):
+                    _, code = await held.cluster.run(
+                        f"sleep 0.{number % 5}; exit {draws.choice([0, 0, 1])}", service
+                    )
+                    if code == 0:
+                        return tries
+            raise AssertionError
+
+        async def trouble() -> None:
+            while True:
+                await asyncio.sleep(draws.uniform(0.8, 1.6))
+                if jobs := [*held.queue(), *held.queue("qpu")]:
+                    lab.run("scancel", str(draws.choice(jobs)))
+
+        spoiler = asyncio.create_task(trouble())
+        tries = await asyncio.gather(*[insist(number) for number in range(15)])
+        spoiler.cancel()
+    states = [event["state"] for event in held.events("slurm")]
+    assert states.count("COMPLETED") == 15
+    # less those for which no nodes were granted
+    assert 15 < len(states) <= sum(tries)
+
+
+def _environ(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except psutil.Error:
+        return {}
+
+
+class Driven:
+    """A driver with jobs that run on nodes which it holds."""
+
+    def __init__(
+        self,
+        project: Project,
+        lab: Lab,
+        until: Until,
+        allocation: JSON,
+        orphan_seconds: float = 600,
+    ) -> None:
+        self._project = project
+        self._lab = lab
+        self._until = until
+        # what else uses the lab has other names
+        self._name = f"n{project.mark[:8]}"
+        names = {kind: f"{self._name}-{kind}" for kind in ("node", "qpu")}
+        places: list[JSON] = list(names.values())
+        if allocation == RESERVED:
+            allocation = {"strategy": "reserved", "reserve": places}
+        services: JSON = {names["node"]: NODE, names["qpu"]: QPU}
+        project.deployment(
+            "slurm",
+            "sfq.slurm",
+            services=services,
+            maxConcurrentJobs=9,
+            pollingInterval=1,
+            allocation=allocation,
+            orphanTimeout=orphan_seconds,
+        )
+        for kind in names:
+            project.step(kind, "sleep 300", "slurm")
+        project.extra["workflows"] = {
+            "test": {
+                "type": "cwl",
+                "config": {"file": "main.cwl"},
+                "bindings": [
+                    {
+                        "step": f"/{kind}",
+                        "target": {"deployment": "slurm", "service": name},
+                    }
+                    for kind, name in names.items()
+                ],
+            }
+        }
+
+    def start(self) -> subprocess.Popen[bytes]:
+        driver = self._project.start()
+        # a script, its shell and its command: all are this machine's here
+        self._until(lambda: len(self._project.commands("sleep 300")) == 2, "two jobs")
+        return driver
+
+    def jobs(self) -> list[str]:
+        lines = self._lab.output("squeue", "-h", "-o", "%j %A %T").splitlines()
+        return [line for line in lines if self._name in line]
+
+
+@pytest.fixture
+def environment(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, value in lab.environment.items():
+        monkeypatch.setenv(key, value)
+
+
+@pytest.mark.parametrize(
+    ("allocation", "number"),
+    [
+        (ELASTIC, signal.SIGINT),
+        (ELASTIC, signal.SIGKILL),
+        (RESERVED, signal.SIGTERM),
+        (RESERVED, signal.SIGKILL),
+    ],
+)
+def test_nothing_is_held_when_the_driver_has_ended(
+    project: Project,
+    environment: None,
+    lab: Lab,
+    until: Until,
+    allocation: JSON,
+    number: signal.Signals,
+) -> None:
+    driven = Driven(project, lab, until, allocation)
+    driver = driven.start()
+    assert len(driven.jobs()) == 2
+    began = time.monotonic()
+    driver.send_signal(number)
+    driver.wait(timeout=20)
+    until(
+        lambda: not (driven.jobs() or project.processes() or project.leftovers()),
+        "the allocations, the processes and their files to go",
+    )
+    assert time.monotonic() - began < 10
+
+
+def test_nothing_is_held_where_nobody_is_left_to_cancel(
+    project: Project, environment: None, lab: Lab, until: Until
+) -> None:
+    driven = Driven(project, lab, until, ELASTIC, orphan_seconds=2)
+    driver = driven.start()
+    mark = {"SFQ_TEST": project.mark}.items()
+    jobs = driven.jobs()
+    for process in psutil.process_iter():
+        variables = _environ(process)
+        # the driver, its guardian, its shell on the login node and what it started there
+        if mark <= variables.items() and "SLURMD_NODENAME" not in variables:
+            process.kill()
+    driver.wait()
+    assert driven.jobs() == jobs
+    until(lambda: not driven.jobs(), "the allocations to end themselves")

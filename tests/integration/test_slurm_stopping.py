@@ -1,0 +1,137 @@
+"""However the driver ends, no job of it is left on Slurm ("Stopping")."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.slurm_jobs import over_ssh
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Project
+    from tests.lab import Lab
+
+Until = Callable[[Callable[[], object], str], None]
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
+ASKED = [signal.SIGINT, signal.SIGTERM]
+
+
+class Run:
+    """A driver with a job that runs, one that waits, and one that is being submitted."""
+
+    def __init__(self, project: Project, lab: Lab, until: Until) -> None:
+        self._project = project
+        self._lab = lab
+        self._until = until
+        # what else uses the lab has other names
+        self._name = f"w{project.mark[:8]}"
+        folder = project.folder / "stand-ins"
+        folder.mkdir(exist_ok=True)
+        project.path.insert(0, str(folder))
+        self._submitting = folder / "submitting"
+        slow = folder / "sbatch"
+        slow.write_text(
+            "#!/bin/sh\n"
+            f'case "$*" in *{self._name}-coming*)\n'
+            f"  touch {self._submitting}\n"
+            f"  while [ -e {self._submitting} ]; do sleep 0.05; done\n"
+            "  sleep 0.5;;\nesac\n"
+            f'SLURM_CONF={lab.conf} exec /usr/bin/sbatch "$@"\n'
+        )
+        slow.chmod(0o755)
+        for name in ("squeue", "scancel", "scontrol"):
+            command = folder / name
+            command.write_text(
+                f'#!/bin/sh\nSLURM_CONF={lab.conf} exec /usr/bin/{name} "$@"\n'
+            )
+            command.chmod(0o755)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        for kind in ("now", "waiting", "coming"):
+            self._project.step(f"{self._name}-{kind}", "sleep 300", f"slurm-{kind}")
+        driver = self._project.start()
+        self._until(lambda: len(self.jobs()) == 2 and self._running(), "two jobs")
+        self._until(self._submitting.exists, "the third to be submitted")
+        return driver
+
+    def jobs(self) -> list[str]:
+        lines = self._lab.output("squeue", "-h", "-o", "%j %T").splitlines()
+        return [line for line in lines if line.startswith(self._name)]
+
+    def _running(self) -> bool:
+        # and its script has begun
+        return bool(self._project.commands("sleep 300"))
+
+    def end(self, driver: subprocess.Popen[bytes], number: signal.Signals) -> float:
+        """End the driver, and give the seconds until no job is left of it."""
+        self._submitting.unlink()
+        began = time.monotonic()
+        driver.send_signal(number)
+        driver.wait(timeout=30)
+        deadline = began + 90
+        while self.jobs() or self._project.processes() or self._project.leftovers():
+            assert time.monotonic() < deadline, (
+                self.jobs(),
+                self._project.processes(),
+                self._project.leftovers(),
+            )
+            time.sleep(0.05)
+        return time.monotonic() - began
+
+
+@pytest.fixture
+def run(project: Project, lab: Lab, until: Until) -> Run:
+    return Run(project, lab, until)
+
+
+@pytest.fixture
+def started(project: Project, run: Run) -> Iterator[subprocess.Popen[bytes]]:
+    """The driver, over the local machine or what ``host`` names by then."""
+    (project.folder / "later.sh").write_text(
+        "#!/bin/sh\n#SBATCH --begin=now+1hour\n{{streamflow_command}}\n"
+    )
+    wraps = {"wraps": "host"} if "host" in project.deployments else {}
+    for kind in ("now", "waiting", "coming"):
+        template = {"file": "later.sh"} if kind == "waiting" else {}
+        project.deployment(
+            f"slurm-{kind}", "sfq.slurm", pollingInterval=1, **template, **wraps
+        )
+    driver = run.start()
+    yield driver
+    with suppress(ProcessLookupError):
+        driver.kill()
+    driver.wait()
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_nothing_is_left(
+    project: Project,
+    run: Run,
+    started: subprocess.Popen[bytes],
+    number: signal.Signals,
+) -> None:
+    assert run.end(started, number) < 10, project.log
+
+
+@pytest.fixture
+def host(project: Project, run: Run, request: pytest.FixtureRequest) -> None:
+    # the server's PATH is that of the project then
+    over_ssh(project, request.getfixturevalue("sshd"))
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_nothing_is_left_over_ssh(
+    project: Project,
+    host: None,
+    run: Run,
+    started: subprocess.Popen[bytes],
+    number: signal.Signals,
+) -> None:
+    seconds = 10 if number in ASKED else 60
+    assert run.end(started, number) < seconds, project.log

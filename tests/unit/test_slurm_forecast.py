@@ -1,0 +1,161 @@
+"""What is expected after a quantum step, and who is told of quantum steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from sf_quantum.connectors.phases import Phases
+from sf_quantum.connectors.slurm.forecast import (
+    FOLLOWS_SECONDS,
+    MARGIN_SECONDS,
+    Forecast,
+)
+
+
+def learned(wave: int = 3) -> Forecast:
+    """A forecast after a quantum step, from 0 to 10, and the jobs that came after it."""
+    forecast = Forecast()
+    forecast.began("q", None)
+    assert forecast.quantum
+    assert forecast.due(10) == 0
+    forecast.ended("q", 10)
+    assert not forecast.quantum
+    for _ in range(wave):
+        forecast.arrived(11)
+    forecast.left()
+    # these come after one of the first has ended, so that they had its nodes
+    for _ in range(2):
+        forecast.arrived(12)
+        forecast.left()
+    return forecast
+
+
+def test_as_many_are_due_as_came_at_once_last_time() -> None:
+    forecast = learned()
+    forecast.queued_seconds = 4
+    forecast.began("q", ends=30)
+    asked = 30 - 4 - MARGIN_SECONDS
+    assert list(forecast.changes(20)) == [asked]
+    assert [forecast.due(asked - 0.1), forecast.due(asked)] == [0, 3]
+    # for as long as the step takes
+    assert forecast.due(1000) == 3
+    forecast.ended("q", 1000)
+    assert forecast.due(1000) == 3
+    forecast.arrived(1001)
+    assert forecast.due(1001) == 2
+
+
+def test_one_that_ends_early_is_followed_all_the_same() -> None:
+    forecast = learned()
+    forecast.began("q", ends=30)
+    forecast.ended("q", 21)
+    assert forecast.due(21) == 3
+
+
+def test_nobody_comes() -> None:
+    forecast = learned()
+    forecast.began("q", ends=30)
+    forecast.ended("q", 30)
+    (until,) = forecast.changes(30)
+    assert until == 30 + FOLLOWS_SECONDS
+    assert [forecast.due(until - 0.1), forecast.due(until)] == [3, 0]
+    # nor are any expected next time
+    forecast.began("q", ends=60)
+    assert forecast.due(60) == 0
+
+
+def test_jobs_that_come_late_came_for_another_reason() -> None:
+    forecast = Forecast()
+    forecast.began("q", None)
+    forecast.ended("q", 10)
+    forecast.arrived(10 + FOLLOWS_SECONDS)
+    forecast.left()
+    forecast.began("q", ends=30)
+    assert forecast.due(30) == 0
+
+
+def test_each_quantum_step_has_its_own_followers() -> None:
+    forecast = learned()
+    forecast.began("other", None)
+    forecast.ended("other", 20)
+    forecast.arrived(21)
+    forecast.left()
+    forecast.began("q", ends=30)
+    forecast.began("other", ends=30)
+    assert forecast.due(30) == 4
+
+
+def test_slurm_waits_for_its_own_jobs() -> None:
+    forecast = learned()
+    forecast.began("q", ends=30)
+    forecast.submitted("q", "7")
+    assert forecast.later() == {"7": 3}
+    # of several, for all
+    forecast.submitted("q", "8")
+    assert forecast.later() == {"7:8": 3}
+    assert forecast.due(30) == 0
+    # nodes that were given after them are there before the driver sees the end
+    forecast.passed("7:8")
+    assert forecast.later() == {}
+    assert forecast.due(20) == 3
+
+
+def test_what_slurm_refused_is_not_asked_for_again() -> None:
+    forecast = learned()
+    forecast.began("q", ends=30)
+    forecast.forget()
+    assert forecast.due(30) == 0
+
+
+class Told:
+    """A planner that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self.seconds: list[float | None] = []
+
+    def quantum_began(self, step: str, seconds: float | None) -> None:
+        self.words.append(f"{step} began")
+        self.seconds.append(seconds)
+
+    def quantum_submitted(self, step: str, deployment: str, slurm_job: str) -> None:
+        self.words.append(f"{step} is {deployment}'s {slurm_job}")
+
+    def quantum_ended(self, step: str) -> None:
+        self.words.append(f"{step} ended")
+
+
+def test_a_step_begins_with_its_first_job_and_ends_with_its_last() -> None:
+    phases, told = Phases(), Told()
+    phases.planners.append(told)
+    with phases.quantum("/solve/0"):
+        phases.submitted("/solve/0", "cluster", "7")
+        phases.submitted("/classical/0", "cluster", "8")
+        with phases.quantum("/solve/1"):
+            pass
+        with phases.quantum("/other/0"):
+            pass
+    assert told.words == [
+        "/solve began",
+        "/solve is cluster's 7",
+        "/other began",
+        "/other ended",
+        "/solve ended",
+    ]
+
+
+def test_how_long_a_step_took_is_told_next_time() -> None:
+    phases, told = Phases(), Told()
+    phases.planners.append(told)
+    with phases.quantum("/solve/0"):
+        pass
+    with pytest.raises(ValueError, match="no"), phases.quantum("/solve/0"):
+        raise ValueError("no")
+    with phases.quantum("/solve/0"):
+        pass
+    first, second, third = told.seconds
+    assert first is None
+    # one that failed tells nothing
+    assert second == third
+    assert second is not None
+    assert 0 <= second < 1

@@ -1,0 +1,106 @@
+"""What Slurm prints is read as it is meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from sf_quantum.connectors.slurm import states
+from sf_quantum.connectors.slurm.states import Outcome
+
+SHOWN = (
+    "JobId=7 JobName=a b JobState=FAILED Reason=NonZeroExitCode Restarts=1 "
+    "ExitCode=3:0 StartTime=100 EndTime=160 Command=(null)\n"
+)
+
+
+def test_only_completed_with_zero_is_good() -> None:
+    assert Outcome("1", "COMPLETED").good
+    assert not Outcome("1", "COMPLETED", exit_code=1).good
+    assert not Outcome("1", "COMPLETED", number=9).good
+    assert not any(Outcome("1", state).good for state in states.ENDED - {"COMPLETED"})
+    assert not Outcome("1", states.LOST).good
+
+
+@pytest.mark.parametrize(
+    ("outcome", "sentence"),
+    [
+        (
+            Outcome("7", "FAILED", "NonZeroExitCode", 3, 0, 100.0, 160.4, 1),
+            "Slurm job 7 is FAILED (NonZeroExitCode) with exit code 3 after 60 s in run 2",
+        ),
+        (
+            Outcome("7", "CANCELLED", "None", 0, 15),
+            "Slurm job 7 is CANCELLED with exit code 0 and signal 15 (SIGTERM)",
+        ),
+        (
+            Outcome("7", "FAILED", "", 137),
+            "Slurm job 7 is FAILED with exit code 137 and signal 9 (SIGKILL)",
+        ),
+    ],
+)
+def test_the_sentence(outcome: Outcome, sentence: str) -> None:
+    assert outcome.sentence() == sentence
+
+
+def test_scontrol() -> None:
+    (one,) = states.shown(SHOWN)
+    assert (one.slurm_job, one.state, one.reason) == ("7", "FAILED", "NonZeroExitCode")
+    assert (one.exit_code, one.number, one.restarts) == (3, 0, 1)
+    assert (one.started, one.ended) == (100.0, 160.0)
+    assert one.plain
+    assert states.shown("slurm_load_jobs error: Invalid job id specified\n") == []
+
+
+def test_the_accounting() -> None:
+    (one,) = states.accounted("7|CANCELLED by 1000|None|0:15|100|Unknown\nno line\n")
+    assert one == Outcome("7", "CANCELLED", "None", 0, 15, 100.0)
+    assert not one.plain
+
+
+def test_the_first_failure_of_an_array_counts() -> None:
+    good, bad = Outcome("1", "COMPLETED"), Outcome("1", "TIMEOUT")
+    assert states.worst([good, bad, good]) is bad
+    assert states.worst([good, good]) is good
+
+
+def test_a_later_run() -> None:
+    def seen(state: str, restarts: int, started: float | None) -> bool:
+        outcome = Outcome("1", state, started=started, restarts=restarts)
+        return outcome.is_later_run(160.5)
+
+    assert not seen("RUNNING", 0, 160.0)
+    assert not seen("RUNNING", 1, 160.0)
+    assert seen("RUNNING", 1, 161.0)
+    assert seen("PENDING", 1, 100.0)
+    assert seen("REQUEUED", 1, None)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "BadConstraints",
+        "(PartitionNodeLimit)",
+        "ReqNodeNotAvail, UnavailableNodes:c[1-3]",
+        "launch failed requeued held",
+        "AssocMaxCpuPerJobLimit",
+        "QOSMaxNodePerJobLimit",
+        "QOSMinGRES",
+    ],
+)
+def test_reasons_that_do_not_pass(reason: str) -> None:
+    assert states.hopeless(reason)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "Resources",
+        "Priority",
+        "BeginTime",
+        "Licenses",
+        "QOSMaxJobsPerUserLimit",
+        "None",
+    ],
+)
+def test_reasons_that_pass(reason: str) -> None:
+    assert not states.hopeless(reason)
