@@ -84,7 +84,6 @@ async def drain(body: Message, queue: Queue, _: Admin) -> DeviceAnswer:
 
 def _show(queue: JobQueue, job_class: JobClass | None = None) -> DeviceAnswer:
     described = queue.device
-    calibration = described.calibration
     job_class = job_class or queue.settings.default_class
     forecast = queue.forecast_new(job_class)
     status = "online" if queue.door.is_open else queue.door.status
@@ -101,9 +100,7 @@ def _show(queue: JobQueue, job_class: JobClass | None = None) -> DeviceAnswer:
         **{"class": job_class},
         position=forecast.position,
         eta_seconds=forecast.eta_seconds,
-        calibration=CalibrationAnswer(
-            id=str(calibration["id"]), time=str(calibration["time"])
-        ),
+        calibration=CalibrationAnswer.model_validate(described.calibration.told),
         timing=TimingAnswer(
             **asdict(described.timing), time_scale=described.time_scale
         ),
