@@ -69,7 +69,7 @@ class Noise:
             num_occurrences=found.record.num_occurrences,
             info=dict(found.info),
         )
-        serialized: dict[str, JSON] = read.to_serializable()
+        serialized: dict[str, JSON] = read.to_serializable()  # type: ignore[no-untyped-call]
         return serialized
 
     def misread(self, counter: Mapping[str, JSON]) -> dict[str, JSON]:
