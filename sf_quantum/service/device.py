@@ -146,6 +146,12 @@ class Device:
         return TECHNOLOGIES[self.technology].timing
 
     @property
+    def payloads(self) -> list[Kind]:
+        """What a job may carry: circuits only where there are gates."""
+        gates = self.technology == "superconducting"
+        return [kind for kind in self.runners if gates or kind != "circuit"]
+
+    @property
     def graph(self) -> Graph | None:
         """The qubits and couplers, on a device that has no others; else ``None``."""
         if self.technology != "annealer":
@@ -187,8 +193,8 @@ class Device:
 
         :raises FieldError: naming the field of the request
         """
-        if kind not in self.runners:
-            known = " and ".join(self.runners)
+        if kind not in self.payloads:
+            known = " and ".join(self.payloads)
             raise FieldError(kind, f"this device runs {known} only")
 
     def run(self, task: Task, stop: threading.Event) -> Outcome:
