@@ -21,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from sf_quantum.files import JSON
 from sf_quantum.service import sapi_solver
 from sf_quantum.service.depends import Queue, Who
+from sf_quantum.service.limits import check_text
 from sf_quantum.service.policy import LEASE_HEADER
 from sf_quantum.service.refusal import Refused
 from sf_quantum.service.sapi_leases import ShortLeases
@@ -238,6 +239,7 @@ def _cached(request: Request, content: JSON) -> Response:
 def _unpacked(body: bytes, packed: str) -> JSON:
     if packed == "deflate":
         body = _inflated(body)
+        check_text(body)
     elif packed != "identity":
         raise Refused(415, "Content-Encoding: expected deflate or none")
     try:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from dimod import BinaryQuadraticModel, SampleSet
@@ -23,6 +24,9 @@ from sf_quantum.samplers import problem
 from sf_quantum.service.testing import example_bqm
 from tests.integration.services import SFQ
 from tests.integration.test_ocean import Ocean, clique, lowest
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Project
 
 SMALL = ["--time-scale", "0", "--qubits", "100", "--seed", "3"]
 
@@ -213,6 +217,20 @@ def test_sfq_lease_and_solve_from_a_sites_file(ocean: Ocean, tmp_path: Path) -> 
     )
     assert told.returncode == 0
     assert "annealer" in told.stdout
+
+
+def test_a_step_of_a_workflow(ocean: Ocean, tmp_path: Path, project: Project) -> None:
+    known = config(ocean, tmp_path, type="dwave", resource="emulator")
+    # the connector's own keys, as in any StreamFlow file
+    project.deployment("adv", "sfq.rest", **known)
+    project.solve("solve", "adv")
+    assert project.run() == 0, project.log
+    (told,) = [event for event in project.events() if event["event"] == "qpu"]
+    assert (told["qpu"], told["technology"]) == ("adv", "annealer")
+    assert told["state"] == "Completed"
+    assert told["qpu_seconds"] == pytest.approx(0.01802 + 5 * 85.86e-6)
+    assert not project.leftovers()
+    assert ocean.token not in project.log
 
 
 @pytest.mark.parametrize(

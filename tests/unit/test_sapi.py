@@ -118,6 +118,8 @@ def test_wrong_problems(
         (zlib.compress(b"[" * 1000)[:-5], "deflate", "the body is cut off"),
         (zlib.compress(b" " * (sapi.BODY_BYTES + 1)), "deflate", "has more than"),
         (b"[]", "gzip", "expected deflate or none"),
+        # half a surrogate pair
+        (zlib.compress(b'["\\ud800"]'), "deflate", "is not UTF-8 text"),
     ],
 )
 def test_wrong_bodies(body: bytes, packing: str, words: str) -> None:
