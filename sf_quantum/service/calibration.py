@@ -19,7 +19,7 @@ WRONG = 20.0
 class Calibration:
     """What a device was set to at one moment.
 
-    :param id: tells calibrations apart; the same device gives the same one the same id
+    :param id: tells calibrations apart; the same device with the same seed has the same
     :param made: when
     :param age: from 0, just made, to 1, about to be renewed
     :param wrong: whether it went wrong, which nobody notices before it is renewed
@@ -63,7 +63,7 @@ class Calibrations:
     def now(self) -> Calibration:
         """Tell the present one."""
         number, rest = divmod(self.clock() - self.started, self.period_seconds)
-        name = f"{self.what}/{int(number)}" if number else self.what
+        name = f"{self.what}/{self.root}/{int(number)}"
         draws = random.Random(f"{self.root}/calibration/{int(number)}")
         made = datetime.fromtimestamp(self.started + number * self.period_seconds, UTC)
         return Calibration(

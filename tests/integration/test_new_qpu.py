@@ -55,6 +55,18 @@ def test_it_is_listed_beside_ours(environment: dict[str, str]) -> None:
     assert rows["acme"] == rows["sfq"] == "yes"
 
 
+def test_the_readme_shows_it_in_fifteen_lines() -> None:
+    text = (EXAMPLE.parents[1] / "README.md").read_text()
+    _, _, rest = text.partition("```python\nclass AcmeQpu(Qpu):")
+    snippet = f"class AcmeQpu(Qpu):{rest.partition('```')[0]}".strip().splitlines()
+    assert len(snippet) <= 15
+    module = (EXAMPLE / "acme_qpu.py").read_text()
+    defined = {line.split("(")[0].strip() for line in snippet if "def " in line}
+    assert len(defined) == 7
+    assert all(f"    {line}(" in module for line in defined)
+    assert snippet[-1] in (EXAMPLE / "pyproject.toml").read_text()
+
+
 def test_nothing_of_ours_knows_it() -> None:
     root = EXAMPLE.parents[1]
     for path in [*(root / "sf_quantum").rglob("*.py"), root / "pyproject.toml"]:

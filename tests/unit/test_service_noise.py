@@ -108,7 +108,10 @@ def test_what_it_gets_wrong_stays_with_the_qubit(annealer: Device) -> None:
     whole, part = chain(), chain(20)
     off = biases_off(annealer, whole)
     assert biases_off(annealer, part)[:20] == pytest.approx(off[:20])
-    assert biases_off(replace(annealer, seed=2), whole) != off
+    other = replace(annealer, seed=2)
+    assert biases_off(other, whole) != off
+    assert other.calibration.id != annealer.calibration.id
+    assert replace(annealer, noise=2.0).calibration == annealer.calibration
 
 
 def test_energies_are_the_true_ones(annealer: Device) -> None:
