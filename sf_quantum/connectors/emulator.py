@@ -43,6 +43,8 @@ class EmulatorConnector(QuantumConnector):
         timeScale: float = 0,
         vqpus: int = 1,
         qubits: int | None = None,
+        topology: str | None = None,
+        noise: float = 0,
         seed: int | None = None,
         faults: MutableMapping[str, float] | None = None,
         transferBufferSize: int = 2**16,
@@ -54,6 +56,8 @@ class EmulatorConnector(QuantumConnector):
         self.timeScale = timeScale
         self.vqpus = vqpus
         self.qubits = qubits
+        self.topology = topology
+        self.noise = noise
         self.seed = seed
         self.faults = faults
         self._starting: asyncio.Task[Leases] | None = None
@@ -161,6 +165,8 @@ class EmulatorConnector(QuantumConnector):
             ("--time-scale", self.timeScale),
             ("--vqpus", self.vqpus),
             ("--qubits", self.qubits),
+            ("--topology", self.topology),
+            ("--noise", self.noise),
             ("--seed", self.seed),
             ("--faults", json.dumps(dict(self.faults)) if self.faults else None),
         ]

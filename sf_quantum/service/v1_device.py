@@ -95,7 +95,6 @@ async def drain(body: Message, queue: Queue, _: Admin) -> DeviceAnswer:
 
 def _show(queue: JobQueue, job_class: JobClass | None = None) -> DeviceAnswer:
     described = queue.device
-    calibration = described.calibration
     job_class = job_class or queue.settings.default_class
     forecast = queue.forecast_new(job_class)
     status = "online" if queue.door.is_open else queue.door.status
@@ -105,7 +104,7 @@ def _show(queue: JobQueue, job_class: JobClass | None = None) -> DeviceAnswer:
         status="offline" if queue.failure else status,
         reason=queue.failure or queue.door.reason,
         qubits=described.qubits,
-        payloads=[*described.runners],
+        payloads=described.payloads,
         vqpus=queue.leases.vqpus,
         leases=len(queue.leases.held),
         queue_length=queue.length,
@@ -114,9 +113,7 @@ def _show(queue: JobQueue, job_class: JobClass | None = None) -> DeviceAnswer:
         eta_seconds=forecast.eta_seconds,
         cost_per_second=described.cost_per_second,
         maintenance=queue.door.maintenance,
-        calibration=CalibrationAnswer(
-            id=str(calibration["id"]), time=str(calibration["time"])
-        ),
+        calibration=CalibrationAnswer.model_validate(described.calibration.told),
         timing=TimingAnswer(
             **asdict(described.timing), time_scale=described.time_scale
         ),
