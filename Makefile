@@ -28,7 +28,7 @@ lab-stop: $(VENV)/installed
 	@$(BIN)/python -m tests.lab stop $(LAB)
 
 clean:
-	rm -rf $(VENV) results .streamflow deployments/.streamflow examples/*/points.csv
+	rm -rf $(VENV) results .streamflow deployments/.streamflow examples/*/.streamflow examples/*/points.csv
 
 $(VENV)/installed: pyproject.toml sf_quantum/clustering/_kernels.c sf_quantum/clustering/_build.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

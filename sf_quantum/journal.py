@@ -6,9 +6,13 @@ One JSON-lines file per run, one event per line, each with ``time`` (epoch secon
     run   first line: run, file, pid, host, workflows, versions
     job   a job's status changed: job, step, tag, loops, status, attempt, deployment,
           service, locations, output
-    qpu   a QPU job of a step: job, qpu, technology, qpu_job, state, queued_seconds,
-          ran_seconds, qpu_seconds, calibration, found (by its key, so it was there, and
-          perhaps paid for, before the step asked)
+    decision  where an attempt of a quantum candidate goes: job, step, tag, attempt,
+          quantum, targets, reason, seconds (that the decision took), asked (what each
+          QPU said)
+    qpu   a QPU job of a step: job, qpu, technology, qpu_job, state, lease_seconds (that
+          the step waited for its lease), queued_seconds, ran_seconds, qpu_seconds,
+          calibration, found (by its key, so it was there, and perhaps paid for, before
+          the step asked)
     allocation  nodes were asked of Slurm, or the number held changed: allocation (its id
           there, with "+n" for a component of a heterogeneous job), slurm_job, deployment,
           service, strategy (per-step, reserved, elastic), partition, quantum, job (null
@@ -100,9 +104,19 @@ class Journal:
         )
         _runs.append(self)
 
-    @cached_property
+    @property
+    def file(self) -> Path:
+        """The StreamFlow file of the run."""
+        return Path(self._of)
+
+    @property
     def origin(self) -> str:
-        """What this run shares with those it takes up again, and with no other.
+        """What this run shares with those it takes up again, and with no other."""
+        return f"{socket.gethostname()}:{self.first.resolve()}"
+
+    @cached_property
+    def first(self) -> Path:
+        """The journal of the first of the runs that this one takes up, or its own.
 
         A run that was killed or stopped is taken up by the next one of the same
         StreamFlow file; one that completed or failed is over, and the next one is new.
@@ -121,7 +135,7 @@ class Journal:
             if ends and ends != ["cancelled"]:
                 break
             origin = path
-        return f"{socket.gethostname()}:{origin.resolve()}"
+        return origin
 
     def write(self, event: str, **fields: JSON) -> None:
         """Append one event; a full disk is reported and does not end the run.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from streamflow.ext.plugin import StreamFlowPlugin
 
+from sf_quantum.candidates.filter import CandidateFilter
 from sf_quantum.connectors.emulator import EmulatorConnector
 from sf_quantum.connectors.nodes import NodesConnector
 from sf_quantum.connectors.rest import RestConnector
@@ -15,7 +16,8 @@ class QuantumPlugin(StreamFlowPlugin):
     """The plugin ``sf_quantum``."""
 
     def register(self) -> None:
-        """Register our connectors and our scheduler."""
+        """Register our connectors, our filter and our scheduler."""
+        self.register_binding_filter("sfq.candidate", CandidateFilter)
         self.register_connector("sfq.emulator", EmulatorConnector)
         self.register_connector("sfq.nodes", NodesConnector)
         self.register_connector("sfq.rest", RestConnector)

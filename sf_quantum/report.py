@@ -23,6 +23,7 @@ HEADER = (
     "attempt",
     "status",
     "score",
+    "why",
 )
 #: the status of a job that was waiting or running when its driver was killed
 LOST = "lost"
@@ -36,6 +37,8 @@ class Row:
 
     Times are epoch seconds, None if it never came to it; iteration and scatter index
     count from 1, as a person does, where the tag counts from 0.
+
+    :param why: of a quantum candidate, where it went, and why
     """
 
     step: str
@@ -50,6 +53,7 @@ class Row:
     status: str = "waiting"
     output: str | None = None
     score: float | None = None
+    why: str = ""
     qpu_jobs: list[JSON] = field(default_factory=list)
 
     @property
@@ -91,10 +95,13 @@ class Rows:
         :param event: of the journal
         :returns: the row that changed, if one did
         """
-        if event["event"] == "qpu":
+        if event["event"] in ("qpu", "decision"):
             row = self._latest.get(str(event["job"]))
-            if row is not None:
+            if row is not None and event["event"] == "qpu":
                 row.qpu_jobs.append(event)
+            elif row is not None:
+                row.why = f"{_targets(event)}: {event['reason']}"
+                return row
             return None
         if event["event"] != "job" or str(event["step"]).endswith(HOUSEKEEPING):
             return None
@@ -170,9 +177,13 @@ def table(rows: list[Row]) -> str:
     :param rows: of one run
     :returns: several lines
     """
-    scored = any(row.score is not None for row in rows)
-    header = HEADER if scored else HEADER[:-1]
-    lines = [header, *(_cells(row)[: len(header)] for row in rows)]
+    cells = [_cells(row) for row in rows]
+    shown = [
+        i
+        for i, name in enumerate(HEADER)
+        if name not in ("score", "why") or any(line[i] for line in cells)
+    ]
+    lines = [[line[i] for i in shown] for line in (HEADER, *cells)]
     text = align(lines, right=("waited", "ran", "attempt", "score"))
     return "\n".join([*text, "", totals(rows)])
 
@@ -196,7 +207,9 @@ def totals(rows: list[Row]) -> str:
 
 
 def narrate(events: Iterable[Event]) -> Iterator[str]:
-    """What happens, as it happens: one line when a job starts and one when it ends.
+    """What happens, as it happens: a line when a job starts, and one when it ends.
+
+    And one when it is decided where a quantum candidate goes.
 
     :param events: :func:`sf_quantum.journal.follow` of a run that goes on, or
         :func:`sf_quantum.journal.read`
@@ -205,7 +218,11 @@ def narrate(events: Iterable[Event]) -> Iterator[str]:
     rows = Rows()
     for event in events:
         row = rows.add(event)
-        if row is not None and event["status"] in (RUNNING, *ENDS):
+        if row is not None and event["event"] == "decision":
+            yield " ".join(
+                filter(None, ("decided  ", row.step, row.round, "on", row.why))
+            )
+        elif row is not None and event["status"] in (RUNNING, *ENDS):
             yield line(row)
         elif event["event"] == "end":
             yield f"run {event['status']}: {totals(rows.rows)}"
@@ -277,6 +294,11 @@ def _location(event: Event) -> str:
     return "/".join(str(part) for part in parts if part).replace("__LOCAL__", "local")
 
 
+def _targets(event: Event) -> str:
+    targets = event["targets"]
+    return " or ".join(map(str, targets)) if isinstance(targets, list) else ""
+
+
 def _score(output: str | None) -> float | None:
     try:
         content = json.loads(Path(output or "", "cwl.output.json").read_text("utf-8"))
@@ -298,6 +320,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         str(row.attempt),
         row.status,
         "" if row.score is None else f"{row.score:.4f}",
+        row.why,
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamflow.core.config import BindingConfig
+from streamflow.core.deployment import Connector
 from streamflow.core.exception import WorkflowDefinitionException
 from streamflow.core.scheduling import HardwareRequirement
 from streamflow.core.utils import get_job_step_name, get_job_tag
@@ -20,6 +21,7 @@ from streamflow.version import VERSION
 
 from sf_quantum import __version__
 from sf_quantum.connectors import guardian
+from sf_quantum.connectors.observed import Observed, Observer
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, Journal
@@ -58,6 +60,7 @@ class JournalScheduler(DefaultScheduler):
         # opened by the first job: `streamflow list` and others build a scheduler too
         self._journal: Journal | None = None
         self._closed = False
+        self._observers: dict[str, Observer] = {}
         self._driver = asyncio.current_task() if _in_loop() else None
         self._jobs: dict[str, Job] = {}
         self._attempts: dict[str, int] = {}
@@ -82,6 +85,7 @@ class JournalScheduler(DefaultScheduler):
         if self._journal is None:
             guardian.current()
             self._journal = self._open()
+            _running.append(self)
         self._jobs[job.name] = job
         self._attempts[job.name] = self._attempts.get(job.name, 0) + 1
         async with self._lock:  # no job is recorded before the plan is known
@@ -96,6 +100,16 @@ class JournalScheduler(DefaultScheduler):
             raise
         self._record(job.name, Status.FIREABLE)
 
+    def observe(self, job: str, observer: Observer) -> None:
+        """Have somebody told how a job's command ends, on any connector."""
+        self._observers[job] = observer
+
+    def get_connector(self, job_name: str) -> Connector:
+        """A job's connector, which tells how the job ends if somebody wants to know."""
+        connector = super().get_connector(job_name)
+        observer = self._observers.get(job_name)
+        return connector if observer is None else Observed(connector, observer)
+
     async def notify_status(self, job_name: str, status: Status) -> None:
         """Take note of a job's status."""
         try:
@@ -109,6 +123,8 @@ class JournalScheduler(DefaultScheduler):
         """Write the run's end."""
         if self._watch is not None:
             self._watch.cancel()
+        if self in _running:
+            _running.remove(self)
         if self._journal is not None and not self._closed:
             outcome = await self._outcome()
             for name, status in list(self._statuses.items()):
@@ -211,6 +227,18 @@ class JournalScheduler(DefaultScheduler):
         ]
         completed = all(row["status"] == Status.COMPLETED.value for row in rows)
         return Status.COMPLETED if completed else Status.FAILED
+
+
+# a filter is not told which run it works for, and a driver process is one run
+_running: list[JournalScheduler] = []
+
+
+def current() -> JournalScheduler | None:
+    """The scheduler of the run that this process drives.
+
+    :returns: None if the run's StreamFlow file does not ask for ``sfq.journal``
+    """
+    return _running[-1] if _running else None
 
 
 def _is_within(step: str, ancestor: str) -> bool:

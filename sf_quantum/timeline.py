@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from textwrap import shorten
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -15,11 +16,15 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import replacing
 from sf_quantum.report import Row
 
+# decisions shown, and letters of each
+REASONS, WIDTH = 20, 170
 Lanes = list[tuple[str, list[Row]]]
 
 
 def draw(rows: list[Row], path: Path) -> None:
     """Draw a Gantt chart: a line for each place, a colour for each step, waits lighter.
+
+    Below it stands why the quantum candidates went where they did.
 
     :param rows: of one run
     :param path: of the PNG file
@@ -35,15 +40,19 @@ def draw(rows: list[Row], path: Path) -> None:
     steps = list(dict.fromkeys(row.step for row in rows))
     palette = mpl.color_sequences["tab10" if len(steps) <= 10 else "tab20"]
     colour_of = dict(zip(steps, itertools.cycle(palette), strict=False))
-    lanes = _lanes(rows)
+    lanes, reasons = _lanes(rows), _reasons(rows)
     figure = Figure(
-        figsize=(11, 1.6 + 0.42 * len(lanes)), dpi=130, layout="constrained"
+        figsize=(11, 1.6 + 0.42 * len(lanes) + 0.17 * len(reasons)),
+        dpi=130,
+        layout="constrained",
     )
     axes = figure.add_subplot()
     for y, (_, lane) in enumerate(lanes):
         for row in lane:
             _bar(axes, y, row, start, end, colour_of[row.step])
     _label(axes, lanes, end - start)
+    if reasons:
+        figure.supxlabel("\n".join(reasons), x=0.01, ha="left", fontsize=8)
     legend = [Patch(color=colour, label=step) for step, colour in colour_of.items()]
     figure.legend(
         handles=[*legend, Patch(color="0.6", alpha=0.35, label="waiting (lighter)")],
@@ -75,6 +84,18 @@ def _lanes(rows: list[Row]) -> Lanes:
         for place in order
         for n, line in enumerate(places[place])
     ]
+
+
+def _reasons(rows: list[Row]) -> list[str]:
+    """Why each candidate went where it did, as many as can be read."""
+    told = [
+        shorten(" ".join(filter(None, (row.step, row.round, "on", row.why))), WIDTH)
+        for row in rows
+        if row.why
+    ]
+    if len(told) > REASONS:
+        told[REASONS:] = [f"... and {len(told) - REASONS} more, which sfq report tells"]
+    return told
 
 
 def _bar(

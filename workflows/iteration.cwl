@@ -46,11 +46,12 @@ steps:
       clusterings: cluster/clustering
       weights: weights
       penalty: penalty
-    out: [problem]
+    out: [problem, variables]
   solve:
     run: tools/solve.cwl
     in:
       problem: qubo/problem
+      variables: qubo/variables
       sampler: sampler
       reads: reads
       seed: seed

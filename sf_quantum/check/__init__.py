@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from sf_quantum.check import candidates
 from sf_quantum.check.deployments import Deployments, recovery
 from sf_quantum.check.document import Document, Problem, UnreadableError, mapping
 from sf_quantum.check.schema import rules
@@ -40,6 +41,7 @@ def look_over(path: str | Path) -> Findings:
         *rules().check(document),
         *deployments.check(),
         *recovery(document),
+        *candidates.scheduler(deployments),
         *(p for name in names for p in Workflow(name, deployments).check()),
     ]
     ordered = sorted(

@@ -10,7 +10,7 @@ from os.path import normpath
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
-from sf_quantum.check import cwl, slurm
+from sf_quantum.check import candidates, cwl, slurm
 from sf_quantum.check.deployments import Deployments
 from sf_quantum.check.document import (
     Document,
@@ -79,6 +79,7 @@ class Workflow:
             where = (*binding.where, binding.kind)
             yield from self._path(where, binding.kind, binding.path, process)
         yield from self._releases(process)
+        yield from candidates.check(self.deployments, self.bindings, process)
         yield from self._settings(process)
         yield from self._tools(process)
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -18,11 +19,13 @@ from typing import TypeAlias
 
 from sf_quantum import qpu
 from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu, account, waiting
 from sf_quantum.qpu.holding import Holding
 from sf_quantum.qpu.selection import Selection
 
 CLASSES = ("production", "test", "development")
+PATTERNS = ("qc-heavy", "cc-heavy", "balanced")
 # between SIGTERM at the time limit and SIGKILL, as Slurm's KillWait
 GRACE_SECONDS = 30.0
 FORWARDED = (
@@ -46,6 +49,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_selection(parser)
     parser.add_argument("--class", dest="class_", choices=CLASSES, help="of the leases")
+    parser.add_argument(
+        "--expected-seconds",
+        type=_seconds,
+        metavar="S",
+        help="a hint: how long CMD uses the QPU",
+    )
+    parser.add_argument(
+        "--pattern", choices=PATTERNS, help="a hint: how CMD spends its time"
+    )
     parser.add_argument(
         "--wait",
         type=_seconds,
@@ -152,7 +164,7 @@ def run(args: argparse.Namespace) -> int:
     with command.signals():
         settle = (_run_held if args.held else _run_leased)(args, command)
         if args.account is not None:
-            ran = account.Ran(command.status, settle())
+            ran = account.Ran(command.status, settle(), command.waited)
             try:
                 _append(args.account, f"{account.line(ran)}\n")
             except InputError as error:  # the command's own end matters more
@@ -161,7 +173,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_held(args: argparse.Namespace) -> None:
-    for option in ("url", "qrmi_config", "token_file", "munge", "class_", "wait"):
+    for option in (
+        *("url", "qrmi_config", "token_file", "munge", "class_", "wait"),
+        *("expected_seconds", "pattern"),
+    ):
         if getattr(args, option) is not None:
             word = option.strip("_").replace("_", "-")
             raise InputError(f"--{word}: not with --held, which takes no lease")
@@ -181,11 +196,20 @@ def _run_leased(args: argparse.Namespace, command: _Command) -> _Settle:
         if (problem := client.problem()) is not None:
             raise InputError(f"QPU {client.name!r}: {problem}")
     with Holding(qpus, _waits) as holding:
-        request = waiting.Request(Path(args.cmd[0]).name, wait_seconds=args.wait)
+        request = waiting.Request(
+            Path(args.cmd[0]).name, wait_seconds=args.wait, hints=_hints(args)
+        )
         with suppress(waiting.Stopped):
+            began = time.monotonic()
             _acquire(holding, request, command.unwanted)
+            command.waited = time.monotonic() - began
             command.run({**os.environ, **_environment(holding)})
         return partial(account.settle, list(holding.held))
+
+
+def _hints(args: argparse.Namespace) -> dict[str, JSON]:
+    told = {"expectedSeconds": args.expected_seconds, "pattern": args.pattern}
+    return {key: value for key, value in told.items() if value is not None}
 
 
 def _append(path: str, text: str) -> None:
@@ -209,6 +233,8 @@ class _Command:
         self._process: subprocess.Popen[bytes] | None = None
         self.unwanted = threading.Event()
         self.status = 0
+        # seconds for its leases
+        self.waited = 0.0
 
     def run(self, environment: Mapping[str, str]) -> None:
         """Run it to its end, or to its time limit; its status is as a shell says it."""

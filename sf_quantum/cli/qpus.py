@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 
 from sf_quantum import qpu
 from sf_quantum.cli.lease import add_selection, selection
+from sf_quantum.columns import align
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.qpu import RESOURCES, Qpu
 
@@ -103,11 +104,11 @@ def _ask(client: Qpu) -> _Qpu:
 def _print_tables(kinds: Mapping[str, str | None], found: Sequence[_Qpu]) -> None:
     if kinds:
         usable = [(name, f"no: {why}" if why else "yes") for name, why in kinds.items()]
-        _print([("type", "usable"), *usable])
+        print(*align([("type", "usable"), *usable]), sep="\n")
     if kinds and found:
         print()
     if found:
-        _print([HEADS, *map(_row, found)])
+        print(*align([HEADS, *map(_row, found)]), sep="\n")
 
 
 def _row(told: _Qpu) -> tuple[str, ...]:
@@ -116,10 +117,3 @@ def _row(told: _Qpu) -> tuple[str, ...]:
     eta = "-" if told.eta_seconds is None else f"{told.eta_seconds:.0f} s"
     about = (told.qpu, told.type, told.technology or "-", told.state)
     return (*about, leases, queue, eta, told.note)
-
-
-def _print(rows: list[tuple[str, ...]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())

@@ -15,7 +15,7 @@ from sf_quantum.clustering.aggregation import (
 )
 from sf_quantum.clustering.result import read_clustering
 from sf_quantum.errors import InputError
-from sf_quantum.files import write_json
+from sf_quantum.files import JSON, write_json
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +38,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "candidates as in eq. 1 (default %(default)s); both are exact",
     )
     parser.add_argument("--output", required=True, metavar="FILE")
+    parser.add_argument(
+        "--outputs",
+        metavar="FILE",
+        help="where to tell an engine of CWL the problem and its variables "
+        "(cwl.output.json)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,4 +75,7 @@ def run(args: argparse.Namespace) -> int:
             "bqm": model.to_serializable(),
         },
     )
+    if args.outputs is not None:
+        problem: JSON = {"class": "File", "path": args.output}
+        write_json(args.outputs, {"problem": problem, "variables": model.num_variables})
     return 0

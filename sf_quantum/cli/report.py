@@ -28,7 +28,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print the rows, and what was held on Slurm, as JSON",
+        help="print the rows, the decisions on quantum candidates, and what was held on "
+        "Slurm, as JSON",
     )
     parser.add_argument(
         "--timeline", metavar="FILE.png", type=Path, help="draw who was where, and when"
@@ -84,8 +85,7 @@ def _show(path: Path, args: argparse.Namespace) -> usage.Usage:
     if not journal.is_open(path):
         report.close(rows)
     if args.json:
-        jobs: list[JSON] = [row.to_json() for row in rows]
-        print(json.dumps({"jobs": jobs, "usage": held.to_json()}, indent=2))
+        print(json.dumps(_content(rows, events, held), indent=2))
     elif not args.follow:
         tables = filter(None, (report.table(rows), usage_table.table(held)))
         print(path, *tables, sep="\n\n", end="\n\n" if len(args.where) > 1 else "\n")
@@ -94,3 +94,13 @@ def _show(path: Path, args: argparse.Namespace) -> usage.Usage:
 
         timeline.draw(rows, args.timeline)
     return held
+
+
+def _content(
+    rows: list[report.Row], events: list[journal.Event], held: usage.Usage
+) -> dict[str, JSON]:
+    return {
+        "jobs": [row.to_json() for row in rows],
+        "decisions": [event for event in events if event["event"] == "decision"],
+        "usage": held.to_json(),
+    }

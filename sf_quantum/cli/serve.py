@@ -33,6 +33,8 @@ PLACES: Mapping[str, tuple[str, ...]] = {
     "time_scale": ("device", "time_scale"),
     "vqpus": ("vqpus",),
     "qubits": ("device", "qubits"),
+    "topology": ("device", "topology"),
+    "noise": ("device", "noise"),
     "seed": ("device", "seed"),
     "faults": ("device", "faults"),
     "drain": ("drain_seconds",),
@@ -107,12 +109,22 @@ def _configure_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vqpus", type=int, help="leases held at once (default 1)")
     parser.add_argument("--qubits", type=int, help="largest problem (default 5000)")
     parser.add_argument(
-        "--seed", type=int, help="for jobs without a seed, and for the faults"
+        "--topology",
+        help="an annealer's graph of so many qubits: pegasus (default) or zephyr",
+    )
+    parser.add_argument(
+        "--noise",
+        type=float,
+        metavar="FACTOR",
+        help="on the real QPU's errors, 0 for an ideal one (default 1)",
+    )
+    parser.add_argument(
+        "--seed", type=int, help="for jobs without a seed, the faults and the errors"
     )
     parser.add_argument(
         "--faults",
         metavar="JSON",
-        help='{"fail": 0..1, "slow": 1 or more, "offline": 0..1}',
+        help='{"fail": 0..1, "slow": 1 or more, "offline": 0..1, "calibration": 0..1}',
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import threading
@@ -16,6 +17,7 @@ from typing import NoReturn
 from sf_quantum import qpu, samplers
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, read_json, write_json
+from sf_quantum.qpu import Qpu
 from sf_quantum.samplers import problem
 
 AUTO = "auto"
@@ -40,6 +42,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--sweeps", type=int, help="of simulated annealing, per read (default 100)"
     )
     parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any other parameter of the sampler, as often as needed "
+        "(sfq samplers lists them)",
+    )
+    parser.add_argument(
         "--output", type=Path, required=True, metavar="FILE", help="samples, as JSON"
     )
 
@@ -58,10 +68,11 @@ def run(args: argparse.Namespace) -> int:
     content = read_json(args.problem, "problem")
     bqm = _bqm(args.problem, content)
     _check_writable(args.output)
-    parameters = {
+    parameters: dict[str, JSON] = {
         "num_reads": args.reads,
         "seed": args.seed,
         "num_sweeps": args.sweeps,
+        **_assigned(args.set),
     }
     remote = qpu.from_environment() if args.sampler == AUTO else None
     if remote is None:
@@ -69,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         samples = _solve_here(name, bqm, parameters)
     else:
         with _terminable():
-            samples = remote.solve(bqm, parameters)
+            samples = _solve_there(remote, bqm, parameters)
     info = samples["info"]
     if isinstance(info, dict) and "identity" in content:
         info["problem"] = content["identity"]
@@ -96,25 +107,80 @@ def _check_writable(output: Path) -> None:
         )
 
 
+def _assigned(settings: list[str]) -> dict[str, JSON]:
+    assigned: dict[str, JSON] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not name or not equals:
+            raise InputError(f"--set {setting}: expected NAME=VALUE")
+        try:
+            assigned[name] = json.loads(text)
+        except ValueError:  # a word, such as the name of a file
+            assigned[name] = text
+    return assigned
+
+
 def _solve_here(
-    name: str, bqm: Mapping[str, JSON], parameters: Mapping[str, int | None]
+    name: str, bqm: Mapping[str, JSON], parameters: Mapping[str, JSON]
 ) -> dict[str, JSON]:
     sampler = samplers.load(name)()
+    from sf_quantum.samplers.presolve import Presolve
+
     begin = time.monotonic()
-    samples = problem.sample(sampler, bqm, parameters)
-    seconds = time.monotonic() - begin
-    info = samples.get("info")
+    samples = problem.sample(Presolve(sampler), bqm, parameters)
     samples["info"] = {
         "sampler": name,
-        "seed": parameters["seed"],
         "reads": parameters["num_reads"],
-        **(info if isinstance(info, dict) else {}),
+        **_info(samples),
         "qpu": None,
         "technology": None,
         "calibration": None,
-        "timing": {"queued_seconds": 0.0, "qpu_seconds": 0.0, "seconds": seconds},
+        "timing": _timing([], time.monotonic() - begin),
     }
     return samples
+
+
+def _solve_there(
+    remote: Qpu, bqm: Mapping[str, JSON], parameters: Mapping[str, JSON]
+) -> dict[str, JSON]:
+    sampler = remote.sampler()
+    # importing dimod takes longer than most problems
+    from sf_quantum.samplers.presolve import Booked
+
+    begin = time.monotonic()
+    samples = problem.sample(Booked(sampler), bqm, parameters)
+    info = _info(samples)
+    parts = info.get("parts")
+    # each part was a job of its own
+    jobs = parts if isinstance(parts, list) else [info]
+    told = [job.get("timing") for job in jobs if isinstance(job, dict)]
+    info["timing"] = _timing(told, time.monotonic() - begin)
+    return samples
+
+
+def _timing(jobs: list[JSON], seconds: float) -> JSON:
+    """Add up the jobs on the QPU, and tell the time around them.
+
+    :param jobs: the timing of each; none where there is no QPU
+    :param seconds: from first to last
+    """
+    added = {
+        key: sum(
+            float(value)
+            for job in jobs
+            if isinstance(job, dict) and isinstance(value := job.get(key), int | float)
+        )
+        for key in ("queued_seconds", "qpu_seconds", "seconds")
+    }
+    around = seconds - added["queued_seconds"] - added["seconds"]
+    if not jobs:
+        added["seconds"] = seconds
+    return {**added, "around_seconds": around}
+
+
+def _info(samples: Mapping[str, JSON]) -> dict[str, JSON]:
+    info = samples.get("info")
+    return info if isinstance(info, dict) else {}
 
 
 @contextmanager

@@ -27,7 +27,10 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, lack, read_json
 
 #: what a sampler says of itself that the summary keeps
-TOLD = ("sampler", "qpu", "technology", "calibration", "timing")
+TOLD = (
+    *("sampler", "qpu", "technology", "calibration", "timing"),
+    *("presolve", "optimum", "optimal_share", "feasible_share"),
+)
 
 
 @dataclass(frozen=True)

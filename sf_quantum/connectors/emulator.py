@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AsyncExitStack
 from importlib.resources import files
+from pathlib import Path
 
 from streamflow.core.deployment import Connector
 from streamflow.core.exception import WorkflowExecutionException
@@ -16,7 +17,10 @@ from streamflow.log_handler import logger
 
 from sf_quantum.connectors.background import BackgroundService
 from sf_quantum.connectors.leases import Leases
-from sf_quantum.connectors.quantum import QuantumConnector
+from sf_quantum.connectors.quantum import QuantumConnector, variable
+from sf_quantum.errors import QpuError
+from sf_quantum.files import JSON
+from sf_quantum.qpu import Qpu, QpuStatus
 from sf_quantum.qpu.sfq import SfqQpu
 
 
@@ -39,6 +43,8 @@ class EmulatorConnector(QuantumConnector):
         timeScale: float = 0,
         vqpus: int = 1,
         qubits: int | None = None,
+        topology: str | None = None,
+        noise: float = 0,
         seed: int | None = None,
         faults: MutableMapping[str, float] | None = None,
         transferBufferSize: int = 2**16,
@@ -50,6 +56,8 @@ class EmulatorConnector(QuantumConnector):
         self.timeScale = timeScale
         self.vqpus = vqpus
         self.qubits = qubits
+        self.topology = topology
+        self.noise = noise
         self.seed = seed
         self.faults = faults
         self._starting: asyncio.Task[Leases] | None = None
@@ -102,6 +110,34 @@ class EmulatorConnector(QuantumConnector):
         if self._background is not None:
             await self._background.stop()
 
+    @classmethod
+    def foresee(
+        cls, name: str, config: Mapping[str, JSON], folder: Path
+    ) -> Callable[[], QpuStatus]:
+        """See :meth:`QuantumConnector.foresee`: nobody uses it before it is there."""
+        status = QpuStatus(
+            name=variable(name),
+            technology=str(config.get("technology", "annealer")),
+            online=True,
+            reason="",
+            qubits=_whole(config, "qubits", 0),
+            vqpus=_whole(config, "vqpus", 1),
+            leases=0,
+            queue_length=0,
+            eta_seconds=0.0,
+            position=0,
+        )
+        return lambda: status
+
+    def client(self) -> Qpu | None:
+        """See :meth:`QuantumConnector.client`."""
+        starting = self._starting
+        if starting is None or not starting.done() or starting.cancelled():
+            return None
+        if (error := starting.exception()) is not None:
+            raise QpuError(str(error)) from error
+        return starting.result().qpu
+
     async def _open(self) -> Leases:
         if self._starting is None:
             raise WorkflowExecutionException(f"QPU {self.qpu} is not deployed.")
@@ -129,8 +165,15 @@ class EmulatorConnector(QuantumConnector):
             ("--time-scale", self.timeScale),
             ("--vqpus", self.vqpus),
             ("--qubits", self.qubits),
+            ("--topology", self.topology),
+            ("--noise", self.noise),
             ("--seed", self.seed),
             ("--faults", json.dumps(dict(self.faults)) if self.faults else None),
         ]
         given = [(key, str(value)) for key, value in options if value is not None]
         return [word for option in given for word in option]
+
+
+def _whole(config: Mapping[str, JSON], key: str, default: int) -> int:
+    value = config.get(key, default)
+    return value if isinstance(value, int) else default

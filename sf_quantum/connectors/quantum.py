@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import posixpath
 import re
 import shlex
+import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import MutableMapping, MutableSequence
+from collections.abc import Callable, Mapping, MutableMapping, MutableSequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from weakref import WeakValueDictionary
 
 from streamflow.core.deployment import Connector, ExecutionLocation
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.log_handler import logger
 
 from sf_quantum import journal, qpu
+from sf_quantum.connectors import accounts, watch, wishes
 from sf_quantum.connectors.leases import Lease, Leases, ServiceGone
 from sf_quantum.connectors.phases import phases
 from sf_quantum.connectors.wrapper import LocationWrapper
 from sf_quantum.files import JSON
 from sf_quantum.qpu import OVER, Qpu, QpuStatus, waiting
+
+# by the deployments' names: a driver process is one run, in which they are unique
+_deployed: WeakValueDictionary[str, QuantumConnector] = WeakValueDictionary()
+
+
+def deployed(name: str) -> QuantumConnector | None:
+    """The connector of a deployment, once StreamFlow has made it."""
+    return _deployed.get(name)
 
 
 class QuantumConnector(LocationWrapper, ABC):
@@ -50,10 +61,32 @@ class QuantumConnector(LocationWrapper, ABC):
             deployment_name, config_dir, connector, service, transferBufferSize
         )
         # shell variables start with the QPU's name
-        self.qpu = re.sub(r"\W|^(?=\d)", "_", deployment_name, flags=re.ASCII)
+        self.qpu = variable(deployment_name)
         self._lent: dict[str, _Loan] = {}
         self._kept: list[_Kept] = []
         self._closing: set[asyncio.Task[None]] = set()
+        _deployed[deployment_name] = self
+
+    @classmethod
+    @abstractmethod
+    def foresee(
+        cls, name: str, config: Mapping[str, JSON], folder: Path
+    ) -> Callable[[], QpuStatus]:
+        """How to ask the QPU of a deployment that StreamFlow has not made yet.
+
+        :param name: of the deployment
+        :param config: its configuration
+        :param folder: where relative paths in it start
+        :returns: blocks, and raises what :meth:`sf_quantum.qpu.Qpu.status` does
+        :raises InputError: if the configuration is wrong
+        """
+
+    @abstractmethod
+    def client(self) -> Qpu | None:
+        """The driver's side of the QPU, once there is one that can be asked.
+
+        :raises QpuError: if there will never be one
+        """
 
     @abstractmethod
     async def _open(self) -> Leases:
@@ -100,9 +133,11 @@ class QuantumConnector(LocationWrapper, ABC):
                 capture_output,
                 timeout,
             )
-        loan = await self._lend(job_name, location, workdir or "/tmp")
+        wish = wishes.of(job_name)
+        loan = await self._lend(job_name, location, workdir or "/tmp", wish)
         file = shlex.quote(loan.file)
         result = None
+        watching = asyncio.create_task(self._watch(loan, wish))
         try:
             with phases.quantum(job_name):
                 await self._hand_over(loan)
@@ -119,11 +154,16 @@ class QuantumConnector(LocationWrapper, ABC):
                     job_name,
                 )
         finally:
+            watching.cancel()
             taken_away = loan.file not in self._lent
             succeeded = result is not None and result[1] == 0
             used = await self._take_back(loan, keep=succeeded)
         if taken_away:  # by undeploy, which ended the QPU job under this one
             raise asyncio.CancelledError
+        if loan.lost and not succeeded:
+            raise WorkflowExecutionException(
+                f"QPU {self.qpu} was taken from job {job_name}: {loan.lost}"
+            )
         if succeeded and not used:
             raise WorkflowExecutionException(self._unused(job_name, used))
         return result
@@ -136,16 +176,50 @@ class QuantumConnector(LocationWrapper, ABC):
             for loan in list(self._lent.values()):
                 stack.push_async_callback(self._take_back, loan, keep=False)
 
-    async def _lend(self, job: str, location: ExecutionLocation, folder: str) -> _Loan:
+    async def _lend(
+        self, job: str, location: ExecutionLocation, folder: str, wish: wishes.Wish
+    ) -> _Loan:
+        began = time.monotonic()
         leases = await self._open()
-        lease = await self._kept_lease(leases) or await leases.acquire(
-            waiting.Request(job, uuid.uuid4().hex, self.patience_seconds)
-        )
+        lease = await self._kept_lease(leases) or await self._acquire(leases, job, wish)
         # its name is seen in `ps` and in logs: nothing of the lease is in it
         file = posixpath.join(folder, f".sfq-{uuid.uuid4().hex}")
-        loan = _Loan(leases, lease, job, location, file)
+        waited = time.monotonic() - began
+        loan = _Loan(leases, lease, job, location, file, waited)
         self._lent[file] = loan
         return loan
+
+    async def _acquire(self, leases: Leases, job: str, wish: wishes.Wish) -> Lease:
+        patience = self.patience_seconds
+        if wish.wait_seconds is not None:
+            patience = min(wish.wait_seconds, patience or wish.wait_seconds)
+        request = waiting.Request(
+            job, uuid.uuid4().hex, patience, hints=dict(wish.hints)
+        )
+        if not wish.elsewhere:
+            return await leases.acquire(request)
+        getting = asyncio.create_task(leases.acquire(request))
+        watching = asyncio.create_task(watch.until_offline(leases))
+        try:
+            await asyncio.wait((getting, watching), return_when=asyncio.FIRST_COMPLETED)
+            if getting.done():
+                return getting.result()
+            raise WorkflowExecutionException(
+                f"QPU {self.qpu} gives job {job} no lease: {watching.result()}"
+            )
+        finally:
+            getting.cancel()
+            watching.cancel()
+
+    async def _watch(self, loan: _Loan, wish: wishes.Wish) -> None:
+        """Take the lease, and its QPU jobs with it, from a job that is to go elsewhere."""
+        if wish.elsewhere:
+            leases, lease = loan.leases, loan.lease
+            loan.lost = await watch.until_lost(
+                leases, lease, loan.job, wish.wait_seconds
+            )
+            with suppress(ServiceGone):
+                await leases.release(lease)
 
     async def _hand_over(self, loan: _Loan) -> None:
         """Tell the job about its QPU (Contract 3), in a file that only it can read.
@@ -155,7 +229,7 @@ class QuantumConnector(LocationWrapper, ABC):
         told = self._job_side()
         variables = qpu.environment([(told, loan.lease.token)])
         variables["QRMI_JOB_ID"] = loan.job
-        variables[f"{told.name}_SFQ_JOB_KEY"] = job_key(loan.job)
+        variables[f"{told.name}_SFQ_JOB_KEY"] = accounts.job_key(loan.job)
         lines = [
             f"export {key}={shlex.quote(value)}" for key, value in variables.items()
         ]
@@ -265,7 +339,8 @@ class QuantumConnector(LocationWrapper, ABC):
                 # just after the samples were taken
                 technology=status.technology if status else None,
                 calibration=status.calibration if status else None,
-                **account(qpu_job),
+                lease_seconds=loan.waited,
+                **accounts.account(qpu_job),
             )
 
     def _unused(self, job: str, used: bool | None) -> str:
@@ -274,18 +349,24 @@ class QuantumConnector(LocationWrapper, ABC):
                 f"Job {job} ended well but the service of QPU {self.qpu} ended before it, "
                 "so nobody knows whether its result is the QPU's."
             )
-        return unused(job, self.qpu)
+        return accounts.unused(job, self.qpu)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _Loan:
-    """A lease, the job that has it and the file that tells the job."""
+    """A lease, the job that has it and the file that tells the job.
+
+    :param waited: how many seconds the job waited for it
+    :param lost: why it was taken from the job, if it was
+    """
 
     leases: Leases
     lease: Lease
     job: str
     location: ExecutionLocation
     file: str
+    waited: float
+    lost: str = ""
 
 
 @dataclass(frozen=True)
@@ -297,39 +378,11 @@ class _Kept:
     timer: asyncio.TimerHandle
 
 
+def variable(deployment: str) -> str:
+    """What the QPU of a deployment is called in the names of shell variables."""
+    return re.sub(r"\W|^(?=\d)", "_", deployment, flags=re.ASCII)
+
+
 async def _let_go(kept: _Kept) -> None:
     with suppress(ServiceGone):  # it runs out by itself, or the guardian tries again
         await kept.leases.release(kept.lease)
-
-
-def unused(job: str, qpu: str) -> str:
-    """Why a job that ended well failed all the same."""
-    return (
-        f"Job {job} ended well but never used QPU {qpu}, so its result is not the QPU's: "
-        "let it solve with `sfq solve --sampler auto`, or bind its step to a classical "
-        "location."
-    )
-
-
-def job_key(job: str) -> str:
-    """What stays the same when a run that was killed or stopped is started again."""
-    run = journal.current()
-    if run is None:
-        return uuid.uuid4().hex
-    return hashlib.sha256(f"{run.origin}\n{job}".encode()).hexdigest()
-
-
-def account(qpu_job: dict[str, JSON]) -> dict[str, JSON]:
-    """What the run's journal keeps of a QPU job."""
-    submitted, started = qpu_job.get("submitted"), qpu_job.get("started")
-    queued = None
-    if isinstance(submitted, float) and isinstance(started, float):
-        queued = started - submitted
-    return {
-        "qpu_job": qpu_job.get("id"),
-        "state": qpu_job.get("state"),
-        "queued_seconds": queued,
-        "ran_seconds": qpu_job.get("seconds"),
-        "qpu_seconds": qpu_job.get("qpu_seconds"),
-        "found": qpu_job.get("found"),
-    }

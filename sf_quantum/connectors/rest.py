@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from importlib.resources import files
 from pathlib import Path
 
@@ -19,10 +19,17 @@ from streamflow.log_handler import logger
 from sf_quantum import qpu
 from sf_quantum.connectors import guardian
 from sf_quantum.connectors.leases import Guarded, Leases, ServiceGone
-from sf_quantum.connectors.quantum import QuantumConnector
+from sf_quantum.connectors.quantum import QuantumConnector, variable
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu, QpuStatus, waiting
+
+# the keys of the configuration that are the client's, and those of them that are paths
+CLIENT = (
+    *("url", "tokenFile", "munge", "qrmiConfig", "resource"),
+    *("class", "expectedSeconds", "pattern"),
+)
+PATHS = ("tokenFile", "qrmiConfig")
 
 
 class RestConnector(QuantumConnector):
@@ -63,17 +70,17 @@ class RestConnector(QuantumConnector):
         self.keep_seconds = idle if lease == "run" else 0.0
         config: dict[str, JSON] = {
             "url": url,
-            "tokenFile": self._absolute(tokenFile),
-            "munge": munge or None,
-            "qrmiConfig": self._absolute(qrmiConfig),
+            "tokenFile": tokenFile,
+            "munge": munge,
+            "qrmiConfig": qrmiConfig,
             "resource": resource,
             "class": reserved.get("class"),
             "expectedSeconds": expectedSeconds,
             "pattern": pattern,
         }
-        self._config = {
-            key: value for key, value in config.items() if value is not None
-        }
+        folder = Path(config_dir)
+        # as StreamFlow gives it where `lazy` is false
+        self._config = _told(config, folder.parent if folder.is_file() else folder)
         self._places = vqpus
         self._leases: Leases | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -85,7 +92,7 @@ class RestConnector(QuantumConnector):
         """
         guardian.current()
         try:
-            client = qpu.load(self.type).from_config(self.qpu, self._config)
+            client = _client(self.type, self.qpu, self._config)
             problem = client.problem()
         except InputError as error:
             problem = str(error)
@@ -143,6 +150,18 @@ class RestConnector(QuantumConnector):
             if self._leases is not None:
                 await self._leases.close()
 
+    @classmethod
+    def foresee(
+        cls, name: str, config: Mapping[str, JSON], folder: Path
+    ) -> Callable[[], QpuStatus]:
+        """See :meth:`QuantumConnector.foresee`."""
+        type_ = str(config.get("type", "sfq"))
+        return _client(type_, variable(name), _told(config, folder)).status
+
+    def client(self) -> Qpu | None:
+        """See :meth:`QuantumConnector.client`."""
+        return self._leases.qpu if self._leases is not None else None
+
     async def _open(self) -> Leases:
         if self._leases is None:
             raise WorkflowExecutionException(f"QPU {self.qpu} is not deployed.")
@@ -173,10 +192,15 @@ class RestConnector(QuantumConnector):
             state = "online" if status.online else f"not online: {status.reason}"
             logger.info(f"QPU {self.qpu} ({status.technology}) is {state}")
 
-    def _absolute(self, path: str | None) -> str | None:
-        if path is None:
-            return None
-        folder = Path(self.config_dir)
-        if folder.is_file():  # as StreamFlow gives it where `lazy` is false
-            folder = folder.parent
-        return str((folder / Path(path).expanduser()).absolute())
+
+def _client(type_: str, name: str, config: Mapping[str, JSON]) -> Qpu:
+    return qpu.load(type_).from_config(name, config)
+
+
+def _told(config: Mapping[str, JSON], folder: Path) -> dict[str, JSON]:
+    """What of a deployment's configuration the QPU's client is told, paths absolute."""
+    told = {key: config[key] for key in CLIENT if config.get(key) not in (None, False)}
+    for key in PATHS:
+        if isinstance(path := told.get(key), str):
+            told[key] = str((folder / Path(path).expanduser()).absolute())
+    return told

@@ -29,12 +29,15 @@ class QpuStatus:
     """What a QPU says of itself.
 
     :param reason: why it is not online, else empty
-    :param qubits: the largest problem it takes, in variables
+    :param qubits: the largest problem it takes, in variables; 0 if it does not tell
     :param vqpus: how many leases may be held at once
     :param leases: how many are held
     :param queue_length: jobs waiting or running
     :param calibration: which calibration its samples come from, if it tells
     :param eta_seconds: after how long a job submitted now would start, if it tells
+    :param position: jobs that would run before it, if it tells
+    :param cost_per_second: of QPU time, in the site's own unit, if it tells
+    :param maintenance_seconds: after how long it stops taking jobs, if that is announced
     """
 
     name: str
@@ -47,6 +50,9 @@ class QpuStatus:
     queue_length: int
     calibration: str | None = None
     eta_seconds: float | None = None
+    position: int | None = None
+    cost_per_second: float | None = None
+    maintenance_seconds: float | None = None
 
 
 class NoLease(QpuError):
@@ -115,6 +121,14 @@ class Qpu(ABC):
         :raises QpuError: if the QPU does not answer
         """
         return self.acquire(job)
+
+    def hinted(self, hints: Mapping[str, JSON]) -> Self:
+        """Give the same QPU, whose leases are asked for with hints.
+
+        :param hints: ``expectedSeconds`` and ``pattern``, as far as they are known
+        :returns: this one itself where its kind takes no hints
+        """
+        return self
 
     def shortfall(self, token: str) -> str | None:
         """What a lease that was just taken has less than was asked for, in a few words."""

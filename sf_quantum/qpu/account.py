@@ -2,7 +2,8 @@
 
 One line of JSON for each time that the command ran::
 
-    {"status": 0, "leases": [{"qpu": "a", "jobs": [...], "trouble": null,
+    {"status": 0, "waited": 0.1,
+     "leases": [{"qpu": "a", "jobs": [...], "trouble": null,
                               "technology": "annealer", "calibration": null}]}
 """
 
@@ -41,10 +42,12 @@ class Ran:
     """One time that the command ran.
 
     :param status: its exit status
+    :param waited: how many seconds it waited for its leases
     """
 
     status: int
     leases: Sequence[Lease]
+    waited: float = 0.0
 
     @property
     def used(self) -> bool | None:
@@ -104,7 +107,7 @@ def named(names: Iterable[str], environment: Mapping[str, str]) -> list[str]:
 def line(ran: Ran) -> str:
     """Write what :func:`read` reads."""
     leases = [asdict(lease) for lease in ran.leases]
-    return json.dumps({"status": ran.status, "leases": leases})
+    return json.dumps({"status": ran.status, "waited": ran.waited, "leases": leases})
 
 
 def read(text: str) -> list[Ran]:
@@ -115,7 +118,11 @@ def read(text: str) -> list[Ran]:
     try:
         lines = [json.loads(line) for line in text.splitlines()]
         return [
-            Ran(int(one["status"]), [Lease(**lease) for lease in one["leases"]])
+            Ran(
+                int(one["status"]),
+                [Lease(**lease) for lease in one["leases"]],
+                float(one["waited"]),
+            )
             for one in lines
         ]
     except (ValueError, TypeError, KeyError) as error:

@@ -62,7 +62,8 @@ class Holding:
         :raises QpuError: if one of them does not come
         """
         deadline = waiting.deadline(request.wait_seconds)
-        for qpu in self._qpus:
+        for client in self._qpus:
+            qpu = client.hinted(request.hints)
             wish = replace(request, key=uuid.uuid4().hex)
             try:
                 token = qpu.acquire_waiting(wish.job, wait_seconds=0.0, key=wish.key)

@@ -1,13 +1,14 @@
 """Any QPU that the package ``qrmi`` reaches, as ``qrmi_config.json`` describes it.
 
-The driver leases it, the job is told of it exactly as QRMI's SPANK plugin tells; what
-runs on it is the job's own program (Qiskit, Pulser, ...), since none of these QPUs takes
-a QUBO.
+The driver leases it, the job is told of it exactly as QRMI's SPANK plugin tells. None of
+these QPUs takes a QUBO: on Pasqal's it becomes a pulse sequence, by the sampler
+``neutral-atom``; on IBM's a circuit, by ``qaoa``; on the others the job's own program runs.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -17,8 +18,9 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 from sf_quantum import samplers
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import NoLease, Qpu, QpuStatus, qrmi_config
+from sf_quantum.qpu import NoLease, Qpu, QpuStatus, qrmi_config, qrmi_task
 from sf_quantum.qpu.qrmi_config import Resource
+from sf_quantum.qpu.qrmi_task import Tasks, Text
 
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
@@ -63,12 +65,13 @@ class _Status(Protocol):
     pending_job_count: int | None
 
 
-class _Client(Protocol):
+class _Client(Tasks, Protocol):
     """What is used of ``qrmi.QuantumResource``, which has no types of its own."""
 
     def status(self) -> _Status: ...
     def acquire(self) -> str: ...
     def release(self, token: str) -> None: ...
+    def target(self) -> Text: ...
 
 
 class QrmiQpu(Qpu):
@@ -184,9 +187,9 @@ class QrmiQpu(Qpu):
         return cls(resource, timeout_seconds=int(seconds), token=token)
 
     def sampler(self) -> Sampler:
-        """Refuse: a QUBO would first have to become a circuit or a pulse sequence.
+        """Refuse, unless the kind of QPU has a way to make what it takes of a QUBO.
 
-        :raises InputError: always; it says what the QPU takes
+        :raises InputError: it says what the QPU takes
         """
         raise InputError(
             f"QPU {self.name!r} ({self.type}) takes {self.takes}, not QUBOs: run a "
@@ -230,7 +233,45 @@ class QrmiQpu(Qpu):
             raise QpuError(text) from error
 
 
-class PasqalLocal(QrmiQpu):
+class _Pasqal(QrmiQpu):
+    """Neutral atoms: a QUBO of an independent set runs as a pulse sequence."""
+
+    technology = "neutral-atom"
+    takes = "pulse sequences (Pulser)"
+
+    def sampler(self) -> Sampler:
+        """See :meth:`Qpu.sampler`: ``neutral-atom``, on this machine."""
+        from sf_quantum.samplers.neutral_atom import NeutralAtomSampler
+
+        return NeutralAtomSampler(self)
+
+    def specs(self) -> str:
+        """Tell the device as it is now, in Pulser's abstract representation.
+
+        :raises QpuError: if the QPU does not answer, or with something else
+        """
+        with self._errors():
+            told = self._client().target().value
+        try:
+            (device,) = json.loads(told)
+            return str(device["specs"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise QpuError(f"QPU {self.name!r}: its target is no device") from error
+
+    def run(self, sequence: str, shots: int) -> tuple[Mapping[str, int], JSON]:
+        """Run a sequence, see :func:`~sf_quantum.qpu.qrmi_task.counts`.
+
+        :returns: how often each bit string was read, and the timing
+        :raises QpuError: if the task fails or the QPU does not answer
+        """
+        import qrmi
+
+        with self._errors():
+            payload = qrmi.Payload.PasqalCloud(sequence=sequence, job_runs=shots)
+            return qrmi_task.counts(self._client(), payload, f"QPU {self.name!r}")
+
+
+class PasqalLocal(_Pasqal):
     """Neutral atoms behind a warden, or behind our own service, which speaks it.
 
     Driven for real in the tests, by the package from PyPI against our service.
@@ -238,33 +279,51 @@ class PasqalLocal(QrmiQpu):
 
     type = "pasqal-local"
     resource_type = "PasqalLocal"
-    technology = "neutral-atom"
-    takes = "pulse sequences (Pulser)"
 
 
-class PasqalCloud(QrmiQpu):
+class PasqalCloud(_Pasqal):
     """Pasqal's cloud; its address is fixed, so no test of ours has reached it."""
 
     type = "pasqal-cloud"
     resource_type = "PasqalCloud"
-    technology = "neutral-atom"
-    takes = "pulse sequences (Pulser)"
 
 
-class IbmQuantumSystem(QrmiQpu):
+class _Ibm(QrmiQpu):
+    """Circuits by Qiskit: a QUBO runs by QAOA."""
+
+    technology = "superconducting"
+
+    def sampler(self) -> Sampler:
+        """See :meth:`Qpu.sampler`: ``qaoa``, on this machine.
+
+        :raises InputError: if what QRMI needs for Qiskit is not installed
+        """
+        from sf_quantum.samplers.qaoa import QaoaSampler
+
+        try:
+            from qrmi.primitives.ibm import SamplerV2, get_backend
+        except ImportError as error:
+            raise InputError(
+                f"QPU {self.name!r}: QRMI runs circuits with qiskit-ibm-runtime, which "
+                f"is not installed ({error})"
+            ) from error
+        with self._errors():
+            client = self._client()
+            return QaoaSampler(SamplerV2(client), get_backend(client))
+
+
+class IbmQuantumSystem(_Ibm):
     """An IBM machine on the premises; the tests know its refusals only."""
 
     type = "ibm-quantum-system"
     resource_type = "IBMQuantumSystem"
-    technology = "superconducting"
 
 
-class IbmQuantumComputeService(QrmiQpu):
+class IbmQuantumComputeService(_Ibm):
     """IBM's cloud; tested against answers written from its public API."""
 
     type = "ibm-quantum-compute-service"
     resource_type = "IBMQuantumComputeService"
-    technology = "superconducting"
 
 
 class IqmServer(QrmiQpu):

@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import copy
 from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
@@ -109,7 +110,6 @@ class SfqQpu(Qpu):
         device = self._access.checked(answer).json()
         calibration = device.get("calibration")
         known = calibration.get("id") if isinstance(calibration, dict) else None
-        eta = device.get("eta_seconds")
         return QpuStatus(
             name=str(device.get("name")),
             technology=str(device.get("technology")),
@@ -120,8 +120,17 @@ class SfqQpu(Qpu):
             leases=_int(device.get("leases")),
             queue_length=_int(device.get("queue_length")),
             calibration=str(known) if known else None,
-            eta_seconds=eta if isinstance(eta, int | float) else None,
+            eta_seconds=_number(device.get("eta_seconds")),
+            position=_int(device.get("position")),
+            cost_per_second=_number(device.get("cost_per_second")),
+            maintenance_seconds=_until(device.get("maintenance")),
         )
+
+    def hinted(self, hints: Mapping[str, JSON]) -> Self:
+        """See :meth:`Qpu.hinted`; they take the place of the configuration's."""
+        same = copy(self)
+        same._asked = self._asked | {_ASKED[key]: hints[key] for key in hints}
+        return same
 
     def acquire(self, job: str | None = None) -> str:
         """See :meth:`Qpu.acquire`."""
@@ -317,6 +326,15 @@ def _lease(token: str) -> str:
 
 def _int(value: JSON) -> int:
     return value if isinstance(value, int) else 0
+
+
+def _number(value: JSON) -> float | None:
+    return value if isinstance(value, int | float) else None
+
+
+def _until(moment: JSON) -> float | None:
+    """Seconds from now to a time since the epoch."""
+    return max(0.0, moment - time.time()) if isinstance(moment, int | float) else None
 
 
 def _text(config: Mapping[str, JSON], key: str) -> str | None:

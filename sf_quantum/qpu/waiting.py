@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sf_quantum.errors import QpuError
+from sf_quantum.files import JSON
 from sf_quantum.qpu import NoLease, Qpu
 
 # One stay in the QPU's own queue: what a driver that is stopped waits for at most.
@@ -32,12 +34,14 @@ class Request:
     :param wait_seconds: how long to wait for one, also where the QPU does not answer;
         ``None`` as long as it takes
     :param trouble_seconds: how long to bear a QPU that does not answer, in that case
+    :param hints: see :meth:`~sf_quantum.qpu.Qpu.hinted`
     """
 
     job: str | None = None
     key: str | None = None
     wait_seconds: float | None = None
     trouble_seconds: float = TROUBLE_SECONDS
+    hints: Mapping[str, JSON] = field(default_factory=dict)
 
 
 def acquire(qpu: Qpu, request: Request, stop: threading.Event | None = None) -> str:
@@ -49,6 +53,7 @@ def acquire(qpu: Qpu, request: Request, stop: threading.Event | None = None) -> 
     :raises Stopped: if ``stop`` was set before one came
     :raises QpuError: if the QPU stays in trouble
     """
+    qpu = qpu.hinted(request.hints)
     watch = _Watch(request, stop or threading.Event())
     while True:
         watch.begin()

@@ -38,6 +38,25 @@ def load(name: str) -> type[Sampler]:
         raise InputError(f"sampler {name!r} cannot be loaded: {error}") from error
 
 
+def obstacle(name: str) -> str | None:
+    """Say why a sampler cannot be used here, in a few words.
+
+    A sampler may tell by a class method ``problem()`` without arguments, which should
+    import nothing heavy; one that has none can be used if it can be loaded.
+
+    :raises InputError: if no sampler has that name
+    """
+    try:
+        sampler = load(name)
+    except InputError as error:
+        if name not in _registered():
+            raise
+        return str(error)
+    tell = getattr(sampler, "problem", None)
+    told = tell() if callable(tell) else None
+    return told if told is None else str(told)
+
+
 def unknown(kind: str, name: str, known: list[str]) -> str:
     """Say that a name is not known, which are, and which was perhaps meant.
 

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 
 from dimod import BinaryQuadraticModel, SampleSet
 from dimod.core.sampler import Sampler
 from neal import SimulatedAnnealingSampler
 
-from sf_quantum.errors import InputError
+from sf_quantum.samplers.parameters import SEEDS as SEEDS
+from sf_quantum.samplers.parameters import check, seeded
 
 READS = 1000
 # A tenth of neal's own default: on clustering-like QUBOs of 20, 40 and 60 variables 34,
 # 50 and 40 % of the reads are optimal (39, 71 and 89 % at 1000 sweeps), and 1000 reads
 # take 0.03 to 0.1 s instead of 0.3 to 0.9 s.
 SWEEPS = 100
-SEEDS = 2**31
 
 
 class NealSampler(Sampler):
-    """Classical stand-in for an annealer; also what the emulated QPU answers with.
+    """Simulated annealing; also what the emulated QPU answers with.
 
     :param interrupted: asked after every read; once it says yes, the reads done so far
         are returned
@@ -59,10 +58,9 @@ class NealSampler(Sampler):
         :param num_sweeps: Metropolis sweeps over all variables per read (default 100)
         :raises InputError: if a parameter is out of its range
         """
-        _check("num_reads", num_reads, 1, None)
-        _check("num_sweeps", num_sweeps, 1, None)
-        seed = secrets.randbelow(SEEDS) if seed is None else seed
-        _check("seed", seed, 0, SEEDS - 1)
+        check("num_reads", num_reads, 1)
+        check("num_sweeps", num_sweeps, 1)
+        seed = seeded(seed)
         samples: SampleSet = self._annealer.sample(
             bqm,
             beta_range=_beta_range(bqm),
@@ -77,12 +75,6 @@ class NealSampler(Sampler):
             sampler="neal", seed=seed, reads=num_reads, num_sweeps=num_sweeps
         )
         return samples
-
-
-def _check(name: str, value: int, least: int, most: int | None) -> None:
-    if value < least or (most is not None and value > most):
-        allowed = f"{least} or more" if most is None else f"from {least} to {most}"
-        raise InputError(f"{name}: {value} is out of range, expected {allowed}")
 
 
 def _beta_range(bqm: BinaryQuadraticModel) -> tuple[float, float] | None:

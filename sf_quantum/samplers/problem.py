@@ -70,7 +70,7 @@ def size(bqm: Mapping[str, JSON]) -> int:
 
 
 def sample(
-    sampler: Sampler, bqm: Mapping[str, JSON], parameters: Mapping[str, int | None]
+    sampler: Sampler, bqm: Mapping[str, JSON], parameters: Mapping[str, JSON]
 ) -> dict[str, JSON]:
     """Run a sampler on a serialized BQM.
 
@@ -80,16 +80,28 @@ def sample(
     """
     from dimod import BinaryQuadraticModel
 
-    given = {name: value for name, value in parameters.items() if value is not None}
-    refused = sorted(given.keys() - sampler.parameters.keys())
+    own = given(sampler, parameters)
+    model = BinaryQuadraticModel.from_serializable(bqm)
+    serialized: dict[str, JSON] = sampler.sample(model, **own).to_serializable()
+    return serialized
+
+
+def given(sampler: Sampler, parameters: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Leave out the parameters that are ``None``.
+
+    :raises InputError: if the sampler does not take one of the others
+    """
+    own: dict[str, JSON] = {
+        name: value for name, value in parameters.items() if value is not None
+    }
+    refused = sorted(own.keys() - sampler.parameters.keys())
     if refused:
+        asked = getattr(sampler, "child", sampler)
         raise InputError(
-            f"{refused[0]}: not a parameter of {type(sampler).__name__} "
+            f"{refused[0]}: not a parameter of {type(asked).__name__} "
             f"(it takes {', '.join(sorted(sampler.parameters))})"
         )
-    model = BinaryQuadraticModel.from_serializable(bqm)
-    serialized: dict[str, JSON] = sampler.sample(model, **given).to_serializable()
-    return serialized
+    return own
 
 
 def _check_version(version: JSON, field: str) -> None:

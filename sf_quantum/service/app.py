@@ -12,15 +12,17 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from sf_quantum import __version__
-from sf_quantum.service import v1_device, v1_jobs, v1_leases, warden, warden_acct
+from sf_quantum.service import sapi, v1_device, v1_jobs, v1_leases, warden, warden_acct
 from sf_quantum.service.auth import Authenticate, nobody_checked
 from sf_quantum.service.depends import EVERYWHERE
 from sf_quantum.service.models import Refusal
 from sf_quantum.service.queue import JobQueue
 from sf_quantum.service.refusal import Refused
+from sf_quantum.service.sapi_leases import ShortLeases
+from sf_quantum.service.sapi_problems import Problems
 
 _V1 = (v1_device.router, v1_leases.router, v1_jobs.router)
-_WARDEN = (warden.router, warden_acct.router)
+_OTHERS = (warden.router, warden_acct.router, sapi.router)
 
 
 def create_app(
@@ -39,9 +41,11 @@ def create_app(
     )
     app.state.queue = queue
     app.state.authenticate = authenticate
+    app.state.short_leases = ShortLeases(queue)
+    app.state.sapi_problems = Problems(queue)
     for router in _V1:
         app.include_router(router, responses=EVERYWHERE)
-    for router in _WARDEN:
+    for router in _OTHERS:
         app.include_router(router)
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -51,22 +55,26 @@ def create_app(
 
 
 @asynccontextmanager
-async def _run(queue: JobQueue) -> AsyncIterator[None]:
+async def _run(queue: JobQueue, short_leases: ShortLeases) -> AsyncIterator[None]:
     queue.start()
+    short_leases.start()
     try:
         yield
     finally:
+        short_leases.stop()
         queue.request_stop()
         await queue.stopped()
 
 
 def _lifespan(app: FastAPI) -> AbstractAsyncContextManager[None]:
-    return _run(app.state.queue)
+    return _run(app.state.queue, app.state.short_leases)
 
 
-async def _refused(_: Request, error: Exception) -> Response:
+async def _refused(request: Request, error: Exception) -> Response:
     if not isinstance(error, Refused):
         raise error
+    if request.url.path.startswith(sapi.PREFIX):
+        return sapi.refused(error)
     content = Refusal(detail=error.detail, field=error.field).model_dump()
     return JSONResponse(content, error.status, error.headers)
 

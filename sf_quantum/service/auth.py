@@ -23,6 +23,8 @@ from sf_quantum.service.refusal import Refused
 
 TOKEN_PREFIX = "sfq_"  # lets a scanner for leaked secrets know one
 MUNGE_HEADER = "X-Munge-Cred"
+# where D-Wave's clients put a token
+TOKEN_HEADER = "X-Auth-Token"
 BEARER_CHALLENGE = 'Bearer realm="sfq"'
 MUNGE_CHALLENGE = f'Munge header="{MUNGE_HEADER}"'
 _OUTCOME = "sfq.identity"
@@ -127,7 +129,9 @@ class Tokens:
     def __call__(self, connection: HTTPConnection) -> Identity:
         """:raises Unauthorized: if the request has no token that is known"""
         scheme, _, token = connection.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not token:
+        if scheme.lower() != "bearer":
+            token = connection.headers.get(TOKEN_HEADER, "")
+        if not token:
             raise Unauthorized(
                 "needs a bearer token", "Authorization", BEARER_CHALLENGE
             )
@@ -182,6 +186,18 @@ class Munge:
             raise AuthError(503, "munged does not answer", MUNGE_HEADER) from error
         user = _user(uid)
         return Identity(user, admin=uid == 0 or user in self._admins, root=uid == 0)
+
+
+def either(munge: Authenticate, tokens: Authenticate) -> Authenticate:
+    """Take tokens from those whose client cannot make MUNGE credentials."""
+
+    def authenticate(connection: HTTPConnection) -> Identity:
+        headers = connection.headers
+        has_token = "authorization" in headers or TOKEN_HEADER in headers
+        other = has_token and MUNGE_HEADER not in headers
+        return (tokens if other else munge)(connection)
+
+    return authenticate
 
 
 def new_token() -> str:

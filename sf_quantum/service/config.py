@@ -24,10 +24,12 @@ from sf_quantum.service.checked import (
     read_yaml,
     validated,
 )
-from sf_quantum.service.device import TECHNOLOGIES, Device, Faults
+from sf_quantum.service.device import Device, Faults
 from sf_quantum.service.limits import Limits
 from sf_quantum.service.records import JobClass
 from sf_quantum.service.settings import ClassLimits, ServiceSettings
+from sf_quantum.service.technologies import TECHNOLOGIES
+from sf_quantum.service.topology import TOPOLOGIES
 
 MIB = 1024 * 1024
 File: TypeAlias = Annotated[Path, Strict(False)]
@@ -42,6 +44,12 @@ Flags: TypeAlias = Mapping[Where, str]
 def _technology(name: str) -> str:
     if name not in TECHNOLOGIES:
         raise ValueError(unknown("technology", name, [*TECHNOLOGIES]))
+    return name
+
+
+def _topology(name: str) -> str:
+    if name not in TOPOLOGIES:
+        raise ValueError(unknown("topology", name, [*TOPOLOGIES]))
     return name
 
 
@@ -75,6 +83,7 @@ class FaultsSection(Section):
     fail: Probability = 0.0
     slow: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
     offline: Probability = 0.0
+    calibration: Probability = 0.0
 
 
 class DeviceSection(Section):
@@ -83,9 +92,13 @@ class DeviceSection(Section):
     name: Annotated[str, Field(min_length=1)] = "emulator"
     technology: Annotated[str, AfterValidator(_technology)] = "annealer"
     qubits: Count = 5000
+    topology: Annotated[str, AfterValidator(_topology)] = "pegasus"
     time_scale: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    calibration_seconds: Seconds | None = None
     seed: int | None = None
     faults: FaultsSection = FaultsSection()
+    cost_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
     def make(self) -> Device:
         """Make the device."""

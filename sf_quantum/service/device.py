@@ -1,16 +1,14 @@
-"""The emulated device: its samples, its time scales, its faults."""
+"""The emulated device: its samples, its time scales, its errors, its faults."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
 from typing import Self
 
 from sf_quantum.errors import InputError
@@ -18,45 +16,12 @@ from sf_quantum.files import JSON
 from sf_quantum.samplers import unknown
 from sf_quantum.samplers.neal import SEEDS
 from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.calibration import Calibration, Calibrations
+from sf_quantum.service.noise import Noise
 from sf_quantum.service.records import Kind
 from sf_quantum.service.runners import Runner, installed
-
-
-@dataclass(frozen=True)
-class Timing:
-    """What a job costs on real hardware, in seconds.
-
-    :param setup_seconds: once per job
-    :param shot_seconds: per shot (read), with what follows it but the read-out
-    :param readout_seconds: per shot
-    """
-
-    setup_seconds: float
-    shot_seconds: float
-    readout_seconds: float
-
-    def job_seconds(self, shots: int) -> float:
-        """Add up a job: ``setup + shots * (shot + readout)``."""
-        return self.setup_seconds + shots * (self.shot_seconds + self.readout_seconds)
-
-
-TECHNOLOGIES = {
-    # D-Wave: access time = programming + overhead + reads * (anneal + readout + delay),
-    # https://docs.dwavesys.com/docs/latest/timing_qa_cycle_time.html; the figures are
-    # those of the sample set in Ocean's "Samplesets and Solutions": programming
-    # 15,760 us and access overhead 2,259 us; anneal 20 us and delay 20.54 us; readout
-    # 45.32 us.
-    "annealer": Timing(18.02e-3, 40.54e-6, 45.32e-6),
-    # Paper 000, section 3: "each quantum task will last ~ 10 s"; paper 001: "in the
-    # order of seconds". A shot: 250 us, the default repetition delay of IBM's Eagle
-    # processors (their conf_*.json in qiskit-ibm-runtime), which read-out, about 1 us,
-    # disappears in.
-    "superconducting": Timing(9.75, 250e-6, 0.0),
-    # Paper 001: "minutes to complete a job (also considering register preparation)",
-    # emulated there with two minutes; paper 004: "the shot rate is on the order of
-    # 1 Hz", imaging included. 1700 shots are the half hour of paper 000.
-    "neutral-atom": Timing(120.0, 1.0, 0.0),
-}
+from sf_quantum.service.technologies import TECHNOLOGIES, Timing
+from sf_quantum.service.topology import TOPOLOGIES, Graph
 
 
 @dataclass(frozen=True)
@@ -66,11 +31,14 @@ class Faults:
     :param fail: probability that a job takes its time and then ends Failed
     :param slow: factor on every time, 1 or more
     :param offline: probability that a job finds the QPU offline and ends Failed at once
+    :param calibration: probability that a calibration is a wrong one: until it is renewed
+        the errors are :data:`~sf_quantum.service.calibration.WRONG` times as large
     """
 
     fail: float = 0.0
     slow: float = 1.0
     offline: float = 0.0
+    calibration: float = 0.0
 
     @classmethod
     def from_mapping(cls, faults: Mapping[str, JSON]) -> Self:
@@ -129,12 +97,17 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Device:
-    """A device that computes as its runners do, as slowly as real ones.
+    """A device that computes as its runners do, as slowly and as badly as real ones.
 
-    :param technology: one of :data:`TECHNOLOGIES`
+    :param technology: one of :data:`~sf_quantum.service.technologies.TECHNOLOGIES`
     :param time_scale: seconds to wait per modelled second; 0 does not wait
     :param qubits: the largest problem, in variables
-    :param seed: for jobs without a seed, and for the faults; drawn if not given
+    :param topology: an annealer's graph, which has at least this many qubits
+    :param noise: what the technology's errors are multiplied by; 0 is an ideal device
+    :param calibration_seconds: after how long a calibration is renewed, in modelled
+        seconds; the technology's by default
+    :param seed: for jobs without a seed, the faults and the errors; drawn if not given
+    :param cost_per_second: of modelled QPU time, in the site's own unit, if it has a price
     :raises InputError: if a value is out of its range
     """
 
@@ -142,39 +115,70 @@ class Device:
     technology: str = "annealer"
     time_scale: float = 1.0
     qubits: int = 5000
+    topology: str = "pegasus"
+    noise: float = 0.0
+    calibration_seconds: float | None = None
     seed: int | None = None
     faults: Faults = field(default_factory=Faults)
+    cost_per_second: float | None = None
     runners: Mapping[Kind, Runner] = field(default_factory=installed, repr=False)
     entropy: int = field(default_factory=lambda: secrets.randbits(64), repr=False)
-    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    clock: Callable[[], float] = field(default=time.time, repr=False)
+    started: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
         if self.technology not in TECHNOLOGIES:
             known = [*TECHNOLOGIES]
             raise InputError(unknown("technology", self.technology, known))
-        if not 0 <= self.time_scale < float("inf"):
-            raise InputError(f"time scale {self.time_scale}: expected 0 or more")
+        if self.topology not in TOPOLOGIES:
+            raise InputError(unknown("topology", self.topology, [*TOPOLOGIES]))
+        for name in ("time_scale", "noise"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                words = name.replace("_", " ")
+                raise InputError(f"{words} {getattr(self, name)}: expected 0 or more")
         if self.qubits < 1:
             raise InputError(f"qubits {self.qubits}: expected 1 or more")
+        period = self.calibration_seconds
+        if period is not None and not 0 < period < float("inf"):
+            raise InputError(f"calibration seconds {period}: expected more than 0")
 
     @property
     def timing(self) -> Timing:
         """The modelled times, before ``faults.slow`` and the time scale."""
-        return TECHNOLOGIES[self.technology]
+        return TECHNOLOGIES[self.technology].timing
 
     @property
-    def calibration(self) -> dict[str, JSON]:
-        """The calibration its samples come from: the device is calibrated at start."""
-        what = f"{self.name}/{self.technology}/{self.qubits}"
-        digest = hashlib.sha256(what.encode()).hexdigest()[:12]
-        return {
-            "id": f"emulated-{digest}",
-            "time": self.started.isoformat(timespec="seconds"),
-        }
+    def payloads(self) -> list[Kind]:
+        """What a job may carry: circuits only where there are gates."""
+        gates = self.technology == "superconducting"
+        return [kind for kind in self.runners if gates or kind != "circuit"]
+
+    @property
+    def graph(self) -> Graph | None:
+        """The qubits and couplers, on a device that has no others; else ``None``."""
+        if self.technology != "annealer":
+            return None
+        return TOPOLOGIES[self.topology](self.qubits)
+
+    @property
+    def calibration(self) -> Calibration:
+        """The calibration that samples come from now."""
+        period = self.calibration_seconds
+        if period is None:
+            period = TECHNOLOGIES[self.technology].calibration_seconds
+        return Calibrations(
+            f"{self.name}/{self.technology}/{self.qubits}",
+            self._root,
+            # a device that does not wait has the hours that everybody has
+            period * (self.time_scale or 1.0),
+            self.faults.calibration,
+            self.clock,
+            self.started,
+        ).now()
 
     def model_seconds(self, parameters: Mapping[str, int | None]) -> float:
         """Tell how long the hardware would take, without faults."""
-        return self.timing.job_seconds(parameters.get("num_reads") or 1)
+        return TECHNOLOGIES[self.technology].job_seconds(parameters)
 
     def check(
         self, kind: Kind, content: JSON, parameters: Mapping[str, int | None]
@@ -191,8 +195,8 @@ class Device:
 
         :raises FieldError: naming the field of the request
         """
-        if kind not in self.runners:
-            known = " and ".join(self.runners)
+        if kind not in self.payloads:
+            known = " and ".join(self.payloads)
             raise FieldError(kind, f"this device runs {known} only")
 
     def run(self, task: Task, stop: threading.Event) -> Outcome:
@@ -208,8 +212,8 @@ class Device:
         parameters = dict(task.parameters)
         if parameters.get("seed") is None:
             parameters["seed"] = self._random("seed", task.number).randrange(SEEDS)
-        runner = self.runners[task.kind]
-        result = runner.run(task.content, parameters, stop.is_set)
+        calibration = self.calibration
+        result = self._computed(task, parameters, calibration, stop.is_set)
         wait = modelled * self.time_scale - (time.monotonic() - begin)
         stopped = stop.wait(wait) if wait > 0 else stop.is_set()
         seconds = time.monotonic() - begin
@@ -218,18 +222,49 @@ class Device:
             return Outcome(None, None, used, seconds)
         if draws.random() < self.faults.fail:
             return Outcome(None, "the QPU failed", modelled, seconds)
-        return Outcome(self._signed(result), None, modelled, seconds)
+        signed = self._signed(result, calibration)
+        return Outcome(signed, None, modelled, seconds)
 
-    def _signed(self, result: dict[str, JSON]) -> dict[str, JSON]:
+    def _computed(
+        self,
+        task: Task,
+        parameters: Mapping[str, int | None],
+        calibration: Calibration,
+        interrupted: Callable[[], bool],
+    ) -> dict[str, JSON]:
+        runner = self.runners[task.kind]
+
+        def run(content: JSON) -> dict[str, JSON]:
+            return runner.run(content, parameters, interrupted)
+
+        draws = self._random("errors", task.number, task.attempt).getrandbits(64)
+        errors = TECHNOLOGIES[self.technology].errors
+        noise = Noise(errors, self.noise, calibration, draws)
+        if noise.none:
+            return run(task.content)
+        if task.kind == "problem" and isinstance(task.content, dict):
+            return noise.run_problem(task.content, run)
+        result = run(task.content)
+        counter = result.get("counter")
+        if isinstance(counter, dict):
+            result["counter"] = noise.misread(counter)
+        return result
+
+    def _signed(
+        self, result: dict[str, JSON], calibration: Calibration
+    ) -> dict[str, JSON]:
         info = result.get("info")
         result["info"] = {
             **(info if isinstance(info, dict) else {}),
             "qpu": self.name,
             "technology": self.technology,
-            "calibration": self.calibration,
+            "calibration": calibration.told,
         }
         return result
 
     def _random(self, *what: str | int) -> random.Random:
-        root = self.entropy if self.seed is None else self.seed
-        return random.Random(json.dumps([root, *what]))
+        return random.Random(json.dumps([self._root, *what]))
+
+    @property
+    def _root(self) -> int:
+        return self.entropy if self.seed is None else self.seed

@@ -21,6 +21,8 @@ class Door:
         status, message = store.door() or ("open", "")
         self.status = cast("Status", status)
         self.message = message
+        # announced by the operator: when it will be shut, in seconds since the epoch
+        self.maintenance: float | None = None
         self._listeners: list[Callable[[], None]] = []
 
     @property
@@ -55,5 +57,7 @@ class Door:
         """
         await asyncio.wrap_future(self._store.set_door(status, message))
         self.status, self.message = status, message
+        if self.is_open:
+            self.maintenance = None  # it is over
         for listener in self._listeners:
             listener()

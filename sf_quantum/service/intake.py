@@ -3,8 +3,8 @@
 Python reads 60 MB of JSON in a second, checks it in another and writes it down in a
 third, and lets nothing else happen meanwhile, in whatever thread: so a process of its own
 does all that, and gives back the text for the disk. As a program this module is that
-process: a line with the number of qubits and then the body on standard input, a line of
-JSON with what was found and then the text on standard output.
+process: a line of JSON with what the device takes and then the body on standard input, a
+line of JSON with what was found and then the text on standard output.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
@@ -22,7 +23,7 @@ from pydantic import ValidationError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.models import JobBody
-from sf_quantum.service.records import Submission, Written
+from sf_quantum.service.records import Kind, Submission, Written
 from sf_quantum.service.refusal import Refused
 from sf_quantum.service.runners import installed
 
@@ -33,16 +34,18 @@ SECONDS = 60
 _turns = threading.BoundedSemaphore(2)
 
 
-def read(body: bytes, *, qubits: int) -> Submission:
+def read(body: bytes, *, qubits: int, payloads: Sequence[Kind]) -> Submission:
     """Read a submission, and check that it can run; blocks.
 
     :param qubits: of the device
+    :param payloads: that it takes; of others the queue says so
     :raises RequestValidationError: as the framework does for a small body
     :raises Refused: as the queue does for a small one
     """
     command = [sys.executable, "-m", __name__]
     with _turns, tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as found:
-        given.write(b"%d\n" % qubits)
+        device = {"qubits": qubits, "payloads": [*payloads]}
+        given.write(json.dumps(device).encode() + b"\n")
         given.write(body)
         given.seek(0)
         try:
@@ -71,17 +74,19 @@ def main() -> None:
     """Read one submission."""
     # the service may have died
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
-    qubits = int(sys.stdin.buffer.readline())
-    answer, text = _found(sys.stdin.buffer.read(), qubits)
+    device = json.loads(sys.stdin.buffer.readline())
+    answer, text = _found(sys.stdin.buffer.read(), **device)
     sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
     sys.stdout.buffer.write(text.encode())
 
 
-def _found(body: bytes, qubits: int) -> tuple[dict[str, JSON], str]:
+def _found(
+    body: bytes, qubits: int, payloads: list[Kind]
+) -> tuple[dict[str, JSON], str]:
     try:
         asked = JobBody.model_validate(json.loads(body)).submission()
-        # of what runs nowhere the queue says so
-        if runner := installed().get(asked.kind):
+        runner = installed().get(asked.kind)
+        if runner is not None and asked.kind in payloads:
             runner.check(asked.content, asked.parameters, qubits=qubits)
     except ValidationError as error:
         first = error.errors()[0]

@@ -250,6 +250,12 @@ class DeviceAnswer(Strict):
     eta_seconds: float | None = Field(
         description="When it would start; null unless the QPU is online."
     )
+    cost_per_second: float | None = Field(
+        description="Of modelled QPU time, in the site's own unit; null if it is free."
+    )
+    maintenance: float | None = Field(
+        description="When it will stop taking jobs, since the epoch, if announced."
+    )
     calibration: CalibrationAnswer
     timing: TimingAnswer
 
@@ -259,6 +265,14 @@ class DeviceChange(Strict):
 
     vqpus: int = Field(
         ge=1, le=10_000, strict=True, description="Leases that are held stay."
+    )
+
+
+class Maintenance(Strict):
+    """When the QPU will stop taking jobs."""
+
+    starts: Seconds | None = Field(
+        description="Seconds since the epoch; null takes the announcement back."
     )
 
 

@@ -65,11 +65,13 @@ def serve(
 
 
 def _authenticate(section: Auth) -> auth.Authenticate:
+    if section.mode == "none":
+        return auth.nobody_checked
+    tokens = auth.Tokens(section.tokens, section.admins) if section.tokens else None
     if section.mode == "munge":
-        return auth.Munge(section.munge, section.admins)
-    if section.mode == "token" and section.tokens is not None:
-        return auth.Tokens(section.tokens, section.admins)
-    return auth.nobody_checked
+        munge = auth.Munge(section.munge, section.admins)
+        return munge if tokens is None else auth.either(munge, tokens)
+    return tokens or auth.nobody_checked
 
 
 def _check_certificate(listen: Listen) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 from sf_quantum.files import JSON
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.neal import NealSampler
+from sf_quantum.service.circuit import CircuitRunner
 from sf_quantum.service.records import Kind
 from sf_quantum.service.sequence import SequenceRunner
 
@@ -63,4 +64,8 @@ class ProblemRunner:
 
 def installed() -> dict[Kind, Runner]:
     """Name what can run here."""
-    return {"problem": ProblemRunner(), "sequence": SequenceRunner()}
+    return {
+        "problem": ProblemRunner(),
+        "sequence": SequenceRunner(),
+        "circuit": CircuitRunner(),
+    }

@@ -13,6 +13,7 @@ from sf_quantum.service.models import (
     DeviceAnswer,
     DeviceChange,
     HealthAnswer,
+    Maintenance,
     Message,
     TimingAnswer,
 )
@@ -55,6 +56,16 @@ async def change(body: DeviceChange, queue: Queue, _: Admin) -> DeviceAnswer:
     return _show(queue)
 
 
+@router.post("/device/maintenance", summary="Announce maintenance", responses=_ADMINS)
+async def announce(body: Maintenance, queue: Queue, _: Admin) -> DeviceAnswer:
+    """Tell when the QPU will stop taking jobs; it does so only when it is closed.
+
+    The announcement ends when the QPU is opened, and with the service.
+    """
+    queue.door.maintenance = body.starts
+    return _show(queue)
+
+
 @router.post("/device/open", summary="Open the QPU", responses=_ADMINS)
 async def open_(queue: Queue, _: Admin) -> DeviceAnswer:
     """Let jobs and leases start again."""
@@ -84,7 +95,6 @@ async def drain(body: Message, queue: Queue, _: Admin) -> DeviceAnswer:
 
 def _show(queue: JobQueue, job_class: JobClass | None = None) -> DeviceAnswer:
     described = queue.device
-    calibration = described.calibration
     job_class = job_class or queue.settings.default_class
     forecast = queue.forecast_new(job_class)
     status = "online" if queue.door.is_open else queue.door.status
@@ -94,16 +104,16 @@ def _show(queue: JobQueue, job_class: JobClass | None = None) -> DeviceAnswer:
         status="offline" if queue.failure else status,
         reason=queue.failure or queue.door.reason,
         qubits=described.qubits,
-        payloads=[*described.runners],
+        payloads=described.payloads,
         vqpus=queue.leases.vqpus,
         leases=len(queue.leases.held),
         queue_length=queue.length,
         **{"class": job_class},
         position=forecast.position,
         eta_seconds=forecast.eta_seconds,
-        calibration=CalibrationAnswer(
-            id=str(calibration["id"]), time=str(calibration["time"])
-        ),
+        cost_per_second=described.cost_per_second,
+        maintenance=queue.door.maintenance,
+        calibration=CalibrationAnswer.model_validate(described.calibration.told),
         timing=TimingAnswer(
             **asdict(described.timing), time_scale=described.time_scale
         ),

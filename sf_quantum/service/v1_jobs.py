@@ -145,7 +145,10 @@ async def _submit_large(request: Request, body: bytes) -> Response:
     queue.leases.active(who, lease)  # or it would be read in vain
     # a thread of its own: those who take their turns must not use up those that find
     # out who is calling
-    reading = in_thread(lambda: intake.read(body, qubits=queue.device.qubits))
+    device = queue.device
+    reading = in_thread(
+        lambda: intake.read(body, qubits=device.qubits, payloads=device.payloads)
+    )
     asked = await asyncio.wrap_future(reading)
     status, answer = await _submitted(queue, who, lease, asked)
     return JSONResponse(answer.model_dump(mode="json", by_alias=True), status)

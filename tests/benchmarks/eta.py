@@ -39,11 +39,12 @@ from statistics import fmean, mean, median, quantiles
 from typing import NamedTuple
 
 from sf_quantum.service.auth import Identity
-from sf_quantum.service.device import TECHNOLOGIES, Device
+from sf_quantum.service.device import Device
 from sf_quantum.service.queue import JobQueue
 from sf_quantum.service.records import RANKS, Job, JobClass, LeaseRequest, Submission
 from sf_quantum.service.settings import ServiceSettings
 from sf_quantum.service.store import Store
+from sf_quantum.service.technologies import TECHNOLOGIES
 from sf_quantum.service.testing import example_bqm
 from tests.benchmarks import eta_oracle
 
@@ -97,7 +98,7 @@ class Told(NamedTuple):
 
 def seconds_of(jobs: list[Asked], scale: float) -> list[float]:
     """Tell how long jobs take."""
-    timing = TECHNOLOGIES[TECHNOLOGY]
+    timing = TECHNOLOGIES[TECHNOLOGY].timing
     return [timing.job_seconds(job.shots) * scale for job in jobs]
 
 
@@ -111,7 +112,7 @@ def draw(
     """Draw jobs; without a load they come all at once, after the lessons."""
     draws = random.Random(seed)
     shots = [round(10 ** draws.uniform(1, 4.3)) for _ in range(jobs)]
-    each = mean(map(TECHNOLOGIES[TECHNOLOGY].job_seconds, shots)) * scale
+    each = mean(map(TECHNOLOGIES[TECHNOLOGY].timing.job_seconds, shots)) * scale
     names = draws.choices([*mix], [*mix.values()], k=jobs)
     pauses = [draws.expovariate(load / each) if load else 0.0 for _ in range(jobs)]
     return [Asked(*job) for job in zip(names, shots, pauses, strict=True)]

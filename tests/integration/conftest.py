@@ -58,6 +58,7 @@ class Project:
         self.bindings: dict[str, str] = {}
         self.steps: dict[str, JSON] = {}
         self.extra: dict[str, JSON] = {}
+        self.debug = True
         # instead of one workflow with all steps side by side
         self.document: dict[str, JSON] = {}
         self.path = [str(BIN), *os.environ["PATH"].split(":")]
@@ -140,7 +141,10 @@ class Project:
         )
         with open(self.folder / "log", "wb") as log:
             return subprocess.Popen(
-                [BIN / "streamflow", "run", "streamflow.yml", "--debug"],
+                [
+                    *(BIN / "streamflow", "run", "streamflow.yml"),
+                    *(["--debug"] if self.debug else []),
+                ],
                 cwd=self.folder,
                 env={
                     **os.environ,

@@ -14,6 +14,7 @@ from sf_quantum.qpu.transport import Client
 from sf_quantum.service import auth
 from sf_quantum.service.testing import example_bqm
 
+OCCUPIED = "occupied"
 SFQ = [str(Path(sys.executable).parent / "sfq")]
 
 
@@ -115,7 +116,7 @@ class QpuService:
             {
                 "problem": example_bqm(),
                 "parameters": {"num_reads": shots},
-                "idempotency_key": "occupied",
+                "idempotency_key": f"{OCCUPIED}-{lease}",
             },
             lease,
         )
@@ -132,11 +133,15 @@ class QpuService:
         return [str(lease["job"]) for lease in leases if isinstance(lease, dict)]
 
     def jobs(self) -> list[str]:
-        """The states of all jobs, less the one that occupies the device."""
+        """The states of all jobs, less those that occupy the device."""
+        return [state for key, state in self._jobs() if not key.startswith(OCCUPIED)]
+
+    def occupants(self) -> list[str]:
+        """The states of the jobs that occupy the device."""
+        return [state for key, state in self._jobs() if key.startswith(OCCUPIED)]
+
+    def _jobs(self) -> list[tuple[str, str]]:
         jobs = self.ask("GET", "/v1/jobs")
         assert isinstance(jobs, list)
-        return [
-            str(job["state"])
-            for job in jobs
-            if isinstance(job, dict) and job["idempotency_key"] != "occupied"
-        ]
+        told = [job for job in jobs if isinstance(job, dict)]
+        return [(str(job["idempotency_key"]), str(job["state"])) for job in told]

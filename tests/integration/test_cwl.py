@@ -13,6 +13,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from sf_quantum import samplers
+
 WORKFLOW = Path(__file__).parents[2] / "workflows" / "clustering-aggregation.cwl"
 CENTRES = [[0, 0], [9, 0], [0, 9], [9, 9], [5, 20]]
 
@@ -39,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def start(folder: Path, name: str) -> subprocess.Popen[str]:
+def start(folder: Path, name: str, job: str = "job.json") -> subprocess.Popen[str]:
     """Start cwltool in a home of its own, with nothing on the PATH but our tools."""
     path = str(Path(sys.executable).parent)
     assert not shutil.which("node", path=path)
@@ -48,7 +50,7 @@ def start(folder: Path, name: str) -> subprocess.Popen[str]:
     home.mkdir()
     return subprocess.Popen(
         [sys.executable, "-m", "cwltool", "--enable-ext", "--quiet", "--outdir",
-         str(home / "out"), str(WORKFLOW), str(folder / "job.json")],
+         str(home / "out"), str(WORKFLOW), str(folder / job)],
         env={"PATH": path, "HOME": str(home), "TMPDIR": str(home),
              "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "")},
         cwd=home,
@@ -109,3 +111,22 @@ def test_the_same_seed_gives_the_same_labels(outputs: list[dict[str, Path]]) -> 
     for one, other in zip(*records, strict=True):
         assert one.pop("timing") != other.pop("timing")
         assert one == other
+
+
+@pytest.mark.parametrize("name", sorted({*samplers.names()} - {"neal"}))
+def test_it_runs_with_each_sampler(folder: Path, name: str) -> None:
+    if (why := samplers.obstacle(name)) is not None:
+        pytest.skip(why)
+    # weights by size leave the sampler something to decide
+    changed = {"sampler": name, "weights": "size", "limit": 1, "reads": 1000}
+    job = json.loads((folder / "job.json").read_text()) | changed
+    (folder / f"{name}.json").write_text(json.dumps(job))
+    with start(folder, name, f"{name}.json") as run:
+        out, err = run.communicate(timeout=120)
+        assert run.returncode == 0, err
+    answer = cast("dict[str, Any]", json.loads(out))
+    summary = json.loads(Path(answer["summary"]["path"]).read_text())
+    (iteration,) = summary["per_iteration"]
+    assert iteration["sampler"] == name
+    assert iteration["optimal_share"] > 0
+    assert iteration["lowest_energy"] == pytest.approx(iteration["optimum"])

@@ -19,6 +19,7 @@ from sf_quantum.qpu import munge
 from sf_quantum.qpu.transport import Answer, Client
 from sf_quantum.service import sequence
 from sf_quantum.service.testing import example_bqm
+from sf_quantum.testing.samplers import problem as ring
 
 SFQ = [
     sys.executable,
@@ -213,6 +214,41 @@ def test_the_stock_client_end_to_end(start: Start) -> None:
     stock("release", token)
     assert "403" in stock.error("task_start", SEQUENCE, "1")
     stock("release", token)
+
+
+@with_pulser
+def test_solve_runs_a_qubo_on_it_as_a_sequence(
+    start: Start, alone: list[str], tmp_path: Path
+) -> None:
+    service = start(device={"technology": "neutral-atom", "time_scale": 0})
+    stock = service.stock(os.geteuid())
+    token = stock("acquire")
+    bqm: dict[str, JSON] = ring().to_serializable()
+    (tmp_path / "problem.json").write_text(json.dumps({"bqm": bqm}))
+    told = {
+        "QRMI_JOB_QPU_RESOURCES": NAME,
+        "QRMI_JOB_QPU_TYPES": "pasqal-local",
+        "QRMI_JOB_UID": str(os.geteuid()),
+        f"{NAME}_QRMI_WARDEN_URL": service.url,
+        f"{NAME}_QRMI_JOB_ACQUISITION_TOKEN": token,
+    }
+    command = "solve --problem problem.json --output samples.json --reads 200 --seed 1"
+    done = subprocess.run(
+        [*alone, *SFQ, *command.split()],
+        cwd=tmp_path,
+        env={**os.environ, **told},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    info = json.loads((tmp_path / "samples.json").read_text())["info"]
+    assert info["sampler"] == "neutral-atom"
+    assert (info["machine"], info["device"]) == (NAME, "AnalogDevice")
+    assert info["energy"] == info["optimum"] == -1.5
+    assert info["optimal_share"] > 0.5
+    assert info["timing"]["qpu_seconds"] > 0
+    assert "DONE" in stock("task_logs", "1")
 
 
 @with_pulser

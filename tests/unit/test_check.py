@@ -415,6 +415,87 @@ def test_fallback_without_a_failure_manager(manager: str) -> None:
     assert line not in found()
 
 
+def candidate(targets: str, config: str) -> None:
+    """Make /loop/solve a candidate."""
+    edited(FILE, "{deployment: cluster, service: quantum}\n", f"{targets}\n")
+    edited(FILE, "shuffle, config: {}", f"sfq.candidate, config: {config}")
+    edited(
+        FILE, "type: default, config: {retry_delay: 1}", "type: sfq.journal, config: {}"
+    )
+    edited(
+        FILE,
+        "bindingFilters:",
+        "  q: {type: sfq.emulator, config: {}}\nbindingFilters:",
+    )
+
+
+def test_a_candidate_that_is_right() -> None:
+    config = "{variables: points, costs: {q: 1}, steps: {/loop: {prefer: earliest}}}"
+    candidate("{deployment: q}", config)
+    assert found() == []
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        (
+            "{maxwait: 3}",
+            "bindingFilters.mix.config.maxwait: unknown key; did you mean maxWait?",
+        ),
+        (
+            "{steps: {/loop/solve: {cooldown: 3}}}",
+            "bindingFilters.mix.config.steps./loop/solve.cooldown: unknown key; known: "
+            "budget, expectedSeconds, maxVariables, maxWait, minVariables, onFailure, "
+            "pattern, prefer, variables",
+        ),
+        (
+            "{prefer: earlier}",
+            "bindingFilters.mix.config.prefer: unknown prefer 'earlier'; did you mean "
+            "earliest?",
+        ),
+        (
+            "{costs: {qq: 3}}",
+            "bindingFilters.mix.config.costs.qq: qq is no target of the candidates; did "
+            "you mean q?",
+        ),
+        (
+            "{steps: {/prepare: {maxWait: 3}}}",
+            "bindingFilters.mix.config.steps./prepare: no binding of /prepare names the "
+            "filter mix; known: /loop/solve",
+        ),
+        (
+            "{variables: size}",
+            "bindingFilters.mix.config.variables: step /loop/solve has no input 'size'; "
+            "known: points, table",
+        ),
+    ],
+)
+def test_a_filter_that_does_not_fit_its_steps(config: str, line: str) -> None:
+    candidate("{deployment: q}", config)
+    assert found() == [f"sf.yml:35: {line}"]
+
+
+def test_a_candidate_that_has_nothing_to_decide() -> None:
+    candidate("{deployment: cluster}", "{}")
+    said = "a candidate without a QPU has nothing to decide; list a quantum target too"
+    assert found() == [f"sf.yml:12: workflows.main.bindings[1].target: {said}"]
+    edited(FILE, "          - {deployment: cluster}\n", "")
+    edited(FILE, "          - {deployment: laptop}\n", "          - {deployment: q}\n")
+    said = (
+        "a candidate with one target has nothing to decide; list a classical target too"
+    )
+    assert found() == [f"sf.yml:12: workflows.main.bindings[1].target: {said}"]
+
+
+def test_a_candidate_without_a_journal() -> None:
+    candidate("{deployment: q}", "{}")
+    edited(FILE, "type: sfq.journal, config: {}", "type: default, config: {}")
+    assert found() == [
+        "sf.yml:35: bindingFilters.mix: sfq.candidate learns from the run's journal, and "
+        "there is none; add scheduling: {scheduler: {type: sfq.journal, config: {}}}"
+    ]
+
+
 def test_nothing_is_said_of_what_is_fetched_from_elsewhere() -> None:
     edited("cwl/main.cwl", "run: tool.cwl\n    in", "run: http://x/a.cwl\n    in")
     edited(FILE, "step: /prepare", "step: /prepare/inner/step")

@@ -24,6 +24,7 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import NoLease, Qpu
 from sf_quantum.qpu.qrmi import NO_TIMEOUT, QrmiQpu
+from sf_quantum.samplers.neutral_atom import NeutralAtomSampler
 
 DATA = Path(__file__).parent / "data"
 CONFIG = str(DATA / "qrmi_config.json")
@@ -89,10 +90,25 @@ def test_the_job_finds_what_the_driver_told(type_: str) -> None:
     assert qpu.environment([(found, "token")]) == variables
 
 
-@every_type
-def test_none_takes_a_qubo_and_each_says_what_it_takes(type_: str) -> None:
-    takes = "pulse sequences" if type_.startswith("pasqal") else "circuits"
-    with pytest.raises(InputError, match=rf"takes {takes}.*, not QUBOs"):
+@pytest.mark.parametrize("type_", ["alice-bob-felis", "iqm-server", "oqtopus"])
+def test_those_that_take_no_qubo_say_so(type_: str) -> None:
+    with pytest.raises(InputError, match=r"takes circuits, not QUBOs"):
+        configured(type_).sampler()
+
+
+@pytest.mark.parametrize("type_", ["pasqal-local", "pasqal-cloud"])
+def test_a_qubo_on_neutral_atoms_becomes_a_sequence(type_: str) -> None:
+    assert isinstance(configured(type_).sampler(), NeutralAtomSampler)
+
+
+@pytest.mark.parametrize("type_", ["ibm-quantum-system", "ibm-quantum-compute-service"])
+def test_circuits_on_ibm_need_what_qrmi_needs(
+    type_: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "qiskit_ibm_runtime", None)
+    for name in [name for name in sys.modules if name.startswith("qrmi.primitives")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(InputError, match="qiskit-ibm-runtime, which is not installed"):
         configured(type_).sampler()
 
 

@@ -176,6 +176,23 @@ def test_a_lease_asked_for_again_is_the_same(service: RunningService) -> None:
     assert driver.acquire_waiting("j", wait_seconds=0, key="k") == first
 
 
+def test_hints_of_one_lease_go_before_those_of_all(service: RunningService) -> None:
+    config: dict[str, JSON] = {
+        "url": service.url,
+        "expectedSeconds": 5.0,
+        "pattern": "balanced",
+    }
+    driver = SfqQpu.from_config("q", config)
+    hints: dict[str, JSON] = {"expectedSeconds": 0.5}
+    for request in (waiting.Request(hints=hints), waiting.Request()):
+        token = waiting.acquire(driver, request)
+        lease = service.queue.store.lease(token)
+        assert lease is not None
+        expected = 0.5 if request.hints else 5.0
+        assert (lease.expected_seconds, lease.pattern) == (expected, "balanced")
+        driver.release(token)
+
+
 def test_a_lease_that_runs_out_is_renewed_in_time() -> None:
     settings = ServiceSettings(lease_idle_seconds=30)
     with running_service(settings=settings) as service:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum import journal, report
+from sf_quantum import journal, report, timeline
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event
@@ -230,3 +230,69 @@ def test_what_a_killed_driver_left_is_lost(
     path.write_text("".join(f"{json.dumps(e)}\n" for e in a_run()[:5]))
     assert main(["report", str(path)]) == 0
     assert " lost" in capsys.readouterr().out
+
+
+def a_decision(time: float, attempt: int, reason: str) -> Event:
+    return {
+        "time": time,
+        "event": "decision",
+        **{"job": "/loop/b/0.1", "attempt": attempt, "targets": ["cpu", "gpu"]},
+        "reason": reason,
+    }
+
+
+def a_candidates_run() -> list[Event]:
+    """The run in which the second job is a candidate, tried twice."""
+    events = [
+        *a_run(),
+        a_decision(5.05, 1, "q is free"),
+        a_decision(6.25, 2, "q broke"),
+    ]
+    return sorted(events, key=lambda event: float(str(event["time"])))
+
+
+def test_why_a_candidate_went_there_stands_beside_it() -> None:
+    rows = report.collect(a_candidates_run())
+    assert [row.why for row in rows] == [
+        "",
+        "cpu or gpu: q is free",
+        "cpu or gpu: q broke",
+    ]
+    header, first, *_, second, _, _ = report.table(rows).splitlines()
+    assert header.endswith("status     why")
+    assert first.endswith("completed")
+    assert second.endswith("completed  cpu or gpu: q broke")
+    assert "why" not in report.table(report.collect(a_run()))
+    assert rows[1].to_json()["why"] == "cpu or gpu: q is free"
+
+
+def test_a_decision_is_told_as_it_is_made() -> None:
+    lines = list(report.narrate(a_candidates_run()))
+    at = lines.index("decided   loop/b 2 on cpu or gpu: q is free")
+    assert lines[at + 1] == "running   loop/b 2 on qpu"
+
+
+def test_the_picture_says_why(tmp_path: Path) -> None:
+    rows = report.collect(a_candidates_run())
+    sizes = []
+    for reason in ("", "q is free"):
+        for row in rows:
+            row.why = reason
+        timeline.draw(rows * 10, tmp_path / "t.png")
+        data = (tmp_path / "t.png").read_bytes()
+        sizes.append(int.from_bytes(data[20:24], "big"))  # PNG, IHDR: the height
+    # twenty lines and one that says how many more there are
+    assert sizes[1] - sizes[0] == pytest.approx(130 * 0.17 * 21, abs=2)
+
+
+def test_decisions_are_in_the_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "1.jsonl", a_candidates_run())
+    assert main(["report", str(path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [row["why"] for row in told["jobs"]][1:] == [
+        "cpu or gpu: q is free",
+        "cpu or gpu: q broke",
+    ]
+    assert [one["reason"] for one in told["decisions"]] == ["q is free", "q broke"]

@@ -12,6 +12,7 @@ import pytest
 from dimod import BinaryQuadraticModel, SampleSet
 
 from sf_quantum.files import JSON
+from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.qpu.transport import Answer, Client
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.service import intake
@@ -58,6 +59,20 @@ def _submit(service: RunningService, lease: str, body: dict[str, JSON]) -> str:
     return str(answer.json()["id"])
 
 
+def test_it_tells_its_price_and_the_maintenance_that_its_operator_announced() -> None:
+    with running_service(Device(time_scale=0, cost_per_second=0.5)) as service:
+        asked = SfqQpu("qpu", service.url).status()
+        assert (asked.cost_per_second, asked.maintenance_seconds) == (0.5, None)
+        starts = time.time() + 600
+        path = "/v1/device/maintenance"
+        assert service.ask("POST", path, {"starts": starts}).status == 200
+        seconds = SfqQpu("qpu", service.url).status().maintenance_seconds
+        assert seconds is not None
+        assert 590 < seconds <= 600
+        service.ask("POST", "/v1/device/open", {})
+        assert SfqQpu("qpu", service.url).status().maintenance_seconds is None
+
+
 def _waited(service: RunningService, job: str) -> dict[str, JSON]:
     return service.ask("GET", f"/v1/jobs/{job}?wait=5").json()
 
@@ -81,6 +96,8 @@ def test_health_device_and_openapi(service: RunningService) -> None:
         "class": "development",
         "position": 0,
         "eta_seconds": 0.0,
+        "cost_per_second": None,
+        "maintenance": None,
         "calibration": device["calibration"],
         "timing": {
             "setup_seconds": 0.01802,

@@ -83,6 +83,32 @@ def test_other_tokens_are_refused(tokens: Path, headers: dict[str, str]) -> None
     assert caught.value.headers["WWW-Authenticate"].startswith("Bearer ")
 
 
+def test_a_token_where_dwave_clients_put_it(tokens: Path) -> None:
+    known = Tokens(tokens)
+    assert known(request(x_auth_token="a")) == Identity("ada", admin=False)
+    with pytest.raises(Unauthorized, match="not known"):
+        known(request(x_auth_token="b"))
+    # a bearer token is what it is, whatever stands beside it
+    with pytest.raises(Unauthorized, match="not known"):
+        known(request(authorization="Bearer b", x_auth_token="a"))
+
+
+def test_tokens_beside_munge(tokens: Path) -> None:
+    def munge_only(connection: HTTPConnection) -> Identity:
+        if connection.headers.get(auth.MUNGE_HEADER) != "sound":
+            raise Unauthorized("no", auth.MUNGE_HEADER, auth.MUNGE_CHALLENGE)
+        return Identity("root", admin=True, root=True)
+
+    both = auth.either(munge_only, Tokens(tokens))
+    assert both(request(x_munge_cred="sound")).root
+    assert both(request(x_munge_cred="sound", x_auth_token="a")).root
+    assert both(request(x_auth_token="a")).user == "ada"
+    assert both(bearer("r")) == Identity("root", admin=True)
+    for wrong in (request(), request(x_munge_cred="not", x_auth_token="a")):
+        with pytest.raises(Unauthorized, match="no"):
+            both(wrong)
+
+
 def test_a_changed_file_counts_at_once(
     tokens: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,7 +11,8 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.samplers.problem import sample
-from sf_quantum.service.device import TECHNOLOGIES, Device, Faults, Task
+from sf_quantum.service.device import Device, Faults, Task
+from sf_quantum.service.technologies import TECHNOLOGIES
 from sf_quantum.service.testing import example_bqm
 
 
@@ -33,7 +34,8 @@ def _failures(device: Device, bqm: dict[str, JSON], jobs: int = 40) -> list[str 
 
 
 def test_time_scales_are_those_of_the_papers() -> None:
-    seconds = {name: timing.job_seconds(1000) for name, timing in TECHNOLOGIES.items()}
+    shots = {"num_reads": 1000}
+    seconds = {name: kind.job_seconds(shots) for name, kind in TECHNOLOGIES.items()}
     assert 0.05 < seconds["annealer"] < 0.5
     assert seconds["superconducting"] == pytest.approx(10)
     assert 2 * 60 < seconds["neutral-atom"] < 30 * 60
@@ -48,10 +50,12 @@ def test_samples_are_those_of_neal(bqm: dict[str, JSON]) -> None:
     assert isinstance(info, dict)
     assert (info["qpu"], info["technology"]) == ("q", "annealer")
     assert (info["sampler"], info["seed"], info["reads"]) == ("neal", 1, 10)
-    assert info["calibration"] == device.calibration
+    assert info["calibration"] == device.calibration.told
     local.pop("info")
     assert outcome.result == local
-    assert outcome.qpu_seconds == pytest.approx(device.timing.job_seconds(10))
+    # 20 sweeps stand for 4 us of annealing, not 20
+    expected = device.timing.job_seconds(10) - 10 * 16e-6
+    assert outcome.qpu_seconds == pytest.approx(expected)
 
 
 def test_waits_for_the_scaled_time(bqm: dict[str, JSON]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import threading
+import zlib
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -129,6 +130,22 @@ async def test_a_body_that_nothing_could_write_down(body: bytes) -> None:
     refused = await Exchange(body).to(guard())
     assert (refused.status, refused.json()["field"]) == (422, None)
     assert refused.json()["detail"] == "the body is not UTF-8 text"
+
+
+@pytest.mark.parametrize(
+    ("path", "packing", "status"),
+    [
+        ("/sapi/v2/problems/", "deflate", 200),
+        ("/sapi/v2/problems/", "identity", 422),
+        ("/v1/jobs", "deflate", 422),
+    ],
+)
+async def test_only_where_it_is_unpacked_a_body_may_be_packed(
+    path: str, packing: str, status: int
+) -> None:
+    exchange = Exchange(zlib.compress(b"[]" * 9), content_encoding=packing)
+    exchange.scope["path"] = path
+    assert (await exchange.to(guard())).status == status
 
 
 @pytest.mark.parametrize(

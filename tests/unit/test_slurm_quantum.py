@@ -8,7 +8,8 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,14 @@ from streamflow.core.exception import (
 )
 from streamflow.deployment.connector.local import LocalConnector
 
+from sf_quantum.connectors import wishes
 from sf_quantum.connectors.slurm import quantum
 from sf_quantum.connectors.slurm.leased import Use
 from sf_quantum.connectors.slurm.login import Login
 from sf_quantum.connectors.slurm.options import Service, holdings
 from sf_quantum.connectors.slurm.quantum import Quantum
 from sf_quantum.connectors.slurm.queue import Queue
+from sf_quantum.connectors.wishes import Wish
 from sf_quantum.files import JSON
 from sf_quantum.qpu import account
 from sf_quantum.service.device import Device
@@ -44,15 +47,21 @@ def service() -> Iterator[RunningService]:
 @pytest.fixture
 def definitions(tmp_path: Path) -> Path:
     """A site's file with two QPUs, one of them none of this deployment's."""
+    return _define(tmp_path, a="unix:/nowhere/a", other="unix:/nowhere/other")
+
+
+@pytest.fixture
+def reachable(tmp_path: Path, service: RunningService) -> Path:
+    """A site's file with one QPU that answers."""
+    return _define(tmp_path, a=service.url)
+
+
+def _define(folder: Path, **urls: str) -> Path:
     resources: list[JSON] = [
-        {
-            "name": name,
-            "type": "sfq",
-            "environment": {"SFQ_URL": f"unix:/nowhere/{name}"},
-        }
-        for name in ("a", "other")
+        {"name": name, "type": "sfq", "environment": {"SFQ_URL": url}}
+        for name, url in urls.items()
     ]
-    file = tmp_path / "qrmi_config.json"
+    file = folder / "qrmi_config.json"
     file.write_text(json.dumps({"resources": resources}))
     return file
 
@@ -196,6 +205,72 @@ async def test_a_qpu_that_does_not_answer_is_waited_for_a_while(
     assert stat.S_IMODE(brought.stat().st_mode) == 0o600
     assert stat.S_IMODE(site.spool.stat().st_mode) == 0o700
     assert [r["name"] for r in json.loads(brought.read_text())["resources"]] == ["a"]
+
+
+@pytest.fixture
+def wish() -> Iterator[Callable[[Wish], None]]:
+    """Wishes something for the job ``/one/0``."""
+    yield partial(wishes.tell, "/one/0")
+    wishes.forget("/one/0")
+
+
+async def test_a_job_that_can_run_elsewhere_waits_for_no_qpu_that_is_offline(
+    site: Site,
+    service: RunningService,
+    reachable: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wish: Callable[[Wish], None],
+) -> None:
+    monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
+    service.ask("POST", "/v1/device/close", {"message": "helium"})
+    qpus = site.quantum(reachable, "a")
+    wish(Wish(elsewhere=True))
+    with pytest.raises(
+        WorkflowExecutionException,
+        match=r"Job /one/0 is not submitted: QPU a is offline \(.*helium\)",
+    ):
+        await qpus.lend(site.queue, site.location, "/one/0", ["a"])
+
+
+async def test_a_job_that_can_run_elsewhere_bears_silence_as_long_as_it_is_to_wait(
+    site: Site,
+    definitions: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wish: Callable[[Wish], None],
+) -> None:
+    monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
+    qpus = site.quantum(definitions, "a")
+    wish(Wish(wait_seconds=0.2, elsewhere=True))
+    with pytest.raises(
+        WorkflowExecutionException,
+        match="Job /one/0 is not submitted: QPU 'a' at unix:",
+    ):
+        await qpus.lend(site.queue, site.location, "/one/0", ["a"])
+
+
+async def test_on_the_node_it_waits_for_what_is_left(
+    site: Site, service: RunningService, tmp_path: Path, wish: Callable[[Wish], None]
+) -> None:
+    service.acquire()
+    wish(Wish({"expectedSeconds": 5, "pattern": "qc-heavy"}, 0.3, elsewhere=True))
+    use = await site.quantum(None, "a").lend(site.queue, site.location, "/one/0", ["a"])
+    assert use.wish.wait_seconds is not None
+    assert 0 <= use.wish.wait_seconds < 0.3
+    site.spool.mkdir(exist_ok=True)
+    code, said = _run(use, tmp_path, a_SFQ_URL=service.url)
+    assert code == 75
+    assert "waiting for a lease of QPU a" in said
+
+
+def test_hints_reach_the_service(service: RunningService, tmp_path: Path) -> None:
+    hints: dict[str, JSON] = {"expectedSeconds": 5, "pattern": "qc-heavy"}
+    use = Use(
+        *("/solve/0", ["a"], False, str(tmp_path / "account"), None),
+        Wish(hints, wait_seconds=10),
+    )
+    assert _run(use, tmp_path, a_SFQ_URL=service.url) == (0, "")
+    (lease,) = service.queue.store.leases()
+    assert (lease.expected_seconds, lease.pattern) == (5, "qc-heavy")
 
 
 async def test_where_nobody_can_be_asked_jobs_are_submitted(

@@ -9,9 +9,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
-from dimod import SampleSet
+from dimod import BinaryQuadraticModel, SampleSet
 
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
@@ -19,6 +20,7 @@ from sf_quantum.qpu import access
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
 Solve = Callable[..., tuple[int, str]]
+TIMING = {"queued_seconds", "qpu_seconds", "seconds", "around_seconds"}
 
 
 @pytest.fixture
@@ -86,12 +88,17 @@ def test_without_a_qpu_it_is_neal(solve: Solve, problem: Path) -> None:
     assert len(samples) == 20
     assert samples.first.sample == {"a": 1, "b": 0, "c": 1}
     info = dict(samples.info)
-    assert info.pop("timing").keys() == {"queued_seconds", "qpu_seconds", "seconds"}
+    assert info.pop("timing").keys() == TIMING
+    # a is heavier than b, which excludes it, and then nothing keeps c out
     assert info == {
         "sampler": "neal",
         "seed": 4,
         "reads": 20,
-        "num_sweeps": 50,
+        "presolve": {"fixed": 3, "drawn": 0, "parts": []},
+        "energy": -1.75,
+        "feasible_share": 1.0,
+        "optimum": -1.75,
+        "optimal_share": 1.0,
         "qpu": None,
         "technology": None,
         "calibration": None,
@@ -112,7 +119,11 @@ def test_on_the_qpu_of_the_environment_the_samples_are_the_same(
     there = _samples(problem)
     assert (here.record == there.record).all()
     assert here.variables == there.variables
-    assert there.info.keys() - here.info.keys() == {"job", "attempt"}
+    assert there.info.keys() - here.info.keys() == {"job", "attempt", "num_sweeps"}
+    assert there.info["timing"].keys() == TIMING
+    assert there.info["timing"]["qpu_seconds"] > 0
+    # decided before any QPU, but this one was leased, and is asked
+    assert there.info["presolve"]["parts"] == [3]
     assert (there.info["qpu"], there.info["technology"]) == ("emulator", "annealer")
     assert there.info["reads"] == 20
     # a sampler asked for by name runs here, QPU or not
@@ -144,7 +155,9 @@ def test_a_qpu_that_does_not_answer_is_worth_retrying(
         (["--reads", "0"], "--reads 0: expected 1 or more"),
         (["--sweeps", "0"], "--sweeps 0: expected 1 or more"),
         (["--seed", "-1"], "seed: -1 is out of range"),
-        (["--sampler", "nael"], "did you mean 'neal'? (known: neal"),
+        (["--sampler", "nael"], "did you mean 'neal'? (known: exact, neal"),
+        (["--set", "num_sweeps"], "--set num_sweeps: expected NAME=VALUE"),
+        (["--set", "dept=3"], "dept: not a parameter of NealSampler"),
     ],
 )
 def test_wrong_options(solve: Solve, options: list[str], words: str) -> None:
@@ -190,6 +203,63 @@ def test_wrong_bqm(
     assert code == 2
     assert f"{problem}: " in line
     assert words in line
+
+
+def ring(count: int) -> dict[str, JSON]:
+    """Candidates in rings of four, which only a sampler can choose from."""
+    whole = BinaryQuadraticModel("BINARY")
+    whole.add_linear_from((i, -1.0) for i in range(4 * count))
+    for first in range(0, 4 * count, 4):
+        whole.add_quadratic_from(
+            (first + i, first + (i + 1) % 4, 2.0) for i in range(4)
+        )
+    return cast("dict[str, JSON]", whole.to_serializable())
+
+
+def test_each_part_is_a_job_and_a_second_try_finds_them(
+    solve: Solve,
+    problem: Path,
+    service: RunningService,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem.write_text(json.dumps({"bqm": ring(2)}))
+    lease = service.acquire()
+    _environment(monkeypatch, service.url, lease)
+    for _ in range(2):
+        # without a seed the QPU draws it, and the jobs are the same again
+        assert solve("--reads", "50") == (0, "")
+        assert len(service.queue.store.jobs(lease=lease)) == 2
+    info = _samples(problem).info
+    assert [part["job"] for part in info["parts"]] == [
+        job.id for job in service.queue.store.jobs(lease=lease)
+    ]
+    assert info["timing"]["qpu_seconds"] == pytest.approx(
+        sum(part["timing"]["qpu_seconds"] for part in info["parts"])
+    )
+    assert info["optimal_share"] > 0.9
+
+
+def test_parameters_of_a_sampler_by_name(solve: Solve, problem: Path) -> None:
+    problem.write_text(json.dumps({"bqm": ring(2)}))
+    assert solve("--sampler", "exact", "--set", "time_limit=20.5") == (0, "")
+    samples = _samples(problem)
+    assert len(samples) == 4
+    assert samples.info["time_limit"] == 20.5
+    assert samples.info["complete"]
+    (problem.parent / "samples.json").unlink()
+    code, line = solve("--sampler", "exact", "--set", "time_limit=soon")
+    assert code == 2
+    assert "time_limit: 'soon': expected a number above 0" in line
+
+
+def test_neal_imports_no_other_sampler() -> None:
+    code = (
+        "import sys; from sf_quantum.samplers.presolve import Presolve;"
+        "import sf_quantum.samplers as s; s.load('neal')();"
+        "heavy = {'scipy', 'highspy', 'qiskit', 'pulser', 'torch'};"
+        "sys.exit(bool(heavy & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_missing_problem_and_folder(

@@ -1,7 +1,9 @@
 cwlVersion: v1.2
 class: CommandLineTool
 label: Build the QUBO of the consensus
-doc: Every cluster of every clustering is a candidate; overlapping candidates exclude each other.
+doc: >
+  Every cluster of every clustering is a candidate; overlapping candidates exclude each other. The
+  outputs come from cwl.output.json, which the tool writes.
 baseCommand: [sfq, qubo]
 inputs:
   clusterings:
@@ -13,8 +15,7 @@ inputs:
   penalty:
     type: string?
     inputBinding: {prefix: --penalty}
-arguments: [--output, problem.json]
+arguments: [--output, problem.json, --outputs, cwl.output.json]
 outputs:
-  problem:
-    type: File
-    outputBinding: {glob: problem.json}
+  problem: File
+  variables: int

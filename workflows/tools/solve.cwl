@@ -19,6 +19,9 @@ inputs:
   seed:
     type: int
     inputBinding: {prefix: --seed}
+  variables:
+    type: int?
+    doc: the size of the problem, for who decides where it is solved
 arguments: [--output, samples.json]
 outputs:
   samples:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from sf_quantum.connectors import quantum
+from sf_quantum.connectors import accounts
+from sf_quantum.connectors.wishes import Wish
 from sf_quantum.qpu import RESOURCES, account
 
 # sysexits.h: EX_TEMPFAIL
@@ -37,6 +38,8 @@ class Use:
     :param account: what the names of the files start with that it leaves
     :param config: the QPUs' definitions on the cluster; None for those that its
         environment has
+    :param wish: for its wait on the node; the plugin can be told of none
+    :param waited: how many seconds it waited before it was submitted
     """
 
     job: str
@@ -44,6 +47,8 @@ class Use:
     spank: bool
     account: str
     config: str | None
+    wish: Wish = field(default_factory=Wish)
+    waited: float = 0.0
 
     def command(self, line: str) -> str:
         """Wrap the job's command.
@@ -51,7 +56,7 @@ class Use:
         :param line: for ``sh``
         :returns: another, which runs it under its leases and leaves an account
         """
-        key = quantum.job_key(self.job)
+        key = accounts.job_key(self.job)
         keys = [f"{name}_SFQ_JOB_KEY={key}" for name in self.qpus]
         # the tasks of an array have one of these each
         file = f'{shlex.quote(self.account)}."$SLURM_JOB_ID"'
@@ -60,7 +65,7 @@ class Use:
         rest = f"--account {file} -- {command}"
         if not self.spank:
             known = f"--qrmi-config {shlex.quote(self.config)} " if self.config else ""
-            return f"{lease} {known}{rest}"
+            return f"{lease} {known}{self._wishes()}{rest}"
         untold = account.Ran(0, [account.Lease(name, None) for name in self.qpus])
         wrapped = _SPANK.format(
             own=RESOURCES[0],
@@ -72,3 +77,12 @@ class Use:
             command=command,
         )
         return f"/bin/sh -c {shlex.quote(wrapped)}"
+
+    def _wishes(self) -> str:
+        """Options of ``sfq lease``."""
+        wished = {
+            "wait": self.wish.wait_seconds,
+            "expected-seconds": self.wish.hints.get("expectedSeconds"),
+            "pattern": self.wish.hints.get("pattern"),
+        }
+        return "".join(f"--{k} {v} " for k, v in wished.items() if v is not None)

@@ -24,14 +24,14 @@ from streamflow.core.exception import (
 from streamflow.log_handler import logger
 
 from sf_quantum import journal
-from sf_quantum.connectors import quantum
+from sf_quantum.connectors import accounts, wishes
 from sf_quantum.connectors.slurm import script
 from sf_quantum.connectors.slurm.leased import Use
 from sf_quantum.connectors.slurm.options import Service
 from sf_quantum.connectors.slurm.queue import Queue
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import account, qrmi_config
+from sf_quantum.qpu import account, qrmi_config, waiting
 from sf_quantum.qpu.waiting import TROUBLE_SECONDS
 
 FIRST_PAUSE_SECONDS = 1.0
@@ -110,13 +110,19 @@ class Quantum:
 
         :param location: the inner one
         :returns: how it gets them
+        :raises WorkflowExecutionException: if it does not wait, as it can run elsewhere
         """
+        began, wish = time.monotonic(), wishes.of(job)
         await self.online(queue, location, job, qpus)
+        waited = time.monotonic() - began
+        if wish.wait_seconds is not None:
+            wish = replace(wish, wait_seconds=max(0.0, wish.wait_seconds - waited))
         spool = queue.login.spool
         return Use(
             *(job, qpus, bool(self._has_plugin)),
             script.path(spool, uuid.uuid4().hex, "qpu"),
             _definitions(spool) if self._config else None,
+            *(wish, waited),
         )
 
     async def online(
@@ -130,13 +136,22 @@ class Quantum:
 
         One that does not answer is waited for, too, but not longer than ``sfq lease``
         would: the nodes may reach it although the login node does not.
+
+        :raises WorkflowExecutionException: if the job can run elsewhere, and one is
+            offline, or has not answered for as long as the job is to wait
         """
-        pause, waited = FIRST_PAUSE_SECONDS, False
-        while why := self._hindrance(await self._ask(queue, location, job, qpus)):
+        pause, waited, wish = FIRST_PAUSE_SECONDS, False, wishes.of(job)
+        deadline = waiting.deadline(wish.wait_seconds)
+        while state := self._hindrance(await self._ask(queue, location, job, qpus)):
+            left = pause if deadline is None else waiting.left(deadline)
+            if wish.elsewhere and (state.state == "offline" or left <= 0):
+                raise WorkflowExecutionException(
+                    f"Job {job} is not submitted: {state.words}"
+                )
             if not waited and logger.isEnabledFor(logging.INFO):
-                logger.info(f"Job {job} waits: {why}")
+                logger.info(f"Job {job} waits: {state.words}")
             waited = True
-            await asyncio.sleep(pause)
+            await asyncio.sleep(min(pause, left))
             pause = min(pause * GROWTH, LONGEST_PAUSE_SECONDS)
         if waited and logger.isEnabledFor(logging.INFO):
             logger.info(f"Job {job} waits for its QPU no longer")
@@ -175,9 +190,9 @@ class Quantum:
                 if self._seen.setdefault(key, use.job) == use.job:
                     own.append(qpu_job)
                     if new or qpu_job.get("found"):
-                        _record(use, lease, qpu_job)
+                        _record(use, ran, lease, qpu_job)
             leases.append(replace(lease, jobs=None if lease.jobs is None else own))
-        return account.Ran(ran.status, leases)
+        return replace(ran, leases=leases)
 
     async def _ask(
         self,
@@ -266,24 +281,24 @@ class Quantum:
         async with writer as stream:
             await stream.write(json.dumps({"resources": entries}).encode())
 
-    def _hindrance(self, told: list[_State] | None) -> str:
-        """What a job waits for, nothing if it is empty."""
+    def _hindrance(self, told: list[_State] | None) -> _State | None:
+        """The QPU that a job waits for, if it waits for one."""
         now = time.monotonic()
         for state in told or []:
             if state.state == "offline":
-                return f"QPU {state.qpu} is offline ({state.note or 'no reason given'})"
+                return state
             if state.state != "no answer":
                 self._silent.pop(state.qpu, None)
                 if state.state != "online":
                     self._warn_unasked([state.qpu], state.note)
             elif now - self._silent.setdefault(state.qpu, now) < TROUBLE_SECONDS:
-                return state.note
+                return state
             else:
                 self._warn(
                     f"Deployment {self._deployment}: jobs are submitted although "
                     f"{state.note}: the nodes may reach it"
                 )
-        return ""
+        return None
 
     def _warn_unasked(self, qpus: Collection[str], why: str) -> None:
         self._warn(
@@ -305,6 +320,13 @@ class _State:
     qpu: str
     state: str
     note: str
+
+    @property
+    def words(self) -> str:
+        """How it is, if it is not online."""
+        if self.state == "offline":
+            return f"QPU {self.qpu} is offline ({self.note or 'no reason given'})"
+        return self.note
 
 
 def _states(text: str) -> list[_State] | None:
@@ -328,7 +350,7 @@ def _definitions(spool: str) -> str:
 def _check_used(use: Use, runs: Sequence[account.Ran]) -> None:
     names = " or ".join(use.qpus)
     if any(ran.used is False for ran in runs):
-        raise WorkflowExecutionException(quantum.unused(use.job, names))
+        raise WorkflowExecutionException(accounts.unused(use.job, names))
     if not runs or any(ran.used is None for ran in runs):
         told = [lease.trouble for ran in runs for lease in ran.leases if lease.trouble]
         raise WorkflowExecutionException(
@@ -337,7 +359,9 @@ def _check_used(use: Use, runs: Sequence[account.Ran]) -> None:
         )
 
 
-def _record(use: Use, lease: account.Lease, qpu_job: dict[str, JSON]) -> None:
+def _record(
+    use: Use, ran: account.Ran, lease: account.Lease, qpu_job: dict[str, JSON]
+) -> None:
     if (record := journal.current()) is not None:
         record.write(
             "qpu",
@@ -345,5 +369,6 @@ def _record(use: Use, lease: account.Lease, qpu_job: dict[str, JSON]) -> None:
             qpu=lease.qpu,
             technology=lease.technology,
             calibration=lease.calibration,
-            **quantum.account(qpu_job),
+            lease_seconds=use.waited + ran.waited,
+            **accounts.account(qpu_job),
         )

@@ -1,0 +1,182 @@
+"""What the journals say of a workflow's jobs: how long they took, what they spent."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from statistics import median
+
+from sf_quantum import journal
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.journal import Event, Journal
+
+#: so many of the latest jobs of a step count, and so many earlier runs
+LATEST = 10
+RUNS = 20
+
+
+@dataclass
+class _Attempt:
+    """An attempt that has not ended."""
+
+    step: str
+    target: str = ""
+    started: float | None = None
+    lease_seconds: float = 0.0
+    queued_seconds: float = 0.0
+    device_seconds: float = 0.0
+    qpu_seconds: float = 0.0
+    on_qpu: bool = False
+
+
+@dataclass(frozen=True)
+class Took:
+    """How a job of a step on a target spent its time, less its waiting.
+
+    :param device_seconds: on the QPU, as they went by
+    :param qpu_seconds: on the QPU, as charged
+    :param beside_seconds: everything else: starting, reading, writing
+    """
+
+    device_seconds: float
+    qpu_seconds: float
+    beside_seconds: float
+
+
+@dataclass
+class History:
+    """Events taken in one after the other, of one run or several."""
+
+    _attempts: dict[str, _Attempt] = field(default_factory=dict)
+    _took: defaultdict[tuple[str, str], deque[Took]] = field(
+        default_factory=lambda: defaultdict(lambda: deque(maxlen=LATEST))
+    )
+    _spent: defaultdict[tuple[str, str], float] = field(
+        default_factory=lambda: defaultdict(float)
+    )
+
+    def add(self, event: Event, *, paid: bool) -> None:
+        """Take an event in.
+
+        :param paid: what it spent counts against this run's budget
+        """
+        if event["event"] == "qpu":
+            self._qpu(event, paid)
+        elif event["event"] == "job":
+            self._job(event)
+
+    def took(self, step: str, target: str) -> Took | None:
+        """How long a step takes on a target, the median of the latest jobs.
+
+        :returns: None if no job of it has completed there
+        """
+        latest = self._took.get((step, target))
+        if not latest:
+            return None
+        return Took(
+            median(took.device_seconds for took in latest),
+            median(took.qpu_seconds for took in latest),
+            median(took.beside_seconds for took in latest),
+        )
+
+    def spent(self, step: str | None = None) -> dict[str, float]:
+        """QPU seconds spent by a step, or by all, by target."""
+        totals: defaultdict[str, float] = defaultdict(float)
+        for (of, target), seconds in self._spent.items():
+            if step in (None, of):
+                totals[target] += seconds
+        return dict(totals)
+
+    def _qpu(self, event: Event, paid: bool) -> None:
+        attempt = self._attempts.get(str(event["job"]))
+        if attempt is None:
+            return
+        attempt.on_qpu = True
+        # one wait, told with each of the QPU jobs under its lease
+        attempt.lease_seconds = _number(event.get("lease_seconds"))
+        attempt.queued_seconds += _number(event.get("queued_seconds"))
+        attempt.device_seconds += _number(event.get("ran_seconds"))
+        seconds = _number(event.get("qpu_seconds"))
+        attempt.qpu_seconds += seconds
+        if paid and not event.get("found"):
+            self._spent[attempt.step, attempt.target] += seconds
+
+    def _job(self, event: Event) -> None:
+        job, status = str(event["job"]), event["status"]
+        if status == "waiting":
+            self._attempts[job] = _Attempt(str(event["step"]))
+            return
+        attempt = self._attempts.get(job)
+        if attempt is None:
+            return
+        attempt.target = target(event) or attempt.target
+        if status == "running":
+            attempt.started = _number(event["time"])
+        elif status == "completed":
+            self._complete(attempt, _number(event["time"]))
+
+    def _complete(self, attempt: _Attempt, ended: float) -> None:
+        if attempt.started is None:
+            return
+        ran = ended - attempt.started
+        waited = attempt.lease_seconds + attempt.queued_seconds
+        beside = max(0.0, ran - waited - attempt.device_seconds)
+        self._took[attempt.step, attempt.target].append(
+            Took(attempt.device_seconds, attempt.qpu_seconds, beside)
+        )
+
+
+class Past:
+    """The journals of this run and of earlier ones of its workflows, read as they grow.
+
+    :param record: of this run
+    :param workflows: of its StreamFlow file
+    """
+
+    def __init__(self, record: Journal) -> None:
+        self.history = History()
+        self._record = record
+        self._read = 0
+        self._began = False
+
+    def update(self) -> None:
+        """Read what has been written since the last time; blocks."""
+        if not self._began:
+            self._began = True
+            self._earlier()
+        with open(self._record.path, "rb") as file:
+            file.seek(self._read)
+            while (line := file.readline()).endswith(b"\n"):
+                self._read += len(line)
+                self.history.add(json.loads(line), paid=True)
+
+    def _earlier(self) -> None:
+        own, first = self._record.path, self._record.first
+        journals = [p for p in sorted(own.parent.glob("*.jsonl")) if p.name < own.name]
+        for path in journals[-RUNS:]:
+            with suppress(InputError):  # not one of ours
+                events = journal.read(path)
+                if _same_workflow(events, self._record):
+                    self._take(events, paid=path.name >= first.name)
+
+    def _take(self, events: Iterable[Event], paid: bool) -> None:
+        for event in events:
+            self.history.add(event, paid=paid)
+
+
+def target(event: Event) -> str:
+    """A target of an event, as the StreamFlow file calls it: deployment/service."""
+    parts = (event.get("deployment"), event.get("service"))
+    return "/".join(str(part) for part in parts if part)
+
+
+def _same_workflow(events: list[Event], record: Journal) -> bool:
+    return bool(events) and events[0].get("file") == str(record.file)
+
+
+def _number(value: JSON) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -1,0 +1,132 @@
+"""Quantum candidates: a filter's configuration against the steps and targets it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from streamflow.core.deployment import DeploymentConfig, Target
+
+from sf_quantum.candidates import asking
+from sf_quantum.check.cwl import Process
+from sf_quantum.check.deployments import Deployments
+from sf_quantum.check.document import Problem, Where, listing, mapping, suggestion
+from sf_quantum.files import JSON
+
+if TYPE_CHECKING:
+    from sf_quantum.check.workflows import Binding
+
+TYPE = "sfq.candidate"
+JOURNAL = "sfq.journal"
+ADVICE = "add scheduling: {scheduler: {type: sfq.journal, config: {}}}"
+
+
+def check(
+    deployments: Deployments, bindings: list[Binding], process: Process
+) -> Iterator[Problem]:
+    """Look over the bindings of a workflow that name a filter of this type."""
+    filters = mapping(deployments.document.content.get("bindingFilters"))
+    for name, entry in filters.items():
+        if mapping(entry).get("type") != TYPE:
+            continue
+        own = [b for b in bindings if name in listing(b.content.get("filters"))]
+        config = mapping(mapping(entry).get("config"))
+        yield from _filter(deployments, name, config, own, process)
+        for binding in own:
+            yield from _targets(deployments, binding)
+
+
+def scheduler(deployments: Deployments) -> Iterator[Problem]:
+    """Look whether there is a journal to learn from."""
+    document = deployments.document
+    scheduling = mapping(mapping(document.content.get("scheduling")).get("scheduler"))
+    if scheduling.get("type") == JOURNAL:
+        return
+    for name, entry in mapping(document.content.get("bindingFilters")).items():
+        if mapping(entry).get("type") == TYPE:
+            what = f"{TYPE} learns from the run's journal, and there is none"
+            yield document.problem(("bindingFilters", name), what, ADVICE)
+
+
+def _filter(
+    deployments: Deployments,
+    name: str,
+    config: dict[str, JSON],
+    bindings: list[Binding],
+    process: Process,
+) -> Iterator[Problem]:
+    where: Where = ("bindingFilters", name, "config")
+    document = deployments.document
+    targets = {
+        asking.name(t) for b in bindings for t in _bound(deployments, b).values()
+    }
+    for target in mapping(config.get("costs")) if bindings else {}:
+        if target not in targets:
+            what = f"{target} is no target of the candidates"
+            right = suggestion(target, targets)
+            yield document.problem((*where, "costs", target), what, right)
+    steps = {b.path for b in bindings}
+    for step in mapping(config.get("steps")):
+        # a step may be named for all that are below it, or be below what is bound
+        if bindings and not any(_related(step, bound) for bound in steps):
+            what = f"no binding of {step} names the filter {name}"
+            right = suggestion(step, steps, cutoff=0.4)
+            yield document.problem((*where, "steps", step), what, right)
+    own = {**dict.fromkeys(steps, config), **mapping(config.get("steps"))}
+    for step, told in own.items():
+        below = where if step in steps and told is config else (*where, "steps", step)
+        yield from _variables(deployments, step, mapping(told), below, process)
+
+
+def _variables(
+    deployments: Deployments,
+    step: str,
+    config: dict[str, JSON],
+    where: Where,
+    process: Process,
+) -> Iterator[Problem]:
+    variables = config.get("variables")
+    if not isinstance(variables, str) or "/" in process.unseen:
+        return
+    inputs = {
+        PurePosixPath(port).name
+        for port in process.ports
+        if PurePosixPath(port).is_relative_to(step) and port != step
+    }
+    if inputs and variables not in inputs:
+        what = f"step {step} has no input {variables!r}"
+        right = suggestion(variables, inputs)
+        yield deployments.document.problem((*where, "variables"), what, right)
+
+
+def _targets(deployments: Deployments, binding: Binding) -> Iterator[Problem]:
+    bound = _bound(deployments, binding)
+    sources = [asking.source(target, Path()) for target in bound.values()]
+    where = (*binding.where, "target")
+    if sources and not any(sources):
+        what = "a candidate without a QPU has nothing to decide"
+        yield deployments.document.problem(where, what, "list a quantum target too")
+    elif len(sources) == 1:
+        what = "a candidate with one target has nothing to decide"
+        yield deployments.document.problem(where, what, "list a classical target too")
+
+
+def _bound(deployments: Deployments, binding: Binding) -> dict[Where, Target]:
+    """The binding's targets, less those that name no deployment."""
+    bound = {}
+    for where, target in binding.targets:
+        name, service = target.get("deployment"), target.get("service")
+        deployment = deployments.get(str(name))
+        config, kind = mapping(deployment.get("config")), deployment.get("type")
+        if kind is not None:
+            bound[where] = Target(
+                DeploymentConfig(str(name), str(kind), config),
+                service=str(service) if service is not None else None,
+            )
+    return bound
+
+
+def _related(step: str, bound: str) -> bool:
+    paths = PurePosixPath(step), PurePosixPath(bound)
+    return paths[0].is_relative_to(paths[1]) or paths[1].is_relative_to(paths[0])

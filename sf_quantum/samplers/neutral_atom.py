@@ -1,0 +1,369 @@
+"""Neutral atoms: an independent set, found by the blockade between excited atoms.
+
+Each candidate is an atom; atoms closer than the blockade radius are not excited together,
+so those of overlapping candidates are put there. A slow pulse ends with the detuning of
+each atom in proportion to its candidate's weight, which makes the heaviest independent set
+the state of lowest energy (H. Pichler et al., arXiv:1808.10816; local detuning: K. Goswami
+et al., Phys. Rev. Research 6, 023031, 2024).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from dimod import BinaryQuadraticModel, SampleSet
+from dimod.core.sampler import Sampler
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.samplers.parameters import check, seeded
+from sf_quantum.samplers.reduction import exclusions
+from sf_quantum.samplers.register import Embedding, Limits, Pairs, embed
+from sf_quantum.samplers.states import Bits, as_binary, quadratic, sample_set
+
+if TYPE_CHECKING:
+    from pulser import Sequence
+    from pulser.devices._device_datacls import BaseDevice
+
+READS = 1000
+DURATION = 4000
+#: atoms that QuTiP emulates (14 take 15 s), and emu-mps (a chain of 16 takes a minute)
+ATOMS = {"qutip": 14, "emu-mps": 30}
+MISSING = "the package pulser is not installed (pip install 'sf-quantum[pulser]')"
+# rad/us of the Rabi frequency, as strong as devices allow; but the blockade radius, which
+# is smaller the stronger it is, must hold atoms that are as close as they may be.
+_OMEGA = 4 * np.pi
+_ROOM = 1.5
+# Of the weakest blockade: a pair that overlaps costs more than its lighter atom gains.
+_MARGIN = 0.8
+_STEEPEST = 4.0
+# nanoseconds of emu-mps's steps
+_STEP = 20
+
+
+class Machine(Protocol):
+    """A device that takes Pulser's sequences, as text."""
+
+    name: str
+
+    def specs(self) -> str:
+        """Tell the device as it is now, in Pulser's abstract representation."""
+
+    def run(self, sequence: str, shots: int) -> tuple[Mapping[str, int], JSON]:
+        """Run a sequence.
+
+        :returns: how often each bit string was read, and the timing
+        """
+
+
+class NeutralAtomSampler(Sampler):
+    """Independent sets on neutral atoms, emulated unless a machine is given.
+
+    :param machine: what runs the sequences
+    """
+
+    def __init__(self, machine: Machine | None = None) -> None:
+        self._machine = machine
+
+    @classmethod
+    def problem(cls) -> str | None:
+        """Why it cannot be used here."""
+        names = ("pulser", "pulser_simulation")
+        known = (importlib.util.find_spec(name) for name in names)
+        return None if all(known) else MISSING
+
+    @property
+    def parameters(self) -> dict[str, list[str]]:
+        """The keywords :meth:`sample` takes, as dimod wants them."""
+        return {"num_reads": [], "seed": [], "duration": []}
+
+    @property
+    def properties(self) -> dict[str, JSON]:
+        """The defaults, and how many atoms can be emulated."""
+        return {"num_reads": READS, "duration": DURATION, "atoms": {**ATOMS}}
+
+    def sample(
+        self,
+        bqm: BinaryQuadraticModel,
+        *,
+        num_reads: int = READS,
+        seed: int | None = None,
+        duration: int = DURATION,
+    ) -> SampleSet:
+        """Find a register, and read it ``num_reads`` times after the pulse.
+
+        ``info`` has the device, the register, the overlaps it could not ``embed`` and the
+        pairs it blocks without an overlap (``missing``, ``extra``), and whether atoms have
+        their own weights: devices without local detuning find the largest set, not the
+        heaviest. Where the register is not exact the reads are repaired: of a missing
+        overlap the lighter candidate goes, then those that an extra blockade kept out are
+        put in where they fit, the heaviest first; ``repaired_reads`` counts them.
+
+        :param num_reads: samples to return (default 1000)
+        :param seed: of the search for positions, and of the reads if they are emulated
+        :param duration: of the pulse, in nanoseconds (default 4000)
+        :raises InputError: if the problem is no independent set, no register holds it, a
+            parameter is wrong, or Pulser is missing
+        """
+        check("num_reads", num_reads, 1)
+        check("duration", duration, 100)
+        seed = seeded(seed)
+        if (missing := self.problem()) is not None:
+            raise InputError(f"sampler 'neutral-atom': {missing}")
+        graph = _Graph.of(bqm)
+        rows = np.zeros((num_reads, len(bqm.variables)), np.int8)
+        told: dict[str, JSON] = {"sampler": "neutral-atom", "seed": seed}
+        told |= {"reads": num_reads, "duration": duration, "atoms": len(graph.atoms)}
+        if graph.atoms:
+            reads, more = self._reads(graph, num_reads, seed, duration)
+            rows[:, graph.atoms] = reads
+            told |= more
+        samples = sample_set(rows, bqm)
+        samples.info.update(told)
+        return samples
+
+    def _reads(
+        self, graph: _Graph, shots: int, seed: int, duration: int
+    ) -> tuple[Bits, dict[str, JSON]]:
+        device = _device(self._machine)
+        emulator = None if self._machine else _emulator(len(graph.atoms))
+        radius, omega = _blockade(device)
+        limits = Limits(
+            radius, device.min_atom_distance, device.max_radial_distance or 50.0
+        )
+        embedding = embed(len(graph.atoms), graph.edges, limits, seed)
+        if embedding is None:
+            raise InputError(
+                f"sampler 'neutral-atom': no register of {device.name} holds "
+                f"{len(graph.atoms)} atoms with these overlaps"
+            )
+        pulse = _Pulse(omega, duration, _detuning(graph, embedding, omega, device))
+        sequence = _sequence(device, embedding, graph.weights, pulse)
+        timing: JSON = None
+        if self._machine is not None:
+            text = sequence.to_abstract_repr()
+            counts, timing = self._machine.run(text, shots)
+        else:
+            counts = _emulate(sequence, emulator or "", shots, seed)
+        rows = _rows(counts, len(graph.atoms))
+        repaired = _repaired(rows, graph, embedding)
+        told: dict[str, JSON] = {
+            "machine": self._machine.name if self._machine else emulator,
+            "device": device.name,
+            "local_detuning": bool(device.dmm_channels),
+            "register": {
+                str(label): xy
+                for label, xy in zip(
+                    graph.labels, embedding.positions.tolist(), strict=True
+                )
+            },
+            "missing": graph.named(embedding.missing),
+            "extra": graph.named(embedding.extra),
+            "repaired_reads": int((repaired != rows).any(axis=1).sum()),
+        }
+        return repaired, told | ({} if timing is None else {"timing": timing})
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """An independent set problem: what overlaps, and what each weighs.
+
+    :param atoms: the numbers of the variables that weigh anything; what follows counts
+        these only
+    :param weights: of at most 1
+    """
+
+    atoms: list[int]
+    labels: list[Hashable]
+    weights: list[float]
+    edges: Pairs
+
+    @classmethod
+    def of(cls, bqm: BinaryQuadraticModel) -> _Graph:
+        labels = [*bqm.variables]
+        problem = quadratic(as_binary(bqm))
+        excluded = {*exclusions(problem)}
+        for i, row in enumerate(problem.pairs):
+            for j, bias in row.items():
+                if i < j and bias and (i, j) not in excluded:
+                    raise InputError(
+                        f"sampler 'neutral-atom': variables {labels[i]!r} and "
+                        f"{labels[j]!r} interact without excluding each other; it finds "
+                        "independent sets only"
+                    )
+        atoms = [i for i, bias in enumerate(problem.linear) if bias < 0]
+        place = {i: number for number, i in enumerate(atoms)}
+        heaviest = max((-problem.linear[i] for i in atoms), default=1.0)
+        return cls(
+            atoms,
+            [labels[i] for i in atoms],
+            [-problem.linear[i] / heaviest for i in atoms],
+            [
+                (place[i], place[j])
+                for i, j in sorted(excluded)
+                if {i, j} <= place.keys()
+            ],
+        )
+
+    def named(self, pairs: Pairs) -> JSON:
+        """Write pairs by their labels."""
+        return [[str(self.labels[i]), str(self.labels[j])] for i, j in pairs]
+
+
+@dataclass(frozen=True)
+class _Pulse:
+    """The pulse.
+
+    :param omega: the Rabi frequency, in rad/us
+    :param duration: in nanoseconds
+    :param detuning: of the heaviest atom at the end, in rad/us
+    """
+
+    omega: float
+    duration: int
+    detuning: float
+
+
+def _device(machine: Machine | None) -> BaseDevice:
+    import pulser
+    from pulser.abstract_repr import deserialize_device
+    from pulser.exceptions.serialization import DeserializeDeviceError
+
+    if machine is None:
+        return pulser.DigitalAnalogDevice
+    try:
+        return deserialize_device(machine.specs())
+    except DeserializeDeviceError as error:
+        raise InputError(f"{machine.name}: its specification is no device") from error
+
+
+def _emulator(atoms: int) -> str:
+    installed = importlib.util.find_spec("emu_mps") is not None
+    name = "emu-mps" if installed and atoms > ATOMS["qutip"] else "qutip"
+    if atoms > ATOMS[name]:
+        more = "" if installed else f", or {ATOMS['emu-mps']} with emu-mps installed"
+        raise InputError(
+            f"sampler 'neutral-atom': {atoms} variables interact, and {ATOMS[name]} atoms "
+            f"can be emulated here{more}: use a QPU or another sampler"
+        )
+    return name
+
+
+def _blockade(device: BaseDevice) -> tuple[float, float]:
+    channel = device.channels["rydberg_global"]
+    omega = min(_OMEGA, channel.max_amp or _OMEGA)
+    if device.min_atom_distance:
+        room = (_ROOM * device.min_atom_distance) ** 6
+        omega = min(omega, device.interaction_coeff / room)
+    return float(device.rydberg_blockade_radius(omega)), float(omega)
+
+
+def _detuning(
+    graph: _Graph, embedding: Embedding, omega: float, device: BaseDevice
+) -> float:
+    # in the end an edge must cost more than its lighter atom gains
+    distances = embedding.distances()
+    most = _STEEPEST * omega
+    for i, j in {*graph.edges} - {*embedding.missing}:
+        blockade = device.interaction_coeff / distances[i, j] ** 6
+        most = min(most, _MARGIN * blockade / min(graph.weights[i], graph.weights[j]))
+    limit = device.channels["rydberg_global"].max_abs_detuning
+    return float(most if limit is None else min(most, limit))
+
+
+def _sequence(
+    device: BaseDevice, embedding: Embedding, weights: list[float], pulse: _Pulse
+) -> Sequence[BaseDevice]:
+    from pulser import InterpolatedWaveform, Pulse, Register, Sequence
+    from pulser.devices import Device
+    from pulser.waveforms import CompositeWaveform, ConstantWaveform, RampWaveform
+
+    # of an atom's name nothing but its order matters
+    places = {f"q{i}": xy for i, xy in enumerate(embedding.positions)}
+    register = Register(places)
+    step = device.channels["rydberg_global"].clock_period
+    duration = pulse.duration - pulse.duration % step
+    try:
+        if isinstance(device, Device) and device.requires_layout:
+            register = register.with_automatic_layout(device)
+        sequence = Sequence(register, device)
+        sequence.declare_channel("global", "rydberg_global")
+        lighter = {f"q{i}": 1 - weight for i, weight in enumerate(weights)}
+        if device.dmm_channels and any(lighter.values()):
+            dmm = next(iter(device.dmm_channels))
+            sequence.config_detuning_map(register.define_detuning_map(lighter), dmm)
+            # once above zero, each atom's detuning is its weight times the heaviest's
+            flat = duration // (2 * step) * step
+            falling = CompositeWaveform(
+                ConstantWaveform(flat, 0.0),
+                RampWaveform(duration - flat, 0.0, -pulse.detuning),
+            )
+            sequence.add_dmm_detuning(falling, dmm)
+        rise_and_fall = InterpolatedWaveform(
+            duration, [0.0, pulse.omega, pulse.omega, 0.0], times=[0.0, 0.2, 0.8, 1.0]
+        )
+        rising = RampWaveform(duration, -pulse.detuning, pulse.detuning)
+        sequence.add(Pulse(rise_and_fall, rising, 0.0), "global", protocol="no-delay")
+        sequence.measure("ground-rydberg")
+    except (ValueError, TypeError, RuntimeError) as error:
+        line = " ".join(str(error).split())[:300]
+        raise InputError(f"sampler 'neutral-atom': {device.name}: {line}") from error
+    return sequence
+
+
+def _emulate(
+    sequence: Sequence[BaseDevice], emulator: str, shots: int, seed: int
+) -> Mapping[str, int]:
+    from pulser.backend import BitStrings
+
+    observed = BitStrings(evaluation_times=[1.0], num_shots=shots)
+    if emulator == "emu-mps":
+        import torch
+        from emu_mps import MPSBackend, MPSConfig
+
+        torch.manual_seed(seed)
+        config = MPSConfig(
+            dt=_STEP, observables=[observed], num_gpus_to_use=0, log_level=40
+        )
+        results = MPSBackend(sequence, config=config).run()
+    else:
+        from pulser.backend import EmulationConfig
+        from pulser_simulation import QutipBackendV2
+
+        # Pulser draws from numpy's global state, which is not this sampler's to change
+        state = np.random.get_state()
+        np.random.seed(seed)
+        try:
+            config = EmulationConfig(observables=[observed])
+            results = QutipBackendV2(sequence, config=config).run()
+        finally:
+            np.random.set_state(state)
+    # a typed union with what a remote backend returns
+    counts = getattr(results, "final_bitstrings")  # noqa: B009
+    return {str(word): int(count) for word, count in sorted(counts.items())}
+
+
+def _rows(counts: Mapping[str, int], atoms: int) -> Bits:
+    rows = [[int(bit) for bit in word] for word in counts]
+    bits = np.array(rows, np.int8).reshape(len(rows), atoms)
+    return np.repeat(bits, [*counts.values()], axis=0)
+
+
+def _repaired(rows: Bits, graph: _Graph, embedding: Embedding) -> Bits:
+    """Make good what the register could not hold, and nothing else."""
+    rows = rows.copy()
+    weights = np.array(graph.weights)
+    for i, j in sorted(embedding.missing, key=lambda pair: weights[[*pair]].min()):
+        lighter, other = (i, j) if weights[i] <= weights[j] else (j, i)
+        rows[:, lighter] &= 1 - rows[:, other]
+    near = np.zeros((len(weights), len(weights)), np.int8)
+    for i, j in graph.edges:
+        near[i, j] = near[j, i] = 1
+    kept_out = {i for pair in [*embedding.extra, *embedding.missing] for i in pair}
+    for i in sorted(kept_out, key=lambda i: (-weights[i], i)):
+        rows[:, i] |= ~(rows @ near[i]).astype(bool)
+    return rows

@@ -1,0 +1,106 @@
+"""What sets the technologies apart: how long a job takes, how far off its answer is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sf_quantum.samplers.neal import SWEEPS
+
+HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What a job costs on real hardware, in seconds.
+
+    :param setup_seconds: once per job
+    :param shot_seconds: per shot (read), with what follows it but the read-out
+    :param readout_seconds: per shot
+    """
+
+    setup_seconds: float
+    shot_seconds: float
+    readout_seconds: float
+
+    def job_seconds(self, shots: int) -> float:
+        """Add up a job: ``setup + shots * (shot + readout)``."""
+        return self.setup_seconds + shots * (self.shot_seconds + self.readout_seconds)
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How far off a device is when it has just been calibrated.
+
+    :param control: standard deviation of what is added to each bias of an annealer, in
+        parts of the range of its couplers
+    :param false_one: probability that a 0 is read as 1
+    :param false_zero: probability that a 1 is read as 0
+    """
+
+    control: float = 0.0
+    false_one: float = 0.0
+    false_zero: float = 0.0
+
+
+@dataclass(frozen=True)
+class Technology:
+    """One kind of QPU.
+
+    :param calibration_seconds: after how long a calibration is renewed
+    :param sweep_seconds: annealing time that one Metropolis sweep stands for; 0 where a
+        shot takes as long whatever is computed
+    """
+
+    timing: Timing
+    errors: Errors
+    calibration_seconds: float
+    sweep_seconds: float = 0.0
+
+    def job_seconds(self, parameters: Mapping[str, int | None]) -> float:
+        """Tell how long a job takes on the hardware.
+
+        :param parameters: of which ``num_reads`` and ``num_sweeps`` matter
+        """
+        shots = parameters.get("num_reads") or 1
+        longer = (parameters.get("num_sweeps") or SWEEPS) - SWEEPS
+        return self.timing.job_seconds(shots) + shots * longer * self.sweep_seconds
+
+
+ANNEALING_SECONDS = 20e-6
+TECHNOLOGIES: Mapping[str, Technology] = {
+    # D-Wave: access time = programming + overhead + reads * (anneal + readout + delay),
+    # https://docs.dwavesys.com/docs/latest/timing_qa_cycle_time.html; the figures are
+    # those of the sample set in Ocean's "Samplesets and Solutions": programming
+    # 15,760 us and access overhead 2,259 us; anneal 20 us and delay 20.54 us; readout
+    # 45.32 us. Integrated control errors: where h and J are 1, "the QPU might actually
+    # solve" 1.01 (https://docs.dwavesys.com/docs/latest/c_qpu_ice.html). Drift is
+    # "measured and corrected once an hour" (.../c_qpu_error_correction.html).
+    "annealer": Technology(
+        Timing(18.02e-3, 40.54e-6, 45.32e-6),
+        Errors(control=0.01),
+        calibration_seconds=HOUR,
+        sweep_seconds=ANNEALING_SECONDS / SWEEPS,
+    ),
+    # Paper 000, section 3: "each quantum task will last ~ 10 s"; paper 001: "in the
+    # order of seconds". A shot: 250 us, the default repetition delay of IBM's Eagle
+    # processors (their conf_*.json in qiskit-ibm-runtime), which read-out, about 1 us,
+    # disappears in. Read-out errors: the medians of ibm_sherbrooke's 127 qubits
+    # (props_sherbrooke.json there), which were all calibrated on the same day.
+    "superconducting": Technology(
+        Timing(9.75, 250e-6, 0.0),
+        Errors(false_one=0.0205, false_zero=0.0137),
+        calibration_seconds=24 * HOUR,
+    ),
+    # Paper 001: "minutes to complete a job (also considering register preparation)",
+    # emulated there with two minutes; paper 000: jobs "include the calibration time for
+    # an arbitrary register geometry"; paper 004: "the shot rate is on the order of
+    # 1 Hz", imaging included. 1700 shots are the half hour of paper 000. Read-out
+    # errors: what Pulser assumed of such devices (pulser-core, noise_model.py, legacy
+    # defaults). That the laser is calibrated once a day is our assumption.
+    "neutral-atom": Technology(
+        Timing(120.0, 1.0, 0.0),
+        Errors(false_one=0.01, false_zero=0.05),
+        calibration_seconds=24 * HOUR,
+    ),
+}

@@ -1,0 +1,131 @@
+"""The graphs of annealers: which qubits there are, and which are coupled.
+
+Pegasus: Boothby et al., "Next-Generation Topology of D-Wave Quantum Processors"
+(arXiv:2003.00133). Zephyr: Boothby, Raymond and King, "Zephyr Topology of D-Wave Quantum
+Processors" (D-Wave technical report 14-1056A-A, 2021). Qubits have the numbers that
+D-Wave's own tools give them, so that they recognise the graph.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import product
+
+# the shifts of the twelve qubits of a Pegasus tile, vertical and horizontal
+_SHIFTS = (2, 2, 2, 2, 10, 10, 10, 10, 6, 6, 6, 6)
+_OTHER_SHIFTS = (6, 6, 6, 6, 2, 2, 2, 2, 10, 10, 10, 10)
+# the qubits of a Zephyr tile, of one direction
+_TILE = 4
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The working graph of an annealer.
+
+    :param shape: the numbers that describe it together with its kind
+    :param labels: qubits are numbered below this; not every number has one
+    :param couplers: pairs of qubits, the smaller number first, sorted
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    labels: int
+    couplers: tuple[Pair, ...]
+
+    @cached_property
+    def qubits(self) -> tuple[int, ...]:
+        """The qubits there are, sorted."""
+        return tuple(sorted({qubit for pair in self.couplers for qubit in pair}))
+
+    @cached_property
+    def id(self) -> str:
+        """Tells graphs apart."""
+        text = f"{self.kind}{self.shape}{self.couplers}"
+        return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def pegasus(size: int) -> Graph:
+    """Build P of a size of 2 or more; only qubits of the connected fabric."""
+    pairs = sorted({_ordered(pair) for pair in _pegasus(size)})
+    return Graph("pegasus", (size,), 24 * size * (size - 1), tuple(pairs))
+
+
+def zephyr(size: int) -> Graph:
+    """Build Z of a size of 1 or more, with four qubits to a tile."""
+    pairs = sorted({_ordered(pair) for pair in _zephyr(size)})
+    labels = 4 * _TILE * size * (2 * size + 1)
+    return Graph("zephyr", (size, _TILE), labels, tuple(pairs))
+
+
+@cache
+def smallest_pegasus(qubits: int) -> Graph:
+    """Build the smallest one with at least so many qubits."""
+    # P has 24 m (m - 1) labels, 8 (m - 1) of which are outside the fabric
+    size = 2
+    while 8 * (3 * size - 1) * (size - 1) < qubits:
+        size += 1
+    return pegasus(size)
+
+
+@cache
+def smallest_zephyr(qubits: int) -> Graph:
+    """Build the smallest one with at least so many qubits."""
+    size = 1
+    while 4 * _TILE * size * (2 * size + 1) < qubits:
+        size += 1
+    return zephyr(size)
+
+
+TOPOLOGIES: Mapping[str, Callable[[int], Graph]] = {
+    "pegasus": smallest_pegasus,
+    "zephyr": smallest_zephyr,
+}
+
+
+def _ordered(pair: Pair) -> Pair:
+    return min(pair), max(pair)
+
+
+def _pegasus(m: int) -> Iterator[Pair]:
+    last = m - 1
+
+    def number(u: int, w: int, k: int, z: int) -> int:
+        return ((u * m + w) * 12 + k) * last + z
+
+    def inside(u: int, w: int, k: int) -> bool:
+        # a qubit at the rim crosses no other
+        shifts = (_OTHER_SHIFTS, _SHIFTS)[u]
+        return (w > 0 or k >= min(shifts)) and (w < last or k < max(shifts))
+
+    for u, w, k, z in product((0, 1), range(m), range(12), range(last)):
+        if not inside(u, w, k):
+            continue
+        if z + 1 < last:  # external: the next one in line
+            yield number(u, w, k, z), number(u, w, k, z + 1)
+        if k % 2 == 0:  # odd: beside each other
+            yield number(u, w, k, z), number(u, w, k + 1, z)
+    for w, k, j, z in product(range(m), range(12), range(12), range(last)):
+        column, row = z + (j < _SHIFTS[k]), w - (k < _OTHER_SHIFTS[j])
+        if 0 <= row < last and inside(0, w, k) and inside(1, column, j):
+            yield number(0, w, k, z), number(1, column, j, row)
+
+
+def _zephyr(m: int) -> Iterator[Pair]:
+    def number(u: int, w: int, k: int, j: int, z: int) -> int:
+        return (((u * (2 * m + 1) + w) * _TILE + k) * 2 + j) * m + z
+
+    for u, w, k in product((0, 1), range(2 * m + 1), range(_TILE)):
+        for j, z in product((0, 1), range(m - 1)):
+            yield number(u, w, k, j, z), number(u, w, k, j, z + 1)  # external
+        for a in (0, 1):
+            for z in range(a, m):
+                yield number(u, w, k, 0, z), number(u, w, k, 1, z - a)  # odd
+    both, tile = (0, 1), range(_TILE)
+    for w, z, h, k in product(range(m), range(m), tile, tile):
+        for i, j, a, b in product(both, both, both, both):  # internal
+            vertical = number(0, 2 * w + 1 + a * (2 * i - 1), k, j, z)
+            yield vertical, number(1, 2 * z + 1 + b * (2 * j - 1), h, i, w)

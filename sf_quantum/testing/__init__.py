@@ -1,0 +1,1 @@
+"""Contract tests for what is registered here, in this distribution or in a site's own."""

@@ -1,0 +1,223 @@
+"""Whether a step is a quantum candidate: the same kind of answer wherever it runs.
+
+In a test of the workflow's own::
+
+    from sf_quantum.testing.candidates import assert_candidate
+
+    def test_solve_is_a_candidate():
+        assert_candidate("streamflow.yml", "/solve", {"problem": ...}, tolerance=0.01)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from sf_quantum.check import cwl
+from sf_quantum.check.document import Document, listing, mapping
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+
+#: what a step gave, as CWL has it: files are ``{"class": "File", "path": ...}``
+Outputs: TypeAlias = dict[str, JSON]
+Energy: TypeAlias = Callable[[Outputs], float]
+SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a target gave.
+
+    :param form: names and kinds of the outputs, and what is in them
+    :param energy: the lowest
+    """
+
+    target: str
+    form: JSON
+    energy: float
+
+
+def lowest_energy(outputs: Outputs) -> float:
+    """The lowest energy of the outputs that are dimod sample sets, as JSON.
+
+    :raises InputError: if there is none
+    """
+    found = [
+        float(str(energy))
+        for output in outputs.values()
+        if (samples := _samples(output)) is not None
+        for energy in _energies(samples)
+    ]
+    if not found:
+        raise InputError(
+            "no output is a sample set: give the function that finds the energy"
+        )
+    return min(found)
+
+
+def assert_candidate(
+    file: str | Path,
+    step: str,
+    inputs: Mapping[str, JSON],
+    *,
+    tolerance: float,
+    energy: Energy = lowest_energy,
+) -> list[Answer]:
+    """Run a step's tool on every target of its binding, and compare the answers.
+
+    :param file: a StreamFlow file with one workflow
+    :param step: its path, which is that of a binding with targets
+    :param inputs: of the tool, as in a CWL job file, paths absolute
+    :param tolerance: by how much energies may differ from the lowest, relative to it
+    :param energy: what to compare, of each target's outputs
+    :returns: the answers, in the order of the targets
+    :raises AssertionError: if a target gives no answer, or another kind of it
+    :raises InputError: if the file has no such step
+    """
+    document = Document.read(Path(file).resolve(), "StreamFlow file")
+    name, workflow = next(iter(mapping(document.content.get("workflows")).items()))
+    targets = _targets(document, mapping(workflow), step)
+    tool = _tool(document, mapping(workflow), step)
+    answers = [
+        _answer(document, name, tool, target, inputs, energy) for target in targets
+    ]
+    first, best = answers[0], min(answer.energy for answer in answers)
+    for answer in answers:
+        assert answer.form == first.form, (
+            f"{step}: the outputs on {answer.target} are {answer.form}, "
+            f"those on {first.target} {first.form}"
+        )
+        assert answer.energy - best <= tolerance * abs(best), (
+            f"{step}: the energy on {answer.target} is {answer.energy:g}, the lowest "
+            f"{best:g}, which is more than a tolerance of {tolerance:g} away"
+        )
+    return answers
+
+
+def _targets(document: Document, workflow: dict[str, JSON], step: str) -> list[JSON]:
+    for binding in listing(workflow.get("bindings")):
+        if mapping(binding).get("step") == step:
+            return listing(mapping(binding).get("target"))
+    raise InputError(f"{document.name}: no binding of the step {step}")
+
+
+def _tool(document: Document, workflow: dict[str, JSON], step: str) -> Path:
+    file = str(mapping(workflow.get("config")).get("file"))
+    for tool in cwl.load(file, document.folder).tools:
+        if tool.step == step and tool.document.content.get("class") != "Workflow":
+            return Path(tool.document.name).resolve()
+    raise InputError(
+        f"{document.folder / file}: no tool in a file of its own at {step}"
+    )
+
+
+def _answer(
+    document: Document,
+    name: str,
+    tool: Path,
+    target: JSON,
+    inputs: Mapping[str, JSON],
+    energy: Energy,
+) -> Answer:
+    told = mapping(target)
+    where = "/".join(str(told[k]) for k in ("deployment", "service") if k in told)
+    with tempfile.TemporaryDirectory(prefix="sfq-candidate-") as folder:
+        job = Path(folder, "job.json")
+        job.write_text(json.dumps(dict(inputs)))
+        content = _alone(document, name, target, tool, job)
+        with _beside(document, content) as file:
+            outputs = _run(file, Path(folder), where)
+        form = {key: _form(value) for key, value in outputs.items()}
+        return Answer(where, form, energy(outputs))
+
+
+def _alone(
+    document: Document, name: str, target: JSON, tool: Path, job: Path
+) -> dict[str, JSON]:
+    """A StreamFlow file in which the tool alone runs, on one target."""
+    workflow: JSON = {
+        "type": "cwl",
+        "config": {"file": str(tool), "settings": str(job)},
+        "bindings": [{"step": "/", "target": target}],
+    }
+    folder = str(job.parent)
+    journal: JSON = {"type": "sfq.journal", "config": {"directory": folder}}
+    database: JSON = {"type": "default", "config": {"connection": f"{folder}/db"}}
+    return {
+        "version": "v1.0",
+        "workflows": {name: workflow},
+        "deployments": document.content.get("deployments"),
+        "scheduling": {"scheduler": journal},
+        "database": database,
+    }
+
+
+@contextmanager
+def _beside(document: Document, content: dict[str, JSON]) -> Iterator[Path]:
+    """A file in the folder of the original, where relative paths mean the same."""
+    path = document.folder / f".candidate-{uuid.uuid4().hex}.yml"
+    try:
+        path.write_text(json.dumps(content))
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _run(file: Path, folder: Path, where: str) -> Outputs:
+    beside = Path(sys.executable).parent
+    done = subprocess.run(
+        [beside / "streamflow", "run", file, "--quiet", "--outdir", folder / "out"],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{beside}{os.pathsep}{os.environ.get('PATH')}"},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, f"no answer on {where}: {done.stderr[-1000:]}"
+    outputs: Outputs = json.loads(done.stdout[done.stdout.index("{") :])
+    return outputs
+
+
+def _form(value: JSON) -> JSON:
+    """What must be the same everywhere: kinds, keys, and of a sample set its variables."""
+    if not isinstance(value, dict):
+        return type(value).__name__
+    if value.get("class") != "File":
+        return {key: _form(item) for key, item in value.items()}
+    if (samples := _samples(value)) is not None:
+        return {key: samples.get(key) for key in ("variable_type", "variable_labels")}
+    content = _content(value)
+    if isinstance(content, dict):
+        return list[JSON](sorted(content))
+    return str(value.get("nameext"))
+
+
+def _samples(output: JSON) -> dict[str, JSON] | None:
+    content = _content(output)
+    is_one = isinstance(content, dict) and content.get("type") == "SampleSet"
+    return mapping(content) if is_one else None
+
+
+def _content(output: JSON) -> JSON:
+    """A file's content, if it is JSON."""
+    if mapping(output).get("class") != "File":
+        return None
+    try:
+        content: JSON = json.loads(Path(str(mapping(output)["path"])).read_text())
+    except (OSError, ValueError):
+        return None
+    return content
+
+
+def _energies(samples: dict[str, JSON]) -> list[JSON]:
+    vectors = mapping(mapping(samples.get("vectors")).get("energy"))
+    return listing(vectors.get("data"))

@@ -1,0 +1,154 @@
+"""What every kind of QPU must do, tested for each that is registered.
+
+Where a site's kind is installed, what needs no QPU::
+
+    pytest --pyargs sf_quantum.testing.qpus -k TYPE
+
+What needs one, in a test file of the site's own, with a QPU or a stand-in that answers::
+
+    class TestMine(QpuContract):
+        @pytest.fixture
+        def driver(self) -> Qpu:
+            return qpu.load("mine").from_config("one", {"url": ...})
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from dimod import SampleSet
+
+from sf_quantum import qpu
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.qpu import RESOURCES, TYPES, Qpu
+
+STATES = ("Queued", "Running", *qpu.OVER)
+#: reads with which no QPU that works misses the optimum of two variables
+READS = 100
+
+
+def problem() -> dict[str, JSON]:
+    """Two variables that exclude each other, serialized; the lowest energy is -1.5."""
+    return {
+        "type": "BinaryQuadraticModel",
+        "version": {"bqm_schema": "3.0.0"},
+        "use_bytes": False,
+        "index_type": "int32",
+        "bias_type": "float64",
+        "num_variables": 2,
+        "num_interactions": 1,
+        "variable_labels": ["one", "other"],
+        "variable_type": "BINARY",
+        "offset": -0.5,
+        "info": {},
+        "linear_biases": [-1.0, -0.25],
+        "quadratic_biases": [2.0],
+        "quadratic_head": [0],
+        "quadratic_tail": [1],
+    }
+
+
+@pytest.fixture(params=qpu.names())
+def kind(request: pytest.FixtureRequest) -> type[Qpu]:
+    """Each kind that is registered."""
+    return qpu.load(str(request.param))
+
+
+def test_it_is_a_qpu_under_its_own_name(kind: type[Qpu]) -> None:
+    assert issubclass(kind, Qpu)
+    assert kind.type in qpu.names()
+    assert qpu.load(kind.type) is kind
+
+
+def test_it_says_whether_it_can_be_used_here(kind: type[Qpu]) -> None:
+    told = kind.problem()
+    assert told is None or (told.strip() and "\n" not in told)
+
+
+def test_an_unknown_key_is_named(kind: type[Qpu]) -> None:
+    with pytest.raises(InputError, match="no_such_key"):
+        kind.from_config("one", {"no_such_key": "x"})
+
+
+def test_an_empty_environment_names_what_is_missing(kind: type[Qpu]) -> None:
+    with pytest.raises(InputError, match=r"[A-Za-z]+_[A-Z_]+"):
+        kind.from_environment("one", {})
+
+
+class QpuContract:
+    """What a QPU that answers must do; override :meth:`driver`."""
+
+    @pytest.fixture
+    def driver(self) -> Qpu:
+        """Make the driver's side, with a lease to be had."""
+        raise NotImplementedError
+
+    def test_it_tells_how_it_is(self, driver: Qpu) -> None:
+        told = driver.status()
+        assert told.online
+        assert not told.reason
+        assert told.name
+        assert told.technology
+        assert told.qubits >= 0
+        assert 0 <= told.leases <= max(told.vqpus, told.leases)
+        assert told.vqpus >= 1
+        assert told.queue_length >= 0
+
+    def test_a_lease_is_taken_renewed_and_given_back(self, driver: Qpu) -> None:
+        token = driver.acquire("the contract's")
+        assert token
+        seconds = driver.renew(token)
+        assert seconds is None or seconds > 0
+        driver.release(token)
+        driver.release(token)
+        # there is one again
+        driver.release(driver.acquire())
+
+    def test_the_job_finds_the_qpu_in_its_environment(self, driver: Qpu) -> None:
+        token = driver.acquire()
+        try:
+            variables = qpu.environment([(driver, token)])
+            for key, value in variables.items():
+                # a shell reads them from a file
+                assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key)
+                assert "\n" not in value
+            assert variables[RESOURCES[0]] == driver.name
+            assert variables[TYPES[0]] == driver.type
+            job = qpu.from_environment(variables)
+            assert isinstance(job, type(driver))
+            assert job.name == driver.name
+            assert job.environment(token) == driver.environment(token)
+        finally:
+            driver.release(token)
+
+    def test_a_job_solves_and_is_accounted_for(self, driver: Qpu) -> None:
+        token = driver.acquire()
+        try:
+            job = qpu.from_environment(qpu.environment([(driver, token)]))
+            assert job is not None
+            samples = job.solve(problem(), {"num_reads": READS, "seed": None})
+            text = json.dumps(samples, allow_nan=False)
+            found: SampleSet = SampleSet.from_serializable(json.loads(text))  # type: ignore[no-untyped-call]
+            assert found.first.sample == {"one": 1, "other": 0}
+            assert found.first.energy == pytest.approx(-1.5)
+            assert int(found.record.num_occurrences.sum()) == READS
+            assert found.info["qpu"]
+            told = driver.jobs(token)
+            if told is not None:
+                assert [one["state"] for one in told] == ["Completed"]
+                assert told[0]["id"]
+        finally:
+            driver.release(token)
+
+    def test_a_wrong_parameter_is_refused(self, driver: Qpu) -> None:
+        token = driver.acquire()
+        try:
+            job = qpu.from_environment(qpu.environment([(driver, token)]))
+            assert job is not None
+            with pytest.raises(InputError, match="no_such_parameter"):
+                job.solve(problem(), {"no_such_parameter": 1})
+        finally:
+            driver.release(token)

@@ -1,0 +1,117 @@
+"""How often each sampler reads the optimum, and how long it takes: the README's table.
+
+    python tests/benchmarks/samplers.py [--weights size] [--sizes 8,12,20,60,200]
+
+The problems are QUBOs of clusterings of the example's points (5,000 of them): k-means, DBSCAN
+and single linkage with parameters drawn from seed 0 on, those left out that would make
+more candidates than wanted. `exact` proves each optimum. Every sampler is run as
+`sfq solve` runs it, behind the presolve, 1,000 reads, seeds 1 to 3: the mean share of
+optimal reads, and the median time without imports. `exact` is asked for one optimum only:
+weights by size make thousands of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+import warnings
+from collections.abc import Iterator
+from itertools import count
+
+import numpy as np
+from dimod import BinaryQuadraticModel
+from sklearn.datasets import make_blobs
+
+from sf_quantum import samplers
+from sf_quantum.clustering.aggregation import PENALTIES, WEIGHTS, overlaps, qubo
+from sf_quantum.clustering.methods import Doubles
+from sf_quantum.clustering.parameters import METHODS, Ranges, apply, draw
+from sf_quantum.clustering.result import Clustering, assess
+from sf_quantum.errors import InputError
+from sf_quantum.samplers.presolve import Presolve
+from sf_quantum.samplers.reduction import TIE
+from sf_quantum.samplers.states import quadratic
+
+POINTS = 5000
+RANGES = Ranges(clusters=(2, 10))
+SEEDS = (1, 2, 3)
+
+
+def main() -> None:
+    """Print the table in Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--weights", choices=WEIGHTS, default="size")
+    parser.add_argument("--penalty", choices=PENALTIES, default=PENALTIES[0])
+    parser.add_argument("--sizes", default="8,12,20,60,200")
+    args = parser.parse_args()
+    sizes = [int(size) for size in args.sizes.split(",")]
+    points, _ = make_blobs(
+        POINTS, centers=8, n_features=2, random_state=0x1337, center_box=(-20.0, 20.0)
+    )
+    models = [model(points, size, args.weights, args.penalty) for size in sizes]
+    left = [Presolve(samplers.load("exact")()).sample(m, num_reads=1) for m in models]
+    if not all(answer.info["proven"] for answer in left):
+        raise SystemExit("exact did not end within its time limit")
+    print(f"| candidates | {' | '.join(map(str, sizes))} |")
+    print("|---|" + "---|" * len(sizes))
+    parts = [answer.info["presolve"]["parts"] for answer in left]
+    cells = [f"{sum(part)}, {max(part, default=0)}" for part in parts]
+    print(f"| left by the presolve, largest part | {' | '.join(cells)} |")
+    for name in samplers.names():
+        row = [
+            cell(name, m, float(answer.first.energy))
+            for m, answer in zip(models, left, strict=True)
+        ]
+        print(f"| `{name}` | {' | '.join(row)} |", flush=True)
+
+
+def model(
+    points: Doubles, size: int, weights: str, penalty: str
+) -> BinaryQuadraticModel:
+    """The QUBO of clusterings that have ``size`` clusters together."""
+    chosen: list[Clustering] = []
+    left = size
+    for clustering in clusterings(points):
+        rest = left - len(clustering.clusters)
+        # of the two methods whose number of clusters is drawn, none makes a single one
+        if rest == 0 or rest > 1:
+            chosen.append(clustering)
+            left = rest
+        if left == 0:
+            break
+    return qubo(overlaps(chosen), weights, penalty)
+
+
+def clusterings(points: Doubles) -> Iterator[Clustering]:
+    """Clusterings with the methods in turn, without end."""
+    for seed in count():
+        for method in METHODS:
+            parameters = draw(method, len(points), RANGES, seed)
+            labels = apply(method, points, parameters)
+            clusters, _ = assess(points, labels, len(points))
+            yield Clustering(method, parameters, seed, True, clusters, labels)
+
+
+def cell(name: str, bqm: BinaryQuadraticModel, optimum: float) -> str:
+    """Share of optimal reads and seconds, or why there are none."""
+    sampler = Presolve(samplers.load(name)())
+    tie = TIE * quadratic(bqm).greatest
+    reads = 1 if sampler.child.properties.get("distinct") else 1000
+    shares, seconds = [], []
+    for seed in SEEDS:
+        begin = time.perf_counter()
+        try:
+            answer = sampler.sample(bqm, num_reads=reads, seed=seed)
+        except InputError as error:
+            warnings.warn(str(error), stacklevel=1)
+            return "-"
+        seconds.append(time.perf_counter() - begin)
+        times = answer.record.num_occurrences
+        optimal = times[answer.record.energy <= optimum + tie].sum()
+        shares.append(float(optimal / times.sum()))
+    return f"{100 * np.mean(shares):.3g} %, {statistics.median(seconds):.2g} s"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,343 @@
+"""Quantum candidates in real runs of StreamFlow, inside a loop, with QPUs that fail."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sf_quantum.files import JSON
+from tests.benchmarks.candidates import Faults, prepare, run
+from tests.integration.candidates import (
+    bind,
+    candidate,
+    decisions,
+    outcome,
+    reasons,
+    samples,
+    where,
+)
+from tests.integration.services import QpuService
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Project
+
+Until = Callable[[Callable[[], object], str], None]
+Serve = Callable[..., QpuService]
+# minutes on the device, so that a job is certainly there when something happens
+SLOW = ("--technology", "neutral-atom", "--time-scale", "1")
+FAST = ("--time-scale", "0")
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Starts services that do not outlive the test."""
+    made: list[QpuService] = []
+
+    def start(*options: str) -> QpuService:
+        made.append(QpuService(tmp_path / f"service{len(made)}", *options))
+        made[-1].start()
+        return made[-1]
+
+    yield start
+    for service in made:
+        service.kill()
+
+
+def _rest(project: Project, service: QpuService, **config: JSON) -> None:
+    project.deployment("qpu", "sfq.rest", wraps="host", url=service.url, **config)
+
+
+def _ended_well(project: Project) -> None:
+    """The same kind of result, whoever made it."""
+    assert outcome(project) == "completed", project.log
+    told = samples(project)
+    assert told["type"] == "SampleSet"
+    info = told["info"]
+    assert isinstance(info, dict)
+    on_qpu = where(project)[-1] == "qpu"
+    # the samples say what really ran
+    assert (info["qpu"] is not None) == on_qpu
+
+
+def test_a_qpu_that_is_free_takes_it(project: Project) -> None:
+    project.deployment("qpu", "sfq.emulator", wraps="host", timeScale=0)
+    candidate(project, variables="variables", maxVariables=2)
+    assert project.run() == 0
+    assert where(project) == ["qpu", "qpu"]
+    assert reasons(project) == ["qpu is free"] * 2
+    _ended_well(project)
+    assert "loop/solve 0.0 on qpu: qpu is free" in project.log
+    assert all(float(str(d["seconds"])) < 2.5 for d in decisions(project))
+
+
+def test_a_problem_that_is_too_large_goes_to_the_classical_place(
+    project: Project,
+) -> None:
+    project.deployment("qpu", "sfq.emulator", wraps="host", qubits=1)
+    candidate(project, variables="variables")
+    assert project.run() == 0
+    assert where(project) == ["cpu", "cpu"]
+    assert set(reasons(project)) == {"qpu takes 1 variables and the problem has 2"}
+    _ended_well(project)
+
+
+def test_a_qpu_that_is_closed_before_the_start(project: Project, serve: Serve) -> None:
+    service = serve(*FAST)
+    service.ask("POST", "/v1/device/close", {"message": "calibration"})
+    _rest(project, service)
+    candidate(project)
+    assert project.run() == 0
+    assert where(project) == ["cpu", "cpu"]
+    assert set(reasons(project)) == {
+        "qpu is offline: the QPU is closed: calibration",
+    }
+    _ended_well(project)
+
+
+def test_a_qpu_that_is_closed_in_mid_job(
+    project: Project, serve: Serve, until: Until
+) -> None:
+    service = serve(*SLOW)
+    _rest(project, service)
+    candidate(project)
+    driver = project.start()
+    until(lambda: service.jobs() == ["Running"], "the job on the QPU")
+    service.ask("POST", "/v1/device/close", {"message": "helium is low"})
+    assert driver.wait(60) == 0
+    assert where(project) == ["cpu", "cpu"]
+    _ended_well(project)
+    first, second, third = reasons(project)
+    assert first == "qpu is free"
+    assert second.startswith("qpu failed this job before (QPU qpu was taken from job")
+    assert "helium is low" in second
+    assert third.startswith("qpu is offline")
+    assert service.held() == []
+    assert service.jobs() == ["Cancelled"]
+
+
+def test_a_service_that_dies_in_mid_job(
+    project: Project, serve: Serve, until: Until
+) -> None:
+    project.deployment(
+        "qpu", "sfq.emulator", wraps="host", technology="neutral-atom", timeScale=1
+    )
+    candidate(project)
+    driver = project.start()
+    until(project.on_qpu, "the job on the QPU")
+    (service,) = project.commands("sfq serve")
+    service.kill()
+    assert driver.wait(60) == 0
+    assert where(project) == ["cpu", "cpu"]
+    _ended_well(project)
+    # it rests, and beside that it does not answer any more
+    assert "qpu failed this job before" in reasons(project)[1]
+    assert "qpu cannot be asked: QPU" in reasons(project)[2]
+
+
+def test_a_lease_that_expires(project: Project, serve: Serve, tmp_path: Path) -> None:
+    config = tmp_path / "service.yml"
+    config.write_text(json.dumps({"leases": {"total_seconds": 0.7}}))
+    _rest(project, serve("--config", str(config), *SLOW))
+    candidate(project, rounds=1)
+    assert project.run() == 0
+    assert where(project) == ["cpu"]
+    _ended_well(project)
+    assert "its lease has ended: its time is over" in reasons(project)[1]
+
+
+def test_a_job_that_fails_is_said_in_one_line(project: Project, serve: Serve) -> None:
+    _rest(project, serve(*FAST, "--faults", '{"fail": 1}'))
+    candidate(project, cooldown=0)
+    project.debug = False
+    assert project.run() == 0
+    assert where(project) == ["cpu", "cpu"]
+    _ended_well(project)
+    assert [d["quantum"] for d in decisions(project)] == [True, False] * 2
+    said = "loop/solve 0.1 failed on qpu and is tried again: exit status 75, sfq solve:"
+    assert said in project.log
+    assert "the QPU failed" in project.log
+    assert "Traceback" not in project.log
+
+
+def test_a_target_that_failed_rests(project: Project, serve: Serve) -> None:
+    _rest(project, serve(*FAST, "--faults", '{"fail": 1}'))
+    candidate(project)
+    assert project.run() == 0
+    assert [d["quantum"] for d in decisions(project)] == [True, False, False]
+    assert reasons(project)[2].startswith("qpu rests for ")
+
+
+def test_a_budget_that_is_gone(project: Project, serve: Serve) -> None:
+    # an annealer's job of five reads is charged 18.4 ms
+    _rest(project, serve(*FAST))
+    candidate(project, rounds=3, budget={"qpuSeconds": 0.04}, costs={"qpu": 2})
+    assert project.run() == 0
+    assert where(project) == ["qpu", "qpu", "cpu"]
+    _ended_well(project)
+    assert reasons(project)[2] == (
+        "qpu would exceed the run's budget: 0.0031 of 0.04 QPU seconds left"
+    )
+
+
+def test_bad_input_is_not_tried_again(project: Project) -> None:
+    project.deployment("qpu", "sfq.emulator", wraps="host")
+    candidate(project, rounds=1)
+    (project.folder / "problem.json").write_text('{"no": "bqm"}')
+    project.debug = False
+    assert project.run() != 0
+    assert len(decisions(project)) == 1
+    assert "has bad input, so it is not tried again" in project.log
+    assert "key 'bqm' is missing" in project.log
+    # the one is StreamFlow's own, of the whole workflow
+    assert project.log.count("Traceback") == 1
+
+
+def test_fail_does_not_try_again(project: Project, serve: Serve) -> None:
+    _rest(project, serve(*FAST, "--faults", '{"fail": 1}'))
+    candidate(project, rounds=1, onFailure="fail")
+    assert project.run() != 0
+    assert len(decisions(project)) == 1
+    assert "filter candidate says onFailure: fail" in project.log
+    assert outcome(project) == "failed"
+
+
+def test_without_a_failure_manager_the_filter_warns(project: Project) -> None:
+    project.deployment("qpu", "sfq.emulator", wraps="host")
+    candidate(project)
+    del project.extra["failureManager"]
+    assert project.run() == 0
+    assert project.log.count("onFailure: fallback needs a failureManager") == 1
+
+
+def test_a_classical_place_is_taken_as_long_as_one_is_free(project: Project) -> None:
+    project.deployment("qpu", "sfq.emulator", wraps="host")
+    candidate(project, prefer="classical")
+    assert project.run() == 0
+    assert where(project) == ["cpu", "cpu"]
+    assert reasons(project) == ["cpu is free"] * 2
+
+
+def test_the_earlier_end_as_the_queue_grows_and_drains(
+    project: Project, serve: Serve, until: Until
+) -> None:
+    service = serve("--vqpus", "2", "--time-scale", "1")
+    _rest(project, service)
+    candidate(project, rounds=6, prefer="earliest")
+    gates = project.folder / "gates"
+    gates.mkdir()
+    driver = project.start()
+
+    def next_round() -> None:
+        done = len(where(project))
+        (gates / str(done - 1)).touch()
+        until(lambda: len(where(project)) > done, f"round {done + 1}")
+
+    until(lambda: where(project), "the first round")
+    next_round()
+    next_round()
+    # each was measured once; the QPU's 18 ms beat the start of a classical solver
+    assert where(project) == ["qpu", "cpu", "qpu"]
+    occupant = service.occupy()
+    next_round()
+    service.release(occupant)
+    next_round()
+    service.occupy()
+    next_round()
+    assert where(project)[3:] == ["cpu", "qpu", "cpu"]
+    (gates / "5").touch()
+    assert driver.wait(30) == 0
+    told = reasons(project)[3]
+    assert re.fullmatch(r"cpu would end in [\d.]+ s, qpu would end in [\d.]+ s", told)
+    _ended_well(project)
+
+
+def test_ten_qpus_of_which_nine_do_not_answer(project: Project, serve: Serve) -> None:
+    with ExitStack() as stack:
+        names = [f"q{number}" for number in range(9)]
+        for name in names:
+            server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            url = f"http://127.0.0.1:{server.getsockname()[1]}"
+            project.deployment(name, "sfq.rest", wraps="host", url=url)
+        _rest(project, serve(*FAST))
+        candidate(project)
+        targets: list[JSON] = [{"deployment": n} for n in [*names, "qpu", "cpu"]]
+        bind(project, {"/loop/solve": targets})
+        assert project.run() == 0
+    assert where(project) == ["qpu", "qpu"]
+    assert all(float(str(d["seconds"])) < 2.5 for d in decisions(project))
+    assert "QPU q0 does not answer within 2 s: it counts as offline" in project.log
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder with a short name, since the emulator's socket is made in it."""
+    with tempfile.TemporaryDirectory(prefix="sfqt", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_the_clustering_workflow_outlives_a_fault_in_each_iteration(
+    short: Path,
+) -> None:
+    """``tests/benchmarks/candidates.py`` in short, on a machine that does other things."""
+    limit = 4
+    prepare(short, 600, limit, timeScale=5)
+    classical = run(short, "classical.yml")
+    faults = Faults(classical.seconds / limit, seed=1)
+    done = run(short, "candidates.yml", faults)
+    assert (classical.status, done.status) == (0, 0)
+    assert faults.closed > 0
+    solved = [row for row in done.solved if row.status == "completed"]
+    assert len(solved) == limit
+    assert all(row.why for row in done.solved)
+    summary = json.loads((short / "out" / "summary.json").read_text())
+    on_qpu = [told["qpu"] is not None for told in summary["per_iteration"]]
+    assert on_qpu == [row.location == "qpu" for row in solved]
+    # each QPU job takes 0.5 s, an attempt that is lost half a second more to be noticed
+    more = done.solving - done.destroyed - classical.solving
+    assert more < 0.1 * classical.seconds + limit
+    decided = [event for event in done.events if event["event"] == "decision"]
+    assert all(float(str(event["seconds"])) < 2.5 for event in decided)
+
+
+def test_a_failure_leads_to_another_qpu_and_then_to_a_classical_place(
+    project: Project, serve: Serve
+) -> None:
+    candidate(project)
+    failing = ("--faults", '{"fail": 1}')
+    for name, options in (("first", failing), ("second", failing), ("third", ())):
+        service = serve(*FAST, *options)
+        project.deployment(name, "sfq.rest", wraps="host", url=service.url)
+    names = ("first", "second", "cpu")
+    targets: list[JSON] = [{"deployment": name} for name in names]
+    bind(project, {"/loop/solve": targets})
+    assert project.run() == 0
+    told = [d["targets"] for d in decisions(project)]
+    assert told == [["first"], ["second"], ["cpu"], ["cpu"]]
+    # and with a limit on attempts that one more QPU would use up
+    bind(project, {"/loop/solve": [*targets[:2], {"deployment": "third"}, targets[2]]})
+    project.extra["failureManager"] = {"type": "default", "config": {"max_retries": 2}}
+    assert project.run() == 0
+    told = [d["targets"] for d in decisions(project)]
+    assert told[:2] == [["first"], ["cpu"]]
+    assert reasons(project)[1] == "it is the last attempt"
+
+
+def test_hints_reach_the_service(project: Project, serve: Serve) -> None:
+    service = serve(*FAST)
+    _rest(project, service, pattern="balanced")
+    own: JSON = {"/loop/solve": {"expectedSeconds": 0.25, "pattern": "qc-heavy"}}
+    candidate(project, rounds=1, steps=own)
+    assert project.run() == 0
+    leases = service.ask("GET", "/v1/leases?closed=true")
+    assert isinstance(leases, list)
+    (lease,) = leases
+    assert isinstance(lease, dict)
+    assert (lease["expected_seconds"], lease["pattern"]) == (0.25, "qc-heavy")

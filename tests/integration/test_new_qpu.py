@@ -1,0 +1,73 @@
+"""``examples/new-qpu``: a vendor added by a distribution of its own, as a user would."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples/new-qpu"
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Where the example is installed beside us."""
+    folder = tmp_path_factory.mktemp("new-qpu")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
+    # with the build backend that is here, so that no index is asked
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--target", str(folder)]
+    done = subprocess.run(
+        [*pip, *options, str(EXAMPLE)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return {**os.environ, "PYTHONPATH": str(folder)}
+
+
+def run(environment: dict[str, str], *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        cwd=EXAMPLE,
+    )
+
+
+def test_it_keeps_the_contract(environment: dict[str, str]) -> None:
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", "acme"]
+    files = ["test_acme_qpu.py", "--pyargs", "sf_quantum.testing.qpus"]
+    done = run(environment, "pytest", *options, *files)
+    assert done.returncode == 0, done.stdout
+    # four need no QPU, five need one, and two are the example's own
+    assert "11 passed" in done.stdout
+
+
+def test_it_is_listed_beside_ours(environment: dict[str, str]) -> None:
+    code = "import sys; from sf_quantum.cli import main; sys.exit(main(['qpus']))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    rows = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert rows["acme"] == rows["sfq"] == "yes"
+
+
+def test_the_readme_shows_it_in_fifteen_lines() -> None:
+    text = (EXAMPLE.parents[1] / "README.md").read_text()
+    _, _, rest = text.partition("```python\nclass AcmeQpu(Qpu):")
+    snippet = f"class AcmeQpu(Qpu):{rest.partition('```')[0]}".strip().splitlines()
+    assert len(snippet) <= 15
+    module = (EXAMPLE / "acme_qpu.py").read_text()
+    defined = {line.split("(")[0].strip() for line in snippet if "def " in line}
+    assert len(defined) == 7
+    assert all(f"    {line}(" in module for line in defined)
+    assert snippet[-1] in (EXAMPLE / "pyproject.toml").read_text()
+
+
+def test_nothing_of_ours_knows_it() -> None:
+    root = EXAMPLE.parents[1]
+    for path in [*(root / "sf_quantum").rglob("*.py"), root / "pyproject.toml"]:
+        assert "acme" not in path.read_text().lower()

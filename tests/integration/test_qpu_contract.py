@@ -1,0 +1,39 @@
+"""The contract of QPUs, on those of our kinds that can be had here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sf_quantum import qpu
+from sf_quantum.qpu import Qpu
+from sf_quantum.service.device import Device
+from sf_quantum.service.testing import running_service
+from sf_quantum.testing.qpus import QpuContract
+from tests.integration.services import QpuService
+
+
+class TestSfq(QpuContract):
+    """Our own service, on a Unix socket."""
+
+    @pytest.fixture
+    def driver(self) -> Iterator[Qpu]:
+        with running_service(Device(time_scale=0, noise=1)) as service:
+            yield qpu.load("sfq").from_config("one", {"url": service.url})
+
+
+class TestDWave(QpuContract):
+    """The same annealer by D-Wave's own tools."""
+
+    @pytest.fixture
+    def driver(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Qpu]:
+        pytest.importorskip("dwave.system", reason="the extra dwave is not installed")
+        monkeypatch.setenv("DWAVE_CACHE_HOME", str(tmp_path / "cache"))
+        service = QpuService(tmp_path / "qpu", "--qubits", "40", "--time-scale", "0")
+        token = service.with_tokens("ada")
+        service.start()
+        config = {"url": f"{service.url}/sapi/v2", "tokenFile": token}
+        yield qpu.load("dwave").from_config("one", config)
+        service.kill()

@@ -1,0 +1,167 @@
+"""Quantum candidates with a Slurm service among their targets, on the lab."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sf_quantum import journal, report
+from sf_quantum.files import JSON
+from tests.integration.candidates import (
+    bind,
+    candidate,
+    decisions,
+    outcome,
+    reasons,
+    samples,
+)
+from tests.integration.services import QpuService
+from tests.lab import Lab
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Project
+
+Until = Callable[[Callable[[], object], str], None]
+BIN = Path(sys.executable).parent
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "max-cut"
+TARGETS: list[JSON] = [
+    {"deployment": "cluster", "service": name} for name in ("quantum", "compute")
+]
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[QpuService]:
+    """The QPU of the cluster."""
+    made = QpuService(tmp_path / "service", "--time-scale", "0")
+    made.start()
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def cluster(
+    project: Project, lab: Lab, service: QpuService, monkeypatch: pytest.MonkeyPatch
+) -> Project:
+    """A project with the lab as its cluster."""
+    for key, value in lab.environment.items():
+        monkeypatch.setenv(key, value)
+    _define(project.folder / "qrmi_config.json", "a", service.url)
+    project.deployment(
+        "cluster",
+        "sfq.slurm",
+        wraps="host",
+        qrmiConfig="qrmi_config.json",
+        services={
+            "compute": {"partition": "compute"},
+            "quantum": {"partition": "quantum", "gres": "qpu:1", "qpu": ["a"]},
+        },
+    )
+    return project
+
+
+def _define(file: Path, name: str, url: str) -> None:
+    entry: JSON = {"name": name, "type": "sfq", "environment": {"SFQ_URL": url}}
+    file.touch(0o600)
+    file.write_text(json.dumps({"resources": [entry]}))
+
+
+def _where(project: Project) -> list[str]:
+    """The services on which the candidate completed, in order."""
+    return [str(event["service"]) for event in project.jobs("loop/solve", "completed")]
+
+
+def test_a_qpu_that_closes_and_opens_again(
+    cluster: Project, service: QpuService, until: Until
+) -> None:
+    candidate(cluster, rounds=3)
+    bind(cluster, {"/loop/solve": TARGETS}, budget={"qpuSeconds": 100})
+    gates = cluster.folder / "gates"
+    gates.mkdir()
+    driver = cluster.start()
+
+    def done(rounds: int) -> None:
+        until(lambda: len(_where(cluster)) == rounds, f"round {rounds}")
+
+    done(1)
+    service.ask("POST", "/v1/device/close", {"message": "calibration"})
+    (gates / "0").touch()
+    done(2)
+    service.ask("POST", "/v1/device/open", {})
+    (gates / "1").touch()
+    done(3)
+    (gates / "2").touch()
+    assert driver.wait(60) == 0, cluster.log[-3000:]
+    assert outcome(cluster) == "completed"
+    assert _where(cluster) == ["quantum", "compute", "quantum"]
+    assert reasons(cluster) == [
+        "cluster/quantum is free",
+        "cluster/quantum is offline: the QPU is closed: calibration",
+        "cluster/quantum is free",
+    ]
+    info = samples(cluster)["info"]
+    assert isinstance(info, dict)
+    assert info["qpu"] is not None
+    # what budgets and estimates are made of
+    told = [event for event in cluster.events() if event["event"] == "qpu"]
+    assert len(told) == 2
+    for event in told:
+        keys = ("lease_seconds", "queued_seconds", "ran_seconds", "qpu_seconds")
+        assert all(isinstance(event[key], float) for key in keys), event
+    assert float(str(told[0]["qpu_seconds"])) > 0
+    assert service.held() == []
+
+
+def test_a_lease_that_does_not_come_in_time(
+    cluster: Project, service: QpuService
+) -> None:
+    candidate(cluster, rounds=1)
+    # who has it is expected to give it back soon, and does not
+    bind(cluster, {"/loop/solve": TARGETS}, maxWait=0.5, expectedSeconds=0.1)
+    service.lease()
+    assert cluster.run() == 0, cluster.log[-3000:]
+    assert _where(cluster) == ["compute"]
+    first, second = decisions(cluster)
+    assert (first["quantum"], second["quantum"]) == (True, False)
+    assert "failed this job before" in str(second["reason"])
+    assert service.held() == ["of the test"]
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_the_examples_maximum_cut(
+    closed: bool,
+    tmp_path: Path,
+    lab: Lab,
+    service: QpuService,
+) -> None:
+    folder = tmp_path / "max-cut"
+    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns(".streamflow"))
+    _define(folder / "qrmi_config.json", "qpu", service.url)
+    file = folder / "slurm.yml"
+    text = file.read_text()
+    file.write_text(text.replace("../../deployments/qrmi_config", "qrmi_config"))
+    if closed:
+        service.ask("POST", "/v1/device/close", {"message": "calibration"})
+    path = f"{BIN}:{os.environ['PATH']}"
+    for command in (["sfq", "check"], ["streamflow", "run", "--outdir", "out"]):
+        subprocess.run(
+            [BIN / command[0], *command[1:], file.name],
+            cwd=folder,
+            env={**os.environ, **lab.environment, "PATH": path},
+            check=True,
+            capture_output=True,
+            timeout=120,
+        )
+    cut = json.loads((folder / "out" / "cut.json").read_text())
+    # the QPU service calls itself "emulator", that of sfq.emulator is called as the deployment
+    device = "qpu" if closed else "emulator"
+    assert (cut["cut"], cut["edges"], cut["qpu"]) == (17, 20, device)
+    (row,) = report.collect(journal.read(report.locate(file)))
+    assert row.location.startswith("qpu" if closed else "cluster/quantum")

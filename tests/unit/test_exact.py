@@ -1,0 +1,78 @@
+"""The true optimum, against every state and against the clock."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from dimod import BinaryQuadraticModel, ExactSolver
+
+from sf_quantum.errors import InputError
+from sf_quantum.samplers.exact import ExactSampler
+
+
+def mixed(seed: int, size: int) -> BinaryQuadraticModel:
+    """Whole biases of either sign, and pairs that exclude each other among them."""
+    draw = random.Random(seed)
+    model = BinaryQuadraticModel("BINARY")
+    model.add_linear_from((i, draw.randint(-4, 4)) for i in range(size))
+    for i in range(size):
+        for j in range(i):
+            if draw.random() < 0.5:
+                model.add_quadratic(i, j, draw.choice([-2, -1, 1, 2, 9]))
+    model.offset = draw.randint(-5, 5)
+    return model
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_every_optimum_and_no_other(seed: int) -> None:
+    bqm = mixed(seed, size=3 + seed % 7)
+    states = ExactSolver().sample(bqm)  # type: ignore[no-untyped-call]
+    lowest = states.record.energy.min()
+    optima = {
+        tuple(int(bit) for bit in row)
+        for row in states.record.sample[states.record.energy == lowest]
+    }
+    samples = ExactSampler().sample(bqm, seed=seed)
+    assert {tuple(row) for row in samples.record.sample.tolist()} == optima
+    assert len(samples) == len(optima)
+    assert samples.info["proven"] is samples.info["complete"] is True
+    assert samples.info["bound"] == pytest.approx(lowest)
+
+
+def test_no_more_optima_than_asked_for() -> None:
+    free = BinaryQuadraticModel({i: 0.0 for i in range(6)}, {}, 0.0, "BINARY")
+    samples = ExactSampler().sample(free, num_reads=10, seed=1)
+    assert len({tuple(row) for row in samples.record.sample.tolist()}) == 10
+    assert samples.info["proven"] is True
+    assert samples.info["complete"] is False
+
+
+def test_small_biases_are_solved_as_large_ones_are() -> None:
+    bqm = mixed(3, 9)
+    tiny = mixed(3, 9)
+    tiny.scale(1e-9)  # type: ignore[no-untyped-call]
+    first, again = (ExactSampler().sample(model, seed=1) for model in (bqm, tiny))
+    assert {tuple(row) for row in first.record.sample.tolist()} == {
+        tuple(row) for row in again.record.sample.tolist()
+    }
+
+
+def test_out_of_time_it_says_so() -> None:
+    # couplings of either sign between all of 120 variables: no solver ends this soon
+    draw = random.Random(1)
+    model = BinaryQuadraticModel("BINARY")
+    for i in range(120):
+        for j in range(i):
+            model.add_quadratic(i, j, draw.choice([-1.0, 1.0]))
+    samples = ExactSampler().sample(model, seed=1, time_limit=0.3)
+    assert len(samples) == 1
+    assert samples.info["proven"] is samples.info["complete"] is False
+    assert samples.info["bound"] < samples.first.energy
+    assert samples.first.energy == model.energy(samples.first.sample)
+
+
+@pytest.mark.parametrize("wrong", [0, -1.0, float("inf"), True, "1"])
+def test_wrong_time_limits(wrong: float) -> None:
+    with pytest.raises(InputError, match=r"time_limit: .*: expected a number above 0"):
+        ExactSampler().sample(mixed(1, 3), time_limit=wrong)

@@ -1,0 +1,141 @@
+"""Registers, and independent sets on emulated atoms beyond the contract."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from dimod import BinaryQuadraticModel
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.samplers import neutral_atom
+from sf_quantum.samplers.neutral_atom import NeutralAtomSampler
+from sf_quantum.samplers.register import Embedding, Limits, Pairs, embed
+from sf_quantum.service.sequence import available
+from sf_quantum.testing.samplers import problem
+
+LIMITS = Limits(radius=9.8, apart=4.0, reach=50.0)
+with_pulser = pytest.mark.skipif(not available(), reason=neutral_atom.MISSING)
+
+
+def checked(
+    found: Embedding | None, edges: Pairs, limits: Limits = LIMITS
+) -> Embedding:
+    """Look at every distance anew."""
+    assert found is not None
+    count = len(found.positions)
+    for i, j in combinations(range(count), 2):
+        distance = float(np.hypot(*(found.positions[i] - found.positions[j])))
+        assert distance >= limits.apart
+        wrong = (i, j) in [*found.missing, *found.extra]
+        assert (distance < limits.radius) == (((i, j) in edges) != wrong)
+    assert np.hypot(*found.positions.T).max() <= limits.reach
+    return found
+
+
+@pytest.mark.parametrize(
+    ("count", "edges"),
+    [
+        (1, []),
+        (2, [(0, 1)]),
+        (5, [*combinations(range(5), 2)]),
+        (6, [(i, i + 1) for i in range(5)]),
+        # three that overlap with the same two
+        (5, [(0, 3), (0, 4), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4)]),
+        (6, [(0, i) for i in range(1, 6)]),
+        (12, [(i, j) for i, j in combinations(range(12), 2) if i // 4 == j // 4]),
+    ],
+)
+def test_graphs_that_have_a_register_get_it(count: int, edges: Pairs) -> None:
+    found = checked(embed(count, edges, LIMITS, seed=1), edges)
+    assert (found.missing, found.extra) == ([], [])
+
+
+def test_what_no_register_holds_is_told() -> None:
+    # nobody can be near six who are far from each other
+    star = [(0, i) for i in range(1, 7)]
+    found = checked(embed(7, star, LIMITS, seed=1), star)
+    assert 0 < len(found.missing) + len(found.extra) <= 3
+
+
+def test_a_device_that_is_too_small_holds_nothing() -> None:
+    crowd = Limits(radius=9.8, apart=4.0, reach=6.0)
+    assert embed(30, [], crowd, seed=1) is None
+
+
+def path(weights: list[float]) -> BinaryQuadraticModel:
+    model = BinaryQuadraticModel("BINARY")
+    model.add_linear_from((i, -weight) for i, weight in enumerate(weights))
+    model.add_quadratic_from((i, i + 1, 2.0) for i in range(len(weights) - 1))
+    return model
+
+
+@with_pulser
+def test_the_heaviest_set_not_the_largest() -> None:
+    # the middle one outweighs its two neighbours
+    samples = NeutralAtomSampler().sample(path([0.4, 1.0, 0.4]), seed=1)
+    assert samples.first.sample == {0: 0, 1: 1, 2: 0}
+    assert (samples.record.energy == -1.0).mean() > 0.8
+    assert samples.info["local_detuning"] is True
+    assert samples.info["missing"] == samples.info["extra"] == []
+    assert samples.info["register"].keys() == {"0", "1", "2"}
+
+
+@with_pulser
+def test_what_could_not_be_embedded_is_repaired() -> None:
+    star = BinaryQuadraticModel("BINARY")
+    star.add_linear_from((i, -1.0) for i in range(7))
+    star.add_quadratic_from((0, i, 1.05) for i in range(1, 7))
+    samples = NeutralAtomSampler().sample(star, seed=1, num_reads=300)
+    assert samples.info["missing"] or samples.info["extra"]
+    assert samples.info["repaired_reads"] > 0
+    assert samples.first.energy == -6.0
+    # no read has the centre and a leaf whose edge is missing
+    for i, j in samples.info["missing"]:
+        columns = [samples.variables.index(int(label)) for label in (i, j)]
+        assert not samples.record.sample[:, columns].all(axis=1).any()
+
+
+@with_pulser
+def test_it_takes_independent_sets_only() -> None:
+    attracted = BinaryQuadraticModel(
+        {"a": -1.0, "b": -1.0}, {"ab": -0.5}, 0.0, "BINARY"
+    )
+    with pytest.raises(InputError, match="'a' and 'b' interact without excluding"):
+        NeutralAtomSampler().sample(attracted)
+
+
+@with_pulser
+def test_too_many_atoms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neutral_atom, "ATOMS", {"qutip": 3, "emu-mps": 3})
+    with pytest.raises(InputError, match="4 variables interact, and 3 atoms can be"):
+        NeutralAtomSampler().sample(problem())
+
+
+@with_pulser
+def test_a_pulse_that_the_device_does_not_allow_is_refused_before_it_runs() -> None:
+    from pulser import AnalogDevice
+
+    class Busy:
+        """A device that must not be asked to run anything."""
+
+        name = "busy"
+
+        def specs(self) -> str:
+            """Six microseconds at most."""
+            return str(AnalogDevice.to_abstract_repr())
+
+        def run(self, sequence: str, shots: int) -> tuple[dict[str, int], JSON]:
+            """Never."""
+            raise AssertionError
+
+    with pytest.raises(InputError, match=r"AnalogDevice: .*6000"):
+        NeutralAtomSampler(Busy()).sample(problem(), duration=7000)
+
+
+def test_without_pulser_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install 'sf-quantum\[pulser\]'"):
+        NeutralAtomSampler().sample(problem())

@@ -1,0 +1,175 @@
+"""The composite around every sampler."""
+
+from __future__ import annotations
+
+import pytest
+from dimod import SPIN, BinaryQuadraticModel, SampleSet
+from dimod.core.sampler import Sampler
+from dimod.testing import assert_composite_api, assert_sampler_api
+
+from sf_quantum.files import JSON
+from sf_quantum.samplers.exact import ExactSampler
+from sf_quantum.samplers.neal import NealSampler
+from sf_quantum.samplers.presolve import Booked, Presolve
+from sf_quantum.samplers.states import bits_of
+from sf_quantum.testing.samplers import problem
+
+
+def rings(count: int, *, offset: float = 0.0) -> BinaryQuadraticModel:
+    """Rings of four candidates each; every ring has two optima, of energy -2."""
+    model = BinaryQuadraticModel("BINARY")
+    for number in range(count):
+        labels = [f"{label}{number}" for label in "abdc"]
+        model.add_linear_from((label, -1.0) for label in sorted(labels))
+        around = zip(labels, labels[1:] + labels[:1], strict=True)
+        model.add_quadratic_from((*pair, 2.0) for pair in around)
+    model.offset = offset
+    return model
+
+
+class Recording(NealSampler):
+    """neal, and what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[list[str], int | None]] = []
+
+    def sample(
+        self,
+        bqm: BinaryQuadraticModel,
+        *,
+        num_reads: int = 10,
+        seed: int | None = None,
+        num_sweeps: int = 100,
+    ) -> SampleSet:
+        """See the base."""
+        self.asked.append(([str(label) for label in bqm.variables], seed))
+        return super().sample(
+            bqm, num_reads=num_reads, seed=seed, num_sweeps=num_sweeps
+        )
+
+
+def test_it_is_a_composite() -> None:
+    assert_sampler_api(Presolve(NealSampler()))  # type: ignore[no-untyped-call]
+    assert_composite_api(Presolve(NealSampler()))  # type: ignore[no-untyped-call]
+
+
+def test_nothing_to_do_is_the_sampler_alone() -> None:
+    alone = NealSampler().sample(problem(), num_reads=30, seed=5)
+    behind = Presolve(NealSampler()).sample(problem(), num_reads=30, seed=5)
+    assert (behind.record == alone.record).all()
+    assert behind.variables == alone.variables
+    assert behind.info["sampler"] == "neal"
+    assert behind.info["presolve"] == {"fixed": 0, "drawn": 0, "parts": [4]}
+
+
+def test_parts_are_asked_apart_and_their_best_come_together() -> None:
+    sampler = Recording()
+    bqm = rings(6, offset=2.5)
+    bqm.add_linear("alone", -1.0)
+    bqm.add_linear("any", 0.0)
+    samples = Presolve(sampler).sample(bqm, num_reads=200, seed=4)
+    assert [sorted(labels) for labels, _ in sampler.asked] == [
+        [f"{label}{number}" for label in "abcd"] for number in range(6)
+    ]
+    seeds = [seed for _, seed in sampler.asked]
+    assert seeds[0] == 4
+    assert len({*seeds}) == 6
+    assert samples.info["presolve"] == {"fixed": 1, "drawn": 1, "parts": [4] * 6}
+    assert len(samples) == 200
+    assert samples.first.energy == pytest.approx(bqm.energy(samples.first.sample))
+    assert samples.info["optimum"] == pytest.approx(-2.0 * 6 - 1.0 + 2.5)
+    # neal reads a ring's optimum nearly always, and so must six at once be
+    assert samples.info["optimal_share"] > 0.9
+    assert 0.2 < bits_of(samples, ["any"]).mean() < 0.8
+    assert Presolve(NealSampler()).sample(bqm, num_reads=200, seed=4) == samples
+
+
+def test_what_differs_is_told_by_part() -> None:
+    samples = Presolve(NealSampler()).sample(rings(2), num_reads=5, seed=0)
+    assert samples.info["num_sweeps"] == 100
+    assert [*samples.info["parts"][0]] == []
+    assert [*samples.info["parts"][1]] == ["seed"]
+
+
+def test_tied_optima_of_parts_are_multiplied_out() -> None:
+    samples = Presolve(ExactSampler()).sample(rings(3), num_reads=100, seed=1)
+    assert len({tuple(row) for row in samples.record.sample.tolist()}) == 8
+    assert samples.info["complete"] is True
+    assert samples.info["proven"] is True
+    assert samples.info["bound"] == pytest.approx(-6.0)
+    fewer = Presolve(ExactSampler()).sample(rings(3), num_reads=5, seed=1)
+    assert len(fewer) == 5
+    assert fewer.info["complete"] is False
+
+
+def test_spins_are_answered_in_spins() -> None:
+    bqm = rings(2).change_vartype(SPIN, inplace=False)
+    samples = Presolve(NealSampler()).sample(bqm, num_reads=20, seed=1)
+    assert samples.vartype is SPIN
+    assert samples.first.energy == pytest.approx(-4.0)
+
+
+def decided() -> BinaryQuadraticModel:
+    return BinaryQuadraticModel({"a": -2.0, "b": -1.0}, {"ab": 3.0}, 0.0, "BINARY")
+
+
+def test_what_is_decided_asks_nobody() -> None:
+    sampler = Recording()
+    samples = Presolve(sampler).sample(decided(), num_reads=7, seed=1)
+    assert sampler.asked == []
+    assert [dict(row) for row in samples.samples()] == [{"a": 1, "b": 0}] * 7  # type: ignore[no-untyped-call]
+    assert samples.info["optimal_share"] == 1.0
+
+
+def test_a_qpu_that_is_booked_is_asked_all_the_same() -> None:
+    sampler = Recording()
+    samples = Booked(sampler).sample(decided(), num_reads=7)
+    # no seed: the same request again, for whoever looks for the job of the first try
+    assert sampler.asked == [(["a", "b"], None)]
+    assert samples.info["presolve"] == {"fixed": 0, "drawn": 0, "parts": [2]}
+    sampler.asked.clear()
+    Booked(sampler).sample(rings(2), num_reads=7, seed=3)
+    assert [len(labels) for labels, _ in sampler.asked] == [4, 4]
+
+
+class Fixed(Sampler):
+    """A sampler without a seed that answers with occurrences."""
+
+    @property
+    def parameters(self) -> dict[str, list[str]]:
+        """One."""
+        return {"num_reads": []}
+
+    @property
+    def properties(self) -> dict[str, JSON]:
+        """None."""
+        return {}
+
+    def sample(self, bqm: BinaryQuadraticModel, *, num_reads: int = 1) -> SampleSet:
+        """One state, often, and one once."""
+        best = ExactSampler().sample(bqm, seed=1, num_reads=1).record.sample[0]
+        rows = [best, [0] * len(best)]
+        return SampleSet.from_samples_bqm(  # type: ignore[no-untyped-call,no-any-return]
+            (rows, [*bqm.variables]), bqm, num_occurrences=[num_reads - 1, 1]
+        )
+
+
+def test_occurrences_are_reads() -> None:
+    samples = Presolve(Fixed()).sample(rings(2), num_reads=10, seed=1)
+    assert len(samples) == 10
+    assert sorted(samples.record.energy) == [-4.0] * 9 + [0.0]
+
+
+def test_infeasible_reads_are_counted() -> None:
+    class All(Fixed):
+        """Every variable is 1."""
+
+        def sample(self, bqm: BinaryQuadraticModel, *, num_reads: int = 1) -> SampleSet:
+            """See the base."""
+            rows = [[1] * len(bqm.variables)] * num_reads
+            return SampleSet.from_samples_bqm((rows, [*bqm.variables]), bqm)  # type: ignore[no-untyped-call,no-any-return]
+
+    info = Presolve(All()).sample(rings(2), num_reads=4).info
+    assert info["feasible_share"] == info["optimal_share"] == 0.0
+    assert info["optimum"] == -4.0

@@ -1,0 +1,106 @@
+"""What every optimum agrees on, against all states of small problems."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sf_quantum.samplers.reduction import Quadratic, exclusions, reduce
+
+# whole numbers make ties
+BIASES = st.integers(-3, 3)
+Problem = tuple[list[int], dict[tuple[int, int], int]]
+
+
+@st.composite
+def quadratics(draw: st.DrawFn) -> Quadratic:
+    """Up to eight variables with biases of either sign."""
+    size = draw(st.integers(1, 8))
+    linear = draw(st.lists(BIASES, min_size=size, max_size=size))
+    pairs = [(i, j, draw(BIASES)) for i in range(size) for j in range(i)]
+    return Quadratic.of(linear, pairs)
+
+
+@st.composite
+def independent_sets(draw: st.DrawFn) -> Quadratic:
+    """Weights of at least 1, and overlaps that cost just more than the lighter of two."""
+    size = draw(st.integers(1, 9))
+    weights = [draw(st.integers(1, 4)) for _ in range(size)]
+    overlaps = draw(st.sets(st.tuples(st.integers(0, 8), st.integers(0, 8))))
+    pairs = [
+        (i, j, 1.05 * min(weights[i], weights[j])) for i, j in overlaps if i < j < size
+    ]
+    return Quadratic.of([-w for w in weights], pairs)
+
+
+def optima(problem: Quadratic) -> list[tuple[int, ...]]:
+    states = [*product((0, 1), repeat=len(problem.linear))]
+    energies = [problem.energy(state) for state in states]
+    least = min(energies)
+    return [s for s, e in zip(states, energies, strict=True) if e < least + 1e-9]
+
+
+def part_of(problem: Quadratic, part: list[int]) -> Quadratic:
+    place = {i: number for number, i in enumerate(part)}
+    pairs = (
+        (place[i], place[j], bias)
+        for i in part
+        for j, bias in problem.pairs[i].items()
+        if i < j
+    )
+    return Quadratic.of([problem.linear[i] for i in part], pairs)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(quadratics(), independent_sets()))
+def test_the_optima_of_what_is_left_are_those_of_the_whole(problem: Quadratic) -> None:
+    found = reduce(problem)
+    whole = {*optima(problem)}
+    blocks = [[dict(found.fixed)], *([{i: 0}, {i: 1}] for i in found.free)]
+    for part in found.parts:
+        states = optima(part_of(found.left, part))
+        blocks.append([dict(zip(part, state, strict=True)) for state in states])
+    together = set()
+    for chosen in product(*blocks):
+        values = {i: value for block in chosen for i, value in block.items()}
+        together.add(tuple(values[i] for i in range(len(problem.linear))))
+    assert together == whole
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.one_of(quadratics(), independent_sets()))
+def test_no_optimum_has_both_of_a_pair_that_is_excluded(problem: Quadratic) -> None:
+    for i, j in exclusions(problem):
+        assert not any(state[i] and state[j] for state in optima(problem))
+
+
+def test_a_heavier_pair_outdoes_the_candidate_that_covers_it() -> None:
+    # 2 covers 0 and 1, as a cluster does that another method splits
+    split = [(0, 2, 9.0), (1, 2, 9.0)]
+    assert reduce(Quadratic.of([-2, -3, -4], split)).fixed == {0: 1, 1: 1, 2: 0}
+    # as heavy as both together: a tie, and nothing may be fixed
+    tied = reduce(Quadratic.of([-2, -3, -5], split))
+    assert (tied.fixed, tied.parts) == ({}, [[0, 1, 2]])
+
+
+def test_ties_by_rounding_are_ties() -> None:
+    tied = Quadratic.of([-0.1, -0.2, -0.3], [(0, 2, 9.0), (1, 2, 9.0)])
+    assert 0.1 + 0.2 > 0.3
+    assert reduce(tied).fixed == {}
+
+
+def test_isolated_and_indifferent_variables() -> None:
+    found = reduce(Quadratic.of([-1, 2, 0], []))
+    assert found.fixed == {0: 1, 1: 0}
+    assert found.free == [2]
+    assert found.parts == []
+
+
+def test_a_large_dense_problem_ends_soon() -> None:
+    size = 400
+    pairs = ((i, j, 1.5) for i in range(size) for j in range(i))
+    problem = Quadratic.of([-1.0 - i / size for i in range(size)], pairs)
+    # each step costs its square; without a limit this takes a minute
+    reduce(problem)

@@ -1,0 +1,215 @@
+"""SAPI on the wire: what no sound client sends, and what only an unsound one notices.
+
+What D-Wave's own client sends and reads is in ``tests/integration/test_ocean.py``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import struct
+import zlib
+from collections.abc import Iterator
+
+import pytest
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+
+from sf_quantum.files import JSON
+from sf_quantum.service import auth, sapi, sapi_solver
+from sf_quantum.service.device import Device
+from sf_quantum.service.refusal import Refused
+from sf_quantum.service.settings import ServiceSettings
+from sf_quantum.service.testing import RunningService, example_bqm, running_service
+from sf_quantum.service.topology import pegasus
+
+GRAPH = pegasus(2)
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[RunningService]:
+    with running_service(Device(time_scale=0, qubits=40)) as running:
+        yield running
+
+
+def packed(values: list[float]) -> str:
+    return base64.b64encode(struct.pack(f"<{len(values)}d", *values)).decode()
+
+
+def problem(**changes: JSON) -> dict[str, JSON]:
+    """Two coupled qubits; the optimum is -1.75, both at 1 and -1."""
+    lin = [math.nan] * len(GRAPH.qubits)
+    for qubit, bias in zip(GRAPH.couplers[0], (1.0, -0.5), strict=True):
+        lin[GRAPH.qubits.index(qubit)] = bias
+    data: JSON = {"format": "qp", "lin": packed(lin), "quad": packed([0.25])}
+    whole: dict[str, JSON] = {
+        "solver": {"name": "emulator"},
+        "type": "ising",
+        "data": data,
+        "params": {"num_reads": 5},
+    }
+    return {**whole, **changes}
+
+
+def test_a_problem_and_its_answer(service: RunningService) -> None:
+    answer = service.ask("POST", f"{sapi.PREFIX}/problems", problem())
+    assert answer.status == 200
+    told = service.ask("GET", f"{sapi.PREFIX}/problems/{answer.json()['id']}?timeout=9")
+    content = told.json()["answer"]
+    assert isinstance(content, dict)
+    (energy,) = struct.unpack("<d", base64.b64decode(str(content["energies"])))
+    active = struct.unpack("<2i", base64.b64decode(str(content["active_variables"])))
+    assert (energy, active) == (-1.75, GRAPH.couplers[0])
+    assert content["num_variables"] == 48
+    assert struct.unpack("<i", base64.b64decode(str(content["num_occurrences"]))) == (
+        5,
+    )
+    # the first of two bits, from the left
+    assert base64.b64decode(str(content["solutions"])) == b"\x40"
+
+
+def data(**changes: JSON) -> dict[str, JSON]:
+    whole = problem()["data"]
+    assert isinstance(whole, dict)
+    return {**whole, **changes}
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (problem(solver=None), "solver"),
+        (problem(type="bqm"), "type: Input should be 'ising' or 'qubo'"),
+        (problem(data=data(format="bq")), "data.format: Input should be 'qp'"),
+        (problem(data=data(lin="%%%")), "data.lin: not base64"),
+        (problem(data=data(lin="ä")), "data.lin: not base64"),
+        (problem(data=data(lin="AAAA")), "has 0.375 numbers for 40 qubits"),
+        (
+            problem(data=data(lin=packed([math.nan] * 40))),
+            "data.lin: the problem uses no qubit",
+        ),
+        (problem(data=data(quad="")), "has 0 numbers for 1 couplers in use"),
+        (problem(data=data(quad=packed([math.inf]))), "not a finite number"),
+        (problem(params={"num_reads": 0}), "params.num_reads"),
+        (problem(params={"num_reads": True}), "params.num_reads"),
+        (problem(params={"num_reads": 10**30}), "params.num_reads"),
+        (problem(params={"beta": 1}), "params.beta: Extra inputs are not permitted"),
+        (problem(params={"max_answers": 0}), "params.max_answers"),
+        (problem(params={"annealing_time": 0.1}), "params.annealing_time"),
+        (problem(label="x" * 1025), "label"),
+    ],
+)
+def test_wrong_problems(
+    service: RunningService, body: dict[str, JSON], words: str
+) -> None:
+    answer = service.ask("POST", f"{sapi.PREFIX}/problems/", body)
+    assert answer.status == 400
+    assert answer.json()["error_code"] == 400
+    assert words in str(answer.json()["error_msg"])
+
+
+@pytest.mark.parametrize(
+    ("body", "packing", "words"),
+    [
+        (b"[", "identity", "the body is not JSON"),
+        (b"[" * 100_000, "identity", "the body is not JSON"),
+        (b'"\xff"', "identity", "the body is not JSON"),
+        (b"[]", "deflate", "the body is not deflated data"),
+        (zlib.compress(b"[" * 1000)[:-5], "deflate", "the body is cut off"),
+        (zlib.compress(b" " * (sapi.BODY_BYTES + 1)), "deflate", "has more than"),
+        (b"[]", "gzip", "expected deflate or none"),
+        # half a surrogate pair
+        (zlib.compress(b'["\\ud800"]'), "deflate", "is not UTF-8 text"),
+    ],
+)
+def test_wrong_bodies(body: bytes, packing: str, words: str) -> None:
+    with pytest.raises(Refused, match=words):
+        sapi._unpacked(body, packing)
+
+
+def test_wrong_requests(service: RunningService) -> None:
+    for method, path, status in (
+        ("GET", "/problems/nope", 404),
+        ("GET", "/problems/?id=nope", 404),
+        ("GET", "/problems/?id=" + ",".join("x" * 1001), 400),
+        ("GET", "/problems/?timeout=-1", 400),
+        ("DELETE", "/problems/nope", 404),
+        ("DELETE", "/problems/", 400),
+        ("GET", "/solvers/remote/nope", 404),
+        ("GET", "/solvers/remote/?filter=all,status", 400),
+        ("GET", "/nothing/there", 404),
+    ):
+        answer = service.ask(method, f"{sapi.PREFIX}{path}")
+        assert (path, answer.status) == (path, status)
+        assert answer.json()["error_code"] == status
+        assert answer.json()["error_msg"]
+
+
+def test_only_problems_of_sapi_are_told(service: RunningService) -> None:
+    lease = service.acquire()
+    try:
+        job: dict[str, JSON] = {"idempotency_key": "k", "problem": example_bqm()}
+        answer = service.ask("POST", "/v1/jobs", job, lease=lease)
+        assert answer.status == 201
+        told = service.ask("GET", f"{sapi.PREFIX}/problems/{answer.json()['id']}")
+        assert told.status == 404
+        every = service.ask("GET", f"{sapi.PREFIX}/problems/")
+        ids = [one["id"] for one in json.loads(every.body)]
+        assert answer.json()["id"] not in ids
+    finally:
+        service.ask("DELETE", f"/v1/leases/{lease}")
+
+
+def cached(**headers: str) -> Response:
+    raw = [(name.replace("_", "-").encode(), v.encode()) for name, v in headers.items()]
+    return sapi._cached(Request({"type": "http", "headers": raw}), [{"a": 1}])
+
+
+def test_the_media_type_is_what_was_asked_for() -> None:
+    media = "application/vnd.dwave.sapi.solver-definition-list+json"
+    answer = cached(accept=f'{media}; version="3.0.0"')
+    assert answer.headers["content-type"] == f"{media}; version=3.0.0"
+    assert answer.headers["cache-control"] == "no-cache"
+    assert cached(if_none_match=answer.headers["etag"]).status_code == 304
+    answer = cached(accept="text/html", if_none_match="older")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/json"
+
+
+def test_filters() -> None:
+    whole: dict[str, JSON] = {"a": 1, "b": {"c": 2, "d": 3}, "e": 4}
+    for filter_, expected in (
+        ("all", whole),
+        ("none", {}),
+        ("all,-a,-e", {"b": {"c": 2, "d": 3}}),
+        ("none,+a,+b.d", {"a": 1, "b": {"d": 3}}),
+        ("all,-b.c,-nothing", {"a": 1, "b": {"d": 3}, "e": 4}),
+        ("-a,-b", {"e": 4}),
+        ("none,+nothing,+a.b", {"a": 1}),
+    ):
+        assert sapi_solver.filtered(whole, filter_) == expected
+    assert whole == {"a": 1, "b": {"c": 2, "d": 3}, "e": 4}
+
+
+def test_only_root_leases_where_users_may_not() -> None:
+    def ada(_: HTTPConnection) -> auth.Identity:
+        return auth.Identity("ada", admin=False)
+
+    settings = ServiceSettings(users_may_lease=False)
+    device = Device(time_scale=0, qubits=40)
+    with running_service(device, settings=settings, authenticate=ada) as service:
+        answer = service.ask("POST", f"{sapi.PREFIX}/problems/", problem())
+        assert answer.status == 403
+        assert "only root and admins" in str(answer.json()["error_msg"])
+
+
+def test_no_annealer_no_solver() -> None:
+    device = Device(technology="superconducting", time_scale=0)
+    with running_service(device) as service:
+        answer = service.ask("GET", f"{sapi.PREFIX}/solvers/remote/")
+        assert json.loads(answer.body) == []
+        answer = service.ask("POST", f"{sapi.PREFIX}/problems/", problem())
+        assert answer.status == 404
+        assert "no annealer" in str(answer.json()["error_msg"])
+        # nothing is left that holds the vQPU
+        assert service.ask("POST", "/v1/leases", {"wait": 5}).status == 201

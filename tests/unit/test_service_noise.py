@@ -1,0 +1,245 @@
+"""The errors of an emulated device, and the calibration they come from."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from dimod import BinaryQuadraticModel, SampleSet, Vartype
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.device import Device, Faults, Task
+from sf_quantum.service.technologies import HOUR, TECHNOLOGIES
+
+
+class Echo:
+    """Answers each problem with all variables at 1, and keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.given: list[BinaryQuadraticModel] = []
+
+    def check(
+        self, content: JSON, parameters: Mapping[str, int | None], *, qubits: int
+    ) -> None:
+        raise FieldError("problem", "is not checked here")
+
+    def run(
+        self,
+        content: JSON,
+        parameters: Mapping[str, int | None],
+        interrupted: object,
+    ) -> dict[str, JSON]:
+        assert isinstance(content, dict)
+        bqm = BinaryQuadraticModel.from_serializable(content)
+        self.given.append(bqm)
+        rows = [dict.fromkeys(bqm.variables, 1)] * (parameters.get("num_reads") or 1)
+        answer: dict[str, JSON] = SampleSet.from_samples_bqm(  # type: ignore[no-untyped-call]
+            rows, bqm
+        ).to_serializable()
+        return answer
+
+
+class Register(Echo):
+    """Answers each sequence with 1000 times ten atoms, half of them excited."""
+
+    def run(
+        self,
+        content: JSON,
+        parameters: Mapping[str, int | None],
+        interrupted: object,
+    ) -> dict[str, JSON]:
+        return {"counter": {"0101010101": 1000}}
+
+
+def chain(labels: int = 40) -> BinaryQuadraticModel:
+    """Biases of 2 at most, couplings of 1."""
+    bqm = BinaryQuadraticModel("SPIN")
+    for label in range(labels):
+        bqm.add_linear(label, 2.0 if label % 2 else -1.0)
+        if label:
+            bqm.add_quadratic(label - 1, label, 1.0)
+    return bqm
+
+
+def run(device: Device, bqm: BinaryQuadraticModel, number: int = 1) -> SampleSet:
+    parameters = {"num_reads": 200, "seed": 7, "num_sweeps": 10}
+    task = Task(number, 1, "problem", bqm.to_serializable(), parameters)
+    outcome = device.run(task, threading.Event())
+    assert outcome.result is not None
+    return SampleSet.from_serializable(outcome.result)  # type: ignore[no-untyped-call,no-any-return]
+
+
+def biases_off(device: Device, bqm: BinaryQuadraticModel) -> list[float]:
+    """How far off the biases are that the device computes with."""
+    echo = Echo()
+    run(replace(device, runners={"problem": echo}), bqm)
+    (given,) = echo.given
+    linear = [float(given.linear[label] - bqm.linear[label]) for label in bqm.variables]
+    return linear + [
+        float(given.quadratic[pair] - bqm.quadratic[pair]) for pair in bqm.quadratic
+    ]
+
+
+def spread(values: list[float]) -> float:
+    return math.sqrt(sum(value * value for value in values) / len(values))
+
+
+@pytest.fixture
+def annealer() -> Device:
+    return Device(time_scale=0, noise=1, seed=1, clock=lambda: 0.0, started=0.0)
+
+
+def test_an_annealer_gets_the_biases_slightly_wrong(annealer: Device) -> None:
+    off = biases_off(annealer, chain(500))
+    # of the couplers' range, which those of the chain fill
+    assert spread(off) == pytest.approx(0.01, rel=0.1)
+    assert biases_off(replace(annealer, noise=3.0), chain(500)) == pytest.approx(
+        [3 * value for value in off]
+    )
+    assert biases_off(replace(annealer, noise=0.0), chain()) == [0.0] * 79
+
+
+def test_what_it_gets_wrong_stays_with_the_qubit(annealer: Device) -> None:
+    whole, part = chain(), chain(20)
+    off = biases_off(annealer, whole)
+    assert biases_off(annealer, part)[:20] == pytest.approx(off[:20])
+    other = replace(annealer, seed=2)
+    assert biases_off(other, whole) != off
+    assert other.calibration.id != annealer.calibration.id
+    assert replace(annealer, noise=2.0).calibration == annealer.calibration
+
+
+def test_energies_are_the_true_ones(annealer: Device) -> None:
+    for bqm in (chain(), chain().change_vartype(Vartype.BINARY, inplace=False)):
+        found = run(replace(annealer, noise=20.0), bqm)
+        assert found.vartype is bqm.vartype
+        assert found.record.energy == pytest.approx(bqm.energies(found))
+        assert run(replace(annealer, noise=20.0), bqm) == found
+
+
+def test_gates_and_atoms_misread_bits() -> None:
+    bqm = chain(100)
+    for technology in ("superconducting", "neutral-atom"):
+        errors = TECHNOLOGIES[technology].errors
+        echoing = Device(
+            *("q", technology),
+            time_scale=0,
+            noise=1,
+            seed=1,
+            runners={"problem": Echo()},
+            clock=lambda: 0.0,
+            started=0.0,
+        )
+        found = run(echoing, bqm)
+        zeros = float((found.record.sample < 0).mean())
+        assert zeros == pytest.approx(errors.false_zero, rel=0.2)
+        assert found.record.energy == pytest.approx(bqm.energies(found))
+        assert run(echoing, bqm) == found
+        assert run(echoing, bqm, number=2) != found
+        ideal = run(replace(echoing, noise=0.0), bqm)
+        assert (ideal.record.sample == 1).all()
+
+
+def test_atoms_of_a_sequence_are_misread_too() -> None:
+    device = Device(
+        technology="neutral-atom",
+        time_scale=0,
+        noise=1,
+        seed=1,
+        runners={"sequence": Register()},
+    )
+    task = Task(1, 1, "sequence", "", {"num_reads": 1000})
+    result = device.run(task, threading.Event()).result
+    assert result is not None
+    counter = result["counter"]
+    assert isinstance(counter, dict)
+    counts = {word: count for word, count in counter.items() if isinstance(count, int)}
+    assert sum(counts.values()) == 1000
+    ones = [sum(n for word, n in counts.items() if word[bit] == "1") for bit in (0, 1)]
+    assert ones == [pytest.approx(10, abs=12), pytest.approx(950, abs=30)]
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_errors_drift_and_a_calibration_is_renewed(clock: Clock) -> None:
+    device = Device(time_scale=0, noise=1, seed=1, clock=clock, started=0.0)
+    first, bqm = device.calibration, chain(500)
+    fresh = biases_off(device, bqm)
+    clock.seconds = 0.99 * HOUR
+    assert device.calibration.id == first.id
+    drifted = biases_off(device, bqm)
+    assert drifted != fresh
+    assert spread(drifted) > 1.2 * spread(fresh)
+    clock.seconds = 1.01 * HOUR
+    assert device.calibration.id != first.id
+    assert device.calibration.told["time"] == "1970-01-01T01:00:00+00:00"
+    renewed = biases_off(device, bqm)
+    assert spread(renewed) == pytest.approx(spread(fresh), rel=0.1)
+    assert renewed != fresh
+
+
+def test_read_out_drifts_too(clock: Clock) -> None:
+    device = Device(
+        technology="superconducting",
+        time_scale=0,
+        noise=1,
+        seed=1,
+        clock=clock,
+        started=0.0,
+        calibration_seconds=10,
+        runners={"problem": Echo()},
+    )
+    zeros = []
+    for clock.seconds in (0.0, 9.99, 10.0):
+        zeros.append(float((run(device, chain(100)).record.sample < 0).mean()))
+    assert zeros[1] == pytest.approx(2 * zeros[0], rel=0.1)
+    assert zeros[2] == zeros[0]
+
+
+def test_the_time_scale_compresses_the_calibration_too(clock: Clock) -> None:
+    device = Device(time_scale=0.01, clock=clock, started=0.0)
+    first = device.calibration.id
+    clock.seconds = 35.0
+    assert device.calibration.id == first
+    clock.seconds = 37.0
+    assert device.calibration.id != first
+
+
+def test_a_wrong_calibration_until_it_is_renewed(clock: Clock) -> None:
+    faults = Faults.from_mapping({"calibration": 0.5})
+    device = Device(
+        time_scale=0, noise=1, seed=1, clock=clock, started=0.0, faults=faults
+    )
+    wrong = []
+    for hour in range(40):
+        clock.seconds = hour * HOUR
+        wrong.append(spread(biases_off(device, chain())) > 0.1)
+        assert device.calibration.wrong is wrong[-1]
+    assert 10 < sum(wrong) < 30
+
+
+def test_wrong_values() -> None:
+    with pytest.raises(InputError, match="noise -1: expected 0 or more"):
+        Device(noise=-1)
+    with pytest.raises(InputError, match="'pegasos', did you mean 'pegasus'"):
+        Device(topology="pegasos")
+    with pytest.raises(InputError, match="calibration seconds 0: expected more than 0"):
+        Device(calibration_seconds=0)
