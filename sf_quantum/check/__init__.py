@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sf_quantum.check import candidates
 from sf_quantum.check.deployments import Deployments, recovery
 from sf_quantum.check.document import Document, Problem, UnreadableError, mapping
+from sf_quantum.check.machines import Machines
 from sf_quantum.check.schema import rules
 from sf_quantum.check.workflows import Workflow
 
@@ -18,15 +19,19 @@ class Findings:
 
     :param problems: those in the file itself first, by line, then those in the files
         it names
+    :param silent: QPUs that could not be asked, and why
     """
 
     problems: list[Problem]
     workflows: int = 0
     deployments: int = 0
+    silent: dict[str, str] = field(default_factory=dict)
 
 
 def look_over(path: str | Path) -> Findings:
     """Look a StreamFlow file over, with the CWL and the inputs it names.
+
+    The QPUs that its steps are bound to are asked whether they can run them now.
 
     :returns: all that is wrong
     :raises InputError: if an installed StreamFlow plugin cannot be loaded
@@ -36,20 +41,21 @@ def look_over(path: str | Path) -> Findings:
     except UnreadableError as error:
         return Findings([error.problem])
     deployments = Deployments(document, rules())
+    machines = Machines(deployments)
     names = list(mapping(document.content.get("workflows")))
     problems = [
         *rules().check(document),
         *deployments.check(),
         *recovery(document),
         *candidates.scheduler(deployments),
-        *(p for name in names for p in Workflow(name, deployments).check()),
+        *(p for name in names for p in Workflow(name, machines).check()),
     ]
     ordered = sorted(
         # the same CWL file may serve two steps
         dict.fromkeys(problems),
         key=lambda p: (p.file != document.name, p.file, p.line or 0),
     )
-    return Findings(ordered, len(names), len(deployments.sections))
+    return Findings(ordered, len(names), len(deployments.sections), machines.silent)
 
 
 __all__ = ["Findings", "Problem", "look_over"]

@@ -59,7 +59,7 @@ def _filter(
     where: Where = ("bindingFilters", name, "config")
     document = deployments.document
     targets = {
-        asking.name(t) for b in bindings for t in _bound(deployments, b).values()
+        asking.name(t) for b in bindings for t in targets_of(deployments, b).values()
     }
     for target in mapping(config.get("costs")) if bindings else {}:
         if target not in targets:
@@ -101,7 +101,7 @@ def _variables(
 
 
 def _targets(deployments: Deployments, binding: Binding) -> Iterator[Problem]:
-    bound = _bound(deployments, binding)
+    bound = targets_of(deployments, binding)
     sources = [asking.source(target, Path()) for target in bound.values()]
     where = (*binding.where, "target")
     if sources and not any(sources):
@@ -112,7 +112,7 @@ def _targets(deployments: Deployments, binding: Binding) -> Iterator[Problem]:
         yield deployments.document.problem(where, what, "list a classical target too")
 
 
-def _bound(deployments: Deployments, binding: Binding) -> dict[Where, Target]:
+def targets_of(deployments: Deployments, binding: Binding) -> dict[Where, Target]:
     """The binding's targets, less those that name no deployment."""
     bound = {}
     for where, target in binding.targets:

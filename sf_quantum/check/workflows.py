@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from os.path import normpath
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
 from sf_quantum.check import candidates, cwl, slurm
-from sf_quantum.check.deployments import Deployments
 from sf_quantum.check.document import (
     Document,
     Problem,
@@ -21,6 +21,7 @@ from sf_quantum.check.document import (
     mapping,
     suggestion,
 )
+from sf_quantum.check.machines import Machines
 from sf_quantum.files import JSON
 
 #: what YAML makes of the plain types of CWL (CWL v1.2, CommandLineTool, section 5.1.1)
@@ -51,7 +52,9 @@ class Binding:
 class Workflow:
     """One entry of ``workflows``."""
 
-    def __init__(self, name: str, deployments: Deployments) -> None:
+    def __init__(self, name: str, machines: Machines) -> None:
+        deployments = machines.deployments
+        self.machines = machines
         self.document = deployments.document
         self.deployments = deployments
         self.where: Where = ("workflows", name)
@@ -80,8 +83,18 @@ class Workflow:
             yield from self._path(where, binding.kind, binding.path, process)
         yield from self._releases(process)
         yield from candidates.check(self.deployments, self.bindings, process)
+        yield from self.machines.check(self.bindings, self._inputs())
         yield from self._settings(process)
         yield from self._tools(process)
+
+    def _inputs(self) -> Document | None:
+        file = self.config.get("settings")
+        if not isinstance(file, str) or "://" in file:
+            return None
+        with suppress(UnreadableError):
+            path = Path(normpath(self.document.folder / file))
+            return Document.read(path, "file of inputs")
+        return None
 
     def _references(self, binding: Binding) -> Iterator[Problem]:
         for where, target in binding.targets:

@@ -25,6 +25,8 @@ COMMANDS = {
     "token": "make a bearer token for a user of the QPU service",
     "lease": "run a command under a lease of the QPUs it needs",
     "qpus": "list the kinds of QPU that can be used here, and how given ones are",
+    "usage": "report who used a QPU, for how long, and waited how long for it",
+    "admin": "open and shut a QPU, announce maintenance, set what may be set",
     "samplers": "list the samplers installed, and whether they can be used here",
     "check": "look a StreamFlow file over before it runs",
     "report": "show a run's journal as a table, JSON or a timeline",

@@ -30,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
             counts = (
                 _counted(findings.workflows, "workflow"),
                 _counted(findings.deployments, "deployment"),
+                *(f"{qpu} {why}" for qpu, why in findings.silent.items()),
             )
             print(f"{file}: fine ({', '.join(counts)})")
     return code

@@ -59,6 +59,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--pattern", choices=PATTERNS, help="a hint: how CMD spends its time"
     )
     parser.add_argument(
+        "--purpose",
+        metavar="TEXT",
+        help="what the leases are for, in the accounts (default: CMD's name)",
+    )
+    parser.add_argument(
         "--wait",
         type=_seconds,
         metavar="S",
@@ -175,7 +180,7 @@ def run(args: argparse.Namespace) -> int:
 def _check_held(args: argparse.Namespace) -> None:
     for option in (
         *("url", "qrmi_config", "token_file", "munge", "class_", "wait"),
-        *("expected_seconds", "pattern"),
+        *("expected_seconds", "pattern", "purpose"),
     ):
         if getattr(args, option) is not None:
             word = option.strip("_").replace("_", "-")
@@ -197,7 +202,7 @@ def _run_leased(args: argparse.Namespace, command: _Command) -> _Settle:
             raise InputError(f"QPU {client.name!r}: {problem}")
     with Holding(qpus, _waits) as holding:
         request = waiting.Request(
-            Path(args.cmd[0]).name, wait_seconds=args.wait, hints=_hints(args)
+            _purpose(args, qpus), wait_seconds=args.wait, hints=_hints(args)
         )
         with suppress(waiting.Stopped):
             began = time.monotonic()
@@ -205,6 +210,12 @@ def _run_leased(args: argparse.Namespace, command: _Command) -> _Settle:
             command.waited = time.monotonic() - began
             command.run({**os.environ, **_environment(holding)})
         return partial(account.settle, list(holding.held))
+
+
+def _purpose(args: argparse.Namespace, qpus: Sequence[Qpu]) -> str:
+    told = (os.environ.get(f"{client.name}_SFQ_PURPOSE") for client in qpus)
+    given: str | None = args.purpose
+    return given or next(filter(None, told), Path(args.cmd[0]).name)
 
 
 def _hints(args: argparse.Namespace) -> dict[str, JSON]:

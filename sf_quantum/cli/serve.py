@@ -124,7 +124,8 @@ def _configure_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--faults",
         metavar="JSON",
-        help='{"fail": 0..1, "slow": 1 or more, "offline": 0..1, "calibration": 0..1}',
+        help='{"fail": 0..1, "slow": 1 or more, "offline": 0..1, "calibration": 0..1, '
+        '"drift": 0..1}',
     )
 
 

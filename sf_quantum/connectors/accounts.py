@@ -17,6 +17,12 @@ def job_key(job: str) -> str:
     return hashlib.sha256(f"{run.origin}\n{job}".encode()).hexdigest()
 
 
+def purpose(job: str) -> str:
+    """What leases and QPU jobs are for: ``RUN:/step/tag``, of a run with a journal."""
+    run = journal.current()
+    return job if run is None else f"{run.run}:{job}"
+
+
 def account(qpu_job: dict[str, JSON]) -> dict[str, JSON]:
     """A QPU job as the journal has it."""
     submitted, started = qpu_job.get("submitted"), qpu_job.get("started")

@@ -194,7 +194,9 @@ class QuantumConnector(LocationWrapper, ABC):
         if wish.wait_seconds is not None:
             patience = min(wish.wait_seconds, patience or wish.wait_seconds)
         request = waiting.Request(
-            job, uuid.uuid4().hex, patience, hints=dict(wish.hints)
+            *(job, uuid.uuid4().hex, patience),
+            hints=dict(wish.hints),
+            purpose=accounts.purpose(job),
         )
         if not wish.elsewhere:
             return await leases.acquire(request)
@@ -230,6 +232,8 @@ class QuantumConnector(LocationWrapper, ABC):
         variables = qpu.environment([(told, loan.lease.token)])
         variables["QRMI_JOB_ID"] = loan.job
         variables[f"{told.name}_SFQ_JOB_KEY"] = accounts.job_key(loan.job)
+        # a lease that was kept says what its first job was
+        variables[f"{told.name}_SFQ_PURPOSE"] = accounts.purpose(loan.job)
         lines = [
             f"export {key}={shlex.quote(value)}" for key, value in variables.items()
         ]

@@ -38,6 +38,8 @@ class QpuStatus:
     :param position: jobs that would run before it, if it tells
     :param cost_per_second: of QPU time, in the site's own unit, if it tells
     :param maintenance_seconds: after how long it stops taking jobs, if that is announced
+    :param payloads: what a job may carry (``problem``, ``sequence``, ``circuit``), if it
+        tells
     """
 
     name: str
@@ -53,6 +55,7 @@ class QpuStatus:
     position: int | None = None
     cost_per_second: float | None = None
     maintenance_seconds: float | None = None
+    payloads: tuple[str, ...] = ()
 
 
 class NoLease(QpuError):

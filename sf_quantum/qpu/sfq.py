@@ -46,6 +46,7 @@ class SfqQpu(Qpu):
     :param asked: what leases are asked for with, beyond their job
     :param lease: the acquisition token, on the job's side
     :param job_key: what stays the same when the job is run again, on the job's side
+    :param purpose: what its QPU jobs are for, if not what the lease is
     """
 
     type = "sfq"
@@ -59,12 +60,14 @@ class SfqQpu(Qpu):
         asked: Mapping[str, JSON] | None = None,
         lease: str | None = None,
         job_key: str | None = None,
+        purpose: str | None = None,
     ) -> None:
         super().__init__(name)
         self._credentials = credentials or Credentials()
         self._asked = dict(asked or {})
         self._lease = lease
         self._job_key = job_key
+        self._purpose = purpose
         # of leases that were given another class than they were asked for with
         self._lowered: dict[str, str] = {}
         self._access = Access(
@@ -103,6 +106,11 @@ class SfqQpu(Qpu):
             asked={**told, **asked},
         )
 
+    @property
+    def access(self) -> Access:
+        """The service, for what only it has."""
+        return self._access
+
     def status(self) -> QpuStatus:
         """See :meth:`Qpu.status`."""
         # once: who asks how a QPU is wants to know that it does not answer
@@ -124,6 +132,7 @@ class SfqQpu(Qpu):
             position=_int(device.get("position")),
             cost_per_second=_number(device.get("cost_per_second")),
             maintenance_seconds=_until(device.get("maintenance")),
+            payloads=_names(device.get("payloads")),
         )
 
     def hinted(self, hints: Mapping[str, JSON]) -> Self:
@@ -224,6 +233,7 @@ class SfqQpu(Qpu):
             ),
             lease=values["QRMI_JOB_ACQUISITION_TOKEN"],
             job_key=environment.get(f"{name}_SFQ_JOB_KEY"),
+            purpose=environment.get(f"{name}_SFQ_PURPOSE"),
         )
 
     def sampler(self) -> Sampler:
@@ -244,6 +254,8 @@ class SfqQpu(Qpu):
         given = {name: value for name, value in parameters.items() if value is not None}
         job: dict[str, JSON] = {"problem": dict(bqm), "parameters": {**given}}
         job["idempotency_key"] = self._key(job)
+        if self._purpose is not None:
+            job["purpose"] = self._purpose
         try:
             followed = self._follow(self._submit(job))
             while self._was_of_another(followed):
@@ -326,6 +338,10 @@ def _lease(token: str) -> str:
 
 def _int(value: JSON) -> int:
     return value if isinstance(value, int) else 0
+
+
+def _names(value: JSON) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
 def _number(value: JSON) -> float | None:

@@ -29,7 +29,8 @@ class Stopped(QpuError):
 class Request:
     """What a lease is asked for.
 
-    :param job: what it is for, in words for the QPU's operator
+    :param job: who asks, in errors
+    :param purpose: what it is for, in words for the QPU's operator; the job, if not given
     :param key: see :meth:`~sf_quantum.qpu.Qpu.acquire_waiting`
     :param wait_seconds: how long to wait for one, also where the QPU does not answer;
         ``None`` as long as it takes
@@ -42,6 +43,7 @@ class Request:
     wait_seconds: float | None = None
     trouble_seconds: float = TROUBLE_SECONDS
     hints: Mapping[str, JSON] = field(default_factory=dict)
+    purpose: str | None = None
 
 
 def acquire(qpu: Qpu, request: Request, stop: threading.Event | None = None) -> str:
@@ -59,7 +61,9 @@ def acquire(qpu: Qpu, request: Request, stop: threading.Event | None = None) -> 
         watch.begin()
         try:
             return qpu.acquire_waiting(
-                request.job, wait_seconds=watch.stay, key=request.key
+                request.purpose or request.job,
+                wait_seconds=watch.stay,
+                key=request.key,
             )
         except QpuError as error:
             watch.bear(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
@@ -139,6 +139,10 @@ def _check_length(values: list[JSON], expected: int, field: str) -> None:
 
 
 def _check_finite(values: list[JSON], field: str, *, single: bool = False) -> None:
+    # nearly always so, and looked at for each submission
+    floats = {*map(type, values)} == {float}
+    if floats and all(map(math.isfinite, cast("list[float]", values))):
+        return
     for index, value in enumerate(values):
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not math.isfinite(_float(value)):
@@ -154,6 +158,10 @@ def _float(value: JSON) -> float:
 
 
 def _check_indices(values: list[JSON], labels: int, field: str) -> None:
+    if {*map(type, values)} == {int}:
+        numbers = cast("list[int]", values)
+        if min(numbers) >= 0 and max(numbers) < labels:
+            return
     for index, value in enumerate(values):
         if type(value) is not int or not 0 <= value < labels:
             raise FieldError(

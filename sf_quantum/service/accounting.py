@@ -5,10 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
+from sf_quantum.service.past import OVER
 from sf_quantum.service.store import Store
 
 Value = str | float
+By: TypeAlias = Literal["user", "project", "lease", "slurm-job", "step"]
 # A job's times: on the device (all attempts), as modelled, and from its coming to its
 # last start.
 _SUMS = (
@@ -103,6 +106,75 @@ def jobs(store: Store, wanted: Filter, page: Page) -> tuple[int, list[sqlite3.Ro
         *(*values, page.limit, page.offset),
     )
     return _count(store, f"count(*) {_BOTH} WHERE {where}", values), rows
+
+
+# A purpose is RUN:/step/tag or /step/tag where a workflow's connector wrote it, RUN
+# being the journal's name (accounts.purpose); anything else is a step as it is.
+_JOB = "substr(purpose, instr(purpose, ':/') + 1)"
+_OF_RUN = "purpose GLOB '[0-9]*Z-[0-9]*:/*'"
+_STEP = f"rtrim(rtrim({_JOB}, '0123456789.'), '/')"
+_COLUMNS = {
+    "user": "user",
+    "project": "project",
+    "lease": "lease",
+    "slurm_job_id": "slurm_job_id",
+    "run": f"CASE WHEN {_OF_RUN} THEN substr(purpose, 1, instr(purpose, ':/') - 1) END",
+    "step": f"CASE WHEN {_OF_RUN} OR purpose LIKE '/%' THEN {_STEP} ELSE purpose END",
+}
+#: what a report's rows are told apart by
+KEYS: Mapping[By, tuple[str, ...]] = {
+    "user": ("user",),
+    "project": ("project",),
+    "lease": ("lease", "user", "project", "slurm_job_id"),
+    "slurm-job": ("slurm_job_id", "user"),
+    "step": ("user", "run", "step"),
+}
+_TOTALS = {
+    "jobs": "coalesce(sum(jobs), 0)",
+    **{
+        state.lower(): f"coalesce(sum(jobs) FILTER (WHERE state = '{state}'), 0)"
+        for state in ("Completed", "Failed", "Cancelled")
+    },
+    "qpu_seconds": "total(qpu_seconds)",
+    "seconds": "total(seconds)",
+    "wait_seconds": "total(wait_seconds)",
+    "mean_wait_seconds": "coalesce(total(wait_seconds) / sum(jobs), 0.0)",
+    "longest_wait_seconds": "coalesce(max(longest_wait_seconds), 0.0)",
+}
+NUMBERS = (*_TOTALS,)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Sums over jobs that are over, whatever became of them, by what they are for.
+
+    :param count: how many rows there are, of which these are a page
+    :param total: over all of them
+    """
+
+    count: int
+    rows: list[sqlite3.Row]
+    total: sqlite3.Row
+
+
+def usage(store: Store, by: By, wanted: Filter, page: Page) -> Report:
+    """Sum up who used the QPU, those who used it most first.
+
+    A job counts when it is over, with all its attempts. Those that the store has
+    forgotten count with the hour in which they ended.
+    """
+    where, values = wanted.sql()
+    over = f"FROM ({OVER}) WHERE {where}"
+    keys = ", ".join(f"{_COLUMNS[key]} AS {key}" for key in KEYS[by])
+    sums = ", ".join(f"{sum_} AS {name}" for name, sum_ in _TOTALS.items())
+    places = ", ".join(str(place + 1) for place in range(len(KEYS[by])))
+    groups = f"SELECT {keys}, {sums} {over} GROUP BY {places}"
+    rows = store.report(
+        f"{groups} ORDER BY qpu_seconds DESC, {places} LIMIT ? OFFSET ?",
+        *(*values, page.limit, page.offset),
+    )
+    (total,) = store.report(f"SELECT {sums} {over}", *values)
+    return Report(_count(store, f"count(*) FROM ({groups})", values), rows, total)
 
 
 def _count(store: Store, what: str, values: Sequence[Value]) -> int:

@@ -12,7 +12,19 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from sf_quantum import __version__
-from sf_quantum.service import sapi, v1_device, v1_jobs, v1_leases, warden, warden_acct
+from sf_quantum.service import (
+    metrics,
+    page,
+    sapi,
+    v1_accounting,
+    v1_admin,
+    v1_device,
+    v1_jobs,
+    v1_leases,
+    warden,
+    warden_acct,
+)
+from sf_quantum.service.activity import Activity
 from sf_quantum.service.auth import Authenticate, nobody_checked
 from sf_quantum.service.depends import EVERYWHERE
 from sf_quantum.service.models import Refusal
@@ -20,19 +32,28 @@ from sf_quantum.service.queue import JobQueue
 from sf_quantum.service.refusal import Refused
 from sf_quantum.service.sapi_leases import ShortLeases
 from sf_quantum.service.sapi_problems import Problems
+from sf_quantum.service.telemetry import Telemetry
 
-_V1 = (v1_device.router, v1_leases.router, v1_jobs.router)
-_OTHERS = (warden.router, warden_acct.router, sapi.router)
+_V1 = (
+    *(v1_device.router, v1_leases.router, v1_jobs.router),
+    *(v1_accounting.router, v1_admin.router, page.router),
+)
+_OTHERS = (metrics.router, warden.router, warden_acct.router, sapi.router)
 
 
 def create_app(
-    queue: JobQueue, *, authenticate: Authenticate = nobody_checked
+    queue: JobQueue,
+    *,
+    authenticate: Authenticate = nobody_checked,
+    telemetry: Telemetry | None = None,
 ) -> FastAPI:
     """Make the service.
 
     :param queue: started with the application, stopped with it
     :param authenticate: says who sends a request, or refuses it
+    :param telemetry: of the queue, started and stopped with it
     """
+    telemetry = telemetry or Telemetry(queue)
     app = FastAPI(
         title="sf_quantum QPU service",
         version=__version__,
@@ -43,6 +64,9 @@ def create_app(
     app.state.authenticate = authenticate
     app.state.short_leases = ShortLeases(queue)
     app.state.sapi_problems = Problems(queue)
+    app.state.telemetry = telemetry
+    app.state.metrics = metrics.registered(queue, telemetry)
+    app.state.activity = Activity(queue)
     for router in _V1:
         app.include_router(router, responses=EVERYWHERE)
     for router in _OTHERS:
@@ -55,19 +79,23 @@ def create_app(
 
 
 @asynccontextmanager
-async def _run(queue: JobQueue, short_leases: ShortLeases) -> AsyncIterator[None]:
+async def _run(
+    queue: JobQueue, short_leases: ShortLeases, telemetry: Telemetry
+) -> AsyncIterator[None]:
     queue.start()
     short_leases.start()
+    telemetry.start()
     try:
         yield
     finally:
+        telemetry.stop()
         short_leases.stop()
         queue.request_stop()
         await queue.stopped()
 
 
 def _lifespan(app: FastAPI) -> AbstractAsyncContextManager[None]:
-    return _run(app.state.queue, app.state.short_leases)
+    return _run(app.state.queue, app.state.short_leases, app.state.telemetry)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

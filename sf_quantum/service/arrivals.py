@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from sf_quantum.service.records import CLASSES, RANKS, JobClass
@@ -110,16 +110,23 @@ class Arrivals:
             until = attempt.first.get(name, now)
             seen.watch(until - attempt.began, name in attempt.first)
 
-    def wait(self, job_class: JobClass, work: float) -> float:
+    def wait(
+        self,
+        job_class: JobClass,
+        work: float,
+        passing: Sequence[JobClass] | None = None,
+    ) -> float:
         """Expect how long a job of a class waits.
 
         :param work: seconds of what is before it now
+        :param passing: the classes that go before it; by default all that are higher
         """
         if not self._attempts:
             return work
         doubted = DOUBTS * self._seconds / self._attempts
         rates = self._rates(doubted)
-        passing = CLASSES[: RANKS[job_class]]
+        if passing is None:
+            passing = CLASSES[: RANKS[job_class]]
         rate = sum(rates[name] for name in passing)
         load = sum(rates[name] * self._costs(name, job_class) for name in passing)
         if not load:

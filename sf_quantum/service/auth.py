@@ -46,6 +46,8 @@ class Identity:
 
 
 Authenticate: TypeAlias = Callable[[HTTPConnection], Identity]
+# whether to authenticate a request may take long: it asks another process, or a disk
+Blocks: TypeAlias = Callable[[HTTPConnection], bool]
 
 
 class AuthError(Refused):
@@ -72,6 +74,11 @@ class Forbidden(AuthError):
 def nobody_checked(_: HTTPConnection) -> Identity:
     """Let everybody be the one local user, who may do everything."""
     return Identity("local", admin=True, root=True)
+
+
+def never_blocks(_: HTTPConnection) -> bool:
+    """Say of :func:`nobody_checked` that it takes no time."""
+    return False
 
 
 def once(authenticate: Authenticate) -> Authenticate:
@@ -145,6 +152,10 @@ class Tokens:
             )
         return Identity(entry.user, entry.admin or entry.user in self._admins)
 
+    def blocks(self, _: HTTPConnection) -> bool:
+        """Say whether the file is to be read again, which may take long."""
+        return _version(self._path) != self._version
+
     def _read_again(self) -> None:
         version = _version(self._path)
         if version == self._version:
@@ -192,12 +203,16 @@ def either(munge: Authenticate, tokens: Authenticate) -> Authenticate:
     """Take tokens from those whose client cannot make MUNGE credentials."""
 
     def authenticate(connection: HTTPConnection) -> Identity:
-        headers = connection.headers
-        has_token = "authorization" in headers or TOKEN_HEADER in headers
-        other = has_token and MUNGE_HEADER not in headers
-        return (tokens if other else munge)(connection)
+        return (tokens if by_token(connection) else munge)(connection)
 
     return authenticate
+
+
+def by_token(connection: HTTPConnection) -> bool:
+    """Say whether a request has a token, and no MUNGE credential."""
+    headers = connection.headers
+    has_token = "authorization" in headers or TOKEN_HEADER in headers
+    return has_token and MUNGE_HEADER not in headers
 
 
 def new_token() -> str:

@@ -9,7 +9,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field, Strict
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetPydanticSchema,
+    Strict,
+)
+from pydantic_core import core_schema
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
@@ -24,10 +32,21 @@ from sf_quantum.service.checked import (
     read_yaml,
     validated,
 )
+from sf_quantum.service.controls import check_bounds
 from sf_quantum.service.device import Device, Faults
+from sf_quantum.service.drift import DriftSettings
 from sf_quantum.service.limits import Limits
-from sf_quantum.service.records import JobClass
-from sf_quantum.service.settings import ClassLimits, ServiceSettings
+from sf_quantum.service.policies import load as load_policy
+from sf_quantum.service.policies import make as make_policy
+from sf_quantum.service.policies.shares import Shares
+from sf_quantum.service.records import AskedClass
+from sf_quantum.service.settings import (
+    ClassLimits,
+    PolicyChoice,
+    QualitySettings,
+    ServiceSettings,
+    TelemetrySettings,
+)
 from sf_quantum.service.technologies import TECHNOLOGIES
 from sf_quantum.service.topology import TOPOLOGIES
 
@@ -36,7 +55,7 @@ File: TypeAlias = Annotated[Path, Strict(False)]
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 Seconds: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
-Classified: TypeAlias = Annotated[dict[str, JobClass], BeforeValidator(empty_mapping)]
+Classified: TypeAlias = Annotated[dict[str, AskedClass], BeforeValidator(empty_mapping)]
 # what a value came from, if not from the file: ("listen", "port") -> "--port"
 Flags: TypeAlias = Mapping[Where, str]
 
@@ -51,6 +70,11 @@ def _topology(name: str) -> str:
     if name not in TOPOLOGIES:
         raise ValueError(unknown("topology", name, [*TOPOLOGIES]))
     return name
+
+
+def _bounds(bounds: dict[str, list[float]]) -> dict[str, list[float]]:
+    check_bounds(bounds)
+    return bounds
 
 
 class Listen(Section):
@@ -84,6 +108,7 @@ class FaultsSection(Section):
     slow: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
     offline: Probability = 0.0
     calibration: Probability = 0.0
+    drift: Probability = 0.0
 
 
 class DeviceSection(Section):
@@ -92,6 +117,8 @@ class DeviceSection(Section):
     name: Annotated[str, Field(min_length=1)] = "emulator"
     technology: Annotated[str, AfterValidator(_technology)] = "annealer"
     qubits: Count = 5000
+    shots: Count | None = None
+    out_of_service: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
     topology: Annotated[str, AfterValidator(_topology)] = "pegasus"
     time_scale: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
@@ -99,11 +126,16 @@ class DeviceSection(Section):
     seed: int | None = None
     faults: FaultsSection = FaultsSection()
     cost_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    bounds: Annotated[dict[str, list[float]], AfterValidator(_bounds)] = Field(
+        default_factory=dict
+    )
 
     def make(self) -> Device:
         """Make the device."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
-        return Device(**{**values, "faults": Faults(**self.faults.model_dump())})
+        values["faults"] = Faults(**self.faults.model_dump())
+        values["out_of_service"] = frozenset(self.out_of_service)
+        return Device(**values)
 
 
 class Leases(Section):
@@ -124,16 +156,56 @@ class ClassSection(Section):
     jobs: Count | None = None
 
 
+Tenths: TypeAlias = Annotated[
+    dict[str, Annotated[int, Field(ge=1, le=10)]], BeforeValidator(empty_mapping)
+]
+
+
+class SharesSection(Section):
+    """How much of the QPU is whose, in tenths."""
+
+    projects: Tenths = Field(default_factory=dict)
+    users: Tenths = Field(default_factory=dict)
+    default: Annotated[int, Field(ge=1, le=10)] = 1
+
+    def make(self) -> Shares:
+        """Tell the policy."""
+        return Shares(self.projects, self.users, self.default)
+
+
+def _policy(content: JSON) -> PolicyChoice:
+    """Read the name of a policy, or a mapping with its options, and try it."""
+    if content is None:
+        return PolicyChoice()
+    options = {"type": content} if isinstance(content, str) else content
+    if not isinstance(options, dict):
+        raise ValueError("expected the name of a policy, or keys and values")
+    options = {**options}
+    name = options.pop("type", None)
+    if not isinstance(name, str):
+        raise ValueError("expected the policy's name as type")
+    try:
+        make_policy(name, options, Shares())
+    except InputError as error:
+        raise ValueError(str(error)) from error
+    return PolicyChoice(name, options)
+
+
+def _by_policy(*_: type | GetCoreSchemaHandler) -> core_schema.CoreSchema:
+    """pydantic would look into the options, which are any JSON."""
+    return core_schema.no_info_plain_validator_function(_policy)
+
+
 class Classes(Section):
     """Who goes first."""
 
-    default: JobClass = "development"
-    highest: JobClass = "production"
+    default: AskedClass = "development"
+    highest: AskedClass = "production"
     users: Classified = Field(default_factory=dict)
     partitions: Classified = Field(default_factory=dict)
-    limits: Annotated[dict[JobClass, ClassSection], BeforeValidator(empty_mapping)] = (
-        Field(default_factory=dict)
-    )
+    limits: Annotated[
+        dict[AskedClass, ClassSection], BeforeValidator(empty_mapping)
+    ] = Field(default_factory=dict)
 
 
 class LimitsSection(Section):
@@ -146,6 +218,28 @@ class LimitsSection(Section):
     requests_at_once: Count = 64
 
 
+class Drift(Section):
+    """When a drift of the device is one; see :class:`DriftSettings`."""
+
+    reference: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    threshold: Seconds = 5.0
+
+
+class Quality(Section):
+    """How often the device is given a problem with a known optimum."""
+
+    every_seconds: Seconds | None = None
+    num_reads: Annotated[int, Field(ge=1, le=100_000)] = 100
+    learn: Annotated[int, Field(ge=3)] = 20
+
+
+class Metrics(Section):
+    """Who may read ``/metrics``."""
+
+    public: bool | None = None
+    users: list[str] = Field(default_factory=lambda: ["prometheus"])
+
+
 class Configuration(Section):
     """Everything that a site decides."""
 
@@ -154,9 +248,18 @@ class Configuration(Section):
     auth: Auth = Auth()
     device: DeviceSection = DeviceSection()
     vqpus: Annotated[int, Field(ge=1, le=10_000)] = 1
+    policy: Annotated[PolicyChoice, GetPydanticSchema(_by_policy)] = PolicyChoice()
+    shares: SharesSection = SharesSection()
+    user_projects: Annotated[
+        dict[str, Annotated[list[str], Field(min_length=1)]],
+        BeforeValidator(empty_mapping),
+    ] = Field(default_factory=dict)
     leases: Leases = Leases()
     classes: Classes = Classes()
     limits: LimitsSection = LimitsSection()
+    drift: Drift = Drift()
+    quality: Quality = Quality()
+    metrics: Metrics = Metrics()
     retention_seconds: Seconds | None = 7 * 24 * 3600.0
     slurm_poll_seconds: Seconds = 15.0
     drain_seconds: Annotated[float, Field(ge=0, le=3)] = 2.0
@@ -180,6 +283,28 @@ class Configuration(Section):
             user_jobs=self.limits.jobs,
             retention_seconds=self.retention_seconds,
             slurm_poll_seconds=self.slurm_poll_seconds,
+            drift=DriftSettings(**self.drift.model_dump()),
+            policy=self.policy,
+            shares=self.shares.make(),
+            user_projects=self.user_projects,
+        )
+
+    def telemetry(self) -> TelemetrySettings:
+        """Tell who may read the metrics, and how often the device is looked at.
+
+        Unless the file says so, they are public where only this machine reaches them.
+        """
+        public, quality = self.metrics.public, self.quality
+        return TelemetrySettings(
+            public=not self.listen.public if public is None else public,
+            users=frozenset(self.metrics.users),
+            quality=(
+                None
+                if quality.every_seconds is None
+                else QualitySettings(
+                    quality.every_seconds, quality.num_reads, quality.learn
+                )
+            ),
         )
 
     def request_limits(self) -> Limits:
@@ -261,6 +386,12 @@ def _rules(config: Configuration) -> Iterator[tuple[tuple[Where, JSON], str]]:
             if name in listen.model_fields_set:
                 words = "the service listens at listen.socket: leave one of them out"
                 yield (("listen", name), getattr(listen, name)), words
+    if (
+        config.shares != SharesSection()
+        and not load_policy(config.policy.type).uses_shares
+    ):
+        words = f"policy {config.policy.type} uses no shares: take fair-share"
+        yield (("shares",), None), words
     if listen.socket is not None and tls:
         yield (("listen", "certificate"), None), "a Unix socket does not use TLS"
     if auth.mode == "token" and auth.tokens is None:

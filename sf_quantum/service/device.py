@@ -7,8 +7,9 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Self
 
 from sf_quantum.errors import InputError
@@ -16,11 +17,12 @@ from sf_quantum.files import JSON
 from sf_quantum.samplers import unknown
 from sf_quantum.samplers.neal import SEEDS
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.calibration import Calibration, Calibrations
+from sf_quantum.service.calibration import Calibration, Calibrations, Reading
+from sf_quantum.service.controls import EMULATED, Operation
 from sf_quantum.service.noise import Noise
 from sf_quantum.service.records import Kind
 from sf_quantum.service.runners import Runner, installed
-from sf_quantum.service.technologies import TECHNOLOGIES, Timing
+from sf_quantum.service.technologies import TECHNOLOGIES, Errors, Timing
 from sf_quantum.service.topology import TOPOLOGIES, Graph
 
 
@@ -33,12 +35,14 @@ class Faults:
     :param offline: probability that a job finds the QPU offline and ends Failed at once
     :param calibration: probability that a calibration is a wrong one: until it is renewed
         the errors are :data:`~sf_quantum.service.calibration.WRONG` times as large
+    :param drift: probability that a calibration becomes as wrong little by little
     """
 
     fail: float = 0.0
     slow: float = 1.0
     offline: float = 0.0
     calibration: float = 0.0
+    drift: float = 0.0
 
     @classmethod
     def from_mapping(cls, faults: Mapping[str, JSON]) -> Self:
@@ -87,12 +91,14 @@ class Outcome:
     :param qpu_seconds: the modelled time of QPU use, as the hardware would bill it,
         whatever the time scale
     :param seconds: the time that really went by
+    :param calibration: id, time and values of that under which it ran, if it did
     """
 
     result: dict[str, JSON] | None
     failure: str | None
     qpu_seconds: float
     seconds: float
+    calibration: dict[str, JSON] | None = None
 
 
 @dataclass(frozen=True)
@@ -101,13 +107,18 @@ class Device:
 
     :param technology: one of :data:`~sf_quantum.service.technologies.TECHNOLOGIES`
     :param time_scale: seconds to wait per modelled second; 0 does not wait
-    :param qubits: the largest problem, in variables
+    :param qubits: how many it has, those out of service included
+    :param shots: the most of one job; ``None`` sets no limit
+    :param out_of_service: numbers of qubits that cannot be used now; an annealer's are
+        those of its graph
     :param topology: an annealer's graph, which has at least this many qubits
     :param noise: what the technology's errors are multiplied by; 0 is an ideal device
     :param calibration_seconds: after how long a calibration is renewed, in modelled
         seconds; the technology's by default
     :param seed: for jobs without a seed, the faults and the errors; drawn if not given
     :param cost_per_second: of modelled QPU time, in the site's own unit, if it has a price
+    :param first_calibration: how many calibrations there were before ``started``
+    :param bounds: of what operators may set, by name: the smallest value, the largest
     :raises InputError: if a value is out of its range
     """
 
@@ -115,6 +126,8 @@ class Device:
     technology: str = "annealer"
     time_scale: float = 1.0
     qubits: int = 5000
+    shots: int | None = None
+    out_of_service: frozenset[int] = frozenset()
     topology: str = "pegasus"
     noise: float = 0.0
     calibration_seconds: float | None = None
@@ -125,6 +138,8 @@ class Device:
     entropy: int = field(default_factory=lambda: secrets.randbits(64), repr=False)
     clock: Callable[[], float] = field(default=time.time, repr=False)
     started: float = field(default_factory=time.time)
+    first_calibration: int = 0
+    bounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.technology not in TECHNOLOGIES:
@@ -141,6 +156,10 @@ class Device:
         period = self.calibration_seconds
         if period is not None and not 0 < period < float("inf"):
             raise InputError(f"calibration seconds {period}: expected more than 0")
+        if self.shots is not None and self.shots < 1:
+            raise InputError(f"shots {self.shots}: expected 1 or more")
+        if self.out_of_service:
+            self._check_out_of_service()
 
     @property
     def timing(self) -> Timing:
@@ -153,16 +172,36 @@ class Device:
         gates = self.technology == "superconducting"
         return [kind for kind in self.runners if gates or kind != "circuit"]
 
-    @property
+    @cached_property
     def graph(self) -> Graph | None:
         """The qubits and couplers, on a device that has no others; else ``None``."""
         if self.technology != "annealer":
             return None
-        return TOPOLOGIES[self.topology](self.qubits)
+        return TOPOLOGIES[self.topology](self.qubits).without(self.out_of_service)
+
+    @property
+    def size(self) -> int:
+        """The largest problem, in variables: the qubits that are in service."""
+        return self.qubits - len(self.out_of_service)
 
     @property
     def calibration(self) -> Calibration:
         """The calibration that samples come from now."""
+        return self.calibrations.now()
+
+    @property
+    def reading(self) -> Reading:
+        """What the device measured last of its own errors."""
+        return self.calibrations.reading(self.errors)
+
+    @property
+    def errors(self) -> Errors:
+        """The errors of a good, new calibration."""
+        return TECHNOLOGIES[self.technology].errors.times(self.noise)
+
+    @property
+    def calibrations(self) -> Calibrations:
+        """All calibrations, of which one is the present one."""
         period = self.calibration_seconds
         if period is None:
             period = TECHNOLOGIES[self.technology].calibration_seconds
@@ -174,7 +213,14 @@ class Device:
             self.faults.calibration,
             self.clock,
             self.started,
-        ).now()
+            self.faults.drift,
+            self.first_calibration,
+        )
+
+    @property
+    def controls(self) -> Sequence[Operation]:
+        """What operators may do to it while it serves."""
+        return [operation.within(self.bounds) for operation in EMULATED]
 
     def model_seconds(self, parameters: Mapping[str, int | None]) -> float:
         """Tell how long the hardware would take, without faults."""
@@ -183,21 +229,25 @@ class Device:
     def check(
         self, kind: Kind, content: JSON, parameters: Mapping[str, int | None]
     ) -> None:
-        """Refuse what cannot run; may take seconds.
+        """Refuse what cannot run on the device as it is now; may take seconds.
 
         :raises FieldError: naming the field of the request
         """
-        self.check_kind(kind)
-        self.runners[kind].check(content, parameters, qubits=self.qubits)
+        self.check_asked(kind, parameters)
+        self.runners[kind].check(content, parameters, qubits=self.size)
 
-    def check_kind(self, kind: Kind) -> None:
-        """Refuse a kind of content that does not run here.
+    def check_asked(self, kind: Kind, parameters: Mapping[str, int | None]) -> None:
+        """Refuse what cannot run here, whatever the content is.
 
         :raises FieldError: naming the field of the request
         """
         if kind not in self.payloads:
             known = " and ".join(self.payloads)
             raise FieldError(kind, f"this device runs {known} only")
+        shots = parameters.get("num_reads") or 1
+        if self.shots is not None and shots > self.shots:
+            detail = f"{shots} shots, a job has at most {self.shots} here"
+            raise FieldError("parameters.num_reads", detail)
 
     def run(self, task: Task, stop: threading.Event) -> Outcome:
         """Run one job; blocks for as long as the job takes.
@@ -212,18 +262,18 @@ class Device:
         parameters = dict(task.parameters)
         if parameters.get("seed") is None:
             parameters["seed"] = self._random("seed", task.number).randrange(SEEDS)
-        calibration = self.calibration
+        calibration, told = self.calibration, self.reading.told
         result = self._computed(task, parameters, calibration, stop.is_set)
         wait = modelled * self.time_scale - (time.monotonic() - begin)
         stopped = stop.wait(wait) if wait > 0 else stop.is_set()
         seconds = time.monotonic() - begin
         if stopped:
             used = min(modelled, seconds / self.time_scale) if self.time_scale else 0.0
-            return Outcome(None, None, used, seconds)
+            return Outcome(None, None, used, seconds, told)
         if draws.random() < self.faults.fail:
-            return Outcome(None, "the QPU failed", modelled, seconds)
-        signed = self._signed(result, calibration)
-        return Outcome(signed, None, modelled, seconds)
+            return Outcome(None, "the QPU failed", modelled, seconds, told)
+        signed = self._signed(result, told)
+        return Outcome(signed, None, modelled, seconds, told)
 
     def _computed(
         self,
@@ -251,16 +301,24 @@ class Device:
         return result
 
     def _signed(
-        self, result: dict[str, JSON], calibration: Calibration
+        self, result: dict[str, JSON], calibration: dict[str, JSON]
     ) -> dict[str, JSON]:
         info = result.get("info")
         result["info"] = {
             **(info if isinstance(info, dict) else {}),
             "qpu": self.name,
             "technology": self.technology,
-            "calibration": calibration.told,
+            "calibration": calibration,
         }
         return result
+
+    def _check_out_of_service(self) -> None:
+        whole = replace(self, out_of_service=frozenset()).graph
+        there = range(self.qubits) if whole is None else whole.qubits
+        if strange := self.out_of_service.difference(there):
+            raise InputError(f"out_of_service: there is no qubit {min(strange)}")
+        if self.size < 1:
+            raise InputError("out_of_service: no qubit is left")
 
     def _random(self, *what: str | int) -> random.Random:
         return random.Random(json.dumps([self._root, *what]))

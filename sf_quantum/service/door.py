@@ -3,27 +3,87 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import sqlite3
+import time
 from collections.abc import Callable
 from typing import Literal, TypeAlias, cast
 
+from sf_quantum.service import audit, windows
 from sf_quantum.service.refusal import Refused
 from sf_quantum.service.store import Store
+from sf_quantum.service.windows import Window
 
 Status: TypeAlias = Literal["open", "draining", "closed"]
 _WORDS = {"draining": "the QPU is being drained", "closed": "the QPU is closed"}
+_ACTIONS = {"open": "open", "draining": "drain", "closed": "close"}
+# the machine's clock may be set meanwhile
+LOOK_SECONDS = 60.0
+_NEVER = float("inf")
+# who turns the switch where nobody asked over HTTP
+SERVICE = "service"
+logger = logging.getLogger(__name__)
 
 
 class Door:
-    """The operator's switch; it stays as it is over a restart."""
+    """The operator's switch, and the maintenance that shuts the QPU by itself.
+
+    Both stay as they are over a restart. At a window's start the QPU is drained; what
+    the switch says comes back at its end.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         status, message = store.door() or ("open", "")
-        self.status = cast("Status", status)
-        self.message = message
-        # announced by the operator: when it will be shut, in seconds since the epoch
-        self.maintenance: float | None = None
+        self._switch = cast("Status", status)
+        self._message = message
+        self._windows = windows.load(store)
+        self._seen: Window | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        # one change at a time: each depends on what the one before it left
+        self._turning = asyncio.Lock()
         self._listeners: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Begin to look at the clock; needs an event loop."""
+        self._seen = self.window
+        self._look()
+
+    def stop(self) -> None:
+        """Look at the clock no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    @property
+    def status(self) -> Status:
+        """What the switch says, or ``draining`` in a maintenance window."""
+        lasts = self._switch == "open" and self.window is not None
+        return "draining" if lasts else self._switch
+
+    @property
+    def message(self) -> str:
+        """The operator's, of the switch or of the window."""
+        window = self.window
+        return window.message if window and self._switch == "open" else self._message
+
+    @property
+    def windows(self) -> list[Window]:
+        """The maintenance windows that are not over, in the order of their starts."""
+        now = time.time()
+        return [window for window in self._windows if not window.over(now)]
+
+    @property
+    def window(self) -> Window | None:
+        """The maintenance window that lasts."""
+        now = time.time()
+        return next((one for one in self._windows if one.covers(now)), None)
+
+    @property
+    def maintenance(self) -> float | None:
+        """When the next window starts, in seconds since the epoch."""
+        now = time.time()
+        return next((w.starts for w in self._windows if w.starts > now), None)
 
     @property
     def is_open(self) -> bool:
@@ -33,10 +93,11 @@ class Door:
     @property
     def reason(self) -> str:
         """Why the QPU takes no work, empty while it does."""
-        if self.is_open:
-            return ""
-        words = _WORDS[self.status]
-        return f"{words}: {self.message}" if self.message else words
+        window = self.window
+        if self._switch == "open":
+            return window.words if window else ""
+        words = _WORDS[self._switch]
+        return f"{words}: {self._message}" if self._message else words
 
     def check(self) -> None:
         """Refuse to start anything while the QPU takes no work.
@@ -46,18 +107,114 @@ class Door:
         if not self.is_open:
             raise Refused(503, self.reason)
 
+    def fits(self, seconds: float) -> bool:
+        """Say whether a job of so many seconds would end before the next window."""
+        return time.time() + seconds <= (self.maintenance or _NEVER)
+
+    def starts_in(self, wait: float, seconds: float) -> float | None:
+        """Expect when a job starts, between the windows.
+
+        :param wait: seconds of work before it
+        :param seconds: that it takes itself
+        :returns: seconds from now; ``None`` while nobody can tell
+        """
+        if self._switch != "open":
+            return None
+        now = at = time.time()
+        for window in self.windows:
+            if at + wait + seconds <= window.starts:
+                break
+            if window.ends is None:
+                return None
+            # what fits before the window is done by its end
+            wait -= min(wait, max(0.0, window.starts - at))
+            at = window.ends
+        return at + wait - now
+
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call a function whenever the switch was turned."""
+        """Call a function whenever the QPU is opened or shut, or will be."""
         self._listeners.append(listener)
 
-    async def turn(self, status: Status, message: str = "") -> None:
+    async def turn(
+        self, status: Status, message: str = "", *, user: str = SERVICE
+    ) -> None:
         """Turn the switch; on the disk when this returns.
 
+        To open it ends the window that lasts, and takes back those without an end.
+
         :param message: shown to whoever is refused
+        :param user: who turns it, for the audit
         """
-        await asyncio.wrap_future(self._store.set_door(status, message))
-        self.status, self.message = status, message
-        if self.is_open:
-            self.maintenance = None  # it is over
+        async with self._turning:
+            await self._turn(status, message, user)
+        self._changed()
+
+    async def _turn(self, status: Status, message: str, user: str) -> None:
+        opens, now = status == "open", time.time()
+        gone = [w for w in self.windows if opens and (w.covers(now) or w.ends is None)]
+        entry = audit.Entry(
+            *(user, _ACTIONS[status], {"message": message} if message else {}),
+            old={"status": self.status, "message": self.message},
+            new={"status": status, "message": message},
+        )
+
+        def change(db: sqlite3.Connection) -> None:
+            db.execute("DELETE FROM door")
+            db.execute("INSERT INTO door VALUES (?, ?)", (status, message))
+            for window in gone:
+                windows.forget(db, window)
+            audit.record(db, entry)
+
+        await asyncio.wrap_future(self._store.change(change))
+        self._switch, self._message = status, message
+        self._windows = [window for window in self._windows if window not in gone]
+
+    async def announce(
+        self, user: str, starts: float, ends: float | None, message: str
+    ) -> Window:
+        """Announce maintenance; one without an end takes the place of another such.
+
+        :raises Refused: 422 or 409, see :func:`sf_quantum.service.windows.check`
+        """
+        async with self._turning:
+            known = self.windows
+            replaced = [one for one in known if ends is None and one.ends is None]
+            kept = [one for one in known if one not in replaced]
+            wanted = Window(0, starts, ends, message)
+            windows.check(wanted, kept)
+            window = await asyncio.wrap_future(
+                windows.add(self._store, user, wanted, replaced)
+            )
+            self._windows = sorted([*kept, window], key=lambda one: one.starts)
+        self._changed()
+        return window
+
+    async def take_back(self, user: str, gone: list[Window]) -> None:
+        """Take windows back, or end them early."""
+        async with self._turning:
+            await asyncio.wrap_future(windows.remove(self._store, user, gone))
+            self._windows = [one for one in self._windows if one not in gone]
+        self._changed()
+
+    def _changed(self) -> None:
+        self._seen = self.window
         for listener in self._listeners:
             listener()
+        if self._timer is not None:  # else there is no loop, or it has ended
+            self._look()
+
+    def _look(self) -> None:
+        """Take note of a window's start or end, and look again at the next one."""
+        if self.window != self._seen:
+            begins = self.window
+            words = begins.words if begins else "maintenance is over"
+            logger.info("%s", words)
+            self._seen = begins
+            for listener in self._listeners:
+                listener()
+        now, self._windows = time.time(), self.windows
+        times = [t for w in self._windows for t in (w.starts, w.ends) if t is not None]
+        pause = min((t - now for t in times if t > now), default=LOOK_SECONDS)
+        self.stop()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(min(pause, LOOK_SECONDS), self._look)

@@ -105,6 +105,8 @@ def _found(
         "parameters": dict(asked.parameters),
         "key": asked.key,
         "digest": asked.digest,
+        "purpose": asked.purpose,
+        "calibrated_within": asked.calibrated_within,
     }
     return found, asked.payload
 

@@ -16,6 +16,7 @@ from sf_quantum.service import policy, slurm
 from sf_quantum.service.auth import Identity
 from sf_quantum.service.door import Door
 from sf_quantum.service.lease_line import LeaseLine, Waiter
+from sf_quantum.service.policies.base import Policy
 from sf_quantum.service.records import Lease, LeaseRequest
 from sf_quantum.service.refusal import Refused
 from sf_quantum.service.settings import ServiceSettings
@@ -50,17 +51,26 @@ class LeaseBook:
 
     :param vqpus: how many are held at once; see :meth:`resize`
     :param jobs: told to stop the jobs of a lease that ends
+    :param scheduling: chooses among those who wait, and is told of all leases
     """
 
     def __init__(
-        self, store: Store, settings: ServiceSettings, door: Door, jobs: Jobs
+        self,
+        store: Store,
+        settings: ServiceSettings,
+        door: Door,
+        jobs: Jobs,
+        scheduling: Policy,
     ) -> None:
         self.vqpus = settings.vqpus
         self._store = store
         self._settings = settings
         self._door = door
         self._jobs = jobs
+        self._scheduling = scheduling
         self._held = {lease.id: lease for lease in store.held()}
+        for lease in self._held.values():
+            scheduling.leased(lease)
         self._ending: dict[str, asyncio.Task[Lease]] = {}
         self._reasons: dict[str, str] = {}
         self._writing: dict[str, asyncio.Event] = {}
@@ -92,6 +102,11 @@ class LeaseBook:
         """The leases held, the oldest first."""
         return [*self._held.values()]
 
+    @property
+    def waiting(self) -> int:
+        """How many requests for a lease wait."""
+        return len(self._line)
+
     def resize(self, vqpus: int) -> None:
         """Change how many leases are held at once; those held now stay."""
         self.vqpus = vqpus
@@ -104,7 +119,7 @@ class LeaseBook:
         wait_seconds: float = 0.0,
         gone: asyncio.Event | None = None,
     ) -> Lease:
-        """Take a lease, or wait for one: by class, then by who came first.
+        """Take a lease, or wait for one: by class, then as the policy chooses.
 
         :param gone: set when the caller has gone away: it gets no lease then
         :raises Refused: 403 if the caller may not, 409 if there was none in time, 503 if
@@ -120,6 +135,7 @@ class LeaseBook:
         if wait_seconds > self._settings.lease_wait_seconds:
             detail = f"expected at most {self._settings.lease_wait_seconds:g} seconds"
             raise Refused(422, detail, "wait")
+        request = policy.with_share(self._settings, who, user, request)
         job_class = policy.lease_class(self._settings, user, request)
         waiter = self._line.join(user, job_class, request)
         self._grant()
@@ -156,6 +172,10 @@ class LeaseBook:
                 f"the lease has ended: {reason or self._reasons.get(lease_id or '')}"
             )
         raise Refused(403, words, policy.LEASE_HEADER)
+
+    def get(self, lease_id: str) -> Lease | None:
+        """Find a lease that is held, perhaps about to end."""
+        return self._held.get(lease_id)
 
     def holds(self, lease_id: str) -> bool:
         """Say whether a lease is held and not about to end."""
@@ -237,7 +257,7 @@ class LeaseBook:
     ) -> Lease:
         try:
             closed = await self._closed(lease_id, reason, note)
-            del self._held[lease_id], self._used[lease_id]
+            self._let_go(lease_id)
             self._grant()
             await left()
             return closed
@@ -268,17 +288,17 @@ class LeaseBook:
         return next((lease for lease in same if lease.id not in self._reasons), None)
 
     def _grant(self) -> None:
-        while (first := self._line.first) is not None and self._door.is_open:
-            same = self._same(first.user, first.request.key)
-            if same is None and len(self._held) >= self.vqpus:
+        while self._door.is_open and len(self._held) < self.vqpus:
+            waiter = self._line.pop(
+                lambda waiting: self._scheduling.choose(waiting, self.held)
+            )
+            if waiter is None:
                 return
-            self._line.pop()
-            if same is not None:
-                first.lease.set_result(same)
-            else:
-                self._open(first)
+            lease = self._open(waiter)
+            for same in self._line.pop_same(waiter.user, waiter.request.key):
+                same.lease.set_result(lease)
 
-    def _open(self, waiter: Waiter) -> None:
+    def _open(self, waiter: Waiter) -> Lease:
         now, total = time.time(), self._settings.lease_total_seconds
         request = waiter.request
         lease = Lease(
@@ -293,17 +313,25 @@ class LeaseBook:
             key=request.key,
             opened=now,
             expires=None if total is None else now + total,
+            project=request.project,
+            tenths=request.tenths,
         )
         self._held[lease.id] = lease
+        self._scheduling.leased(lease)
         self._used[lease.id] = time.monotonic()
         self._writing[lease.id] = asyncio.Event()
         self._spawn(self._write(lease, waiter.lease))
+        return lease
+
+    def _let_go(self, lease_id: str) -> None:
+        del self._used[lease_id]
+        self._scheduling.released(self._held.pop(lease_id))
 
     async def _write(self, lease: Lease, waiter: asyncio.Future[Lease]) -> None:
         try:
             await asyncio.wrap_future(self._store.add_lease(lease))
         except sqlite3.Error as error:
-            del self._held[lease.id], self._used[lease.id]
+            self._let_go(lease.id)
             if not waiter.done():
                 waiter.set_exception(error)
             return

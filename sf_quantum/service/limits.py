@@ -17,7 +17,7 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sf_quantum.service.auth import Authenticate, AuthError
+from sf_quantum.service.auth import Authenticate, AuthError, Blocks
 from sf_quantum.service.refusal import Refused
 
 # who is not known has nothing large to say
@@ -115,15 +115,21 @@ class Guard:
     would shut out all users of an address, or of a socket, for what one of them does.
     Who may do what is for the routes to say.
 
-    :param authenticate: made by :func:`~sf_quantum.service.auth.once`; called in a
-        thread, since it may ask another process
+    :param authenticate: made by :func:`~sf_quantum.service.auth.once`
+    :param blocks: says of a request whether that may take long: it is then called in a
+        thread, which costs as much as the rest of a small request
     """
 
     def __init__(
-        self, app: ASGIApp, authenticate: Authenticate, limits: Limits
+        self,
+        app: ASGIApp,
+        authenticate: Authenticate,
+        limits: Limits,
+        blocks: Blocks = lambda _: True,
     ) -> None:
         self._app = app
         self._authenticate = authenticate
+        self._blocks = blocks
         self._limits = limits
         self._buckets = Buckets(limits.rate, limits.burst) if limits.rate else None
         self._under_way: Counter[str] = Counter()
@@ -151,13 +157,14 @@ class Guard:
         client = scope.get("client")
         # no user's name begins like this
         address = f"@{client[0] if client else ''}"
-        async with self._asking.of(address):
-            try:
-                identity = await asyncio.to_thread(
-                    self._authenticate, HTTPConnection(scope)
-                )
-            except AuthError as error:
-                return address, error
+        connection = HTTPConnection(scope)
+        try:
+            if not self._blocks(connection):
+                return self._authenticate(connection).user, None
+            async with self._asking.of(address):
+                identity = await asyncio.to_thread(self._authenticate, connection)
+        except AuthError as error:
+            return address, error
         return identity.user, None
 
     def _admit(self, scope: Scope, sender: str) -> None:
@@ -190,7 +197,7 @@ class Guard:
             packed = headers.get("content-encoding") == "deflate"
             if not (packed and scope["path"].startswith(UNPACKING)):
                 await _checked(body)
-            await self._app(scope, _replay(body, receive), send)
+            await self._app(scope, replay(body, receive), send)
         finally:
             self._under_way[sender] -= 1
             if not self._under_way[sender]:
@@ -290,7 +297,7 @@ async def _linger(receive: Receive) -> None:
                 _, more = await _chunk(receive)
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
+def replay(body: bytes, receive: Receive) -> Receive:
     """Hand the body out once, and then whatever comes: the client's going away."""
     messages: list[Message] = [{"type": "http.request", "body": body}]
 

@@ -1,22 +1,33 @@
-"""The jobs that wait, in the order they will run."""
+"""The jobs that wait, in the order that the policy gives them."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import islice
+from typing import TYPE_CHECKING
 
-from sf_quantum.service.records import CLASSES, RANKS, Job, JobClass, Kind
+from sf_quantum.service.records import Job, JobClass, Kind, Lease, Pattern
+
+if TYPE_CHECKING:
+    from sf_quantum.service.policies.base import Policy
+
+# of those that wait, where the first may not start: it is asked with each submission
+LOOKED_AT = 1000
 
 
-@dataclass
+@dataclass(slots=True)
 class Entry:
-    """What is known of a live job without asking the disk.
+    """What is known of a live job without asking the disk, and told to the policy.
 
     :param lease: may change: a job moves to the lease that asks for it again
     :param seconds: on the device, as modelled and scaled
+    :param qpu_seconds: as modelled: what hardware would take
+    :param submitted: in seconds since the epoch
+    :param project: of its lease
+    :param pattern: of its lease
+    :param expected_seconds: how long its lease said it would be held
     """
 
     number: int
@@ -26,17 +37,37 @@ class Entry:
     job_class: JobClass
     kind: Kind
     seconds: float
+    qpu_seconds: float = 0.0
+    submitted: float = 0.0
+    project: str | None = None
+    pattern: Pattern | None = None
+    expected_seconds: float | None = None
 
     @classmethod
-    def of(cls, job: Job, time_scale: float) -> Entry:
-        """Make the entry of a job."""
-        return cls(
+    def of(cls, job: Job, time_scale: float, lease: Lease | None = None) -> Entry:
+        """Make the entry of a job.
+
+        :param lease: its own; one that has ended gives no hints
+        """
+        entry = cls(
             *(job.number, job.id, job.user, job.lease, job.job_class, job.kind),
             seconds=job.model_seconds * time_scale,
+            qpu_seconds=job.model_seconds,
+            submitted=job.submitted,
         )
+        if lease is not None:
+            entry.under(lease)
+        return entry
+
+    def under(self, lease: Lease) -> None:
+        """Take the hints of a lease."""
+        self.lease = lease.id
+        self.project = lease.project
+        self.pattern = lease.pattern
+        self.expected_seconds = lease.expected_seconds
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Work:
     """How many jobs, and how long on the device as modelled and scaled."""
 
@@ -48,61 +79,22 @@ class Work:
         return Work(self.jobs + other.jobs, self.seconds + other.seconds)
 
 
-class _Lane:
-    """Jobs of one class and kind by number, with running sums of their seconds.
-
-    Jobs come at the end and go at the start, so that a change costs next to nothing
-    however many wait.
-    """
-
-    def __init__(self) -> None:
-        self.numbers: list[int] = []
-        self._seconds: list[float] = []
-        # made again when asked for after a change that is not at the end
-        self._sums: list[float] | None = [0.0]
-
-    def add(self, number: int, seconds: float) -> None:
-        place = self.place(number)
-        at_end = place == len(self.numbers)
-        self.numbers.insert(place, number)
-        self._seconds.insert(place, seconds)
-        if at_end and self._sums is not None:
-            self._sums.append(self._sums[-1] + seconds)
-        else:
-            self._sums = None
-
-    def remove(self, number: int) -> None:
-        place = self.place(number)
-        del self.numbers[place], self._seconds[place]
-        self._sums = None
-
-    def place(self, number: int) -> int:
-        return bisect_left(self.numbers, number)
-
-    def first(self, jobs: int) -> Work:
-        if self._sums is None:
-            self._sums = [0.0, *accumulate(self._seconds)]
-        return Work(jobs, self._sums[jobs])
-
-
 class Line:
-    """Class by class, and in each class by number.
+    """Knows the jobs that wait by number and by lease, and asks the policy who is next."""
 
-    A job that was running has the lowest number of its class: put back, it is first.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.may_start: Callable[[Entry], bool] = lambda _: True
         self._entries: dict[int, Entry] = {}
-        self._lanes: dict[JobClass, dict[Kind, _Lane]] = {
-            name: defaultdict(_Lane) for name in CLASSES
-        }
         self._by_lease: defaultdict[str, set[int]] = defaultdict(set)
+        #: how many there are of each class
+        self.lengths: Counter[JobClass] = Counter()
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[Entry]:
-        """List the jobs in the order they came, whatever their class."""
+        """List the jobs in the order they came, whatever the policy's."""
         return iter([self._entries[number] for number in sorted(self._entries)])
 
     def get(self, number: int) -> Entry | None:
@@ -111,58 +103,60 @@ class Line:
 
     def add(self, entry: Entry) -> None:
         """Let a job wait at its place."""
-        self._lanes[entry.job_class][entry.kind].add(entry.number, entry.seconds)
+        self.policy.add(entry)
         self._entries[entry.number] = entry
+        self.lengths[entry.job_class] += 1
         self._by_lease[entry.lease].add(entry.number)
 
     def remove(self, number: int) -> Entry | None:
         """Take a job out; ``None`` if it does not wait."""
         entry = self._entries.pop(number, None)
         if entry is not None:
-            self._lanes[entry.job_class][entry.kind].remove(number)
+            self.policy.remove(entry)
+            self.lengths[entry.job_class] -= 1
             self._leave(entry)
         return entry
 
+    def first(self) -> Entry | None:
+        """Find the job that runs next; ``None`` if none waits, or none that may start.
+
+        Where the first of all may not, as there is maintenance ahead that it would run
+        into, one of the next does that may: the first loses nothing by that.
+        """
+        first = self.policy.first() if self._entries else None
+        if first is None or self.may_start(first):
+            return first
+        nexts = islice(self.policy.order(), LOOKED_AT)
+        return next(filter(self.may_start, nexts), None)
+
     def pop(self) -> Entry | None:
         """Take out the job that runs next; ``None`` if none waits."""
-        for name in CLASSES:
-            lanes = self._lanes[name].values()
-            heads = [lane.numbers[0] for lane in lanes if lane.numbers]
-            if heads:
-                return self.remove(min(heads))
-        return None
+        first = self.first()
+        return None if first is None else self.remove(first.number)
 
-    def first_class(self) -> JobClass | None:
-        """Tell the class of the job that runs next; ``None`` if none waits."""
-        for name in CLASSES:
-            if any(lane.numbers for lane in self._lanes[name].values()):
-                return name
-        return None
-
-    def move(self, number: int, lease: str) -> None:
-        """Put a job that waits under another lease; its place stays."""
-        if entry := self._entries.get(number):
-            self._leave(entry)
-            entry.lease = lease
-            self._by_lease[lease].add(number)
+    def move(self, number: int, lease: Lease) -> None:
+        """Put a job that waits under another lease, whose hints it takes."""
+        if (entry := self.remove(number)) is not None:
+            entry.under(lease)
+            self.add(entry)
 
     def of_lease(self, lease: str) -> list[int]:
         """List the jobs of a lease that wait, by number."""
         return sorted(self._by_lease.get(lease, ()))
 
-    def ahead(self, job_class: JobClass, number: int | None = None) -> dict[Kind, Work]:
-        """Add up, by kind, what runs before a job.
+    def ahead(self, entry: Entry) -> dict[Kind, Work]:
+        """Add up, by kind, what runs before a job, also before one that would join."""
+        if entry.number in self._entries:
+            return self.policy.ahead(entry)
+        self.policy.add(entry)
+        try:
+            return self.policy.ahead(entry)
+        finally:
+            self.policy.remove(entry)
 
-        :param number: of a job of that class; ``None``: of one that joins now
-        """
-        works: defaultdict[Kind, Work] = defaultdict(Work)
-        for name in CLASSES[: RANKS[job_class] + 1]:
-            for kind, lane in self._lanes[name].items():
-                jobs = len(lane.numbers)
-                if name == job_class and number is not None:
-                    jobs = lane.place(number)
-                works[kind] += lane.first(jobs)
-        return works
+    def order(self) -> Sequence[Entry]:
+        """List the jobs as they will run, as things stand now."""
+        return [*self.policy.order()]
 
     def _leave(self, entry: Entry) -> None:
         numbers = self._by_lease[entry.lease]

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from sf_quantum.samplers.neal import READS, SEEDS, SWEEPS
 from sf_quantum.service.records import (
+    AskedClass,
     Forecast,
     Job,
     JobClass,
@@ -41,9 +42,12 @@ class LeaseBody(Strict):
     """What a lease is for."""
 
     job: str | None = Field(
-        default=None, max_length=1000, description="For the operator's eyes."
+        default=None,
+        max_length=1000,
+        description="What it is for, for the operator's eyes and the accounts: "
+        "`RUN:/step/tag` of a workflow's run, or any text.",
     )
-    job_class: JobClass | None = Field(
+    job_class: AskedClass | None = Field(
         default=None,
         alias="class",
         description="At most this; the answer tells which one it is.",
@@ -67,6 +71,23 @@ class LeaseBody(Strict):
     )
     pattern: Pattern | None = Field(
         default=None, description="Where the time goes: to the QPU or beside it."
+    )
+    project: Name | None = Field(
+        default=None,
+        description="Whose share of the QPU it uses: one of the user's projects, the "
+        "first if none is named.",
+    )
+    account: Name | None = Field(
+        default=None,
+        description="Slurm's: the project, if it is one of the user's projects.",
+    )
+    tenths: int | None = Field(
+        default=None,
+        ge=1,
+        le=10,
+        strict=True,
+        description="The share that the batch system gave it, by licences or gres; only "
+        "root and admins may say.",
     )
     user: Name | None = Field(
         default=None, description="Whose it is to be; only root and admins may say."
@@ -103,6 +124,16 @@ class JobBody(Strict):
     idempotency_key: Name = Field(
         description="The same key of the same user again is the same job."
     )
+    purpose: str | None = Field(
+        default=None,
+        max_length=1000,
+        description="What it is for, as `job` of a lease, whose it is otherwise.",
+    )
+    calibrated_within: Seconds | None = Field(
+        default=None,
+        description="Refused unless the device was calibrated within so many seconds "
+        "and has no drift alarm.",
+    )
 
     def submission(self) -> Submission:
         """Tell what is asked for.
@@ -125,7 +156,21 @@ class JobBody(Strict):
             if "num_sweeps" in self.parameters.model_fields_set:
                 raise Refused(422, "only problems take it", "parameters.num_sweeps")
         content = payloads[given[0]]
-        return Submission(given[0], content, parameters, self.idempotency_key)
+        return Submission(
+            *(given[0], content, parameters, self.idempotency_key),
+            purpose=self.purpose,
+            calibrated_within=self.calibrated_within,
+        )
+
+
+class CalibrationAnswer(Strict):
+    """Which calibration the samples come from."""
+
+    id: str
+    time: str = Field(description="When it was made.")
+    values: dict[str, float] = Field(
+        description="The errors that the device measured last, by name: ratios."
+    )
 
 
 class JobAnswer(Strict):
@@ -147,7 +192,8 @@ class JobAnswer(Strict):
         description="Jobs that run before it, the running one included; null when over."
     )
     eta_seconds: float | None = Field(
-        description="From now to its start; null when over, or while the QPU is closed."
+        description="From now to its start, around maintenance; null when over, or while "
+        "the QPU is shut and nobody can tell."
     )
     expected_seconds: float | None = Field(
         description="From its start to its end; null when over."
@@ -159,6 +205,9 @@ class JobAnswer(Strict):
         description="As modelled: what hardware would take, for all attempts."
     )
     seconds: float = Field(description="As they went by on the device.")
+    calibration: CalibrationAnswer | None = Field(
+        description="Under which it ran; null unless it did."
+    )
 
     @classmethod
     def of(cls, job: Job, forecast: Forecast | None) -> Self:
@@ -174,7 +223,7 @@ class JobAnswer(Strict):
 
 _OF_JOB = [
     *"id user lease job_class kind parameters state attempt note".split(),
-    *"submitted started ended qpu_seconds seconds".split(),
+    *"submitted started ended qpu_seconds seconds calibration".split(),
 ]
 
 
@@ -193,6 +242,8 @@ class LeaseAnswer(Strict):
     partition: str | None
     expected_seconds: float | None
     pattern: Pattern | None
+    project: str | None = Field(description="Whose share it uses, if not the user's.")
+    tenths: int | None = Field(description="The share that the batch system gave it.")
     held: bool
     opened: float
     expires: float | None = Field(description="When it ends in any case.")
@@ -215,13 +266,6 @@ class LeaseAnswer(Strict):
 _OF_LEASE = LeaseAnswer.model_fields.keys() - {"idle_expires", "jobs"}
 
 
-class CalibrationAnswer(Strict):
-    """Which calibration the samples come from."""
-
-    id: str
-    time: str
-
-
 class TimingAnswer(Strict):
     """Modelled seconds: per job, per shot and per shot's read-out."""
 
@@ -229,6 +273,18 @@ class TimingAnswer(Strict):
     shot_seconds: float
     readout_seconds: float
     time_scale: float = Field(description="Seconds waited per modelled second.")
+
+
+class DriftAnswer(Strict):
+    """Whether the device drifts from what is usual."""
+
+    alarms: list[str] = Field(
+        description="What drifts, until the calibration is renewed; empty if all is well."
+    )
+    sums: dict[str, float] = Field(
+        description="The larger CUSUM of each value, in its standard deviations."
+    )
+    threshold: float = Field(description="What a sum must exceed for an alarm.")
 
 
 class DeviceAnswer(Strict):
@@ -239,24 +295,30 @@ class DeviceAnswer(Strict):
     status: str = Field(description="online, draining, closed or offline")
     reason: str = Field(description="Why it is not online, else empty.")
     qubits: int = Field(description="The largest problem, in variables.")
+    out_of_service: list[int] = Field(description="Qubits that cannot be used now.")
+    shots: int | None = Field(description="The most of one job; null for no limit.")
     payloads: list[Kind] = Field(description="What a job may carry.")
     vqpus: int = Field(description="Leases that may be held at once.")
     leases: int = Field(description="Leases held.")
     queue_length: int = Field(description="Jobs that wait or run.")
+    policy: str = Field(description="Says which job is next: the name of a policy.")
     job_class: JobClass = Field(
         alias="class", description="Of whom position and eta_seconds are told."
     )
     position: int = Field(description="Jobs that would run before one that joined now.")
     eta_seconds: float | None = Field(
-        description="When it would start; null unless the QPU is online."
+        description="From now to its start, around maintenance; null while the QPU is shut "
+        "and nobody can tell."
     )
     cost_per_second: float | None = Field(
         description="Of modelled QPU time, in the site's own unit; null if it is free."
     )
     maintenance: float | None = Field(
-        description="When it will stop taking jobs, since the epoch, if announced."
+        description="When the next maintenance starts, since the epoch, if announced."
     )
     calibration: CalibrationAnswer
+    calibration_age_seconds: float = Field(description="Since it was made.")
+    drift: DriftAnswer
     timing: TimingAnswer
 
 
@@ -265,14 +327,6 @@ class DeviceChange(Strict):
 
     vqpus: int = Field(
         ge=1, le=10_000, strict=True, description="Leases that are held stay."
-    )
-
-
-class Maintenance(Strict):
-    """When the QPU will stop taking jobs."""
-
-    starts: Seconds | None = Field(
-        description="Seconds since the epoch; null takes the announcement back."
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sf_quantum.files import JSON
-from sf_quantum.service.calibration import WRONG, Calibration
+from sf_quantum.service.calibration import Calibration
 from sf_quantum.service.technologies import Errors
 
 if TYPE_CHECKING:
@@ -124,8 +124,8 @@ class Noise:
         fields = (abs(bias) / FIELD_RANGE for bias in bqm.linear.values())
         couplings = (abs(bias) for bias in bqm.quadratic.values())
         largest = max([*fields, *couplings], default=0.0)
-        wrong = WRONG if self.calibration.wrong else 1.0
-        return self.errors.control * self.strength * wrong * float(largest)
+        size = self.errors.control * self.strength * self.calibration.excess
+        return size * float(largest)
 
     def _read(self, rows: NDArray[bool_]) -> NDArray[bool_]:
         import numpy

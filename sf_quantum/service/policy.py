@@ -1,8 +1,9 @@
-"""Who may use which class, and how much of it."""
+"""Who may use which class, project and share, and how much of it."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from sf_quantum.service.auth import Identity
 from sf_quantum.service.records import CLASSES, RANKS, JobClass, LeaseRequest
@@ -40,7 +41,31 @@ def lease_class(
     return CLASSES[max(ranks)]
 
 
-class Shares:
+def with_share(
+    settings: ServiceSettings, who: Identity, user: str, request: LeaseRequest
+) -> LeaseRequest:
+    """Find whose share of the QPU a lease uses, and who says how large it is.
+
+    :param user: whose lease it is to be
+    :returns: the request with the project that it is for
+    :raises Refused: 403 for a project that is not the user's, or for tenths unless from
+        root and admins, who speak for the batch system
+    """
+    projects = settings.user_projects.get(user, ())
+    project = request.project
+    if project is None:
+        asked = [name for name in projects if name == request.account]
+        project = next(iter([*asked, *projects]), None)
+    elif project not in projects:
+        known = ", ".join(projects) or "none"
+        detail = f"{user} may not use project {project!r} (may: {known})"
+        raise Refused(403, detail, "project")
+    if request.tenths is not None and not (who.admin or who.root):
+        raise Refused(403, "only root and admins give tenths of the QPU", "tenths")
+    return replace(request, project=project)
+
+
+class JobCounts:
     """Counts the live jobs of each user and class, and says when they are too many."""
 
     def __init__(self, settings: ServiceSettings) -> None:

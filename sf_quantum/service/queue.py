@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
+from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service import audit
 from sf_quantum.service.auth import Identity
 from sf_quantum.service.cancelling import Cancelling
 from sf_quantum.service.device import Device
-from sf_quantum.service.door import Door
+from sf_quantum.service.door import SERVICE, Door
+from sf_quantum.service.drift import DriftWatch
 from sf_quantum.service.forecasts import Forecasts
 from sf_quantum.service.leases import LeaseBook
 from sf_quantum.service.line import Entry, Line
-from sf_quantum.service.policy import Shares
-from sf_quantum.service.records import Forecast, Job, JobClass, Submission
+from sf_quantum.service.observations import DeviceState, Observations
+from sf_quantum.service.policies import make
+from sf_quantum.service.policy import JobCounts
+from sf_quantum.service.records import Forecast, Job, JobClass, Lease, Submission
 from sf_quantum.service.refusal import Refused
 from sf_quantum.service.retention import forget
 from sf_quantum.service.settings import ServiceSettings
@@ -47,20 +53,25 @@ class JobQueue:
         self.device = device
         self.settings = settings or ServiceSettings()
         self.door = Door(store)
-        self.leases = LeaseBook(store, self.settings, self.door, self)
+        chosen = self.settings.policy
+        self.policy = make(chosen.type, chosen.options, self.settings.shares)
+        self.leases = LeaseBook(store, self.settings, self.door, self, self.policy)
         self.on_end: Callable[[], None] | None = None
-        self._line = Line()
+        self.observed = Observations(self._resting)
+        self.watch = DriftWatch(device.name, self.settings.drift)
+        self._line = Line(self.policy)
         self._worker = Worker(
             *(store, device, self._line),
             may_start=lambda: self.door.is_open and not self._stopping,
             ended=self._attempt_ended,
+            observed=self.observed,
         )
-        self._forecasts = Forecasts(self._line, self._worker, device)
-        self._shares = Shares(self.settings)
+        self._forecasts = Forecasts(self._line, self._worker, self._starts_in)
+        self._counts = JobCounts(self.settings)
         self._cancelling = Cancelling(
             *(store, self._line, self._worker),
             holds=self.leases.holds,
-            over=self._over,
+            over=self._cancelled,
         )
         self._waiters: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -68,6 +79,7 @@ class JobQueue:
         self._forgetting: asyncio.Task[None] | None = None
         self._stopping = False
         self.door.listen(self._door_turned)
+        self._line.may_start = self._may_start
 
     def start(self) -> None:
         """Go on where a service before this one ended, however it did.
@@ -76,12 +88,16 @@ class JobQueue:
         """
         self._loop = asyncio.get_running_loop()
         self.store.recover(RELEASED).result()
+        for used in self.store.used(time.time() - self.policy.remembers_seconds()):
+            self.policy.used(used)
         for job in self.store.live():
-            self._shares.take(job.user, job.job_class)
+            self._counts.take(job.user, job.job_class)
             self._join(job)
+        self.door.start()
         self.leases.start()
         self._work = self._loop.create_task(self._worker.work())
         self._work.add_done_callback(lambda _: self._ended())
+        self.observed.look()
         if self.settings.retention_seconds is not None:
             forgetting = forget(self.store, self.settings.retention_seconds)
             self._forgetting = self._loop.create_task(forgetting)
@@ -90,6 +106,11 @@ class JobQueue:
     def length(self) -> int:
         """Count the jobs that wait or run."""
         return len(self._line) + (self._worker.running is not None)
+
+    @property
+    def lengths(self) -> Mapping[JobClass, int]:
+        """Count the jobs of each class that wait."""
+        return self._line.lengths
 
     @property
     def running(self) -> Job | None:
@@ -150,9 +171,29 @@ class JobQueue:
             return known, False
         else:  # one that is being cancelled is over before it moves
             await self._cancelling.wait(known.number)
-        # who gives up waiting does not leave a job on disk that no line knows of
-        admitting = self._admit(who, lease.id, asked, new=known is None)
-        return await asyncio.shield(asyncio.create_task(admitting))
+        return await self._admit(who, lease.id, asked, new=known is None)
+
+    async def submit_own(self, lease: Lease, asked: Submission) -> Job:
+        """Let a job of the service itself wait, under a lease that takes no vQPU.
+
+        :param lease: closed from the start, so that nobody comes under it and a job that
+            a service left behind is cancelled by the next one
+        :raises Refused: 503 while the QPU takes no job
+        """
+        if self.failure:
+            raise Refused(503, self.failure)
+        self.door.check()
+        seconds = self.device.model_seconds(asked.parameters)
+        self._counts.take(lease.user, lease.job_class)
+        try:
+            await asyncio.wrap_future(self.store.add_lease(lease))
+            added = self.store.add_job(lease, asked, seconds)
+            job, _ = await asyncio.wrap_future(added)
+        except (Refused, sqlite3.Error):
+            self._counts.give_back(lease.user, lease.job_class)
+            raise
+        self._join(job)
+        return job
 
     def find(self, who: Identity, job_id: str | int) -> Job:
         """Find a job by its id or its number.
@@ -228,33 +269,54 @@ class JobQueue:
         await asyncio.shield(
             asyncio.create_task(self._cancelling.cancel(job.number, why))
         )
+        if job.user != who.user:
+            about: dict[str, JSON] = {"job": job.id, "of": job.user}
+            entry = audit.Entry(who.user, "cancel", about, {"state": job.state})
+            await audit.keep(self.store, entry)
         return self.find(who, job_id)
 
     def forecast(self, job: Job) -> Forecast | None:
         """Say when a job will run; ``None`` for one that is over."""
         return self._forecasts.of(job.number)
 
-    def forecast_new(self, job_class: JobClass) -> Forecast:
-        """Say when a problem with one shot would run that joined now."""
-        return self._forecasts.new(job_class)
+    def forecast_new(self, job_class: JobClass, user: str = "") -> Forecast:
+        """Say when a user's problem with one shot would run that joined now."""
+        return self._forecasts.new(job_class, user)
 
-    async def open(self) -> None:
+    async def open(self, *, user: str = SERVICE) -> None:
         """Let jobs and leases start."""
-        await self.door.turn("open")
+        await self.door.turn("open", user=user)
 
-    async def drain(self, message: str = "") -> None:
+    async def drain(self, message: str = "", *, user: str = SERVICE) -> None:
         """Let nothing start any more; the job that runs ends.
 
         :param message: shown to whoever is refused
+        :param user: who asked for it
         """
-        await self.door.turn("draining", message)
+        await self.door.turn("draining", message, user=user)
 
-    async def close(self, message: str = "") -> None:
+    async def close(self, message: str = "", *, user: str = SERVICE) -> None:
         """Let nothing start any more, nor go on: the job that runs waits again.
 
         :param message: shown to whoever is refused
+        :param user: who asked for it
         """
-        await self.door.turn("closed", message)
+        await self.door.turn("closed", message, user=user)
+
+    @property
+    def resting(self) -> asyncio.Lock:
+        """What the job that runs holds; who has it may :meth:`equip` the queue."""
+        return self._worker.resting
+
+    def equip(self, device: Device) -> None:
+        """Run the next jobs on a device that is set otherwise."""
+        self.device = device
+        self._worker.device = device
+        for entry in self._line.order():
+            self._line.remove(entry.number)
+            entry.seconds = entry.qpu_seconds * device.time_scale
+            self._line.add(entry)
+        self._worker.look()
 
     def busy(self, lease_id: str) -> bool:
         """Say whether a lease has jobs that are not over."""
@@ -273,8 +335,9 @@ class JobQueue:
         self.door.check()
         what = asked.kind, asked.content, asked.parameters
         try:
+            self._check_calibration(asked.calibrated_within)
             if asked.written is not None:
-                self.device.check_kind(asked.kind)
+                self.device.check_asked(asked.kind, asked.parameters)
             elif asked.kind == "problem":
                 self.device.check(*what)
             else:
@@ -285,6 +348,18 @@ class JobQueue:
         except FieldError as error:
             raise Refused(422, error.detail, error.field) from error
 
+    def _check_calibration(self, within: float | None) -> None:
+        if within is None:
+            return
+        age = self.device.calibrations.age_seconds
+        if age > within:
+            detail = f"the device was calibrated {age:,.0f} s ago"
+            raise FieldError("calibrated_within", detail)
+        self.watch.look(self.device)
+        if self.watch.alarms:
+            drifting = " and ".join(self.watch.alarms)
+            raise FieldError("calibrated_within", f"the device drifts: {drifting}")
+
     async def _admit(
         self, who: Identity, lease_id: str, asked: Submission, *, new: bool
     ) -> tuple[Job, bool]:
@@ -294,24 +369,36 @@ class JobQueue:
         seconds = self.device.model_seconds(asked.parameters)
         if new:
             shots = asked.parameters.get("num_reads") or 1
-            self._shares.check(*share, shots=shots, seconds=seconds)
-        self._shares.take(*share)
-        try:
-            job, new = await asyncio.wrap_future(
-                self.store.add_job(lease, asked, seconds)
-            )
-        except (Refused, sqlite3.Error):
-            self._shares.give_back(*share)
-            raise
-        ended = not self.leases.holds(lease.id)
-        if not new:
-            self._shares.give_back(*share)
-            job = await self._moved(job)
-        elif ended:  # which has cancelled the job, on disk
-            self._over(Entry.of(job, self.device.time_scale))
-        else:
-            self._join(job)
+            self._counts.check(*share, shots=shots, seconds=seconds)
+        self._counts.take(*share)
+        adding = asyncio.wrap_future(self.store.add_job(lease, asked, seconds))
+        # who gives up waiting does not leave a job on disk that no line knows of
+        moving: list[asyncio.Task[Job]] = []
+        adding.add_done_callback(lambda added: moving.extend(self._added(added, share)))
+        job, new = await asyncio.shield(adding)
+        for moved in moving:
+            job = await asyncio.shield(moved)
         return job, new
+
+    def _added(
+        self, adding: asyncio.Future[tuple[Job, bool]], share: tuple[str, JobClass]
+    ) -> list[asyncio.Task[Job]]:
+        """Take note that a job is on disk, or not.
+
+        :returns: of a job that was there before, what moves it to its lease
+        """
+        if adding.exception() is not None:
+            self._counts.give_back(*share)
+            return []
+        job, new = adding.result()
+        if not new:
+            self._counts.give_back(*share)
+            return [asyncio.create_task(self._moved(job))]
+        if self.leases.holds(job.lease):
+            self._join(job)
+        else:  # it has ended, and cancelled the job, on disk
+            self._cancelled(Entry.of(job, self.device.time_scale))
+        return []
 
     async def _moved(self, job: Job) -> Job:
         """Take note that a job has come under another lease.
@@ -325,10 +412,11 @@ class JobQueue:
         if running is not None and running.entry.number == job.number:
             running.entry.lease = job.lease
         elif self._line.get(job.number) is not None:
-            self._line.move(job.number, job.lease)
+            if (lease := self.leases.get(job.lease)) is not None:
+                self._line.move(job.number, lease)
         elif job.state == "Queued" and self.leases.holds(job.lease):
             # its former lease has just let it go
-            self._shares.take(job.user, job.job_class)
+            self._counts.take(job.user, job.job_class)
             self._join(job)
         if not (job.final or self.leases.holds(job.lease)):
             # the lease did not know of the job when it ended
@@ -336,7 +424,8 @@ class JobQueue:
         return self.store.job(job.number) or job
 
     def _join(self, job: Job) -> None:
-        entry = Entry.of(job, self.device.time_scale)
+        lease = self.leases.get(job.lease)
+        entry = Entry.of(job, self.device.time_scale, lease)
         seconds = self._worker.pace.job_seconds(entry.kind, entry.seconds)
         self._worker.arrivals.came(entry.job_class, seconds)
         self._line.add(entry)
@@ -345,20 +434,39 @@ class JobQueue:
     def _attempt_ended(self, job: Job) -> None:
         self.leases.touch(job.lease)
         if job.final:
+            self.observed.over(job.job_class, job.state)
             self._over(Entry.of(job, self.device.time_scale))
 
+    def _cancelled(self, job: Entry) -> None:
+        self.observed.over(job.job_class, "Cancelled")
+        self._over(job)
+
+    def _resting(self) -> DeviceState:
+        if self.failure:
+            return "offline"
+        return "idle" if self.door.status == "open" else self.door.status
+
     def _over(self, job: Entry) -> None:
-        self._shares.give_back(job.user, job.job_class)
+        self._counts.give_back(job.user, job.job_class)
         for waiter in self._waiters.get(job.id, ()):
             waiter.set()
 
+    def _may_start(self, entry: Entry) -> bool:
+        seconds = self._worker.pace.job_seconds(entry.kind, entry.seconds)
+        return self.door.fits(seconds)
+
+    def _starts_in(self, wait: float, seconds: float) -> float | None:
+        return None if self._stopping else self.door.starts_in(wait, seconds)
+
     def _door_turned(self) -> None:
+        self.observed.look()
         if self.door.status == "closed":
             self._worker.interrupt(Stop(CLOSED, cancel=False))
         self._worker.look()
 
     def _stop(self, drain_seconds: float) -> None:
         self._stopping = True
+        self.door.stop()
         self.leases.stop()
         self._worker.stop(drain_seconds)
 

@@ -13,13 +13,16 @@ from sf_quantum.files import JSON
 
 # QRMI's words
 State: TypeAlias = Literal["Queued", "Running", "Completed", "Failed", "Cancelled"]
-JobClass: TypeAlias = Literal["production", "test", "development"]
+# what a user may ask for
+AskedClass: TypeAlias = Literal["production", "test", "development"]
+# the service's own jobs, which look after the device, have a class of their own
+JobClass: TypeAlias = AskedClass | Literal["quality"]
 Kind: TypeAlias = Literal["problem", "sequence", "circuit"]
 # how a lease's user works: mostly on the QPU, mostly beside it, or both (paper 004)
 Pattern: TypeAlias = Literal["qc-heavy", "cc-heavy", "balanced"]
 
 # the first runs first
-CLASSES: tuple[JobClass, ...] = ("production", "test", "development")
+CLASSES: tuple[JobClass, ...] = ("production", "quality", "test", "development")
 RANKS: Mapping[JobClass, int] = {name: rank for rank, name in enumerate(CLASSES)}
 
 
@@ -34,6 +37,8 @@ class Lease:
     :param key: the same key of the same user, while it is held, is the same lease
     :param expires: when it ends whatever happens
     :param reason: why it was closed
+    :param project: whose share of the QPU it uses, if not the user's own
+    :param tenths: of the QPU that the batch system gave it, 1 to 10
     """
 
     id: str
@@ -49,6 +54,8 @@ class Lease:
     expires: float | None
     closed: float | None = None
     reason: str | None = None
+    project: str | None = None
+    tenths: int | None = None
 
     @property
     def held(self) -> bool:
@@ -64,6 +71,9 @@ class LeaseRequest:
     :param user: whose lease it is to be; only root and admins ask for others
     :param key: the same key of the same user is the same lease while that is held, and
         keeps its place between two requests that wait
+    :param project: one of the user's; ``None`` takes the account's, or else the first
+    :param account: Slurm's, which is the project if it is one of the user's
+    :param tenths: see :class:`Lease`; only root and admins say them
     """
 
     job: str | None = None
@@ -74,6 +84,9 @@ class LeaseRequest:
     pattern: Pattern | None = None
     user: str | None = None
     key: str | None = None
+    project: str | None = None
+    account: str | None = None
+    tenths: int | None = None
 
 
 @dataclass(frozen=True)
@@ -97,6 +110,9 @@ class Submission:
     :param parameters: ``num_reads`` (shots), and what else the kind knows
     :param key: the same key of the same user again is the same job
     :param written: instead of the content, where that is large
+    :param purpose: what it is for; what its lease is for if it does not say
+    :param calibrated_within: seconds; it is not wanted if the device was calibrated
+        earlier, or drifts
     """
 
     kind: Kind
@@ -104,6 +120,8 @@ class Submission:
     parameters: Mapping[str, int | None]
     key: str
     written: Written | None = None
+    purpose: str | None = None
+    calibrated_within: float | None = None
 
     @cached_property
     def payload(self) -> str:
@@ -136,6 +154,8 @@ class Job:
     :param model_seconds: QPU time as modelled before it ran
     :param qpu_seconds: QPU time as modelled, of all attempts
     :param seconds: time that went by on the device, of all attempts
+    :param calibration: id, time and values of that under which the last attempt ran that
+        was not put back
     """
 
     number: int
@@ -155,11 +175,26 @@ class Job:
     model_seconds: float
     qpu_seconds: float
     seconds: float
+    calibration: dict[str, JSON] | None = None
 
     @property
     def final(self) -> bool:
         """Whether the job is over, one way or another."""
         return self.state not in ("Queued", "Running")
+
+
+@dataclass(frozen=True)
+class Used:
+    """QPU time of before this service started.
+
+    :param qpu_seconds: as modelled, of all attempts
+    :param when: they ended, in seconds since the epoch
+    """
+
+    user: str
+    project: str | None
+    qpu_seconds: float
+    when: float
 
 
 @dataclass(frozen=True)

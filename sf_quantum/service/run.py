@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import gc
 import logging
 import os
 import shutil
@@ -30,6 +31,8 @@ from sf_quantum.service.config import Auth, Configuration, Listen
 from sf_quantum.service.limits import Guard
 from sf_quantum.service.queue import JobQueue
 from sf_quantum.service.store import Store
+from sf_quantum.service.submissions import Submissions
+from sf_quantum.service.telemetry import Telemetry
 
 # how long those who wait may take to read their answers
 STOP_SECONDS = 1
@@ -47,7 +50,8 @@ def serve(
     :raises InputError: if it cannot listen there, or another service does
     :raises QuantumError: if the queue breaks while it runs
     """
-    authenticate = auth.once(_authenticate(config.auth))
+    asked, blocks = _authenticate(config.auth)
+    authenticate = auth.once(asked)
     _check_certificate(config.listen)
     with ExitStack() as stack:
         folder = stack.enter_context(state_folder(config.state, until_eof))
@@ -55,23 +59,44 @@ def serve(
         store = Store(folder / DATABASE)
         stack.callback(store.close)
         queue = JobQueue(store, config.device.make(), config.settings())
-        app = create_app(queue, authenticate=authenticate)
-        service = _Service(
-            queue, Guard(app, authenticate, config.request_limits()), config
-        )
-        asyncio.run(service.run(listener, lambda: ready(url), until_eof))
+        telemetry = Telemetry(queue, config.telemetry())
+        app = create_app(queue, authenticate=authenticate, telemetry=telemetry)
+        submissions = Submissions(app, queue, authenticate)
+        guard = Guard(submissions, authenticate, config.request_limits(), blocks)
+        service = _Service(queue, guard, config)
+        # what is there now stays: to look for garbage in it, as Python would from time to
+        # time, keeps all requests waiting for some 50 ms
+        gc.freeze()
+        with asyncio.Runner(loop_factory=_new_loop()) as runner:
+            runner.run(service.run(listener, lambda: ready(url), until_eof))
         if queue.broken is not None:
             raise QuantumError(f"the queue broke: {queue.broken}")
 
 
-def _authenticate(section: Auth) -> auth.Authenticate:
+def _authenticate(section: Auth) -> tuple[auth.Authenticate, auth.Blocks]:
+    nobody = auth.nobody_checked, auth.never_blocks
     if section.mode == "none":
-        return auth.nobody_checked
+        return nobody
     tokens = auth.Tokens(section.tokens, section.admins) if section.tokens else None
     if section.mode == "munge":
         munge = auth.Munge(section.munge, section.admins)
-        return munge if tokens is None else auth.either(munge, tokens)
-    return tokens or auth.nobody_checked
+        if tokens is None:
+            return munge, lambda _: True
+        blocks = tokens.blocks
+        return (
+            auth.either(munge, tokens),
+            lambda asked: not auth.by_token(asked) or blocks(asked),
+        )
+    return (tokens, tokens.blocks) if tokens else nobody
+
+
+def _new_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Take the quicker event loop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 def _check_certificate(listen: Listen) -> None:
@@ -130,7 +155,6 @@ class _Service:
                 access_log=False,  # paths hold lease tokens
                 lifespan="on",
                 log_config=None,
-                loop="asyncio",
                 proxy_headers=False,  # else anybody could say where they call from
                 server_header=False,
                 ssl_certfile=listen.certificate,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sf_quantum.files import JSON
+from sf_quantum.service.drift import DriftSettings
+from sf_quantum.service.policies.shares import Shares
 from sf_quantum.service.records import JobClass
 
 
@@ -20,6 +23,18 @@ class ClassLimits:
     shots: int | None = None
     seconds: float | None = None
     jobs: int | None = None
+
+
+@dataclass(frozen=True)
+class PolicyChoice:
+    """Which policy says who is next.
+
+    :param type: the name of its entry point in the group ``sf_quantum.policies``
+    :param options: what it takes beside that
+    """
+
+    type: str = "classes"
+    options: Mapping[str, JSON] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -41,6 +56,11 @@ class ServiceSettings:
     :param retention_seconds: how long jobs that are over keep their results; ``None``
         keeps them for ever
     :param slurm_poll_seconds: how often Slurm is asked after the jobs that hold leases
+    :param drift: when the device's drift is one
+    :param policy: which says what runs next
+    :param shares: for policies that use them
+    :param user_projects: the projects a user may name in a lease; the first is taken if
+        none is named
     """
 
     vqpus: int = 1
@@ -56,3 +76,35 @@ class ServiceSettings:
     user_jobs: int | None = None
     retention_seconds: float | None = 7 * 24 * 3600.0
     slurm_poll_seconds: float = 15.0
+    drift: DriftSettings = field(default_factory=DriftSettings)
+    policy: PolicyChoice = field(default_factory=PolicyChoice)
+    shares: Shares = field(default_factory=Shares)
+    user_projects: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class QualitySettings:
+    """How often the device is looked at.
+
+    :param every_seconds: from one job's end to the next
+    :param num_reads: of each
+    :param learn: how many jobs tell what is usual, at least
+    """
+
+    every_seconds: float
+    num_reads: int = 100
+    learn: int = 20
+
+
+@dataclass(frozen=True)
+class TelemetrySettings:
+    """What a site decides about its telemetry.
+
+    :param public: whether ``/metrics`` asks for no credential
+    :param users: who may read it beside admins, where it does
+    :param quality: ``None`` runs no quality jobs
+    """
+
+    public: bool = True
+    users: Collection[str] = ("prometheus",)
+    quality: QualitySettings | None = None

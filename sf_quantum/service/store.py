@@ -3,70 +3,23 @@
 from __future__ import annotations
 
 import json
-import secrets
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import fields
 from pathlib import Path
 from typing import TypeVar, cast
 
 from sf_quantum.files import JSON
+from sf_quantum.service import past
+from sf_quantum.service.additions import Addition, Additions, add
 from sf_quantum.service.database import Database
-from sf_quantum.service.records import Job, Lease, State, Submission
+from sf_quantum.service.records import Job, Lease, State, Submission, Used
 from sf_quantum.service.refusal import Refused
+from sf_quantum.service.schema import SCHEMA, UPGRADES, VERSION
 
-VERSION = 1
 _T = TypeVar("_T")
-_SCHEMA = """
-CREATE TABLE leases (
-    id TEXT PRIMARY KEY,
-    user TEXT NOT NULL,
-    job_class TEXT NOT NULL,
-    job TEXT,
-    slurm_job_id TEXT,
-    partition TEXT,
-    expected_seconds REAL,
-    pattern TEXT,
-    key TEXT,
-    opened REAL NOT NULL,
-    expires REAL,
-    closed REAL,
-    reason TEXT
-);
-CREATE INDEX leases_held ON leases (opened) WHERE closed IS NULL;
-CREATE INDEX leases_by_user ON leases (user, opened);
-CREATE INDEX leases_by_end ON leases (closed) WHERE closed IS NOT NULL;
-CREATE TABLE jobs (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    user TEXT NOT NULL,
-    lease TEXT NOT NULL REFERENCES leases (id),
-    job_class TEXT NOT NULL,
-    kind TEXT NOT NULL,
-    key TEXT NOT NULL,
-    parameters TEXT NOT NULL,
-    state TEXT NOT NULL DEFAULT 'Queued',
-    attempt INTEGER NOT NULL DEFAULT 1,
-    note TEXT,
-    submitted REAL NOT NULL,
-    started REAL,
-    ended REAL,
-    model_seconds REAL NOT NULL,
-    qpu_seconds REAL NOT NULL DEFAULT 0,
-    seconds REAL NOT NULL DEFAULT 0,
-    digest TEXT NOT NULL,
-    UNIQUE (user, key)
-);
-CREATE INDEX jobs_live ON jobs (number) WHERE state IN ('Queued', 'Running');
-CREATE INDEX jobs_by_lease ON jobs (lease, number);
-CREATE INDEX jobs_by_user ON jobs (user, number);
-CREATE INDEX jobs_by_end ON jobs (ended) WHERE ended IS NOT NULL;
--- apart from their jobs: these are large, and the queue is read without them
-CREATE TABLE contents (number INTEGER PRIMARY KEY, payload TEXT NOT NULL, result TEXT);
-CREATE TABLE door (status TEXT NOT NULL, message TEXT NOT NULL);
-"""
 _LEASE = f"SELECT {', '.join(field.name for field in fields(Lease))} FROM leases "
 _JOB = f"SELECT {', '.join(field.name for field in fields(Job))} FROM jobs "
 _LIVE = "state IN ('Queued', 'Running')"
@@ -84,7 +37,8 @@ class Store:
     """
 
     def __init__(self, path: Path) -> None:
-        self._db = Database(path, version=VERSION, schema=_SCHEMA)
+        self._db = Database(path, version=VERSION, schema=SCHEMA, upgrades=UPGRADES)
+        self._additions = Additions(_add_job)
 
     def close(self) -> None:
         """Finish what was asked for and close the file."""
@@ -152,32 +106,7 @@ class Store:
         :returns: the job, and whether it is new
         :raises Refused: if the key belongs to a job of another content
         """
-        row = (
-            *(secrets.token_hex(16), lease.user, lease.id, lease.job_class),
-            *(job.kind, job.key, job.parameters_text, job.digest),
-            *(model_seconds, time.time()),
-        )
-
-        def change(db: sqlite3.Connection) -> tuple[Job, bool]:
-            query = "SELECT digest FROM jobs WHERE user = ? AND key = ?"
-            found = db.execute(query, (lease.user, job.key)).fetchone()
-            new = found is None
-            if new:
-                number = db.execute(
-                    "INSERT INTO jobs (id, user, lease, job_class, kind, key, "
-                    "parameters, digest, model_seconds, submitted) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    row,
-                ).lastrowid
-                query = "INSERT INTO contents (number, payload) VALUES (?, ?)"
-                _do(db, query, number, job.payload)
-            else:
-                _check_digest(found[0], job)
-                query = "UPDATE jobs SET lease = ? WHERE user = ? AND key = ?"
-                _do(db, query, lease.id, lease.user, job.key)
-            return _one(db, "WHERE user = ? AND key = ?", lease.user, job.key), new
-
-        return self._write(change)
+        return self._db.write_one(self._additions, Addition(lease, job, model_seconds))
 
     def known(self, user: str, job: Submission) -> Job | None:
         """Find the job a key made before.
@@ -205,9 +134,36 @@ class Store:
         query = f"WHERE {where} ORDER BY number DESC LIMIT ?"
         return self._jobs(query, *given.values(), limit)[::-1]
 
+    def used(self, since: float) -> list[Used]:
+        """List what was used of the QPU, also by jobs forgotten and jobs that wait again.
+
+        :param since: seconds since the epoch; what ended before does not matter
+        """
+        query = (
+            f"SELECT user, project, qpu_seconds, ended FROM ({past.OVER}) "
+            "WHERE ended > ? AND qpu_seconds > 0 UNION ALL SELECT jobs.user, project, "
+            "qpu_seconds, submitted FROM jobs INDEXED BY jobs_live JOIN leases "
+            f"ON leases.id = lease WHERE {_LIVE} AND qpu_seconds > 0 AND submitted > ?"
+        )
+        return [Used(*row) for row in self._db.report(query, since, since)]
+
     def live(self) -> list[Job]:
         """List the jobs that wait or run, in the order they came."""
         return self._jobs(f"WHERE {_LIVE} ORDER BY number")
+
+    def some(self, numbers: Sequence[int]) -> list[Job]:
+        """Find jobs by their numbers, in whatever order."""
+        marks = ", ".join("?" * len(numbers))
+        return self._jobs(f"WHERE number IN ({marks})", *numbers)
+
+    def last_ended(self, most: int, user: str | None) -> list[Job]:
+        """List jobs that are over, the last one first: a user's latest, or of all."""
+        if user is None:
+            query = "WHERE ended IS NOT NULL ORDER BY ended DESC LIMIT ?"
+            return self._jobs(query, most)
+        query = "WHERE user = ? AND ended IS NOT NULL ORDER BY number DESC LIMIT ?"
+        found = self._jobs(query, user, most)
+        return sorted(found, key=lambda job: job.ended or 0.0, reverse=True)
 
     def payload(self, number: int) -> JSON:
         """Read a job's payload."""
@@ -245,22 +201,27 @@ class Store:
         note: str | None,
         used: tuple[float, float],
         result: str | None = None,
+        calibration: JSON = None,
     ) -> Future[Job]:
         """Write down how a running job ended.
 
         :param used: seconds of QPU time as modelled, and as they went by
         :param result: JSON text, for a job that completed
+        :param calibration: that under which it ran, if it did
         """
         query = (
             "UPDATE jobs SET state = ?, ended = ?, note = coalesce(?, note), "
-            "qpu_seconds = qpu_seconds + ?, seconds = seconds + ? WHERE number = ?"
+            "calibration = ?, qpu_seconds = qpu_seconds + ?, seconds = seconds + ? "
+            "WHERE number = ?"
         )
+        told = None if calibration is None else json.dumps(calibration)
 
         def change(db: sqlite3.Connection) -> Job:
             if result is not None:
                 keep = "UPDATE contents SET result = ? WHERE number = ?"
                 _do(db, keep, result, number)
-            return _changed(db, number, query, state, time.time(), note, *used, number)
+            values = (state, time.time(), note, told, *used, number)
+            return _changed(db, number, query, *values)
 
         return self._write(change)
 
@@ -305,17 +266,10 @@ class Store:
         rows = self._db.read("SELECT status, message FROM door")
         return (rows[0][0], rows[0][1]) if rows else None
 
-    def set_door(self, status: str, message: str) -> Future[None]:
-        """Write down whether the QPU is open."""
-
-        def change(db: sqlite3.Connection) -> None:
-            _do(db, "DELETE FROM door")
-            _do(db, "INSERT INTO door VALUES (?, ?)", status, message)
-
-        return self._write(change)
-
     def purge(self, before: float) -> Future[int]:
         """Forget jobs that ended before a time, and leases closed by then.
+
+        What they used of the QPU is still accounted, by the hour.
 
         :returns: how many jobs; :data:`PURGED_AT_ONCE` says that more may be left
         """
@@ -323,6 +277,7 @@ class Store:
         def change(db: sqlite3.Connection) -> int:
             query = "SELECT number FROM jobs WHERE ended < ? LIMIT ?"
             old = db.execute(query, (before, PURGED_AT_ONCE)).fetchall()
+            past.remember(db, [row["number"] for row in old])
             for table in ("contents", "jobs"):
                 db.executemany(f"DELETE FROM {table} WHERE number = ?", old)
             _do(
@@ -339,6 +294,10 @@ class Store:
         """Answer a question in SQL that changes nothing; it may take long."""
         return self._db.report(query, *values)
 
+    def change(self, change: Callable[[sqlite3.Connection], _T]) -> Future[_T]:
+        """Make a change that is not of leases and jobs; see :meth:`Database.write`."""
+        return self._write(change)
+
     def _write(self, change: Callable[[sqlite3.Connection], _T]) -> Future[_T]:
         return self._db.write(change)
 
@@ -349,6 +308,18 @@ class Store:
         return [_job(row) for row in self._db.read(_JOB + where, *values)]
 
 
+def _add_job(db: sqlite3.Connection, item: Addition) -> tuple[Job, bool]:
+    user, asked = item.lease.user, item.asked
+    query = "SELECT digest FROM jobs WHERE user = ? AND key = ?"
+    found = db.execute(query, (user, asked.key)).fetchone()
+    if found is None:
+        return add(db, item), True
+    _check_digest(found[0], asked)
+    query = "UPDATE jobs SET lease = ? WHERE user = ? AND key = ?"
+    _do(db, query, item.lease.id, user, asked.key)
+    return _one(db, "WHERE user = ? AND key = ?", user, asked.key), False
+
+
 def _check_digest(found: str, job: Submission) -> None:
     if found != job.digest:
         detail = "belongs to a job with another content or other parameters"
@@ -356,7 +327,9 @@ def _check_digest(found: str, job: Submission) -> None:
 
 
 def _job(row: sqlite3.Row) -> Job:
-    return Job(**{**dict(row), "parameters": json.loads(row["parameters"])})
+    texts = {name: row[name] for name in ("parameters", "calibration")}
+    read = {name: text and json.loads(text) for name, text in texts.items()}
+    return Job(**{**dict(row), **read})
 
 
 def _do(db: sqlite3.Connection, query: str, *values: str | float | None) -> None:

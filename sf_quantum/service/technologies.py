@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from sf_quantum.samplers.neal import SWEEPS
 
@@ -41,6 +42,28 @@ class Errors:
     control: float = 0.0
     false_one: float = 0.0
     false_zero: float = 0.0
+
+    def times(self, factor: float) -> Errors:
+        """Take all of them so many times."""
+        return Errors(*(factor * value for value in astuple(self)))
+
+    def aged(self, age: float, excess: float = 1.0) -> dict[str, float]:
+        """Tell those there are, by what a device calls them.
+
+        Drift adds to the control errors as much as they were, of another direction; the
+        others become twice as large.
+
+        :param age: of the calibration, from 0 to 1
+        :param excess: how many times what they are to be at that age
+        """
+        factor = (1.0 + age) * excess
+        grown = {
+            "control_error": self.control * math.hypot(1.0, age) * excess,
+            # at a half, what is read tells nothing any more
+            "readout_false_one": min(0.5, self.false_one * factor),
+            "readout_false_zero": min(0.5, self.false_zero * factor),
+        }
+        return {name: value for name, value in grown.items() if value > 0}
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import uvicorn
 
@@ -18,8 +19,11 @@ from sf_quantum.service.auth import Authenticate, nobody_checked
 from sf_quantum.service.device import Device
 from sf_quantum.service.queue import JobQueue
 from sf_quantum.service.run import unix_socket
-from sf_quantum.service.settings import ServiceSettings
+from sf_quantum.service.settings import ServiceSettings, TelemetrySettings
 from sf_quantum.service.store import Store
+from sf_quantum.service.telemetry import Telemetry
+
+T = TypeVar("T")
 
 
 def example_bqm() -> dict[str, JSON]:
@@ -46,9 +50,10 @@ def example_bqm() -> dict[str, JSON]:
 class RunningService:
     """A service that runs, and a client of it without any logic of its own."""
 
-    def __init__(self, url: str, queue: JobQueue) -> None:
+    def __init__(self, url: str, queue: JobQueue, telemetry: Telemetry) -> None:
         self.url = url
         self.queue = queue
+        self.telemetry = telemetry
 
     def ask(
         self,
@@ -75,13 +80,25 @@ class RunningService:
         :returns: the job's id
         :raises TimeoutError: if it is not so within five seconds
         """
+
+        def job() -> str | None:
+            jobs = self.queue.store.jobs(lease=lease)[number:]
+            return jobs[0].id if jobs and jobs[0].state == state else None
+
+        return self.until_true(job, f"job {number} is not {state}")
+
+    def until_true(self, ask: Callable[[], T | None], otherwise: str) -> T:
+        """Ask until the answer is not empty, at most for five seconds.
+
+        :param otherwise: what the error says
+        :raises TimeoutError: if it is empty for so long
+        """
         deadline = time.monotonic() + 5
-        while time.monotonic() < deadline:
-            jobs = self.queue.store.jobs(lease=lease)
-            if len(jobs) > number and jobs[number].state == state:
-                return jobs[number].id
+        while not (answer := ask()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(otherwise)
             time.sleep(0.002)
-        raise TimeoutError(f"job {number} is not {state}")
+        return answer
 
 
 @contextmanager
@@ -92,6 +109,7 @@ def running_service(
     state: Path | None = None,
     settings: ServiceSettings | None = None,
     authenticate: Authenticate = nobody_checked,
+    telemetry: TelemetrySettings | None = None,
 ) -> Iterator[RunningService]:
     """Run the service in a thread, on a Unix socket in a temporary folder.
 
@@ -104,8 +122,9 @@ def running_service(
         store = Store(state or Path(folder) / "service.sqlite")
         settings = settings or ServiceSettings(vqpus=vqpus)
         queue = JobQueue(store, device or Device(time_scale=0), settings)
+        watching = Telemetry(queue, telemetry)
         config = uvicorn.Config(
-            create_app(queue, authenticate=authenticate),
+            create_app(queue, authenticate=authenticate, telemetry=watching),
             log_config=None,
             lifespan="on",
             ws="none",
@@ -116,7 +135,7 @@ def running_service(
             thread = threading.Thread(target=server.run, args=([listener],))
             thread.start()
             try:
-                yield RunningService(f"unix:{path}", queue)
+                yield RunningService(f"unix:{path}", queue, watching)
             finally:
                 queue.request_stop()
                 server.should_exit = True

@@ -9,8 +9,8 @@ D-Wave's own tools give them, so that they recognise the graph.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import product
 
@@ -46,6 +46,14 @@ class Graph:
         """Tells graphs apart."""
         text = f"{self.kind}{self.shape}{self.couplers}"
         return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+    def without(self, qubits: Collection[int]) -> Graph:
+        """Take qubits out, and what couples them."""
+        if not qubits:
+            return self
+        gone = set(qubits)
+        left = tuple(pair for pair in self.couplers if gone.isdisjoint(pair))
+        return replace(self, couplers=left)
 
 
 def pegasus(size: int) -> Graph:

@@ -7,13 +7,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from sf_quantum.service import audit
 from sf_quantum.service.depends import Admin, Queue, Who, refusals
 from sf_quantum.service.models import (
     CalibrationAnswer,
     DeviceAnswer,
     DeviceChange,
+    DriftAnswer,
     HealthAnswer,
-    Maintenance,
     Message,
     TimingAnswer,
 )
@@ -39,82 +40,99 @@ async def health(queue: Queue) -> HealthAnswer:
 @router.get("/device", summary="Describe the device and how busy it is")
 async def device(
     queue: Queue,
-    _: Who,
+    who: Who,
     job_class: Annotated[
         JobClass | None,
         Query(alias="class", description="Of a job that would join now."),
     ] = None,
 ) -> DeviceAnswer:
     """Tell name, technology, size, leases, queue, calibration and time scale."""
-    return _show(queue, job_class)
+    return show(queue, job_class, who.user)
 
 
 @router.patch("/device", summary="Change the number of vQPUs", responses=_ADMINS)
-async def change(body: DeviceChange, queue: Queue, _: Admin) -> DeviceAnswer:
+async def change(body: DeviceChange, queue: Queue, who: Admin) -> DeviceAnswer:
     """Change how many leases may be held at once; those held now stay."""
+    old, new = ({"vqpus": count} for count in (queue.leases.vqpus, body.vqpus))
+    entry = audit.Entry(who.user, "set vqpus", new, old, new)
+    await audit.keep(queue.store, entry)
     queue.leases.resize(body.vqpus)
-    return _show(queue)
-
-
-@router.post("/device/maintenance", summary="Announce maintenance", responses=_ADMINS)
-async def announce(body: Maintenance, queue: Queue, _: Admin) -> DeviceAnswer:
-    """Tell when the QPU will stop taking jobs; it does so only when it is closed.
-
-    The announcement ends when the QPU is opened, and with the service.
-    """
-    queue.door.maintenance = body.starts
-    return _show(queue)
+    return show(queue)
 
 
 @router.post("/device/open", summary="Open the QPU", responses=_ADMINS)
-async def open_(queue: Queue, _: Admin) -> DeviceAnswer:
+async def open_(queue: Queue, who: Admin) -> DeviceAnswer:
     """Let jobs and leases start again."""
-    await queue.open()
-    return _show(queue)
+    await queue.open(user=who.user)
+    return show(queue)
 
 
 @router.post("/device/close", summary="Close the QPU at once", responses=_ADMINS)
-async def close(body: Message, queue: Queue, _: Admin) -> DeviceAnswer:
+async def close(body: Message, queue: Queue, who: Admin) -> DeviceAnswer:
     """Take nothing more, and stop the running job, which will run again.
 
     Waiting jobs and leases stay.
     """
-    await queue.close(body.message)
-    return _show(queue)
+    await queue.close(body.message, user=who.user)
+    return show(queue)
 
 
 @router.post("/device/drain", summary="Drain the QPU", responses=_ADMINS)
-async def drain(body: Message, queue: Queue, _: Admin) -> DeviceAnswer:
+async def drain(body: Message, queue: Queue, who: Admin) -> DeviceAnswer:
     """Take nothing more, and let the running job end.
 
     Waiting jobs and leases stay.
     """
-    await queue.drain(body.message)
-    return _show(queue)
+    await queue.drain(body.message, user=who.user)
+    return show(queue)
 
 
-def _show(queue: JobQueue, job_class: JobClass | None = None) -> DeviceAnswer:
+def show(
+    queue: JobQueue, job_class: JobClass | None = None, user: str = ""
+) -> DeviceAnswer:
+    """Show the device.
+
+    :param job_class: of a job that would join now
+    :param user: whose it would be
+    """
     described = queue.device
     job_class = job_class or queue.settings.default_class
-    forecast = queue.forecast_new(job_class)
+    forecast = queue.forecast_new(job_class, user)
     status = "online" if queue.door.is_open else queue.door.status
     return DeviceAnswer(
         name=described.name,
         technology=described.technology,
         status="offline" if queue.failure else status,
         reason=queue.failure or queue.door.reason,
-        qubits=described.qubits,
+        qubits=described.size,
+        out_of_service=sorted(described.out_of_service),
+        shots=described.shots,
         payloads=described.payloads,
         vqpus=queue.leases.vqpus,
         leases=len(queue.leases.held),
         queue_length=queue.length,
+        policy=queue.settings.policy.type,
         **{"class": job_class},
         position=forecast.position,
         eta_seconds=forecast.eta_seconds,
         cost_per_second=described.cost_per_second,
         maintenance=queue.door.maintenance,
-        calibration=CalibrationAnswer.model_validate(described.calibration.told),
+        calibration=CalibrationAnswer.model_validate(described.reading.told),
+        calibration_age_seconds=described.calibrations.age_seconds,
+        drift=_drift(queue),
         timing=TimingAnswer(
             **asdict(described.timing), time_scale=described.time_scale
         ),
+    )
+
+
+def _drift(queue: JobQueue) -> DriftAnswer:
+    watch = queue.watch
+    watch.look(queue.device)
+    return DriftAnswer(
+        alarms=watch.alarms,
+        sums={
+            name: max(cusum.above, cusum.below) for name, cusum in watch.sums.items()
+        },
+        threshold=watch.settings.threshold,
     )

@@ -74,7 +74,7 @@ async def submit(
 
     What is acknowledged is on disk: it survives the service being killed.
     """
-    response.status_code, answer = await _submitted(
+    response.status_code, answer = await submitted(
         *(queue, who, x_sfq_lease, body.submission())
     )
     return answer
@@ -147,15 +147,20 @@ async def _submit_large(request: Request, body: bytes) -> Response:
     # out who is calling
     device = queue.device
     reading = in_thread(
-        lambda: intake.read(body, qubits=device.qubits, payloads=device.payloads)
+        lambda: intake.read(body, qubits=device.size, payloads=device.payloads)
     )
     asked = await asyncio.wrap_future(reading)
-    status, answer = await _submitted(queue, who, lease, asked)
+    status, answer = await submitted(queue, who, lease, asked)
     return JSONResponse(answer.model_dump(mode="json", by_alias=True), status)
 
 
-async def _submitted(
+async def submitted(
     queue: JobQueue, who: Identity, lease: str | None, asked: Submission
 ) -> tuple[int, JobAnswer]:
+    """Submit a job.
+
+    :returns: the answer, and its status
+    :raises Refused: see :meth:`JobQueue.submit`
+    """
     job, new = await queue.submit(who, lease, asked)
     return 201 if new else 200, JobAnswer.of(job, queue.forecast(job))

@@ -68,12 +68,12 @@ async def accessible(queue: Queue) -> Accessible:
 
 
 @router.post("/accessible", summary="Open or close the QPU")
-async def set_accessible(body: SetAccessible, queue: Queue, _: Admin) -> Accessible:
+async def set_accessible(body: SetAccessible, queue: Queue, who: Admin) -> Accessible:
     """Take no more work, and stop the job that runs, or go on where it was left."""
     if body.is_accessible:
-        await queue.open()
+        await queue.open(user=who.user)
     else:
-        await queue.close(body.message)
+        await queue.close(body.message, user=who.user)
     return _accessible(queue)
 
 

@@ -18,12 +18,13 @@ from sf_quantum.service.arrivals import Arrivals
 from sf_quantum.service.device import Device, Outcome, Task
 from sf_quantum.service.eta import Pace
 from sf_quantum.service.line import Entry, Line
-from sf_quantum.service.records import RANKS, Job, JobClass, State
+from sf_quantum.service.observations import Observations
+from sf_quantum.service.records import Job, State
 from sf_quantum.service.store import Store
 
 _T = TypeVar("_T")
 logger = logging.getLogger(__name__)
-PREEMPTED = "pre-empted by a production job during attempt {attempt}"
+PREEMPTED = "pre-empted by a {class} job during attempt {attempt}"
 CLOSED = "interrupted: the QPU was closed during attempt {attempt}"
 STOPPED = "interrupted: the service was stopped during attempt {attempt}"
 # before a write that failed is tried again
@@ -61,6 +62,7 @@ class Worker:
 
     :param may_start: asked before each job
     :param ended: called with each job whose attempt has ended, one way or another
+    :param observed: counts attempts and the device's time
     """
 
     def __init__(
@@ -71,29 +73,34 @@ class Worker:
         *,
         may_start: Callable[[], bool],
         ended: Callable[[Job], None],
+        observed: Observations,
     ) -> None:
         self.running: Running | None = None
         self.pace = Pace()
         self.arrivals = Arrivals()
         self._store = store
-        self._device = device
+        self.device = device
         self._line = line
         self.may_start = may_start
         self._ended = ended
+        self._observed = observed
         self._stopping = False
         self._changed = asyncio.Event()
+        # held by a job while it runs; who waits for it goes before the next job
+        self.resting = asyncio.Lock()
 
     def look(self) -> None:
         """Look at the line again: a job came, or the QPU was opened.
 
-        A production job stops a running job of a lower class, which waits again.
+        The next job stops the one that runs if the policy says so.
         """
         self._changed.set()
-        running, first = self.running, self._line.first_class()
+        running, first = self.running, self._line.first()
         if running is None or first is None or not self.may_start():
             return
-        if preempts(first, running.entry.job_class):
-            self.interrupt(Stop(PREEMPTED, cancel=False))
+        if self._line.policy.preempts(first, running.entry):
+            note = PREEMPTED.replace("{class}", first.job_class)
+            self.interrupt(Stop(note, cancel=False))
 
     def interrupt(self, why: Stop) -> None:
         """Stop the running job; to cancel it goes before to let it wait again."""
@@ -119,24 +126,28 @@ class Worker:
         """Run jobs until stopped."""
         while not self._stopping:
             self._changed.clear()
-            entry = self._line.pop() if self.may_start() else None
+            async with self.resting:
+                entry = self._line.pop() if self.may_start() else None
+                if entry is not None:
+                    await self._run(Running(entry))
             if entry is None:
                 await self._changed.wait()
-            else:
-                await self._run(Running(entry))
 
     async def _run(self, running: Running) -> None:
         entry = running.entry
         self.running = running
         self.arrivals.began()
+        self._line.policy.began(entry)
         # on disk before the device sees it: it never runs again without saying so
         job = await _written(lambda: self._store.start(entry.number))
         if job.state != "Running":  # cancelled meanwhile
             self.arrivals.ended()
+            self._line.policy.ended(entry, 0.0)
             self.running = None
             running.over.set()
             self._ended(job)
             return
+        self._observed.began(job)
         await self._attempt(job, running)
 
     async def _attempt(self, started: Job, running: Running) -> None:
@@ -144,6 +155,7 @@ class Worker:
         outcome, result = await asyncio.wrap_future(
             in_thread(lambda: self._on_device(started, running.stop))
         )
+        self._observed.left(entry.job_class, outcome.qpu_seconds)
         job = await _written(lambda: self._settle(started, running, outcome, result))
         if job.state == "Completed":
             observed = time.monotonic() - running.began
@@ -153,8 +165,10 @@ class Worker:
             number, note = job.number, running.why.note
             job = await _written(lambda: self._store.cancel_waiting(number, note))
         self.arrivals.ended()
+        self._line.policy.ended(entry, outcome.qpu_seconds)
         self.running = None
         if not job.final:
+            self._observed.waits_again(job)
             self._line.add(entry)
         running.over.set()
         self._ended(job)
@@ -174,7 +188,11 @@ class Worker:
                 return self._store.put_back(job.number, note, used)
             state = "Cancelled"
         return self._store.finish(
-            job.number, state, note=note, used=used, result=result
+            *(job.number, state),
+            note=note,
+            used=used,
+            result=result,
+            calibration=outcome.calibration,
         )
 
     def _on_device(self, job: Job, stop: threading.Event) -> tuple[Outcome, str | None]:
@@ -182,18 +200,13 @@ class Worker:
         try:
             content = self._store.payload(job.number)
             task = Task(job.number, job.attempt, job.kind, content, job.parameters)
-            outcome = self._device.run(task, stop)
+            outcome = self.device.run(task, stop)
             used = outcome.qpu_seconds, outcome.seconds
             if outcome.failure is not None or outcome.result is None:
                 return outcome, None
             return outcome, json.dumps(_timed(job, outcome, outcome.result))
         except Exception as error:  # noqa: BLE001 - no job's content ends the service
             return Outcome(None, f"{type(error).__name__}: {error}", *used), None
-
-
-def preempts(job_class: JobClass, running: JobClass) -> bool:
-    """Say whether a job that waits stops one that runs."""
-    return job_class == "production" and RANKS[running] > RANKS[job_class]
 
 
 def in_thread(call: Callable[[], _T]) -> Future[_T]:

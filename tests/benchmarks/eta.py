@@ -52,8 +52,18 @@ TECHNOLOGY = "superconducting"
 LESSONS = 100
 LOADS = {"burst": None, "80%": 0.8, "120%": 1.2, "500%": 5.0}
 MIXES: Mapping[str, Mapping[JobClass, float]] = {
-    "pre-emption": {"production": 0.1, "test": 0.3, "development": 0.6},
-    "no pre-emption": {"production": 0.0, "test": 0.4, "development": 0.6},
+    "pre-emption": {
+        "production": 0.1,
+        "quality": 0.0,
+        "test": 0.3,
+        "development": 0.6,
+    },
+    "no pre-emption": {
+        "production": 0.0,
+        "quality": 0.0,
+        "test": 0.4,
+        "development": 0.6,
+    },
 }
 ASKED_AGAIN_JOBS = 5
 WHO = Identity("ann", admin=True)

@@ -49,6 +49,7 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu import munge
 from sf_quantum.qpu.transport import Answer, Client
 from sf_quantum.service import auth
+from sf_quantum.service.controls import EMULATED
 from sf_quantum.service.testing import example_bqm
 
 SFQ = "import sys; from sf_quantum.cli import main; sys.exit(main())"
@@ -64,6 +65,7 @@ Headers = Mapping[str, str]
 # gives the headers of one request
 Sender = Callable[[], Headers]
 NOBODY = 65534
+OPERATIONS = [operation.name for operation in EMULATED]
 
 
 class Refuted(AssertionError):
@@ -148,6 +150,7 @@ class Fuzz:
         job = submitted.json().get("id")
         self._sent(user, "GET", f"/v1/jobs/{job}?wait=1")
         there = {"job_id": job, "lease_id": lease, "session_id": lease}
+        there["name"] = self.random.choice(OPERATIONS)
         for name in case.path_parameters:
             if there.get(name):
                 case.path_parameters[name] = there[name]

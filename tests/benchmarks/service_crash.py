@@ -36,12 +36,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import cast
+from typing import cast, get_args
 
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.transport import Answer, Client
-from sf_quantum.service.records import CLASSES, JobClass, Lease, Submission
+from sf_quantum.service.records import CLASSES, AskedClass, JobClass, Lease, Submission
 from sf_quantum.service.store import Store
 from sf_quantum.service.testing import example_bqm
 
@@ -191,7 +191,7 @@ def torture(folder: Path, kills: int, seed: int) -> dict[str, float]:
     service.start()
     service.ready()
     loads = []
-    for number, name in enumerate(CLASSES):
+    for number, name in enumerate(get_args(AskedClass)):
         body: dict[str, JSON] = {"class": name}
         lease = str(service.ask("POST", "/v1/leases", body).json()["id"])
         loads.append(Load(service, name, lease, number * 1_000_000, seed + number))

@@ -83,6 +83,7 @@ class QpuService:
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
+            self._process = None
 
     def ask(
         self,

@@ -235,7 +235,8 @@ def test_a_run_whose_machine_died_takes_its_waiting_job_over(
             process.kill()
     driver.wait()
     until(lambda: not project.processes(), "the last process to end")
-    assert service.held() == ["of the test", "/solve/0"]
+    run = project.events()[0]["run"]
+    assert service.held() == ["of the test", f"{run}:/solve/0"]
     second = project.start()
     until(lambda: len(service.held()) == 3, "the second lease")
     until(lambda: project.commands("sfq solve"), "the second try")

@@ -40,6 +40,8 @@ def test_a_job_is_told_of_its_qpu_and_nobody_else_is(project: Project) -> None:
     assert variables.pop("qpu_0_SFQ_URL").startswith(f"unix:{project.temporary}/")
     assert variables.pop("QRMI_JOB_UID").isdigit()
     assert len(variables.pop("qpu_0_SFQ_JOB_KEY")) == 64
+    run = project.events()[0]["run"]
+    assert variables.pop("qpu_0_SFQ_PURPOSE") == f"{run}:/solve/0"
     del variables["SFQ_DRIVER"], variables["SFQ_TEST"]
     assert variables == {
         "QRMI_JOB_QPU_RESOURCES": "qpu_0",

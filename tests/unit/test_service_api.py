@@ -82,7 +82,7 @@ def test_health_device_and_openapi(service: RunningService) -> None:
     service.acquire()
     device = service.ask("GET", "/v1/device").json()
     assert isinstance(device["calibration"], dict)
-    assert device["calibration"].keys() == {"id", "time"}
+    assert device["calibration"].keys() == {"id", "time", "values"}
     assert device == {
         "name": "emulator",
         "technology": "annealer",
@@ -99,6 +99,11 @@ def test_health_device_and_openapi(service: RunningService) -> None:
         "cost_per_second": None,
         "maintenance": None,
         "calibration": device["calibration"],
+        "calibration_age_seconds": device["calibration_age_seconds"],
+        "drift": {"alarms": [], "sums": {}, "threshold": 5.0},
+        "out_of_service": [],
+        "policy": "classes",
+        "shots": None,
         "timing": {
             "setup_seconds": 0.01802,
             "shot_seconds": 4.054e-05,

@@ -14,7 +14,8 @@ from sf_quantum.cli import main
 from sf_quantum.errors import InputError
 from sf_quantum.service.checked import Wrong
 from sf_quantum.service.config import Configuration, load
-from sf_quantum.service.settings import ClassLimits, ServiceSettings
+from sf_quantum.service.policies.shares import Shares
+from sf_quantum.service.settings import ClassLimits, PolicyChoice, ServiceSettings
 
 DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
 EXAMPLE = DEPLOYMENTS / "qpu-service.yml"
@@ -62,6 +63,9 @@ def test_the_example_says_what_it_says() -> None:
     assert settings.user_classes == {"operator": "production"}
     assert settings.partition_classes["quantum-test"] == "test"
     assert settings.limits == {"development": ClassLimits(1000, 3600, 10)}
+    assert settings.policy == PolicyChoice("fair-share")
+    assert settings.shares == Shares({"climate": 5, "chemistry": 3}, {"operator": 2})
+    assert settings.user_projects["bob"] == ["climate", "chemistry"]
     limits = config.request_limits()
     assert (limits.body_bytes, limits.rate, limits.burst) == (2**23, 100, 200)
 
@@ -132,6 +136,38 @@ def test_what_is_no_configuration(tmp_path: Path, text: str, words: str) -> None
 def test_a_file_that_is_missing() -> None:
     with pytest.raises(InputError, match="cannot be read"):
         load(Path("/nowhere/qpu.yml"), {}, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("policy: fiffo", "policy fiffo: unknown policy 'fiffo', did you mean 'fifo'?"),
+        ("policy: 3", "policy 3: expected the name of a policy, or keys and values"),
+        ("policy: {}", "policy: expected the policy's name as type"),
+        (
+            "policy: {type: fair-share, half_life: 3}",
+            "policy: unknown key 'half_life', did you mean 'half_life_seconds'? "
+            "(known: half_life_seconds)",
+        ),
+        ("policy: {type: classes, a: 1}", "policy: unknown key 'a': this policy has"),
+        ("shares: {default: 2}", "shares: policy classes uses no shares: take fair"),
+        (
+            "{policy: fair-share, shares: {projects: {a: 11}}}",
+            "shares.projects.a 11: expected 10 or less",
+        ),
+        ("user_projects: {ann: chem}", "user_projects.ann chem: expected a list"),
+    ],
+)
+def test_what_a_policy_does_not_take(tmp_path: Path, text: str, words: str) -> None:
+    (line,) = lines(written(tmp_path, text))
+    assert line.startswith(words)
+
+
+@pytest.mark.parametrize("text", ["interleave", "{type: interleave, patience: 2.5}"])
+def test_a_policy_by_its_name_or_with_its_options(tmp_path: Path, text: str) -> None:
+    chosen = load(written(tmp_path, f"policy: {text}"), {}, {}).settings().policy
+    assert chosen.type == "interleave"
+    assert chosen.options == ({"patience": 2.5} if "patience" in text else {})
 
 
 @pytest.mark.parametrize("text", ["", "listen:\nauth:\n", "# nothing\n"])

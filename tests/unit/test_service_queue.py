@@ -17,8 +17,9 @@ from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.auth import Identity
 from sf_quantum.service.device import Device
 from sf_quantum.service.line import Entry, Line
+from sf_quantum.service.policies.classes import Classes
 from sf_quantum.service.queue import JobQueue
-from sf_quantum.service.records import CLASSES, Job, JobClass, LeaseRequest, Submission
+from sf_quantum.service.records import Job, JobClass, LeaseRequest, Submission
 from sf_quantum.service.refusal import Refused
 from sf_quantum.service.settings import ClassLimits, ServiceSettings
 from sf_quantum.service.store import Store
@@ -27,6 +28,8 @@ from sf_quantum.service.testing import example_bqm
 ANN, BOB = Identity("ann", admin=False), Identity("bob", admin=False)
 ADMIN = Identity("root", admin=True, root=True)
 SETTINGS = ServiceSettings(vqpus=20)
+# those that users may ask for
+CLASSES: tuple[JobClass, ...] = ("production", "test", "development")
 Run = Callable[..., Awaitable[JobQueue]]
 
 
@@ -460,7 +463,7 @@ async def test_jobs_that_ended_are_forgotten_after_a_while(
 
 
 def test_a_line_of_ten_thousand_is_quick() -> None:
-    line = Line()
+    line = Line(Classes())
     entries = [
         Entry(n, str(n), "u", f"l{n % 7}", CLASSES[n % 3], "problem", 0.5)
         for n in range(10_000)
@@ -469,9 +472,9 @@ def test_a_line_of_ten_thousand_is_quick() -> None:
     for entry in entries:
         line.add(entry)
     for entry in entries[::10]:
-        line.ahead(entry.job_class, entry.number)
+        line.ahead(entry)
     assert time.perf_counter() - begin < 1
-    works = line.ahead("test", 3001)
+    works = line.ahead(entries[3001])
     assert works["problem"].jobs == 3334 + 1000
     assert works["problem"].seconds == pytest.approx(0.5 * 4334)
     assert line.of_lease("l1")[:2] == [1, 8]
@@ -531,7 +534,7 @@ async def _never_ran(queue: JobQueue, gate: Gate, job: Job) -> None:
     await over(queue, await submit(queue, await lease(queue), "after"))
     assert gate.order == ["before", "after"]
     assert state(queue, job) == "Cancelled"
-    assert not queue._shares._jobs
+    assert not queue._counts._jobs
 
 
 async def test_cancelled_while_it_moves_it_never_runs(
@@ -568,7 +571,7 @@ async def test_released_while_a_job_moves_to_it_it_takes_the_job_along(
     assert state(queue, jobs[left]) == "Completed"
     assert state(queue, jobs[name]) == "Cancelled"
     assert ("job" in gate.order) == (name == "before")
-    assert not queue._shares._jobs
+    assert not queue._counts._jobs
 
 
 async def test_a_job_that_is_being_cancelled_ends_before_it_moves(
@@ -591,7 +594,7 @@ async def test_a_job_that_is_being_cancelled_ends_before_it_moves(
         found = await submit(queue, second, "job")
         assert (found.id, found.state) == (job.id, "Cancelled")
         await releasing
-        assert not queue._shares._jobs
+        assert not queue._counts._jobs
 
 
 async def test_a_cancel_that_cannot_be_written_leaves_the_job_in_the_line(

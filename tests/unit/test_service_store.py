@@ -14,6 +14,7 @@ import pytest
 
 from sf_quantum.errors import InputError
 from sf_quantum.service.database import Database
+from sf_quantum.service.door import Door
 from sf_quantum.service.records import Job, Lease, Submission
 from sf_quantum.service.refusal import Refused
 from sf_quantum.service.store import PURGED_AT_ONCE, Store
@@ -184,10 +185,10 @@ def test_lists_are_of_a_lease_a_user_or_all(store: Store) -> None:
     assert store.jobs(lease="1", user="bob") == []
 
 
-def test_the_door_is_remembered(path: Path, store: Store) -> None:
+async def test_the_door_is_remembered(path: Path, store: Store) -> None:
     assert store.door() is None
-    store.set_door("closed", "until noon").result()
-    store.set_door("closed", "until one").result()
+    await Door(store).turn("closed", "until noon")
+    await Door(store).turn("closed", "until one")
     again = Store(path)
     assert again.door() == ("closed", "until one")
     again.close()

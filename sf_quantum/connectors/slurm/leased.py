@@ -58,6 +58,8 @@ class Use:
         """
         key = accounts.job_key(self.job)
         keys = [f"{name}_SFQ_JOB_KEY={key}" for name in self.qpus]
+        purpose = shlex.quote(accounts.purpose(self.job))
+        keys += [f"{name}_SFQ_PURPOSE={purpose}" for name in self.qpus]
         # the tasks of an array have one of these each
         file = f'{shlex.quote(self.account)}."$SLURM_JOB_ID"'
         command = f"/bin/sh -c {shlex.quote(line)}"

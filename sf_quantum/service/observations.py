@@ -1,0 +1,102 @@
+"""What happened since the service began, counted as it happens."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from sf_quantum.service.records import Job, JobClass, State
+
+DeviceState: TypeAlias = Literal["busy", "idle", "draining", "closed", "offline"]
+STATES: tuple[DeviceState, ...] = ("busy", "idle", "draining", "closed", "offline")
+Reason: TypeAlias = Literal["preempted", "interrupted"]
+# from what nobody notices to a night
+WAITS = (0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
+
+
+@dataclass
+class Histogram:
+    """How many values there were up to each bound.
+
+    :param counts: by bound, those between it and the one before; the last has no bound
+    """
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(WAITS) + 1))
+    total: float = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(WAITS, value)] += 1
+        self.total += value
+
+
+class Observations:
+    """Counters of one queue and its device; belongs to the event loop's thread.
+
+    :param resting: tells the device's state while no job runs
+    :param clock: seconds, monotonic
+    """
+
+    def __init__(
+        self,
+        resting: Callable[[], DeviceState],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.jobs: Counter[tuple[JobClass, State]] = Counter()
+        self.interruptions: Counter[tuple[JobClass, Reason]] = Counter()
+        self.qpu_seconds: defaultdict[JobClass, float] = defaultdict(float)
+        self.waits: defaultdict[JobClass, Histogram] = defaultdict(Histogram)
+        self._resting = resting
+        self._clock = clock
+        self._seconds = dict.fromkeys(STATES, 0.0)
+        self._busy = False
+        # until the queue has started, which looks
+        self._state: DeviceState = "offline"
+        self._since = clock()
+
+    @property
+    def seconds(self) -> dict[DeviceState, float]:
+        """How long the device was in each state."""
+        self.look()
+        return self._seconds.copy()
+
+    @property
+    def state(self) -> DeviceState:
+        """The state the device is in."""
+        return "busy" if self._busy else self._resting()
+
+    def look(self) -> None:
+        """Take note that the device's state may be another one."""
+        now, state = self._clock(), self.state
+        self._seconds[self._state] += now - self._since
+        self._state, self._since = state, now
+
+    def began(self, job: Job) -> None:
+        """Take note that an attempt begins, and how long its job waited for the first."""
+        if job.attempt == 1 and job.started is not None:
+            self.waits[job.job_class].observe(max(0.0, job.started - job.submitted))
+        self._busy = True
+        self.look()
+
+    def left(self, job_class: JobClass, qpu_seconds: float) -> None:
+        """Take note that the device is free again.
+
+        :param qpu_seconds: as modelled, of the attempt
+        """
+        self.qpu_seconds[job_class] += qpu_seconds
+        self._busy = False
+        self.look()
+
+    def waits_again(self, job: Job) -> None:
+        """Count a job that was put back; its note says why."""
+        preempted = (job.note or "").startswith("pre-empted")
+        reason: Reason = "preempted" if preempted else "interrupted"
+        self.interruptions[job.job_class, reason] += 1
+
+    def over(self, job_class: JobClass, state: State) -> None:
+        """Count a job that is over."""
+        self.jobs[job_class, state] += 1

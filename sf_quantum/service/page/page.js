@@ -1,0 +1,373 @@
+// Asks the service every other second what goes on, and shows it. What others wrote goes
+// into text nodes only.
+
+const EVERY_MS = 2000;
+const SLOWEST_MS = 15000;
+const ROWS = 12;
+const TOKEN = "sfq-token";
+const STATUS = {online: "Online", draining: "Draining", closed: "Closed", offline: "Offline"};
+const VALUES = {
+  control_error: "Control error, of the couplers' range",
+  readout_false_one: "Read-out error, 0 read as 1",
+  readout_false_zero: "Read-out error, 1 read as 0",
+};
+const ENDS = {Completed: "✓ Completed", Failed: "✗ Failed", Cancelled: "⊘ Cancelled"};
+const $ = (id) => document.getElementById(id);
+
+const state = {etag: "", told: null, all: false, ahead: 0, failures: 0, timer: 0, asking: null};
+
+// ---- making elements
+
+function make(name, attributes = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+}
+
+function draw(name, attributes, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+}
+
+// text of others, which may be written from right to left
+const foreign = (text) => make("bdi", {}, text);
+
+function write(id, text) {
+  if ($(id).textContent !== text) $(id).textContent = text;
+}
+
+function notice(id, text) {
+  $(id).hidden = !text;
+  write(id, text);
+}
+
+// shows a part again only if it has changed: what is selected or read out stays
+const shown = new Map();
+function show(id, content, render) {
+  const key = JSON.stringify(content);
+  if (shown.get(id) === key) return;
+  shown.set(id, key);
+  render();
+}
+
+// ---- words
+
+const now = () => Date.now() / 1000 + state.ahead;
+const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
+const percent = (part) => `${Math.round(part * 100)} %`;
+const precisely = (part) => `${Number((part * 100).toPrecision(2))} %`;
+const named = (value) => VALUES[value] ?? value.replaceAll("_", " ");
+const sentence = (words) => words.charAt(0).toUpperCase() + words.slice(1);
+
+function clock(time) {
+  const date = new Date(time * 1000);
+  const today = date.toDateString() === new Date().toDateString();
+  const hours = date.toLocaleTimeString("en-GB", {hour: "2-digit", minute: "2-digit"});
+  return today ? hours : `${date.toLocaleDateString("en-GB", {day: "numeric", month: "short"})} ${hours}`;
+}
+
+function span(seconds) {
+  if (seconds < 1) return "< 1 s";
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 172800) return `${Math.round(seconds / 3600)} h`;
+  return `${Math.round(seconds / 86400)} days`;
+}
+
+function details(job) {
+  const words = [job.class, plural(job.shots, "shot"), job.kind];
+  if (state.told.sees === "all") words.splice(1, 0, job.user);
+  if (job.attempt > 1) words.push(`attempt ${job.attempt}`);
+  return words.join(" · ");
+}
+
+function classes(others) {
+  const told = Object.entries(others.classes).map(([name, jobs]) => `${jobs} ${name}`);
+  const known = Object.values(others.classes).reduce((sum, jobs) => sum + jobs, 0);
+  const words = told.length ? [`${told.join(", ")} ${known === 1 ? "job" : "jobs"} of others`] : [];
+  if (others.jobs > known) words.push(`${plural(others.jobs - known, known ? "further job" : "job")}, not listed`);
+  return words.join("; ");
+}
+
+// ---- the parts of the page
+
+function showDevice(device) {
+  document.title = `${device.name}: ${device.status}`;
+  write("name", device.name);
+  const lacks = device.out_of_service ? ` (${device.out_of_service} out of service)` : "";
+  write("kind", `${device.technology} · ${plural(device.qubits, "qubit")}${lacks}`);
+  $("status").dataset.status = device.status;
+  write("status", STATUS[device.status] ?? device.status);
+  notice("reason", sentence(device.reason));
+  notice("maintenance", device.maintenance ? announced(device.maintenance) : "");
+}
+
+function announced({starts, ends, message}) {
+  const until = ends === null ? "" : `, until ${clock(ends)}`;
+  return `Maintenance begins ${clock(starts)}${until}${message ? `: ${message}` : ""}`;
+}
+
+function showRunning(running) {
+  const box = $("running");
+  if (running === null) {
+    const idle = state.told.device.status === "online" ? "Nothing: the QPU is free" : "Nothing";
+    box.replaceChildren(make("p", {}, idle));
+    return;
+  }
+  if (!running.id) {
+    const [name] = Object.keys(running.classes);
+    box.replaceChildren(make("strong", {}, `A ${name} job of somebody else`), make("p", {}, "Only its owner and admins see more."));
+    if (state.told.sees === "counts") box.firstChild.textContent = `A ${name} job`;
+    return;
+  }
+  box.replaceChildren(
+    make("strong", {"data-job": running.id}, foreign(running.idempotency_key)),
+    make("p", {}, details(running)),
+    make("progress", {"aria-label": "Progress, as expected", max: "1", value: "0"}),
+    make("p", {id: "since"}),
+  );
+  tick();
+}
+
+function showUse(use) {
+  write("mean", percent(use.mean));
+  write("hour-ago", clock(use.until - 59 * 60));
+  const bars = use.minutes.map((part, minute) =>
+    draw("rect", {x: minute * 10 + 1, width: 8, y: 100 - part * 100, height: part * 100},
+      draw("title", {}, `${clock(use.until - (59 - minute) * 60)}: ${percent(part)}`)));
+  const label = `Busy part of each minute of the last hour: ${percent(use.mean)} on average, ` +
+    `${percent(Math.min(...use.minutes))} at least, ${percent(Math.max(...use.minutes))} at most`;
+  $("minutes").replaceChildren(
+    draw("svg", {viewBox: "0 0 600 100", preserveAspectRatio: "none", role: "img", "aria-label": label}, ...bars));
+}
+
+function showWaiting(waiting) {
+  const total = Object.values(waiting).reduce((sum, jobs) => sum + jobs, 0);
+  const names = [...new Set(["production", "test", "development", ...Object.keys(waiting)])];
+  const pairs = [["waiting", total], ...names.map((name) => [name, waiting[name] ?? 0])];
+  $("waiting").replaceChildren(...pairs.map(([name, jobs]) =>
+    make("div", {"data-count": name}, make("dt", {}, name), make("dd", {}, String(jobs)))));
+}
+
+function showLine(told) {
+  const hidden = Math.max(0, told.line.length - ROWS);
+  const rows = (state.all ? told.line : told.line.slice(0, ROWS)).map(lineRow);
+  if (!rows.length) {
+    const total = Object.values(told.waiting).reduce((sum, jobs) => sum + jobs, 0);
+    const words = total ? "With your token, below, your own jobs are here." : "No job waits.";
+    rows.push(make("tr", {class: "empty"}, make("td", {colspan: "3"}, words)));
+  }
+  $("line").tBodies[0].replaceChildren(...rows);
+  const more = $("more");
+  more.hidden = !hidden;
+  more.setAttribute("aria-expanded", String(state.all));
+  write("more", state.all ? "Show fewer" : `Show ${hidden} more ${hidden === 1 ? "row" : "rows"}`);
+}
+
+function lineRow(job) {
+  if (!job.id) return make("tr", {class: "others"}, make("td"), make("td", {colspan: "2"}, classes(job)));
+  return make("tr", {"data-job": job.id},
+    make("td", {class: "number"}, String(job.position)),
+    make("td", {}, foreign(job.idempotency_key), make("small", {}, details(job))),
+    make("td", {class: "when", ...(job.starts === null ? {} : {"data-starts": job.starts})}, job.starts === null ? "–" : ""));
+}
+
+function showEnded(jobs) {
+  const rows = jobs.map((job) => {
+    const note = job.note ? [make("small", {}, foreign(job.note))] : [];
+    return make("tr", {"data-job": job.id},
+      make("td", {}, foreign(job.idempotency_key), make("small", {}, `${details(job)} · ${span(job.seconds)} on the QPU`), ...note),
+      make("td", {class: "when"}, ENDS[job.state] ?? job.state, make("small", {}, clock(job.ended))));
+  });
+  if (!rows.length) {
+    const words = state.told.sees === "counts" ? "With your token, below, your own jobs are here." : "None yet.";
+    rows.push(make("tr", {class: "empty"}, make("td", {colspan: "2"}, words)));
+  }
+  $("ended").tBodies[0].replaceChildren(...rows);
+}
+
+function showLeases(leases) {
+  const rest = leases.held - leases.shown.length;
+  const others = rest && leases.shown.length ? `; ${rest} of others` : "";
+  write("held", `${leases.held} of ${leases.vqpus} held${others}`);
+  $("leases").hidden = !leases.shown.length;
+  $("leases").tBodies[0].replaceChildren(...leases.shown.map((lease) => {
+    const more = [lease.class, lease.job && lease.user, lease.slurm_job_id && `Slurm job ${lease.slurm_job_id}`];
+    return make("tr", {},
+      make("td", {}, foreign(lease.job || lease.user), make("small", {}, more.filter(Boolean).join(" · "))),
+      make("td", {class: "when"}, clock(lease.opened)));
+  }));
+}
+
+function showCalibration(told) {
+  write("calibration", `Made ${clock(told.made)}`);
+  notice("drift", told.alarms.length ? `Drifts: ${told.alarms.map(named).join("; ")}` : "");
+  if (!told.values.length) {
+    $("values").replaceChildren(make("p", {class: "empty"}, "This device has no errors."));
+    return;
+  }
+  $("values").replaceChildren(...told.values.map((value) => valueChart(value, told)));
+}
+
+function valueChart(value, told) {
+  const {times, renewals} = told;
+  const [first, last] = [times[0], times.at(-1)];
+  const place = (time) => (600 * (time - first) / Math.max(last - first, 1e-9)).toFixed(1);
+  const most = Math.max(...value.history);
+  const height = (part) => (56 - 52 * part / most).toFixed(1);
+  // one reading alone is a line, too
+  const path = (value.history.length > 1 ? "" : `M0 ${height(value.value)}H600`) + value.history.map((part, n) => `${n ? "L" : "M"}${place(times[n])} ${height(part)}`).join("");
+  const label = `Since ${clock(first)}: from ${precisely(Math.min(...value.history))} to ` +
+    `${precisely(most)}, now ${precisely(value.value)}`;
+  const lines = renewals.map((time) => draw("line", {x1: place(time), x2: place(time), y1: 0, y2: 60}));
+  return make("div", {class: "value"},
+    make("b", {}, named(value.name)),
+    make("b", {"data-value": value.name}, precisely(value.value)),
+    make("div", {class: "chart"}, draw("svg", {viewBox: "0 0 600 60", preserveAspectRatio: "none", role: "img", "aria-label": label},
+      ...lines, draw("path", {d: path}))),
+    make("small", {}, `${clock(first)} to ${clock(last)}, dashed: renewed`));
+}
+
+function showViewer(told) {
+  const words = {
+    counts: "Without a token you see counts only.",
+    own: `You are ${told.viewer}: you see your own jobs, and others as counts.`,
+    all: `You are ${told.viewer}: you see everything.`,
+  };
+  write("who", words[told.sees]);
+  $("sign-in").hidden = told.sees !== "counts";
+  $("sign-out").hidden = !sessionStorage.getItem(TOKEN);
+}
+
+function showAll(told) {
+  state.told = told;
+  showDevice(told.device);
+  show("running", [told.running, told.device.status], () => showRunning(told.running));
+  show("use", told.utilisation, () => showUse(told.utilisation));
+  show("waiting", told.waiting, () => showWaiting(told.waiting));
+  show("line", [told.line, told.waiting, state.all], () => showLine(told));
+  show("ended", told.ended, () => showEnded(told.ended));
+  show("leases", told.leases, () => showLeases(told.leases));
+  show("calibration", told.calibration, () => showCalibration(told.calibration));
+  show("viewer", [told.viewer, told.sees], () => showViewer(told));
+  tick();
+}
+
+// what changes with the time alone
+function tick() {
+  if (document.body.dataset.link === "live") write("clock", clock(now()));
+  for (const cell of document.querySelectorAll("[data-starts]")) {
+    const text = span(Number(cell.dataset.starts) - now());
+    if (cell.textContent !== text) cell.textContent = text;
+  }
+  const running = state.told?.running;
+  if (running?.id && $("since")) {
+    const passed = Math.max(0, now() - running.started);
+    const expected = Math.max(running.ends - running.started, 1e-9);
+    document.querySelector("progress").value = Math.min(passed / expected, 1);
+    const left = running.ends - now();
+    write("since", `${span(passed)} on the QPU, ${left > 0 ? `about ${span(left)} left` : "longer than expected"}`);
+  }
+}
+
+// ---- asking
+
+function link(name, words) {
+  document.body.dataset.link = name;
+  write("word", words);
+  if (name === "live") showDevice(state.told.device);
+  else if (name === "gone") {
+    $("status").dataset.status = "offline";
+    write("status", "No answer");
+  }
+  tick();
+}
+
+async function ask() {
+  const token = sessionStorage.getItem(TOKEN);
+  const headers = {};
+  if (token) headers.Authorization = `Bearer ${token}`;
+  if (state.etag) headers["If-None-Match"] = state.etag;
+  const signal = AbortSignal.any([state.asking.signal, AbortSignal.timeout(10000)]);
+  const answer = await fetch("v1/activity", {headers, cache: "no-store", signal});
+  const date = Date.parse(answer.headers.get("Date"));
+  // the service's clock, which its times are told by, to the second
+  if (Math.abs(date / 1000 - now()) > 2) state.ahead = (date - Date.now()) / 1000;
+  if (answer.status === 304) return;
+  const told = await answer.json();
+  if (answer.status === 401 && token) {
+    forget(`Refused: ${told.detail}`);
+    await ask();
+    return;
+  }
+  if (!answer.ok) {
+    const error = new Error(told.detail);
+    error.wait = 1000 * Number(answer.headers.get("Retry-After"));
+    throw error;
+  }
+  state.etag = answer.headers.get("ETag");
+  showAll(told);
+}
+
+async function look() {
+  clearTimeout(state.timer);
+  if (state.asking) return;
+  state.asking = new AbortController();
+  const mine = state.asking;
+  let wait = EVERY_MS;
+  try {
+    await ask();
+    state.failures = 0;
+    link("live", "Live");
+  } catch (error) {
+    if (mine.signal.aborted) return;
+    state.failures += 1;
+    wait = Math.max(error.wait || 0, Math.min(SLOWEST_MS, EVERY_MS * 1.5 ** (state.failures - 1)));
+    const gone = `The service does not answer${state.told ? "; what you see is old" : ""}`;
+    const [name, words] = error.wait === undefined ? ["gone", gone] : ["refused", sentence(error.message)];
+    link(name, `${words}.`);
+    // not read out each time
+    write("clock", `Next try at ${new Date(Date.now() + wait).toLocaleTimeString("en-GB")}`);
+  } finally {
+    if (mine === state.asking) state.asking = null;
+  }
+  // nobody looks at a hidden page; not all at once
+  if (!document.hidden) state.timer = setTimeout(look, wait * (0.9 + 0.2 * Math.random()));
+}
+
+function lookAgain() {
+  state.asking?.abort();
+  state.asking = null;
+  state.etag = "";
+  look();
+}
+
+function forget(why = "") {
+  sessionStorage.removeItem(TOKEN);
+  state.etag = "";
+  notice("refused", why);
+  $("sign-in").hidden = false;
+  $("sign-out").hidden = true;
+}
+
+$("more").addEventListener("click", () => {
+  state.all = !state.all;
+  showAll(state.told);
+});
+$("sign-in").addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem(TOKEN, $("token").value.trim());
+  $("token").value = "";
+  notice("refused", "");
+  lookAgain();
+});
+$("sign-out").addEventListener("click", () => {
+  forget();
+  lookAgain();
+});
+document.addEventListener("visibilitychange", () => document.hidden || look());
+setInterval(tick, 1000);
+look();

@@ -1,0 +1,113 @@
+"""The tables of the state file, and how a file of an older version gets them."""
+
+from __future__ import annotations
+
+VERSION = 2
+_LEASES_AND_JOBS = """
+CREATE TABLE leases (
+    id TEXT PRIMARY KEY,
+    user TEXT NOT NULL,
+    job_class TEXT NOT NULL,
+    job TEXT,
+    slurm_job_id TEXT,
+    partition TEXT,
+    expected_seconds REAL,
+    pattern TEXT,
+    project TEXT,
+    tenths INTEGER,
+    key TEXT,
+    opened REAL NOT NULL,
+    expires REAL,
+    closed REAL,
+    reason TEXT
+);
+CREATE INDEX leases_held ON leases (opened) WHERE closed IS NULL;
+CREATE INDEX leases_by_user ON leases (user, opened);
+CREATE INDEX leases_by_end ON leases (closed) WHERE closed IS NOT NULL;
+CREATE TABLE jobs (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    user TEXT NOT NULL,
+    lease TEXT NOT NULL REFERENCES leases (id),
+    job_class TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    key TEXT NOT NULL,
+    parameters TEXT NOT NULL,
+    state TEXT NOT NULL DEFAULT 'Queued',
+    attempt INTEGER NOT NULL DEFAULT 1,
+    note TEXT,
+    submitted REAL NOT NULL,
+    started REAL,
+    ended REAL,
+    model_seconds REAL NOT NULL,
+    qpu_seconds REAL NOT NULL DEFAULT 0,
+    seconds REAL NOT NULL DEFAULT 0,
+    digest TEXT NOT NULL,
+    purpose TEXT,
+    calibration TEXT,
+    UNIQUE (user, key)
+);
+CREATE INDEX jobs_live ON jobs (number) WHERE state IN ('Queued', 'Running');
+CREATE INDEX jobs_by_lease ON jobs (lease, number);
+CREATE INDEX jobs_by_user ON jobs (user, number);
+CREATE INDEX jobs_by_end ON jobs (ended) WHERE ended IS NOT NULL;
+-- apart from their jobs: these are large, and the queue is read without them
+CREATE TABLE contents (number INTEGER PRIMARY KEY, payload TEXT NOT NULL, result TEXT);
+CREATE TABLE door (status TEXT NOT NULL, message TEXT NOT NULL);
+"""
+# what a file of version 1 lacks and a new one has
+_OPERATION = """
+-- jobs that were forgotten, added up by the hour of their end
+CREATE TABLE past (
+    ended REAL NOT NULL,
+    user TEXT NOT NULL,
+    project TEXT,
+    lease TEXT NOT NULL,
+    slurm_job_id TEXT,
+    purpose TEXT,
+    state TEXT NOT NULL,
+    jobs INTEGER NOT NULL,
+    qpu_seconds REAL NOT NULL,
+    seconds REAL NOT NULL,
+    wait_seconds REAL NOT NULL,
+    longest_wait_seconds REAL NOT NULL
+);
+CREATE INDEX past_by_end ON past (ended);
+CREATE TABLE windows (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    starts REAL NOT NULL,
+    ends REAL,
+    message TEXT NOT NULL
+);
+-- the quality jobs that ran, for what is usual; few, and never forgotten
+CREATE TABLE quality (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    time REAL NOT NULL,
+    device TEXT NOT NULL,
+    age REAL NOT NULL,
+    reads INTEGER NOT NULL,
+    hits INTEGER NOT NULL
+);
+CREATE TABLE audit (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    time REAL NOT NULL,
+    user TEXT NOT NULL,
+    action TEXT NOT NULL,
+    parameters TEXT NOT NULL,
+    old TEXT NOT NULL,
+    new TEXT NOT NULL,
+    outcome TEXT NOT NULL
+);
+CREATE TRIGGER audit_is_kept BEFORE DELETE ON audit
+    BEGIN SELECT RAISE(ABORT, 'the audit is only added to'); END;
+CREATE TRIGGER audit_stays BEFORE UPDATE ON audit
+    BEGIN SELECT RAISE(ABORT, 'the audit is only added to'); END;
+"""
+SCHEMA = _LEASES_AND_JOBS + _OPERATION
+# by version: what makes of its file one of the next version
+UPGRADES = {
+    1: "ALTER TABLE leases ADD COLUMN project TEXT; "
+    "ALTER TABLE leases ADD COLUMN tenths INTEGER; "
+    "ALTER TABLE jobs ADD COLUMN purpose TEXT; "
+    f"ALTER TABLE jobs ADD COLUMN calibration TEXT; {_OPERATION}"
+}

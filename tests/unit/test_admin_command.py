@@ -1,0 +1,146 @@
+"""``sfq admin`` and ``sfq usage`` against a service that runs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from sf_quantum.cli import main, usage
+from sf_quantum.files import JSON
+from sf_quantum.service.accounting import KEYS
+from sf_quantum.service.auth import Identity
+from sf_quantum.service.device import Device
+from sf_quantum.service.testing import RunningService, example_bqm, running_service
+
+Sfq = Callable[..., str]
+
+
+@pytest.fixture
+def service() -> Iterator[RunningService]:
+    with running_service(Device(time_scale=0)) as running:
+        yield running
+
+
+@pytest.fixture
+def sfq(service: RunningService, capsys: pytest.CaptureFixture[str]) -> Sfq:
+    """Runs a command, and gives what it printed."""
+
+    def run(*words: str, code: int = 0) -> str:
+        assert main([*words, "--url", service.url]) == code
+        told = capsys.readouterr()
+        text = told.err if code else told.out
+        assert not code or text.count("\n") == 1
+        return text
+
+    return run
+
+
+def test_the_qpu_is_shut_and_opened(service: RunningService, sfq: Sfq) -> None:
+    assert "emulator (annealer): online" in sfq("admin", "status")
+    told = sfq("admin", "drain", "new laser")
+    assert "the QPU is being drained: new laser" in told
+    assert not service.queue.door.is_open
+    assert "the QPU is closed: broken" in sfq("admin", "close", "broken")
+    assert json.loads(sfq("admin", "open", "--json"))["status"] == "online"
+    lines = sfq("admin", "audit").splitlines()
+    assert [line.split()[2] for line in lines[1:]] == ["open", "close", "drain"]
+    assert "status from open to draining" in lines[-1]
+    assert len(sfq("admin", "audit", "--limit", "1").splitlines()) == 2
+
+
+def test_maintenance_is_announced_and_taken_back(
+    service: RunningService, sfq: Sfq
+) -> None:
+    assert sfq("admin", "maintenance") == "no maintenance\n"
+    sfq("admin", "maintenance", "--starts", "2h", "--ends", "3h", "--message", "laser")
+    (window,) = service.queue.door.windows
+    assert window.starts == pytest.approx(time.time() + 7200, abs=10)
+    assert window.ends == pytest.approx(window.starts + 3600, abs=10)
+    assert "laser" in sfq("admin", "status")
+    sfq("admin", "maintenance", "--take-back", str(window.id))
+    assert service.queue.door.windows == []
+    wrong = sfq("admin", "maintenance", "--ends", "2h", code=2)
+    assert "--ends: needs --starts" in wrong
+    late = ("--starts", "2h", "--ends", "1h")
+    assert "ends: expected a time after" in sfq("admin", "maintenance", *late, code=2)
+
+
+def test_an_operation_is_rehearsed_and_run(service: RunningService, sfq: Sfq) -> None:
+    listed = sfq("admin", "operations")
+    (scale,) = [line for line in listed.splitlines() if "set-time-scale" in line]
+    assert scale.endswith("a drained QPU")
+    told = sfq("admin", "run", "set-noise", "noise=2", "--dry-run")
+    assert told == "set-noise would change noise from 0.0 to 2.0\n"
+    assert service.queue.device.noise == 0
+    told = sfq("admin", "run", "set-noise", "noise=2")
+    assert told == "set-noise changed noise from 0.0 to 2.0\n"
+    assert service.queue.device.noise == 2
+    assert "changed calibration from" in sfq("admin", "run", "recalibrate")
+    for words, error in (
+        (("set-noise", "noise=200"), "parameters.noise: expected 0 to 100"),
+        (("set-noise", "noise"), "noise: expected KEY=VALUE"),
+        (("set-time-scale", "time_scale=1"), "the QPU must be drained first"),
+        (("melt",), "the device has no operation 'melt'"),
+    ):
+        assert error in sfq("admin", "run", *words, code=2)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["admin"],
+        ["admin", "maintenance", "--starts", "noon"],
+        ["usage", "--from", "yesterday"],
+        ["usage", "--by", "hour"],
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_who_is_no_admin_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    ann = Identity("ann", admin=False)
+    with running_service(Device(time_scale=0), authenticate=lambda _: ann) as service:
+        assert main(["admin", "drain", "--url", service.url]) == 2
+        assert "only admins may" in capsys.readouterr().err
+        assert main(["admin", "status", "--url", service.url]) == 0
+
+
+def _use(service: RunningService, jobs: int) -> None:
+    lease = service.acquire()
+    for number in range(jobs):
+        body: dict[str, JSON] = {"problem": example_bqm(), "purpose": f"/s{number}/0"}
+        body["idempotency_key"] = str(number)
+        job = service.ask("POST", "/v1/jobs", body, lease=lease).json()["id"]
+        service.ask("GET", f"/v1/jobs/{job}?wait=5")
+
+
+def test_usage_says_what_the_service_does(service: RunningService, sfq: Sfq) -> None:
+    _use(service, 3)
+    table = sfq("usage", "--by", "step").splitlines()
+    assert [line.split()[2] for line in table[1:-2]] == ["/s0", "/s1", "/s2"]
+    assert table[-2].split()[:2] == ["total", "3"]
+    told = json.loads(sfq("usage", "--by", "step", "--json"))
+    assert told["total"]["jobs"] == len(told["rows"]) == 3
+    assert json.loads(sfq("usage", "--until", "1h", "--json"))["rows"] == []
+    assert usage.REPORTS == KEYS
+
+
+def test_usage_reads_all_pages(
+    service: RunningService, sfq: Sfq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "PAGE", 2)
+    _use(service, 3)
+    assert len(json.loads(sfq("usage", "--by", "step", "--json"))["rows"]) == 3
+    rows = csv.DictReader(io.StringIO(sfq("usage", "--by", "step", "--csv")))
+    assert sorted(row["step"] for row in rows) == ["/s0", "/s1", "/s2"]

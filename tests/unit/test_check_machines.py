@@ -1,0 +1,140 @@
+"""``sfq check`` against QPUs that are there: what cannot run on them now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sf_quantum.cli import main
+from sf_quantum.files import JSON
+from sf_quantum.service.device import Device
+from sf_quantum.service.testing import RunningService, example_bqm, running_service
+
+FILE = """\
+version: v1.0
+workflows:
+  main:
+    type: cwl
+    config: {file: main.cwl, settings: job.yml}
+    bindings:
+      - step: /solve
+        target: [%s]
+        filters: [%s]
+deployments:
+  qpu: {type: sfq.rest, config: {url: "%s"}}
+  laptop: {type: local, config: {}}
+bindingFilters:
+  choose: {type: sfq.candidate, config: {steps: {/solve: {variables: size}}}}
+scheduling: {scheduler: {type: sfq.journal, config: {}}}
+failureManager: {type: default, config: {max_retries: 3}}
+"""
+MAIN = """\
+cwlVersion: v1.2
+class: Workflow
+inputs: {problem: File, size: int}
+outputs: {}
+steps:
+  solve: {run: tool.cwl, in: {problem: problem, size: size}, out: []}
+"""
+TOOL = """\
+cwlVersion: v1.2
+class: CommandLineTool
+baseCommand: [sfq, solve]
+inputs: {problem: File, size: int}
+outputs: {}
+"""
+QPU, LAPTOP = "{deployment: qpu}", "{deployment: laptop}"
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with all that the StreamFlow file names."""
+    monkeypatch.chdir(tmp_path)
+    Path("main.cwl").write_text(MAIN)
+    Path("tool.cwl").write_text(TOOL)
+    Path("problem.json").write_text(json.dumps({"bqm": example_bqm()}))
+    inputs(size=3)
+
+
+@pytest.fixture
+def service() -> Iterator[RunningService]:
+    with running_service(Device(qubits=5, time_scale=0)) as running:
+        yield running
+
+
+def inputs(size: int) -> None:
+    """Write the workflow's inputs."""
+    problem: JSON = {"class": "File", "path": "problem.json"}
+    Path("job.yml").write_text(json.dumps({"problem": problem, "size": size}))
+
+
+def checked(
+    url: str, output: pytest.CaptureFixture[str], *targets: str, filters: str = ""
+) -> tuple[int, str]:
+    """Check a workflow bound to some targets."""
+    Path("sf.yml").write_text(FILE % (", ".join(targets), filters, url))
+    return main(["check", "sf.yml"]), output.readouterr().out
+
+
+def test_what_can_run_is_fine(
+    service: RunningService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fine = "sf.yml: fine (1 workflow, 2 deployments)\n"
+    assert checked(service.url, capsys, QPU) == (0, fine)
+
+
+def test_a_problem_that_is_too_large_is_told_in_one_line(
+    service: RunningService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    larger = example_bqm() | {"num_variables": 6}
+    Path("problem.json").write_text(json.dumps({"bqm": larger}))
+    line = (
+        "sf.yml:8: workflows.main.bindings[0].target: /solve cannot run now: qpu: 6 "
+        "variables do not fit on its 5 qubits; bind it elsewhere, or wait for the QPU\n"
+    )
+    assert checked(service.url, capsys, QPU) == (2, line)
+
+
+def test_a_candidates_size_is_the_inputs_that_says_it(
+    service: RunningService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inputs(size=7)
+    both = (QPU, "{deployment: qpu, service: other}")
+    code, out = checked(service.url, capsys, *both, filters="choose")
+    assert code == 2
+    assert "qpu: 7 variables do not fit on its 5 qubits" in out
+    # the laptop takes it
+    assert checked(service.url, capsys, QPU, LAPTOP, filters="choose")[0] == 0
+
+
+def test_a_qpu_that_is_closed_runs_nothing_now(
+    service: RunningService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.ask("POST", "/v1/device/close", {"message": "the laser is out"})
+    code, out = checked(service.url, capsys, QPU)
+    assert code == 2
+    assert "/solve cannot run now: qpu: the QPU is closed: the laser is out;" in out
+    assert len(out.splitlines()) == 1
+
+
+def test_one_that_runs_no_such_jobs_is_told(
+    service: RunningService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runners = service.queue.device.runners
+    service.queue.device = Device(runners={"sequence": runners["sequence"]})
+    code, out = checked(service.url, capsys, QPU)
+    assert (code, "qpu: it runs sequence only" in out) == (2, True)
+
+
+def test_one_that_does_not_answer_is_no_reason_and_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, out = checked(f"unix:{tmp_path}/nobody", capsys, QPU)
+    assert code == 0
+    assert out.startswith(
+        "sf.yml: fine (1 workflow, 2 deployments, qpu cannot be asked"
+    )
+    assert len(out.splitlines()) == 1

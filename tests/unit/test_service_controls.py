@@ -1,0 +1,470 @@
+"""What admins do with the QPU: settings between jobs, maintenance, and the audit."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from operator import methodcaller
+from pathlib import Path
+
+import pytest
+
+from sf_quantum.candidates.decision import (
+    Classical,
+    Decision,
+    Quantum,
+    Question,
+    decide,
+)
+from sf_quantum.candidates.policy import Policy
+from sf_quantum.files import JSON
+from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.service import adjusting, audit
+from sf_quantum.service.auth import Identity
+from sf_quantum.service.checked import Wrong
+from sf_quantum.service.config import load
+from sf_quantum.service.controls import EMULATED, Operation, check_bounds
+from sf_quantum.service.device import Device, Faults
+from sf_quantum.service.door import Door
+from sf_quantum.service.queue import JobQueue
+from sf_quantum.service.records import Lease, LeaseRequest, Submission
+from sf_quantum.service.refusal import Refused
+from sf_quantum.service.store import Store
+from sf_quantum.service.testing import RunningService, example_bqm, running_service
+
+ADMIN, ANN = Identity("operator", admin=True), Identity("ann", admin=False)
+DAY = 86400.0
+OPERATIONS = {operation.name: operation for operation in EMULATED}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "service.sqlite"
+
+
+@pytest.fixture
+async def queue(path: Path) -> AsyncIterator[JobQueue]:
+    """A superconducting QPU: two seconds for each thousand shots, scaled to 20 ms."""
+    store = Store(path)
+    device = Device(technology="superconducting", time_scale=0.01)
+    made = JobQueue(store, device)
+    made.start()
+    yield made
+    made.request_stop()
+    await made.stopped()
+    store.close()
+
+
+async def _lease(queue: JobQueue) -> Lease:
+    return await queue.leases.acquire(ANN, LeaseRequest())
+
+
+async def _submit(queue: JobQueue, lease: Lease, name: str, shots: int) -> str:
+    asked = Submission("problem", example_bqm(), {"num_reads": shots}, name)
+    return (await queue.submit(ANN, lease.id, asked))[0].id
+
+
+def _seconds(queue: JobQueue, shots: int) -> float:
+    return queue.device.model_seconds({"num_reads": shots}) * queue.device.time_scale
+
+
+def _audited(store: Store) -> list[tuple[str, str, str]]:
+    kept = [one.entry for one in audit.entries(store, 100)][::-1]
+    return [(one.user, one.action, one.outcome) for one in kept]
+
+
+async def _until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - the queue tells nobody
+            await asyncio.sleep(0.002)
+
+
+# operations
+
+
+@pytest.mark.parametrize("operation", EMULATED, ids=lambda one: one.name)
+def test_an_operation_shows_what_it_changes_and_leaves_the_device_it_had(
+    operation: Operation,
+) -> None:
+    device = Device(noise=1.0, seed=1)
+    values = {one.name: one.least for one in operation.parameters}
+    before = dataclasses.asdict(device.faults), device.noise, device.calibration.id
+    changed = operation.change(device, values)
+    assert changed is not device
+    after = dataclasses.asdict(device.faults), device.noise, device.calibration.id
+    assert after == before
+    shown = operation.shown(changed)
+    assert {name: shown[name] for name in values} == values
+
+
+def test_to_recalibrate_makes_the_next_calibration_now() -> None:
+    now = [1000.0]
+    device = Device(seed=1, clock=lambda: now[0], started=1000.0)
+    ids = [device.calibration.id]
+    now[0] += 0.5 * 3600
+    again = OPERATIONS["recalibrate"].change(device, {})
+    ids.append(again.calibration.id)
+    assert again.calibration.age == 0
+    # as if its time had come
+    now[0] = 1000.0 + 3600
+    assert ids == [ids[0], device.calibration.id]
+    ids.append(OPERATIONS["recalibrate"].change(again, {}).calibration.id)
+    assert len(set(ids)) == 3
+
+
+def test_another_time_scale_keeps_the_calibration_and_its_age() -> None:
+    now = [1000.0]
+    device = Device(seed=1, clock=lambda: now[0], started=1000.0)
+    now[0] += 2.25 * 3600
+    scaled = OPERATIONS["set-time-scale"].change(device, {"time_scale": 0.1})
+    assert scaled.calibration.id == device.calibration.id
+    assert scaled.calibration.age == pytest.approx(device.calibration.age)
+    assert scaled.calibrations.period_seconds == pytest.approx(360)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "words"),
+    [
+        ({"noise": [0, 101]}, "noise: expected .* within .0, 100"),
+        ({"fail": [0.5, 0.4]}, "fail: expected"),
+        ({"slow": [1]}, "slow: expected"),
+        ({"time_scale": [0, float("nan")]}, "time_scale: expected"),
+        ({"nois": [0, 1]}, "unknown parameter 'nois'.*noise"),
+    ],
+)
+def test_a_site_narrows_bounds_and_never_widens_them(
+    bounds: dict[str, list[float]], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        check_bounds(bounds)
+
+
+def test_bounds_come_from_the_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "qpu.yml"
+    path.write_text("device: {bounds: {noise: [0, 3]}}")
+    (noise,) = load(path, {}, {}).device.make().controls[1].parameters
+    assert (noise.least, noise.most) == (0, 3)
+    path.write_text("device: {bounds: {noise: [0, 300]}}")
+    with pytest.raises(Wrong, match=r"device.bounds: noise: expected \[least, most\]"):
+        load(path, {}, {})
+
+
+async def test_it_is_done_between_two_jobs_and_written_down(queue: JobQueue) -> None:
+    lease = await _lease(queue)
+    first = await _submit(queue, lease, "a", 10_000)
+    second = await _submit(queue, lease, "b", 10_000)
+    await _until(lambda: queue.running is not None)
+    setting = OPERATIONS["set-faults"]
+    old, new = await adjusting.run(queue, "operator", setting, {"fail": 1.0}, 5)
+    assert (old["fail"], new["fail"]) == (0.0, 1.0)
+    # the one that ran had the old settings to its end, the next has the new ones
+    states = [(await queue.wait(ANN, job, 5)).state for job in (first, second)]
+    assert states == ["Completed", "Failed"]
+    assert queue.device.faults == Faults(fail=1.0)
+    assert _audited(queue.store) == [("operator", "set-faults", "done")]
+
+
+async def test_what_is_not_done_is_written_down_too(queue: JobQueue) -> None:
+    scale, noise = OPERATIONS["set-time-scale"], OPERATIONS["set-noise"]
+    with pytest.raises(Refused) as refused:
+        await adjusting.run(queue, "operator", scale, {"time_scale": 2}, 1)
+    assert refused.value.status == 409
+    with pytest.raises(Refused) as refused:
+        await adjusting.run(queue, "operator", noise, {"noise": -1}, 1)
+    assert (refused.value.status, refused.value.field) == (422, "parameters.noise")
+    lease = await _lease(queue)
+    await _submit(queue, lease, "a", 100_000)
+    await _until(lambda: queue.running is not None)
+    with pytest.raises(Refused) as refused:
+        await adjusting.run(queue, "operator", noise, {"noise": 2}, 0.01)
+    assert refused.value.status == 409
+    assert (queue.device.time_scale, queue.device.noise) == (0.01, 0.0)
+    outcomes = [outcome for _, _, outcome in _audited(queue.store)]
+    assert len(outcomes) == 3
+    assert all(outcome.startswith("refused: ") for outcome in outcomes)
+
+
+async def test_a_drained_qpu_takes_another_time_scale_and_so_does_its_queue(
+    queue: JobQueue,
+) -> None:
+    lease = await _lease(queue)
+    running = await _submit(queue, lease, "a", 100)
+    waiting = await _submit(queue, lease, "b", 20_000)
+    await _until(lambda: queue.running is not None)
+    await queue.drain(user="operator")
+    before = queue.forecast(queue.find(ANN, waiting))
+    scale = OPERATIONS["set-time-scale"]
+    await adjusting.run(queue, "operator", scale, {"time_scale": 0.001}, 5)
+    assert queue.find(ANN, running).final
+    after = queue.forecast(queue.find(ANN, waiting))
+    assert before is not None
+    assert after is not None
+    assert after.expected_seconds < before.expected_seconds / 2
+    await queue.open(user="operator")
+    assert (await queue.wait(ANN, waiting, 5)).state == "Completed"
+    actions = [action for _, action, _ in _audited(queue.store)]
+    assert actions == ["drain", "set-time-scale", "open"]
+
+
+async def test_what_cannot_be_written_down_is_not_done(queue: JobQueue) -> None:
+    def fail(db: sqlite3.Connection) -> None:
+        db.execute("DROP TABLE audit")
+
+    await asyncio.wrap_future(queue.store.change(fail))
+    noise = OPERATIONS["set-noise"]
+    with pytest.raises(sqlite3.Error):
+        await adjusting.run(queue, "operator", noise, {"noise": 2}, 1)
+    assert queue.device.noise == 0
+    assert not queue.resting.locked()
+    with pytest.raises(sqlite3.Error):
+        await queue.close()
+    assert queue.door.is_open
+
+
+# the audit
+
+
+async def test_an_audit_is_only_added_to(queue: JobQueue) -> None:
+    await queue.close("why", user="operator")
+    for query in ("DELETE FROM audit", "UPDATE audit SET user = 'ann'"):
+        changing = queue.store.change(methodcaller("execute", query))
+        with pytest.raises(sqlite3.IntegrityError, match="only added to"):
+            await asyncio.wrap_future(changing)
+    (kept,) = audit.entries(queue.store, 10)
+    assert kept.entry.parameters == {"message": "why"}
+    assert (kept.entry.old["status"], kept.entry.new["status"]) == ("open", "closed")
+    assert audit.entries(queue.store, 10, before=kept.number) == []
+
+
+async def test_an_admin_who_cancels_for_another_is_written_down(
+    queue: JobQueue,
+) -> None:
+    lease = await _lease(queue)
+    own = await _submit(queue, lease, "a", 100_000)
+    others = await _submit(queue, lease, "b", 100_000)
+    await queue.cancel(ANN, own)
+    await queue.cancel(ADMIN, others)
+    (kept,) = audit.entries(queue.store, 10)
+    assert kept.entry.parameters == {"job": others, "of": "ann"}
+    assert kept.entry.user == "operator"
+
+
+# maintenance
+
+
+async def test_a_window_shuts_the_qpu_and_opens_it_again(queue: JobQueue) -> None:
+    now = time.time()
+    lease = await _lease(queue)
+    await queue.door.announce("operator", now + 0.2, now + 0.5, "new laser")
+    assert queue.door.is_open
+    await _until(lambda: not queue.door.is_open)
+    with pytest.raises(Refused, match=r"in maintenance until .*: new laser"):
+        await _submit(queue, lease, "a", 1)
+    assert time.time() >= now + 0.2
+    assert queue.door.status == "draining"
+    await _until(lambda: queue.door.is_open)
+    assert now + 0.5 <= time.time() < now + 1.5
+    assert queue.door.windows == []
+    job = await _submit(queue, lease, "b", 1)
+    assert (await queue.wait(ANN, job, 5)).state == "Completed"
+
+
+async def test_no_job_starts_that_would_not_end_before_and_a_shorter_one_does(
+    queue: JobQueue,
+) -> None:
+    lease = await _lease(queue)
+    queue.equip(dataclasses.replace(queue.device, time_scale=0.1))
+    now = time.time()
+    ends = now + 2.5
+    await queue.door.announce("operator", now + 2.2, ends, "")
+    long = await _submit(queue, lease, "long", 100_000)
+    short = await _submit(queue, lease, "short", 100)
+    assert _seconds(queue, 100_000) > 2.2
+    assert (await queue.wait(ANN, short, 2.2)).state == "Completed"
+    told = queue.forecast(queue.find(ANN, long))
+    assert told is not None
+    assert told.eta_seconds == pytest.approx(ends - time.time(), abs=0.05)
+    await _until(lambda: queue.find(ANN, long).started)
+    assert ends <= (queue.find(ANN, long).started or 0) < ends + 1
+
+
+@pytest.mark.parametrize(
+    ("windows", "wait", "seconds", "expected"),
+    [
+        ([], 5, 1, 5),
+        ([(10, 20)], 5, 1, 5),
+        ([(10, 20)], 5, 6, 20),
+        ([(10, 20)], 15, 1, 25),
+        ([(10, 20), (22, 30)], 15, 1, 33),
+        ([(-5, 20)], 3, 1, 23),
+        ([(10, None)], 5, 1, 5),
+        ([(10, None)], 5, 6, None),
+    ],
+)
+async def test_etas_go_around_the_windows(
+    path: Path,
+    windows: list[tuple[float, float | None]],
+    wait: float,
+    seconds: float,
+    expected: float | None,
+) -> None:
+    store, now = Store(path), time.time()
+    door = Door(store)
+    for starts, ends in windows:
+        until = None if ends is None else now + ends
+        await door.announce("operator", now + starts, until, "")
+    told = door.starts_in(wait, seconds)
+    assert told == (expected if expected is None else pytest.approx(expected, abs=1))
+    store.close()
+
+
+async def test_windows_stay_over_a_restart(path: Path) -> None:
+    store, now = Store(path), time.time()
+    door = Door(store)
+    await door.announce("operator", now - 5, now + DAY, "lasts")
+    await door.announce("operator", now + 2 * DAY, None, "no end")
+    store.close()
+    store = Store(path)
+    door = Door(store)
+    assert [window.message for window in door.windows] == ["lasts", "no end"]
+    assert door.status == "draining"
+    await door.turn("open")  # which ends both
+    assert door.is_open
+    assert Door(store).windows == []
+    store.close()
+
+
+async def test_the_operators_switch_is_as_it_was_after_a_window(path: Path) -> None:
+    store, now = Store(path), time.time()
+    door = Door(store)
+    await door.turn("closed", "broken")
+    await door.announce("operator", now - 5, now + 0.1, "")
+    assert (door.status, door.message) == ("closed", "broken")
+    await asyncio.sleep(0.12)
+    assert (door.status, door.window) == ("closed", None)
+    store.close()
+
+
+@pytest.fixture
+def service() -> Iterator[RunningService]:
+    with running_service(Device(time_scale=0)) as running:
+        yield running
+
+
+def _announce(service: RunningService, **body: JSON) -> tuple[int, dict[str, JSON]]:
+    answer = service.ask("POST", "/v1/device/maintenance", body)
+    return answer.status, answer.json()
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends", "status", "field"),
+    [
+        (10.0, 5.0, 422, "ends"),
+        (-20.0, -10.0, 422, "ends"),
+        (110.0, 120.0, 409, "starts"),
+        (150.0, None, 409, "starts"),
+        (None, 120.0, 422, "ends"),
+        (1e300, None, 422, "starts"),
+    ],
+)
+def test_a_window_that_cannot_be_is_refused(
+    service: RunningService,
+    starts: float | None,
+    ends: float | None,
+    status: int,
+    field: str,
+) -> None:
+    now = time.time()
+    assert _announce(service, starts=now + 100, ends=now + 200)[0] == 200
+    body = {
+        name: None if value is None else now + value
+        for name, value in (("starts", starts), ("ends", ends))
+    }
+    told = _announce(service, **body)
+    assert (told[0], told[1]["field"]) == (status, field)
+
+
+def test_windows_are_listed_and_taken_back(service: RunningService) -> None:
+    now = time.time()
+    _announce(service, starts=now + 200, ends=now + 300, message="second")
+    _, told = _announce(service, starts=now + 100, ends=now + 150, message="first")
+    windows = told["windows"]
+    assert isinstance(windows, list)
+    found = [one for one in windows if isinstance(one, dict)]
+    assert [one["message"] for one in found] == ["first", "second"]
+    assert told["maintenance"] == now + 100
+    path = f"/v1/device/maintenance/{found[0]['id']}"
+    assert service.ask("DELETE", path).status == 200
+    assert service.ask("DELETE", path).status == 404
+    assert service.ask("GET", "/v1/device").json()["maintenance"] == now + 200
+
+
+def test_candidates_go_around_a_window_with_an_end(service: RunningService) -> None:
+    now = time.time()
+    _announce(service, starts=now + 60, ends=now + 600)
+    status = SfqQpu("q", service.url).status()
+    assert status.online
+
+    def decided(seconds: float) -> Decision:
+        wait, until = status.eta_seconds, status.maintenance_seconds
+        target = Quantum("q", wait=wait, seconds=seconds, maintenance=until)
+        return decide(Policy(), Question(), [target], [Classical("cpu")])
+
+    assert decided(50).quantum
+    longer = decided(70)
+    assert (longer.quantum, longer.targets) == (False, ("cpu",))
+    assert longer.reason.startswith("q goes into maintenance in ")
+
+
+def test_operations_over_http(service: RunningService) -> None:
+    listed = service.ask("GET", "/v1/admin/operations")
+    assert listed.status == 200
+    path = "/v1/admin/operations/set-noise"
+    dry: dict[str, JSON] = {"parameters": {"noise": 2}, "dry_run": True}
+    answer = service.ask("POST", path, dry).json()
+    assert (answer["old"], answer["new"]) == ({"noise": 0.0}, {"noise": 2.0})
+    assert service.queue.device.noise == 0
+    assert audit.entries(service.queue.store, 10) == []
+    assert service.ask("POST", path, {"parameters": {"noise": 2}}).status == 200
+    assert service.queue.device.noise == 2
+    for parameters, field in (
+        ({"noise": 101}, "parameters.noise"),
+        ({"noise": "2"}, "parameters.noise"),
+        ({"nose": 2}, "parameters.nose"),
+        ({}, "parameters"),
+    ):
+        wrong = service.ask("POST", path, {"parameters": {**parameters}})
+        assert (wrong.status, wrong.json()["field"]) == (422, field)
+    assert service.ask("POST", "/v1/admin/operations/melt", {}).status == 404
+    service.ask("PATCH", "/v1/device", {"vqpus": 3})
+    latest, *_ = audit.entries(service.queue.store, 1)
+    assert latest.entry.action == "set vqpus"
+    assert (latest.entry.old, latest.entry.new) == ({"vqpus": 1}, {"vqpus": 3})
+
+
+def test_a_sites_bounds_hold() -> None:
+    device = Device(time_scale=0, bounds={"noise": [0.0, 3.0]})
+    with running_service(device) as service:
+        path = "/v1/admin/operations/set-noise"
+        assert service.ask("POST", path, {"parameters": {"noise": 3}}).status == 200
+        wrong = service.ask("POST", path, {"parameters": {"noise": 4}}).json()
+        assert wrong["detail"] == "expected 0 to 3"
+
+
+def test_users_set_nothing_and_see_no_audit() -> None:
+    with running_service(Device(time_scale=0), authenticate=lambda _: ANN) as service:
+        assert service.ask("GET", "/v1/device/maintenance").status == 200
+        for method, path in (
+            ("GET", "/v1/admin/operations"),
+            ("GET", "/v1/admin/audit"),
+            ("POST", "/v1/admin/operations/recalibrate"),
+            ("POST", "/v1/device/maintenance"),
+            ("DELETE", "/v1/device/maintenance/1"),
+        ):
+            body: dict[str, JSON] | None = None
+            if method == "POST":
+                body = {"starts": None} if path.endswith("maintenance") else {}
+            assert service.ask(method, path, body).status == 403

@@ -1,0 +1,212 @@
+"""``/metrics``: what is counted, who may read it, and that Prometheus' own tool likes it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families as families
+
+from sf_quantum.files import JSON
+from sf_quantum.service import auth, metrics
+from sf_quantum.service.config import Configuration
+from sf_quantum.service.device import Device, Faults
+from sf_quantum.service.observations import Observations
+from sf_quantum.service.settings import (
+    QualitySettings,
+    TelemetrySettings,
+)
+from sf_quantum.service.testing import RunningService, example_bqm, running_service
+
+
+def told(service: RunningService, **headers: str) -> dict[tuple[str, str], float]:
+    """What a scrape says, by name and labels."""
+    answer = service.ask("GET", "/metrics", headers=headers)
+    assert answer.status == 200
+    return {
+        (sample.name, ",".join(sample.labels.values())): sample.value
+        for family in families(answer.body.decode())
+        for sample in family.samples
+    }
+
+
+def submit(
+    service: RunningService, lease: str, key: str, reads: int = 10
+) -> dict[str, str]:
+    body: dict[str, JSON] = {
+        "problem": example_bqm(),
+        "parameters": {"num_reads": reads},
+        "idempotency_key": key,
+    }
+    answer = service.ask("POST", "/v1/jobs", body, lease=lease)
+    job: dict[str, str] = json.loads(answer.body)
+    return job
+
+
+def acquired(service: RunningService, job_class: str) -> str:
+    body: dict[str, JSON] = {"class": job_class}
+    return str(service.ask("POST", "/v1/leases", body).json()["id"])
+
+
+def over(service: RunningService, job: dict[str, str]) -> str:
+    answer = service.ask("GET", f"/v1/jobs/{job['id']}?wait=30").json()
+    return str(answer["state"])
+
+
+@pytest.fixture
+def promtool() -> str:
+    return shutil.which("promtool") or pytest.skip("promtool is not installed")
+
+
+def test_promtool_finds_nothing_to_say(promtool: str) -> None:
+    device = Device(time_scale=0, noise=1, technology="superconducting")
+    settings = TelemetrySettings(quality=QualitySettings(1e6))
+    with running_service(device, telemetry=settings) as service:
+        quality = service.telemetry.quality
+        assert quality is not None
+        service.until_true(lambda: quality.last, "no quality job ended")
+        text = service.ask("GET", "/metrics").body
+    assert b"sfq_quality_success_ratio 0." in text
+    checked = subprocess.run(
+        [promtool, "check", "metrics"], input=text, capture_output=True
+    )
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+
+
+def test_jobs_are_counted_by_class_and_end() -> None:
+    device = Device(time_scale=0, seed=1)
+    with running_service(device, vqpus=3) as service:
+        jobs = [
+            submit(service, acquired(service, name), name)
+            for name in ("production", "test", "development")
+        ]
+        assert [over(service, job) for job in jobs] == ["Completed"] * 3
+        counts = told(service)
+        for name in ("production", "test", "development"):
+            assert counts["sfq_jobs_total", f"{name},Completed"] == 1
+            assert counts["sfq_queue_wait_seconds_count", name] == 1
+            waits = [
+                value
+                for (metric, labels), value in counts.items()
+                if metric == "sfq_queue_wait_seconds_bucket" and labels.startswith(name)
+            ]
+            assert waits == sorted(waits)
+            assert waits[-1] == 1
+        assert counts["sfq_jobs_total", "quality,Completed"] == 0
+        assert counts["sfq_leases_held", ""] == counts["sfq_leases_limit", ""] == 3
+        used = sum(
+            value
+            for (name, _), value in counts.items()
+            if name == "sfq_qpu_seconds_total"
+        )
+        assert used == pytest.approx(
+            sum(j.qpu_seconds for j in service.queue.store.jobs())
+        )
+
+
+def test_failures_cancellations_and_preemptions_are_counted() -> None:
+    device = Device(technology="superconducting", time_scale=0.05, seed=1)
+    with running_service(device, vqpus=3) as service:
+        low, high = acquired(service, "development"), acquired(service, "production")
+        first, second = submit(service, low, "a"), submit(service, low, "b")
+        service.until(low, "Running")
+        counts = told(service)
+        assert counts["sfq_queue_jobs", "development"] == 1
+        assert counts["sfq_device_state", "busy"] == 1
+        assert over(service, submit(service, high, "c")) == "Completed"
+        service.ask("DELETE", f"/v1/jobs/{second['id']}")
+        assert over(service, first) == "Completed"
+        counts = told(service)
+    assert counts["sfq_job_interruptions_total", "development,preempted"] == 1
+    assert counts["sfq_jobs_total", "development,Cancelled"] == 1
+    assert counts["sfq_jobs_total", "development,Completed"] == 1
+    assert counts["sfq_queue_jobs", "development"] == 0
+    failing = Device(time_scale=0, faults=Faults(fail=1))
+    with running_service(failing) as service:
+        lease = service.acquire()
+        assert over(service, submit(service, lease, "a")) == "Failed"
+        assert told(service)["sfq_jobs_total", "development,Failed"] == 1
+
+
+def test_busy_seconds_grow_while_a_job_runs_and_states_add_up() -> None:
+    now = [0.0]
+    observed = Observations(lambda: "closed", lambda: now[0])
+    now[0] = 2.0
+    observed.look()
+    now[0] = 5.0
+    assert observed.seconds == {
+        "busy": 0,
+        "idle": 0,
+        "draining": 0,
+        "closed": 3,
+        "offline": 2,
+    }
+    with running_service(Device(technology="superconducting")) as service:
+        lease = service.acquire()
+        job = submit(service, lease, "a")
+        service.until(lease, "Running")
+        before = told(service)["sfq_device_busy_seconds_total", ""]
+        after = told(service)["sfq_device_busy_seconds_total", ""]
+        assert 0 <= before < after < 60
+        service.ask("DELETE", f"/v1/jobs/{job['id']}")
+
+
+def test_a_scrape_reads_nothing_from_the_disk() -> None:
+    with running_service(Device(time_scale=0)) as service:
+        lease = service.acquire()
+        over(service, submit(service, lease, "a"))
+        queue, telemetry = service.queue, service.telemetry
+    # the file is closed by now: to ask it would fail
+    text = generate_latest(metrics.registered(queue, telemetry)).decode()
+    assert 'sfq_jobs_total{class="development",state="Completed"} 1.0' in text
+
+
+def tokens(folder: Path) -> tuple[auth.Tokens, dict[str, str]]:
+    made = {user: auth.new_token() for user in ("beatrix", "prometheus", "operator")}
+    entries = [auth.entry(u, made[u], admin=u == "operator") for u in made]
+    path = folder / "tokens.yml"
+    path.touch(0o600)
+    path.write_text(json.dumps(entries))
+    headers = {user: f"Bearer {token}" for user, token in made.items()}
+    return auth.Tokens(path), headers
+
+
+@pytest.mark.parametrize(
+    ("public", "statuses"), [(True, [200] * 5), (False, [401, 401, 403, 200, 200])]
+)
+def test_who_may_read(tmp_path: Path, public: bool, statuses: list[int]) -> None:
+    known, headers = tokens(tmp_path)
+    asked = [{}, {"Authorization": "Bearer no"}] + [
+        {"Authorization": value} for value in headers.values()
+    ]
+    settings = TelemetrySettings(public=public)
+    with running_service(authenticate=known, telemetry=settings) as service:
+        answers = [service.ask("GET", "/metrics", headers=one) for one in asked]
+        assert [answer.status for answer in answers] == statuses
+
+
+def test_no_user_and_no_secret_is_told(tmp_path: Path) -> None:
+    known, headers = tokens(tmp_path)
+    user = {"Authorization": headers["beatrix"]}
+    with running_service(authenticate=known) as service:
+        body: dict[str, JSON] = {"job": "of the moon project"}
+        answer = service.ask("POST", "/v1/leases", body, headers=user)
+        lease = str(answer.json()["id"])
+        text = service.ask("GET", "/metrics").body.decode()
+        assert "sfq_leases_held 1.0" in text
+        for word in ("beatrix", lease, "moon"):
+            assert word not in text
+
+
+def test_unless_it_is_said_they_are_public_where_only_this_machine_reaches_them() -> (
+    None
+):
+    for listen, public in (({}, True), ({"host": "192.0.2.1"}, False)):
+        config = Configuration.model_validate({"listen": listen})
+        assert config.telemetry().public is public
+    said = Configuration.model_validate({"metrics": {"public": False}})
+    assert said.telemetry() == TelemetrySettings(False, frozenset({"prometheus"}))

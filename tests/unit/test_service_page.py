@@ -1,0 +1,298 @@
+"""What ``GET /v1/activity`` tells to whom, and how the page is sent."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.requests import HTTPConnection
+
+from sf_quantum.files import JSON
+from sf_quantum.service import activity, page
+from sf_quantum.service.auth import Identity, Unauthorized
+from sf_quantum.service.busy import MINUTES, Busy
+from sf_quantum.service.device import Device
+from sf_quantum.service.records import Lease, Submission
+from sf_quantum.service.store import Store
+from sf_quantum.service.testing import RunningService, example_bqm, running_service
+
+PATH = "/v1/activity"
+
+
+def _by_header(connection: HTTPConnection) -> Identity:
+    user = connection.headers.get("authorization", "")
+    if user not in ("ada", "bob", "admin"):
+        raise Unauthorized("who?", "Authorization", "Bearer")
+    return Identity(user, admin=user == "admin")
+
+
+@pytest.fixture
+def service() -> Iterator[RunningService]:
+    """A service with users, whose jobs take minutes."""
+    device = Device(technology="neutral-atom", noise=1.0)
+    with running_service(device, vqpus=4, authenticate=_by_header) as running:
+        yield running
+
+
+def _lease(service: RunningService, user: str, job_class: str) -> str:
+    body: dict[str, JSON] = {"class": job_class, "job": f"of {user}"}
+    headers = {"Authorization": user}
+    return str(service.ask("POST", "/v1/leases", body, headers=headers).json()["id"])
+
+
+def _submit(service: RunningService, user: str, lease: str, key: str) -> None:
+    body: dict[str, JSON] = {"problem": example_bqm(), "idempotency_key": key}
+    headers = {"Authorization": user}
+    answer = service.ask("POST", "/v1/jobs", body, lease=lease, headers=headers)
+    assert answer.status == 201, answer.body
+
+
+def _told(service: RunningService, user: str = "") -> dict[str, JSON]:
+    headers = {"Authorization": user} if user else {}
+    return service.ask("GET", PATH, headers=headers).json()
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is remembered for a second."""
+    monkeypatch.setattr(activity, "FRESH_SECONDS", 0.0)
+
+
+def _get(
+    service: RunningService, path: str, etag: str = ""
+) -> http.client.HTTPResponse:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(service.url.removeprefix("unix:"))
+        known = f"If-None-Match: {etag}\r\n" if etag else ""
+        request = f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{known}\r\n"
+        connection.sendall(request.encode())
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        return answer
+
+
+def _rows(told: dict[str, JSON]) -> list[JSON]:
+    """The line: keys of the jobs shown, and counts of the others."""
+    line = told["line"]
+    assert isinstance(line, list)
+    return [
+        row["idempotency_key"] if "id" in row else [row["jobs"], row["classes"]]
+        for row in line
+        if isinstance(row, dict)
+    ]
+
+
+def test_everybody_sees_the_same_line_in_their_own_way(service: RunningService) -> None:
+    leases = {
+        (user, job_class): _lease(service, user, job_class)
+        for user, job_class in [
+            *(("bob", "production"), ("ada", "test"), ("bob", "development")),
+        ]
+    }
+    _submit(service, "bob", leases["bob", "production"], "runs")
+    service.until(leases["bob", "production"], "Running")
+    for number in range(2):
+        for (user, job_class), lease in leases.items():
+            _submit(service, user, lease, f"{user}-{job_class}-{number}")
+
+    told = {user: _told(service, user) for user in ("ada", "bob", "admin", "")}
+    assert [one["sees"] for one in told.values()] == ["own", "own", "all", "counts"]
+    assert _rows(told["ada"]) == [
+        [2, {"production": 2}],
+        *("ada-test-0", "ada-test-1"),
+        [2, {"development": 2}],
+    ]
+    assert _rows(told["bob"]) == [
+        *("bob-production-0", "bob-production-1"),
+        [2, {"test": 2}],
+        *("bob-development-0", "bob-development-1"),
+    ]
+    assert [row for row in _rows(told["admin"]) if isinstance(row, list)] == []
+    assert _rows(told[""]) == []
+    counts = {"production": 2, "test": 2, "development": 2}
+    assert all(one["waiting"] == counts for one in told.values())
+    assert told["ada"]["running"] == {"jobs": 1, "classes": {"production": 1}}
+    assert isinstance(told["bob"]["running"], dict)
+    assert told["bob"]["running"]["idempotency_key"] == "runs"
+    for user, shown in {"ada": 1, "bob": 2, "admin": 3, "": 0}.items():
+        held = told[user]["leases"]
+        assert isinstance(held, dict)
+        assert isinstance(held["shown"], list)
+        assert (held["held"], len(held["shown"])) == (3, shown)
+    for user, text in {user: json.dumps(one) for user, one in told.items()}.items():
+        assert not any(lease in text for lease in leases.values()), user
+    for text in (json.dumps(told["ada"]), json.dumps(told[""])):
+        assert "bob" not in text
+        assert "runs" not in text
+
+
+def test_positions_and_starts_are_those_of_the_job_itself(
+    service: RunningService,
+) -> None:
+    lease = _lease(service, "ada", "test")
+    for number in range(3):
+        _submit(service, "ada", lease, f"job {number}")
+    service.until(lease, "Running")
+    line = _told(service, "ada")["line"]
+    assert isinstance(line, list)
+    assert len(line) == 2
+    for shown in line:
+        assert isinstance(shown, dict)
+        headers = {"Authorization": "ada"}
+        job = service.ask("GET", f"/v1/jobs/{shown['id']}", headers=headers).json()
+        assert shown["position"] == job["position"]
+        assert isinstance(shown["starts"], float)
+        assert isinstance(job["eta_seconds"], float)
+        assert shown["starts"] == pytest.approx(time.time() + job["eta_seconds"], abs=1)
+
+
+def test_ones_own_job_is_found_however_far_back(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activity, "LISTED", 3)
+    monkeypatch.setattr(activity, "OWN", 1)
+    ada, bob = _lease(service, "ada", "test"), _lease(service, "bob", "test")
+    for number in range(6):
+        _submit(service, "bob", bob, f"bob {number}")
+    service.until(bob, "Running")
+    for number in range(3):
+        _submit(service, "ada", ada, f"ada {number}")
+    told = _told(service, "ada")
+    # 5 wait before; of three the class is known; two of one's own are not listed
+    assert _rows(told) == [[5, {"test": 3}], "ada 0", [2, {}]]
+    assert _rows(_told(service, "admin")) == ["bob 1", "bob 2", "bob 3", [5, {}]]
+
+
+def test_a_second_is_read_once_for_all(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activity, "FRESH_SECONDS", 60.0)
+    reads = list[float]()
+    minutes = Busy.minutes
+
+    def counted(busy: Busy, now: float) -> list[float]:
+        reads.append(now)
+        return minutes(busy, now)
+
+    monkeypatch.setattr(Busy, "minutes", counted)
+    for user in ("ada", "bob", "", "ada"):
+        _told(service, user)
+    assert len(reads) == 1
+
+
+def test_what_has_not_changed_is_not_sent_again(service: RunningService) -> None:
+    etag = str(_get(service, PATH).headers["ETag"])
+    again = _get(service, PATH, etag)
+    assert (again.status, again.read()) == (304, b"")
+    _lease(service, "ada", "test")
+    assert _get(service, PATH, etag).status == 200
+
+
+def test_a_credential_that_does_not_hold_is_refused(service: RunningService) -> None:
+    for name in page.CREDENTIALS:
+        assert service.ask("GET", PATH, headers={name: "eve"}).status == 401
+
+
+@pytest.mark.parametrize("file", ["", "page.css", "page.js", "page.svg"])
+def test_the_page_is_sent_under_a_strict_policy(
+    service: RunningService, file: str
+) -> None:
+    answer = _get(service, f"/{file}")
+    assert answer.status == 200
+    policy = answer.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert "unsafe" not in policy
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert _get(service, f"/{file}", answer.headers["ETag"]).status == 304
+    content = service.ask("GET", f"/{file}").body
+    for word in (b"innerHTML", b"http-equiv", b"style=", b"https:"):
+        assert word not in content
+    assert service.ask("GET", "/page.py").status == 404
+
+
+def test_announced_maintenance_and_the_message_of_a_closed_qpu_are_told() -> None:
+    with running_service() as service:
+        starts = time.time() + 600
+        service.ask("POST", "/v1/device/maintenance", {"starts": starts})
+        device = _told(service)["device"]
+        assert isinstance(device, dict)
+        assert isinstance(device["maintenance"], dict)
+        assert device["maintenance"]["starts"] == starts
+        service.ask("POST", "/v1/device/close", {"message": "a leak"})
+        device = _told(service)["device"]
+        assert isinstance(device, dict)
+        assert (device["status"], device["reason"]) == (
+            *("closed", "the QPU is closed: a leak"),
+        )
+
+
+def test_the_calibration_is_told_with_its_drift() -> None:
+    now = [1e9]
+    device = Device(
+        *("d", "superconducting", 0.0, 20),
+        noise=1.0,
+        calibration_seconds=1000.0,
+        seed=1,
+        clock=lambda: now[0],
+        started=1e9,
+    )
+    with running_service(device) as service:
+        now[0] += 2500
+        told = _told(service)["calibration"]
+        assert isinstance(told, dict)
+        assert told["id"] == device.calibration.id
+        assert told["renewals"] == [1e9, 1e9 + 1000, 1e9 + 2000]
+        values = told["values"]
+        assert isinstance(values, list)
+        named = {one["name"]: one for one in values if isinstance(one, dict)}
+        assert {name: one["value"] for name, one in named.items()} == (
+            device.reading.values
+        )
+        history = named["readout_false_one"]["history"]
+        assert isinstance(history, list)
+        assert isinstance(told["times"], list)
+        assert len(history) == len(told["times"]) == 64
+        # just before and just after it was renewed
+        before, after = history[49], history[50]
+        assert isinstance(before, float)
+        assert isinstance(after, float)
+        assert before > 1.5 * after
+
+
+def test_minutes_are_busy_for_as_long_as_jobs_ran(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s")
+    busy, minute = Busy(store), 60.0 * 20_000_000
+    # id, user, class, six of no account, when it was opened, and no end
+    first = Lease("l", "ada", "test", None, None, None, None, None, None, 0.0, None)
+    store.add_lease(first).result()
+
+    def ran(begin: float, end: float | None) -> None:
+        key = f"{begin}"
+        asked = Submission("problem", {}, {"num_reads": 1}, key)
+        job, _ = store.add_job(first, asked, 1.0).result()
+        state = "Running" if end is None else "Completed"
+        query = "UPDATE jobs SET state = ?, started = ?, ended = ? WHERE number = ?"
+        values = state, begin, end, job.number
+        store.change(lambda db: db.execute(query, values)).result()
+
+    ran(minute - 3600, minute - 3570)  # too long ago
+    ran(minute - 3540, minute - 3525)
+    ran(minute - 600, minute - 585)
+    ran(minute - 580, minute - 565)
+    ran(minute - 210, minute - 90)  # over two ends of a minute
+    minutes = busy.minutes(minute + 30)
+    assert len(minutes) == MINUTES
+    expected = {0: 0.25, 49: 0.5, 55: 0.5, 56: 1.0, 57: 0.5}
+    assert minutes == [expected.get(place, 0.0) for place in range(MINUTES)]
+    ran(minute + 15, None)
+    assert busy.minutes(minute + 30)[-1] == 0.5
+    # what was read once is neither lost nor counted twice
+    later = busy.minutes(minute + 330)
+    assert later[44:53] == [0.5, 0, 0, 0, 0, 0, 0.5, 1.0, 0.5]
+    assert later[54:] == [0.75, 1, 1, 1, 1, 1]
+    store.close()

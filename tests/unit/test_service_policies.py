@@ -1,0 +1,566 @@
+"""Who is next: what every policy keeps to, and what sets each apart."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.service.auth import Identity
+from sf_quantum.service.device import Device
+from sf_quantum.service.line import Entry, Line, Work
+from sf_quantum.service.policies import load, make, names
+from sf_quantum.service.policies.base import Policy
+from sf_quantum.service.policies.fair_share import FairShare
+from sf_quantum.service.policies.interleave import MOST_PASSES, Interleave
+from sf_quantum.service.policies.shares import Shares
+from sf_quantum.service.queue import JobQueue
+from sf_quantum.service.records import (
+    Job,
+    JobClass,
+    Kind,
+    Lease,
+    LeaseRequest,
+    Pattern,
+    Submission,
+    Used,
+)
+from sf_quantum.service.refusal import Refused
+from sf_quantum.service.settings import PolicyChoice, ServiceSettings
+from sf_quantum.service.store import Store
+from sf_quantum.service.testing import example_bqm
+
+ANN, BOB = Identity("ann", admin=False), Identity("bob", admin=False)
+ROOT = Identity("root", admin=True, root=True)
+OURS = ["classes", "fair-share", "fifo", "interleave"]
+CLASSES: tuple[JobClass, ...] = ("production", "test", "development")
+PATTERNS: tuple[Pattern | None, ...] = ("qc-heavy", "cc-heavy", "balanced", None)
+SHARES = Shares(projects={"a": 5, "b": 3}, users={"u1": 2})
+
+
+def job(
+    number: int,
+    user: str = "ann",
+    seconds: float = 1.0,
+    *,
+    job_class: JobClass = "development",
+    project: str | None = None,
+    pattern: Pattern | None = None,
+    kind: Kind = "problem",
+) -> Entry:
+    """A job that came in the second of its number."""
+    return Entry(
+        *(number, str(number), user, "lease", job_class, kind, seconds),
+        qpu_seconds=seconds,
+        submitted=float(number),
+        project=project,
+        pattern=pattern,
+    )
+
+
+def lease(user: str = "ann", **hints: str | int | float | None) -> Lease:
+    known: dict[str, str | int | float | None] = dict.fromkeys(
+        (
+            *("id", "job", "slurm_job_id", "partition", "expected_seconds", "pattern"),
+            *("key", "expires"),
+        )
+    )
+    given = {**known, "job_class": "test", "opened": 0.0, **hints, "user": user}
+    return Lease(**given)  # type: ignore[arg-type]
+
+
+class Asks:
+    """One who waits for a lease."""
+
+    def __init__(self, user: str = "ann", passed: int = 0, **asked: object) -> None:
+        self.user = user
+        self.passed = passed
+        self.request = LeaseRequest(**asked)  # type: ignore[arg-type]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1e9
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def run(policy: Policy, jobs: int) -> list[Entry]:
+    """Let jobs run one after the other, each as long as it is expected to."""
+    ran = []
+    for _ in range(jobs):
+        first = policy.first()
+        assert first is not None
+        policy.remove(first)
+        policy.began(first)
+        policy.ended(first, first.qpu_seconds)
+        ran.append(first)
+    return ran
+
+
+def test_ours_are_installed() -> None:
+    assert set(OURS) <= set(names())
+    for name in OURS:
+        assert isinstance(make(name, {}, Shares()), load(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("fiffo", {}, "unknown policy 'fiffo', did you mean 'fifo'? (known: classes, "),
+        ("fifo", {"a": 1}, "unknown key 'a': this policy has none"),
+        ("fair-share", {"half_life": 1}, "did you mean 'half_life_seconds'?"),
+        ("fair-share", {"half_life_seconds": "1 d"}, "'1 d': expected a number"),
+        ("fair-share", {"half_life_seconds": 0}, "expected a finite number above 0"),
+        ("interleave", {"patience": True}, "patience True: expected a number"),
+    ],
+)
+def test_what_is_not_known_is_named(
+    name: str, options: Mapping[str, JSON], words: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        make(name, options, Shares())
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+class Random:
+    """A policy with jobs that come, run, are put back, cancelled and moved at random."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        self.draws = random.Random(seed)
+        policy = make(name, {}, SHARES)
+        if isinstance(policy, FairShare):  # one whose time stands still
+            policy = FairShare(SHARES, clock=Clock())
+        self.line = Line(policy)
+        self.number = 0
+
+    def come(self) -> None:
+        self.number += 1
+        user = self.draws.randrange(8)
+        self.line.add(
+            job(
+                *(self.number, f"u{user}", self.draws.choice([0.5, 1, 2.5, 60])),
+                job_class=self.draws.choice(CLASSES),
+                project=[None, "a", "b"][user % 3],
+                pattern=self.draws.choice(PATTERNS),
+                kind=self.draws.choice(["problem", "circuit"]),
+            )
+        )
+
+    def step(self) -> None:
+        policy = self.line.policy
+        what = self.draws.random()
+        if what < 0.55 or not self.line:
+            self.come()
+        elif what < 0.85:
+            first = self.line.pop()
+            assert first is not None
+            policy.began(first)
+            used = first.qpu_seconds * self.draws.choice([1, 1, 0.5])
+            policy.ended(first, used)
+            if used < first.qpu_seconds:
+                self.line.add(first)
+        elif what < 0.95:
+            self.line.remove(self.draws.choice([*self.line]).number)
+        else:
+            one = lease(f"u{self.draws.randrange(8)}", project="a", tenths=3)
+            policy.leased(one)
+            if self.draws.random() < 0.5:
+                policy.released(one)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", OURS)
+def test_positions_are_those_of_its_own_order(name: str, seed: int) -> None:
+    some = Random(name, seed)
+    for _ in range(400):
+        some.step()
+        if some.draws.random() > 0.1:
+            continue
+        order = some.line.order()
+        assert sorted(one.number for one in order) == [one.number for one in some.line]
+        assert some.line.first() == (order[0] if order else None)
+        works: defaultdict[Kind, Work] = defaultdict(Work)
+        for entry in order:
+            found = some.line.ahead(entry)
+            for kind in ("problem", "circuit"):
+                work = found.get(kind, Work())
+                assert work.jobs == works[kind].jobs
+                assert work.seconds == pytest.approx(works[kind].seconds)
+            works[entry.kind] += Work(1, entry.seconds)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_order_told_is_the_order_run(name: str) -> None:
+    some = Random(name, 7)
+    for _ in range(60):
+        some.come()
+    order = some.line.order()
+    assert run(some.line.policy, len(order)) == order
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_job_that_would_join_changes_nothing(name: str) -> None:
+    some = Random(name, 3)
+    for _ in range(50):
+        some.come()
+    before = some.line.order()
+    works = some.line.ahead(job(10**6, "stranger"))
+    assert sum(work.jobs for work in works.values()) <= 50
+    assert some.line.order() == before
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_ten_thousand_jobs_of_two_hundred_tenants_are_quick(name: str) -> None:
+    """A submission asks who is next and what is before the new job."""
+    line = Line(make(name, {}, Shares()))
+    projects = [None, "a", "b", "c"]
+    for number in range(10_000):
+        user = number % 200
+        line.add(job(number, f"u{user}", 1 + user, project=projects[user % 4]))
+    begin = time.process_time()
+    for number in range(10_000, 10_100):
+        user = number % 200
+        entry = job(number, f"u{user}", 1 + user, project=projects[user % 4])
+        line.add(entry)
+        line.first()
+        line.ahead(entry)
+    # of the millisecond that each has at 1,000 a second; measured: see the benchmark
+    assert time.process_time() - begin < 0.5
+
+
+@pytest.mark.parametrize("name", ["classes", "fair-share", "interleave"])
+def test_classes_go_before_everything_and_production_preempts(name: str) -> None:
+    policy = make(name, {}, Shares())
+    for number, job_class in enumerate(reversed(CLASSES)):
+        policy.add(job(number, f"u{number}", job_class=job_class))
+    order = [*policy.order()]
+    assert [one.job_class for one in order] == [*CLASSES]
+    production, test, development = order
+    assert policy.preempts(production, test)
+    assert policy.preempts(production, development)
+    assert not policy.preempts(production, production)
+    assert not policy.preempts(test, development)
+    assert policy.passing("test")[0] == "production"
+
+
+def test_fifo_knows_no_classes() -> None:
+    policy = make("fifo", {}, Shares())
+    entries = [job(number, job_class=one) for number, one in enumerate(CLASSES[::-1])]
+    for entry in entries[::-1]:
+        policy.add(entry)
+    assert [*policy.order()] == entries
+    assert not policy.preempts(entries[-1], entries[0])
+    assert policy.passing("development") == ()
+
+
+def test_shares_are_kept_between_projects_and_within_them() -> None:
+    clock = Clock()
+    policy = FairShare(Shares({"a": 5, "b": 3}, {"a1": 3}, default=2), 1e6, clock)
+    lengths, number = random.Random(1), 0
+    users = {"a1": "a", "a2": "a", "b1": "b", "alone": None}
+    for _ in range(1000):
+        for user, project in users.items():
+            number += 1
+            policy.add(job(number, user, lengths.uniform(1, 20), project=project))
+    used: Counter[str] = Counter()
+    numbers: defaultdict[str, list[int]] = defaultdict(list)
+    for entry in run(policy, 1200):
+        used[entry.user] += entry.qpu_seconds  # type: ignore[assignment]
+        numbers[entry.user].append(entry.number)
+        clock.now += entry.qpu_seconds
+    total = sum(used.values())
+    # 5 tenths of a, of which 3 of 5; 3 of b; 2 of who has no project
+    expected = {"a1": 0.3, "a2": 0.2, "b1": 0.3, "alone": 0.2}
+    for user, part in expected.items():
+        assert used[user] / total == pytest.approx(part, abs=0.005)
+        assert numbers[user] == sorted(numbers[user])
+
+
+def test_who_is_not_there_leaves_the_share_to_the_others() -> None:
+    policy = FairShare(Shares({"a": 9, "b": 1}))
+    for number in range(10):
+        policy.add(job(number, "bob", project="b"))
+    assert len(run(policy, 10)) == 10
+
+
+def test_what_was_used_fades() -> None:
+    clock = Clock()
+    policy = FairShare(Shares(), 100.0, clock)
+    for number in range(40):
+        policy.add(job(number, ["ann", "bob"][number % 2], 10.0))
+    policy.used(Used("ann", None, 80.0, clock.now - 200))
+    # 80 seconds of two half-lives ago: two jobs of bob's before it is even, and one more
+    users = [one.user for one in run(policy, 4)]
+    assert users == ["bob", "bob", "ann", "bob"]
+    clock.now += 1e9
+    assert {one.user for one in run(policy, 2)} == {"ann", "bob"}
+
+
+def test_a_job_counts_from_its_start_as_long_as_expected() -> None:
+    policy = FairShare(Shares(), clock=Clock())
+    for number in range(4):
+        policy.add(job(number, ["ann", "bob"][number // 2], 10.0))
+    first = policy.first()
+    assert first is not None
+    policy.remove(first)
+    policy.began(first)
+    assert [one.number for one in policy.order()] == [2, 1, 3]
+    policy.ended(first, 0.0)  # it was cancelled
+    policy.add(first)
+    assert next(policy.order()) is first
+
+
+def test_tenths_of_leases_take_the_place_of_the_configured_ones() -> None:
+    policy = FairShare(Shares(users={"ann": 9}))
+    held = [lease("ann", tenths=2), lease("ann", tenths=1), lease("bob", tenths=6)]
+    for one in held:
+        policy.leased(one)
+    for number in range(60):
+        policy.add(job(number, ["ann", "bob"][number % 2]))
+    ran = Counter(one.user for one in run(policy, 30))
+    assert ran == {"ann": 10, "bob": 20}
+    for one in held:
+        policy.released(one)
+    ran = Counter(one.user for one in run(policy, 20))
+    assert ran["ann"] > 15
+
+
+def test_leases_are_shared_by_tenths_too() -> None:
+    policy = FairShare(Shares({"a": 2, "b": 1}))
+    waiting = [Asks("bob", project="b"), Asks("ann", project="a")] * 6
+    held: list[Lease] = []
+    for _ in range(6):
+        chosen = policy.choose(waiting, held)
+        asks = waiting.pop(chosen)
+        held.append(lease(asks.user, project=asks.request.project))
+    assert Counter(one.user for one in held) == {"ann": 4, "bob": 2}
+
+
+def test_short_jobs_of_cc_heavy_tenants_go_before_long_ones_of_qc_heavy_ones() -> None:
+    policy = Interleave(patience=10.0)
+    long = job(1, "ann", 60, pattern="qc-heavy")
+    for entry in (
+        long,
+        job(2, "bob", 5, pattern="balanced"),
+        job(3, "cid", 1, pattern="cc-heavy"),
+    ):
+        policy.add(entry)
+    assert [one.user for one in policy.order()] == ["cid", "bob", "ann"]
+
+
+def test_interleaving_is_bounded() -> None:
+    """Nobody passes a job who comes after it was due, however many come."""
+    policy = Interleave(patience=10.0)
+    # it came in second 0 and is due after ten times its minute
+    long = job(0, "ann", 60, pattern="qc-heavy")
+    policy.add(long)
+    ran = []
+    for number in range(1, 2000):
+        policy.add(job(number, "bob", 1, pattern="cc-heavy"))
+        ran += run(policy, 1)
+    assert ran.index(long) == 599
+    assert all(one.number < 600 for one in ran[:600])
+
+
+def test_a_free_lease_brings_the_load_nearest_to_one_qpu() -> None:
+    policy = Interleave()
+    heavy, light = Asks(pattern="qc-heavy"), Asks(pattern="cc-heavy")
+    assert policy.choose([light, heavy], []) == 1
+    assert policy.choose([heavy, light], [lease(pattern="qc-heavy")]) == 1
+    assert policy.choose([light, heavy], [lease(pattern="cc-heavy")]) == 1
+    # of equal ones who holds it for the shortest time, then who came first
+    soon = Asks(pattern="cc-heavy", expected_seconds=10.0)
+    assert policy.choose([light, heavy, soon], [lease(pattern="qc-heavy")]) == 2
+    assert policy.choose([light, light], []) == 0
+    passed = Asks(pattern="qc-heavy", passed=MOST_PASSES)
+    assert policy.choose([passed, light], [lease(pattern="qc-heavy")]) == 0
+
+
+@asynccontextmanager
+async def running(
+    path: Path, settings: ServiceSettings, device: Device | None = None
+) -> AsyncIterator[JobQueue]:
+    store = Store(path / "service.sqlite")
+    queue = JobQueue(store, device or Device(time_scale=0), settings)
+    queue.start()
+    try:
+        yield queue
+    finally:
+        queue.request_stop()
+        await queue.stopped()
+        store.close()
+
+
+async def acquired(queue: JobQueue, who: Identity, **asked: object) -> Lease:
+    return await queue.leases.acquire(who, LeaseRequest(**asked))  # type: ignore[arg-type]
+
+
+async def submitted(queue: JobQueue, held: Lease, key: str, shots: int = 1) -> Job:
+    asked = Submission("problem", example_bqm(), {"num_reads": shots}, key)
+    return (await queue.submit(ROOT, held.id, asked))[0]
+
+
+async def occupied(queue: JobQueue, held: Lease) -> None:
+    """Let a job run."""
+    runs = await submitted(queue, held, "runs")
+    async with asyncio.timeout(5):
+        while queue.find(ROOT, runs.id).state != "Running":  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.001)
+
+
+PROJECTS = ServiceSettings(
+    vqpus=10,
+    policy=PolicyChoice("fair-share"),
+    shares=Shares(projects={"chem": 3}),
+    user_projects={"ann": ["bio", "chem"]},
+)
+
+
+async def test_a_lease_is_for_a_project_of_its_user(tmp_path: Path) -> None:
+    async with running(tmp_path, PROJECTS) as queue:
+        granted: list[tuple[dict[str, object], str]] = [
+            ({}, "bio"),
+            ({"project": "chem"}, "chem"),
+            ({"account": "chem"}, "chem"),
+            ({"account": "of-another-cluster"}, "bio"),
+        ]
+        for asked, project in granted:
+            assert (await acquired(queue, ANN, **asked)).project == project
+        assert (await acquired(queue, BOB, account="chem")).project is None
+        given = await acquired(queue, ROOT, user="ann", tenths=4)
+        assert (given.project, given.tenths) == ("bio", 4)
+        refusals: list[tuple[Identity, dict[str, object], str]] = [
+            (
+                ANN,
+                {"project": "physics"},
+                "ann may not use project 'physics' (may: bio",
+            ),
+            (BOB, {"project": "chem"}, "bob may not use project 'chem' (may: none)"),
+            (ANN, {"tenths": 1}, "only root and admins give tenths of the QPU"),
+        ]
+        for who, asked, words in refusals:
+            with pytest.raises(Refused) as refused:
+                await acquired(queue, who, **asked)
+            assert refused.value.status == 403
+            assert refused.value.detail.startswith(words)
+    # as it was, for a service that is started again
+    async with running(tmp_path, PROJECTS) as queue:
+        assert {one.project for one in queue.leases.held} == {"bio", "chem", None}
+
+
+async def test_usage_is_known_after_a_restart(tmp_path: Path) -> None:
+    settings = ServiceSettings(vqpus=10, policy=PolicyChoice("fair-share"))
+    async with running(tmp_path, settings) as queue:
+        held = await acquired(queue, ANN)
+        done = await submitted(queue, held, "done", shots=1000)
+        await queue.wait(ROOT, done.id, 5)
+        await queue.drain()
+        assert queue.store.used(0.0)[0].qpu_seconds == pytest.approx(0.104, abs=0.001)
+    async with running(tmp_path, settings, Device(technology="neutral-atom")) as queue:
+        await queue.open()
+        other = await acquired(queue, BOB)
+        await occupied(queue, other)
+        # ann came first, but bob's job, begun, is the only one that counts for more
+        anns, bobs = (
+            await submitted(queue, held, "anns"),
+            await submitted(queue, other, "bobs"),
+        )
+        told = [queue.forecast(one) for one in (anns, bobs)]
+        assert [one and one.position for one in told] == [1, 2]
+        # who never ran anything goes before both
+        new = await acquired(queue, Identity("new", admin=False))
+        third = await submitted(queue, new, "new")
+        told = [queue.forecast(one) for one in (third, anns, bobs)]
+        assert [one and one.position for one in told] == [1, 2, 3]
+        assert queue.forecast_new("development", "stranger").position <= 2
+        assert queue.forecast_new("development", "bob").position == 4
+
+
+async def test_a_job_takes_the_hints_of_the_lease_it_moves_to(tmp_path: Path) -> None:
+    settings = ServiceSettings(vqpus=3, policy=PolicyChoice("interleave"))
+    async with running(tmp_path, settings, Device(technology="neutral-atom")) as queue:
+        heavy = await acquired(queue, ANN, pattern="qc-heavy")
+        light = await acquired(queue, ANN, pattern="cc-heavy")
+        await occupied(queue, heavy)
+        jobs = [await submitted(queue, heavy, key) for key in "ab"]
+        told = [queue.forecast(one) for one in jobs]
+        assert [one and one.position for one in told] == [1, 2]
+        await submitted(queue, light, "b")
+        told = [queue.forecast(one) for one in jobs]
+        assert [one and one.position for one in told] == [2, 1]
+
+
+SITE = '''
+from sf_quantum.service.policies.base import Keyed
+
+
+class Shortest(Keyed):
+    """The shortest job first."""
+
+    def key(self, entry):
+        return (entry.seconds,)
+'''
+
+
+async def test_a_site_writes_its_own_in_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site_policy.py").write_text(SITE)
+    told = tmp_path / "site_policy-1.0.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: site-policy\nVersion: 1.0\n"
+    )
+    entry = "[sf_quantum.policies]\nshortest = site_policy:Shortest\ngone = nowhere:A\n"
+    (told / "entry_points.txt").write_text(entry)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "shortest" in names()
+    with pytest.raises(InputError, match="policy 'gone' cannot be loaded: No module"):
+        load("gone")
+    settings = ServiceSettings(policy=PolicyChoice("shortest"))
+    device = Device(technology="neutral-atom")
+    async with running(tmp_path, settings, device) as queue:
+        held = await acquired(queue, ANN)
+        await occupied(queue, held)
+        jobs = [
+            await submitted(queue, held, str(shots), shots) for shots in (30, 10, 20)
+        ]
+        told_of = [queue.forecast(one) for one in jobs]
+        assert [one and one.position for one in told_of] == [3, 1, 2]
+
+
+async def test_nobody_who_waits_for_a_lease_is_passed_more_than_three_times(
+    tmp_path: Path,
+) -> None:
+    settings = ServiceSettings(policy=PolicyChoice("interleave"))
+    order: list[str] = []
+    async with running(tmp_path, settings) as queue:
+        first = await acquired(queue, ANN)
+
+        async def wait(name: str, pattern: Pattern, job_class: JobClass) -> None:
+            request = LeaseRequest(pattern=pattern, job_class=job_class, user=name)
+            held = await queue.leases.acquire(ROOT, request, 5)
+            order.append(name)
+            await queue.leases.release(ROOT, held.id)
+
+        waiting = [asyncio.create_task(wait("light", "cc-heavy", "test"))]
+        for number in range(5):
+            waiting.append(
+                asyncio.create_task(wait(f"heavy{number}", "qc-heavy", "test"))
+            )
+        waiting.append(asyncio.create_task(wait("first", "cc-heavy", "production")))
+        await asyncio.sleep(0)
+        await queue.leases.release(ROOT, first.id)
+        await asyncio.gather(*waiting)
+    assert order == ["first", "heavy0", "heavy1", "heavy2", "light", "heavy3", "heavy4"]

@@ -1,0 +1,222 @@
+"""Quality jobs: how they enter the queue, what is learned of them, what they find."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from dimod import BinaryQuadraticModel, ExactSolver
+
+from sf_quantum.files import JSON
+from sf_quantum.service import benchmark
+from sf_quantum.service.device import Device, Faults, Task
+from sf_quantum.service.quality import SERIES, Sample, Usual
+from sf_quantum.service.records import Job
+from sf_quantum.service.settings import QualitySettings, TelemetrySettings
+from sf_quantum.service.testing import RunningService, example_bqm, running_service
+
+# an hour's jobs in a moment
+OFTEN = TelemetrySettings(quality=QualitySettings(0.001, num_reads=50, learn=5))
+ONCE = TelemetrySettings(quality=QualitySettings(1e6, num_reads=50))
+
+
+def listed(service: RunningService, path: str) -> list[dict[str, JSON]]:
+    """What a list of the service has in it."""
+    found: list[dict[str, JSON]] = json.loads(service.ask("GET", path).body)
+    return found
+
+
+def ended(service: RunningService, jobs: int) -> int:
+    """Wait until so many quality jobs are on the disk."""
+    rows = "SELECT count(*) FROM quality"
+
+    def count() -> int | None:
+        found = int(service.queue.store.report(rows)[0][0])
+        return found if found >= jobs else None
+
+    return service.until_true(count, f"fewer than {jobs} quality jobs ended")
+
+
+@pytest.mark.parametrize("qubits", [1, 2, 7, 12])
+def test_the_planted_state_is_the_only_optimum(qubits: int) -> None:
+    bqm = benchmark.problem(qubits)
+    model = BinaryQuadraticModel.from_serializable(bqm)
+    found = ExactSolver().sample(model)  # type: ignore[no-untyped-call]
+    energies = sorted(found.record.energy)
+    assert len(model) == qubits
+    assert energies[0] == pytest.approx(benchmark.optimum(bqm))
+    assert energies[1] > energies[0] + 0.1
+    serialized = found.to_serializable()  # type: ignore[no-untyped-call]
+    assert benchmark.hits(serialized, energies[0]) == (1, 2**qubits)
+
+
+@pytest.mark.parametrize("technology", ["annealer", "superconducting", "neutral-atom"])
+def test_errors_show(technology: str) -> None:
+    def hits(faults: Faults) -> int:
+        device = Device(
+            technology=technology, noise=1, time_scale=0, seed=1, faults=faults
+        )
+        bqm = benchmark.problem(device.size)
+        task = Task(1, 1, "problem", bqm, {"num_reads": 200, "num_sweeps": None})
+        outcome = device.run(task, threading.Event())
+        found, reads = benchmark.hits(outcome.result, benchmark.optimum(bqm))
+        assert reads == 200
+        return found
+
+    assert 2 * hits(Faults(calibration=1)) <= hits(Faults()) > 120
+
+
+def test_a_job_has_its_own_class_and_takes_no_vqpu() -> None:
+    with running_service(telemetry=ONCE) as service:
+        ended(service, 1)
+        (job,) = listed(service, "/v1/jobs")
+        assert (job["class"], job["user"]) == ("quality", "service:quality")
+        assert job["state"] == "Completed"
+        calibration = job["calibration"]
+        assert isinstance(calibration, dict)
+        assert calibration["id"] == service.queue.device.calibration.id
+        assert listed(service, "/v1/leases") == []
+        # the only vQPU is free
+        assert service.acquire()
+
+
+def test_users_cannot_ask_for_its_class() -> None:
+    with running_service() as service:
+        answer = service.ask("POST", "/v1/leases", {"class": "quality"})
+        assert answer.status == 422
+        assert answer.json()["field"] == "class"
+
+
+def test_it_goes_after_production_and_before_the_others() -> None:
+    device = Device(technology="superconducting", time_scale=0.01, seed=1)
+    often = TelemetrySettings(quality=QualitySettings(0.3))
+    with running_service(device, vqpus=2, telemetry=often) as service:
+        ended(service, 1)
+        leases = {
+            name: str(
+                json.loads(service.ask("POST", "/v1/leases", {"class": name}).body)[
+                    "id"
+                ]
+            )
+            for name in ("production", "test")
+        }
+        # a second of the device's time, in which the next one becomes due
+        for key, name in enumerate(["test", *["production"] * 10]):
+            body: dict[str, JSON] = {
+                "problem": example_bqm(),
+                "idempotency_key": str(key),
+            }
+            service.ask("POST", "/v1/jobs", body, lease=leases[name])
+        service.until(leases["test"], "Completed")
+        jobs = service.queue.store.jobs()
+    last = max(started(job) for job in jobs if job.job_class == "production")
+    waited = [
+        started(job)
+        for job in jobs
+        if job.job_class == "quality" and job.number > 1 and job.submitted < last
+    ]
+    test = next(started(job) for job in jobs if job.job_class == "test")
+    assert waited
+    assert last < min(waited) < test
+
+
+def started(job: Job) -> float:
+    assert job.started is not None
+    return job.started
+
+
+def test_a_restart_neither_forgets_nor_repeats_it(tmp_path: Path) -> None:
+    state = tmp_path / "service.sqlite"
+    with running_service(state=state, telemetry=ONCE) as service:
+        ended(service, 1)
+    with running_service(state=state, telemetry=ONCE) as service:
+        # what is due is submitted before the service answers its first request
+        assert service.ask("GET", "/v1/device").status == 200
+        quality = service.telemetry.quality
+        assert quality is not None
+        last = service.until_true(lambda: quality.last, "nothing was read")
+        assert last.time < time.time()
+        assert len(listed(service, "/v1/jobs")) == 1
+    soon = TelemetrySettings(quality=QualitySettings(time.time() - last.time, 50))
+    with running_service(state=state, telemetry=soon) as service:
+        ended(service, 2)
+
+
+def test_one_that_the_service_left_behind_is_cancelled_and_run_anew(
+    tmp_path: Path,
+) -> None:
+    state = tmp_path / "service.sqlite"
+    slow = Device(technology="neutral-atom")
+    with running_service(slow, state=state, telemetry=ONCE) as service:
+        service.until_true(lambda: service.queue.running, "no quality job runs")
+    with running_service(state=state, telemetry=ONCE) as service:
+        ended(service, 1)
+        states = [job["state"] for job in listed(service, "/v1/jobs")]
+        assert states == ["Cancelled", "Completed"]
+
+
+def test_none_runs_while_the_qpu_is_closed(tmp_path: Path) -> None:
+    state = tmp_path / "service.sqlite"
+    with running_service(state=state) as service:
+        service.ask("POST", "/v1/device/close", {"message": "for now"})
+    with running_service(state=state, telemetry=OFTEN) as service:
+        # it was due before the service answered anybody
+        assert service.ask("POST", "/v1/leases", {}).status == 503
+        assert listed(service, "/v1/jobs") == []
+        service.ask("POST", "/v1/device/open")
+        ended(service, 1)
+
+
+def test_what_is_usual_is_learned_over_all_ages() -> None:
+    draws = random.Random(1)
+
+    def sample(age: float, success: float) -> Sample:
+        hits = sum(draws.random() < success for _ in range(400))
+        return Sample(0, age, 400, hits)
+
+    ages = [number / 20 for number in range(20)]
+    samples = [sample(age, 0.6 - 0.2 * age) for age in ages]
+    assert Usual.of(samples[:10], 5) is None
+    usual = Usual.of(samples, 5)
+    assert usual is not None
+    assert 1 <= usual.spread < 2
+    fresh = [usual.deviation(sample(0.1, 0.58)) for _ in range(50)]
+    old = [usual.deviation(sample(0.9, 0.42)) for _ in range(50)]
+    low = [usual.deviation(sample(0.1, 0.42)) for _ in range(50)]
+    assert abs(sum(fresh) / 50) < 1
+    assert abs(sum(old) / 50) < 1
+    assert sum(low) / 50 < -4
+
+
+def test_a_device_that_went_wrong_is_found_by_its_quality_jobs(tmp_path: Path) -> None:
+    state = tmp_path / "service.sqlite"
+    clock = Clock()
+    kept = Device(noise=1, time_scale=0, seed=1, clock=clock, started=clock.now)
+    with running_service(kept, state=state, telemetry=OFTEN) as service:
+        quality = service.telemetry.quality
+        assert quality is not None
+        while quality.usual is None:
+            clock.now += 200.0
+            ended(service, len(service.queue.store.report("SELECT 1 FROM quality")) + 1)
+        assert (
+            json.loads(service.ask("GET", "/v1/device").body)["drift"]["alarms"] == []
+        )
+        wrong: dict[str, JSON] = {"parameters": {"calibration": 1}}
+        service.ask("POST", "/v1/admin/operations/set-faults", wrong)
+        service.until_true(
+            lambda: SERIES in service.queue.watch.alarms, "no alarm was raised"
+        )
+
+
+class Clock:
+    """A time that moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
