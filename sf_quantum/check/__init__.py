@@ -8,6 +8,7 @@ from pathlib import Path
 from sf_quantum.check import candidates
 from sf_quantum.check.deployments import Deployments, recovery
 from sf_quantum.check.document import Document, Problem, UnreadableError, mapping
+from sf_quantum.check.options import Commands
 from sf_quantum.check.schema import rules
 from sf_quantum.check.workflows import Workflow
 
@@ -25,9 +26,11 @@ class Findings:
     deployments: int = 0
 
 
-def look_over(path: str | Path) -> Findings:
+def look_over(path: str | Path, commands: Commands = lambda command: {}) -> Findings:
     """Look a StreamFlow file over, with the CWL and the inputs it names.
 
+    :param commands: gives the options of a command of ours, by which the inputs that
+        reach it are judged
     :returns: all that is wrong
     :raises InputError: if an installed StreamFlow plugin cannot be loaded
     """
@@ -42,7 +45,8 @@ def look_over(path: str | Path) -> Findings:
         *deployments.check(),
         *recovery(document),
         *candidates.scheduler(deployments),
-        *(p for name in names for p in Workflow(name, deployments).check()),
+        *candidates.unused(deployments),
+        *(p for name in names for p in Workflow(name, deployments, commands).check()),
     ]
     ordered = sorted(
         # the same CWL file may serve two steps
