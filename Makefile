@@ -9,7 +9,7 @@ run: $(VENV)/installed
 	@$(BIN)/python examples/clustering-aggregation/run.py
 
 test: $(VENV)/installed
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n auto
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n auto --dist worksteal
 
 check: $(VENV)/installed
 	@$(BIN)/black --check --quiet . || { $(BIN)/black --diff --quiet .; exit 1; }

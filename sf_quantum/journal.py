@@ -12,7 +12,8 @@ One JSON-lines file per run, one event per line, each with ``time`` (epoch secon
     qpu   a QPU job of a step: job, qpu, technology, qpu_job, state, lease_seconds (that
           the step waited for its lease), queued_seconds, ran_seconds, qpu_seconds,
           calibration, found (by its key, so it was there, and perhaps paid for, before
-          the step asked)
+          the step asked); qpu_job is null of a QPU that does not tell what a lease was
+          used for
     allocation  nodes were asked of Slurm, or the number held changed: allocation (its id
           there, with "+n" for a component of a heterogeneous job), slurm_job, deployment,
           service, strategy (per-step, reserved, elastic), partition, quantum, job (null
@@ -126,9 +127,9 @@ class Journal:
             if path.name >= self.path.name:
                 continue
             try:
-                events = read(path)
-                if not events or events[0].get("file") != self._of or is_open(path):
+                if not is_of(path, self.file) or is_open(path):
                     continue
+                events = read(path)
             except (InputError, OSError):
                 continue
             ends = [event["status"] for event in events if event["event"] == "end"]
@@ -225,13 +226,33 @@ def is_open(path: str | Path) -> bool:
     return False
 
 
-def newest(directory: str | Path) -> Path | None:
+def is_of(path: str | Path, file: Path) -> bool:
+    """Whether a journal is of a run of a StreamFlow file.
+
+    :param path: the journal
+    :param file: the StreamFlow file, resolved
+    :raises InputError: if the journal cannot be read, or is none
+    """
+    try:
+        with open(path, "rb") as journal:
+            line = journal.readline()
+    except OSError as error:
+        raise cannot_read(path, "a run's journal", error) from error
+    return line.endswith(b"\n") and _event(path, 1, line).get("file") == str(file)
+
+
+def newest(directory: str | Path, file: Path | None = None) -> Path | None:
     """The journal of the last run.
 
     :param directory: where the journals are kept
+    :param file: a StreamFlow file, resolved: the last run of it
     :returns: None if there is none
     """
-    return max(Path(directory).glob("*.jsonl"), default=None)  # named by their start
+    for path in sorted(Path(directory).glob("*.jsonl"), reverse=True):  # by their start
+        with suppress(InputError):  # not one of ours
+            if file is None or is_of(path, file):
+                return path
+    return None
 
 
 def await_new(

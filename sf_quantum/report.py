@@ -54,7 +54,7 @@ class Row:
     output: str | None = None
     score: float | None = None
     why: str = ""
-    qpu_jobs: list[JSON] = field(default_factory=list)
+    qpu_jobs: list[Event] = field(default_factory=list)
 
     @property
     def waited(self) -> float | None:
@@ -145,18 +145,19 @@ def locate(where: str | Path) -> Path:
 
     :param where: a journal, a StreamFlow file, or a folder: that of the journals, or one
         with ``.streamflow/sfq`` in it
-    :returns: the journal itself, or the newest of the folder
+    :returns: the journal itself, or the newest: of the StreamFlow file, or of the folder
     :raises InputError: if there is none
     """
-    where = Path(where)
+    where, file = Path(where), None
     if where.is_dir():
         folders = [where / DIRECTORY, where]
     elif where.suffix in (".yml", ".yaml"):
-        folders = [where.resolve().parent / _configured(where)]
+        file = where.resolve()
+        folders = [file.parent / _configured(where)]
     else:
         return where
     for folder in folders:
-        if (found := newest(folder)) is not None:
+        if (found := newest(folder, file)) is not None:
             return found
     raise InputError(
         f"{where}: no run is recorded in {folders[0]}; "
@@ -192,14 +193,18 @@ def totals(rows: list[Row]) -> str:
     """One line about the whole run.
 
     :param rows: of one run
-    :returns: jobs, attempts, elapsed, waited, ran, QPU jobs
+    :returns: jobs, attempts, elapsed, waited, ran, QPU jobs and who does not tell them
     """
     ends = [row.ended for row in rows if row.ended is not None]
     elapsed = max(ends) - min(row.asked for row in rows) if ends else 0.0
     retried = sum(row.attempt > 1 for row in rows)
-    qpu_jobs = sum(len(row.qpu_jobs) for row in rows)
+    told = [job for row in rows for job in row.qpu_jobs]
+    known = [job for job in told if job.get("qpu_job") is not None]
+    silent = sorted({str(job.get("qpu")) for job in told if job not in known})
+    untold = f" (not told by {', '.join(silent)})" if silent else ""
     return (
-        f"{len(rows) - retried} jobs, {retried} further attempts, {qpu_jobs} QPU jobs; "
+        f"{len(rows) - retried} jobs, {retried} further attempts, "
+        f"{len(known)} QPU jobs{untold}; "
         f"{elapsed:.1f} s from first to last, "
         f"waited {sum(row.waited or 0 for row in rows):.1f} s, "
         f"ran {sum(row.ran or 0 for row in rows):.1f} s"

@@ -87,6 +87,12 @@ def slurm() -> None:
         pytest.skip(lacking)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Twice as many as there are cores: the longest tests wait, for Slurm or a service."""
+    return 2 * (os.cpu_count() or 1)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> (
     Generator[None, pytest.TestReport, pytest.TestReport]

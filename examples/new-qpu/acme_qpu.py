@@ -1,12 +1,13 @@
 """A QPU of a vendor that sf_quantum has never heard of, with a REST API of its own.
 
-=======================  ==================================  =========================
+=======================  ==================================  =================================
 ``GET /machine``                                             ``{state, spins, jobs}``
 ``PUT /booking/ID``                                          201, or 423 while booked
 ``DELETE /booking/ID``                                       204
+``GET /booking/ID``                                          ``{runs: [{run, phase, micros}]}``
 ``POST /booking/ID/run`` ``{h, J: [[i, j, value]], shots}``  ``{run}``
 ``GET /run/ID``                                              ``{phase, spins, micros}``
-=======================  ==================================  =========================
+=======================  ==================================  =================================
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from sf_quantum.qpu.transport import Answer, Client, Unreachable
 
 POLL_SECONDS = 0.05
 MICROSECONDS = 1e6
+# of a run, as sf_quantum calls them
+STATES = {"waiting": "Queued", "running": "Running", "done": "Completed"}
 
 
 class AcmeQpu(Qpu):
@@ -69,6 +72,11 @@ class AcmeQpu(Qpu):
             raise NoLease(f"QPU {self.name!r} is booked")
         return booking
 
+    def jobs(self, token: str) -> list[dict[str, JSON]] | None:
+        """See :meth:`Qpu.jobs`."""
+        runs = self.ask("GET", f"/booking/{token}").json()["runs"]
+        return [_told(run) for run in runs] if isinstance(runs, list) else None
+
     def release(self, token: str) -> None:
         """See :meth:`Qpu.release`."""
         self.ask("DELETE", f"/booking/{token}")
@@ -110,6 +118,16 @@ class AcmeQpu(Qpu):
         if answer.status >= 400 and answer.status != 423:
             raise InputError(words)
         return answer
+
+
+def _told(run: JSON) -> dict[str, JSON]:
+    told = run if isinstance(run, dict) else {}
+    micros = told.get("micros")
+    return {
+        "id": str(told.get("run")),
+        "state": STATES.get(str(told.get("phase")), "Failed"),
+        "qpu_seconds": micros / MICROSECONDS if isinstance(micros, int | float) else 0,
+    }
 
 
 class AcmeSampler(Sampler):

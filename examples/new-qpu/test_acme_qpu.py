@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -15,7 +16,8 @@ from neal import SimulatedAnnealingSampler
 from sf_quantum import qpu
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import NoLease, Qpu
+from sf_quantum.qpu import NoLease, Qpu, selection
+from sf_quantum.qpu.selection import Selection
 from sf_quantum.testing.qpus import QpuContract, problem
 
 
@@ -52,6 +54,8 @@ class Machine(BaseHTTPRequestHandler):
                 if server.booking == booking:
                     server.booking = ""
                 return 200, {}
+            case "GET", ["booking", booking]:
+                return 200, {"runs": server.of.get(booking, [])}
             case "POST", ["booking", booking, "run"] if booking == server.booking:
                 return 202, {"run": server.run(body)}
             case "GET", ["run", number]:
@@ -69,6 +73,7 @@ class Stand(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Machine)
         self.state, self.phase, self.booking = "up", "done", ""
         self.runs: list[dict[str, JSON]] = []
+        self.of: dict[str, list[JSON]] = {}
         self.seen: set[int] = set()
 
     @property
@@ -87,6 +92,12 @@ class Stand(ThreadingHTTPServer):
             for row in found.samples()
         ]
         self.runs.append({"phase": self.phase, "spins": rows, "micros": 20.0})
+        told: JSON = {
+            "run": len(self.runs) - 1,
+            "phase": self.phase,
+            "micros": 20.0,
+        }
+        self.of.setdefault(self.booking, []).append(told)
         return len(self.runs) - 1
 
     def told(self, number: int) -> dict[str, JSON]:
@@ -118,6 +129,31 @@ class TestAcme(QpuContract):
         with pytest.raises(NoLease, match="'one' is booked"):
             driver.acquire()
         driver.release(token)
+
+    def test_what_a_lease_was_used_for_is_told(self, driver: Qpu) -> None:
+        token = driver.acquire()
+        job = qpu.from_environment(qpu.environment([(driver, token)]))
+        assert job is not None
+        job.solve(problem(), {"num_reads": 1})
+        driver.release(token)
+        told = driver.jobs(token)
+        assert told == [{"id": "0", "state": "Completed", "qpu_seconds": 20e-6}]
+
+    def test_a_sites_file_describes_it(self, stand: Stand, tmp_path: Path) -> None:
+        entry = {"name": "one", "type": "acme", "environment": {"url": stand.url}}
+        file = tmp_path / "qrmi_config.json"
+        file.write_text(json.dumps({"resources": [entry]}))
+        (found,) = Selection(["one"], qrmi_config=str(file)).qpus({})
+        assert found.status().online
+        of_rest = selection.client(
+            "acme", "q", {"qrmiConfig": str(file), "resource": "one"}
+        )
+        assert of_rest.status().online
+        file.write_text(file.read_text().replace('"url"', '"uri"'))
+        with pytest.raises(
+            InputError, match=r"qrmi_config.json: one: unknown key 'uri'"
+        ):
+            Selection(["one"], qrmi_config=str(file)).qpus({})
 
     def test_trouble_is_told(self, driver: Qpu, stand: Stand) -> None:
         stand.state = "down"

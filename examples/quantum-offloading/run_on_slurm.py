@@ -67,7 +67,7 @@ def emulated() -> Iterator[str]:
     :returns: its URL
     """
     with subprocess.Popen(
-        [BIN / "sfq", "serve", "--name", "qpu", "--until-eof"],
+        [BIN / "sfq", "serve", "--name", "qpu", "--noise", "0", "--until-eof"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as service:

@@ -110,6 +110,7 @@ class CandidateFilter(BindingFilter):
             self._ledger.update(self._timeout),
         )
         self._warn_of_silence(answers)
+        self._warn_of_spending(policy)
         size = self._variables(job, policy)
         quantum = [self._ledger.quantum(asked, n, answers[n]) for n in answers]
         classical = [self._ledger.classical(asked, n, room[n]) for n in room]
@@ -162,7 +163,15 @@ class CandidateFilter(BindingFilter):
     def _warn_of_silence(self, answers: Mapping[str, Answer]) -> None:
         for name, answer in answers.items():
             if isinstance(answer, str) and logger.isEnabledFor(logging.WARNING):
-                logger.warning(f"QPU {name} {answer}: it counts as offline")
+                logger.warning(f"QPU {name} {answer}; it counts as offline")
+
+    def _warn_of_spending(self, policy: Policy) -> None:
+        if policy.run != Budget() or policy.step != Budget():
+            for name in sorted(self._ledger.silent):
+                self._warn(
+                    f"Filter {self.name}: QPU {name} does not tell what jobs spend on "
+                    "it, so the budget does not know of them"
+                )
 
     def _variables(self, job: Job, policy: Policy) -> int | None:
         name = policy.variables

@@ -30,7 +30,6 @@ class _Attempt:
     queued_seconds: float = 0.0
     device_seconds: float = 0.0
     qpu_seconds: float = 0.0
-    on_qpu: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,8 @@ class Took:
 class History:
     """Events taken in one after the other, of one run or several."""
 
+    #: targets whose QPU does not tell what was done on it
+    silent: set[str] = field(default_factory=set)
     _attempts: dict[str, _Attempt] = field(default_factory=dict)
     _took: defaultdict[tuple[str, str], deque[Took]] = field(
         default_factory=lambda: defaultdict(lambda: deque(maxlen=LATEST))
@@ -95,7 +96,8 @@ class History:
         attempt = self._attempts.get(str(event["job"]))
         if attempt is None:
             return
-        attempt.on_qpu = True
+        if event.get("qpu_job", "") is None:
+            self.silent.add(attempt.target)
         # one wait, told with each of the QPU jobs under its lease
         attempt.lease_seconds = _number(event.get("lease_seconds"))
         attempt.queued_seconds += _number(event.get("queued_seconds"))
@@ -159,9 +161,8 @@ class Past:
         journals = [p for p in sorted(own.parent.glob("*.jsonl")) if p.name < own.name]
         for path in journals[-RUNS:]:
             with suppress(InputError):  # not one of ours
-                events = journal.read(path)
-                if _same_workflow(events, self._record):
-                    self._take(events, paid=path.name >= first.name)
+                if journal.is_of(path, self._record.file):
+                    self._take(journal.read(path), paid=path.name >= first.name)
 
     def _take(self, events: Iterable[Event], paid: bool) -> None:
         for event in events:
@@ -172,10 +173,6 @@ def target(event: Event) -> str:
     """A target of an event, as the StreamFlow file calls it: deployment/service."""
     parts = (event.get("deployment"), event.get("service"))
     return "/".join(str(part) for part in parts if part)
-
-
-def _same_workflow(events: list[Event], record: Journal) -> bool:
-    return bool(events) and events[0].get("file") == str(record.file)
 
 
 def _number(value: JSON) -> float:

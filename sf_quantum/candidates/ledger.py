@@ -187,6 +187,11 @@ class Ledger:
         )
 
     @property
+    def silent(self) -> set[str]:
+        """Targets whose QPU does not tell what was spent on it."""
+        return self._history.silent
+
+    @property
     def _history(self) -> History:
         if self._past is None or self._reading is None or not self._reading.done():
             return History()

@@ -9,6 +9,7 @@ from sf_quantum.check import candidates
 from sf_quantum.check.deployments import Deployments, recovery
 from sf_quantum.check.document import Document, Problem, UnreadableError, mapping
 from sf_quantum.check.machines import Machines
+from sf_quantum.check.options import Commands
 from sf_quantum.check.schema import rules
 from sf_quantum.check.workflows import Workflow
 
@@ -28,11 +29,13 @@ class Findings:
     silent: dict[str, str] = field(default_factory=dict)
 
 
-def look_over(path: str | Path) -> Findings:
+def look_over(path: str | Path, commands: Commands = lambda command: {}) -> Findings:
     """Look a StreamFlow file over, with the CWL and the inputs it names.
 
     The QPUs that its steps are bound to are asked whether they can run them now.
 
+    :param commands: gives the options of a command of ours, by which the inputs that
+        reach it are judged
     :returns: all that is wrong
     :raises InputError: if an installed StreamFlow plugin cannot be loaded
     """
@@ -48,7 +51,8 @@ def look_over(path: str | Path) -> Findings:
         *deployments.check(),
         *recovery(document),
         *candidates.scheduler(deployments),
-        *(p for name in names for p in Workflow(name, machines).check()),
+        *candidates.unused(deployments),
+        *(p for name in names for p in Workflow(name, machines, commands).check()),
     ]
     ordered = sorted(
         # the same CWL file may serve two steps

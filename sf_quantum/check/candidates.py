@@ -37,6 +37,29 @@ def check(
             yield from _targets(deployments, binding)
 
 
+def quantum(deployments: Deployments, binding: Binding) -> list[str]:
+    """Name the quantum targets of a binding."""
+    targets = targets_of(deployments, binding).values()
+    return [asking.name(t) for t in targets if asking.source(t, Path()) is not None]
+
+
+def unused(deployments: Deployments) -> Iterator[Problem]:
+    """Look whether each filter of this type is there for a step."""
+    document = deployments.document
+    named = {
+        name
+        for workflow in mapping(document.content.get("workflows")).values()
+        for binding in listing(mapping(workflow).get("bindings"))
+        for name in listing(mapping(binding).get("filters"))
+        if isinstance(name, str)
+    }
+    for name, entry in mapping(document.content.get("bindingFilters")).items():
+        if mapping(entry).get("type") == TYPE and name not in named:
+            right = f"add filters: [{name}] to the binding of the step"
+            where = ("bindingFilters", name)
+            yield document.problem(where, "no binding names this filter", right)
+
+
 def scheduler(deployments: Deployments) -> Iterator[Problem]:
     """Look whether there is a journal to learn from."""
     document = deployments.document
@@ -91,7 +114,7 @@ def _variables(
         return
     inputs = {
         PurePosixPath(port).name
-        for port in process.ports
+        for port in process.taken
         if PurePosixPath(port).is_relative_to(step) and port != step
     }
     if inputs and variables not in inputs:

@@ -40,6 +40,7 @@ class Tool:
     command: str
     document: Document
     where: Where
+    body: dict[str, JSON]
 
 
 @dataclass
@@ -47,6 +48,8 @@ class Process:
     """What a CWL file says, as far as the checks need it.
 
     :param inputs: the types of the root's inputs, by name; optional ones end in ``?``
+    :param taken: the ports that are inputs, of whatever process
+    :param sources: the port that an input has its value from, unchanged
     :param unseen: steps with parts that were not read, so that nothing can be said of
         what is in them; ``/`` is the workflow itself
     """
@@ -54,9 +57,18 @@ class Process:
     inputs: dict[str, str] = field(default_factory=dict)
     steps: set[str] = field(default_factory=lambda: {"/"})
     ports: set[str] = field(default_factory=set)
+    taken: set[str] = field(default_factory=set)
+    sources: dict[str, str] = field(default_factory=dict)
     tools: list[Tool] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     unseen: set[str] = field(default_factory=set)
+
+    def origin(self, port: str) -> str:
+        """Follow an input to where its value comes from: ``/name`` of the root, if so."""
+        seen = {port}
+        while (port := self.sources.get(port, port)) not in seen:
+            seen.add(port)
+        return port
 
 
 @dataclass(frozen=True)
@@ -135,6 +147,7 @@ def _walk(process: Process, place: Place) -> None:
 def _step(process: Process, place: Place) -> None:
     process.steps.add(place.path)
     _ports(process, place, ("in", "out"))
+    _sources(process, place)
     place = replace(place, container=place.container or _in_container(place.body))
     run, where = place.body.get("run"), (*place.where, "run")
     if isinstance(run, dict):
@@ -171,7 +184,18 @@ def _run(process: Process, place: Place, run: str, where: Where) -> None:
 def _ports(process: Process, place: Place, sections: tuple[str, ...]) -> None:
     for section in sections:
         for name, _, _ in _entries(process, place, section):
-            process.ports.add(f"{place.path.rstrip('/')}/{name}")
+            port = f"{place.path.rstrip('/')}/{name}"
+            process.ports.add(port)
+            if section in ("in", "inputs"):
+                process.taken.add(port)
+
+
+def _sources(process: Process, place: Place) -> None:
+    above = place.path.rpartition("/")[0]
+    for name, body, _ in _entries(process, place, "in"):
+        source = body.get("source") if isinstance(body, dict) else body
+        if isinstance(source, str) and "valueFrom" not in mapping(body):
+            process.sources[f"{place.path}/{name}"] = f"{above}/{source}"
 
 
 def _entries(
@@ -230,5 +254,6 @@ def _tool(place: Place) -> Tool | None:
             first = words[0]
             if not isinstance(first, str) or re.search(r"\$[({]", first):
                 return None
-            return Tool(place.path, first, place.document, (*place.where, key))
+            where = (*place.where, key)
+            return Tool(place.path, first, place.document, where, place.body)
     return None

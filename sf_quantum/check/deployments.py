@@ -9,6 +9,7 @@ from streamflow.deployment.connector import connector_classes
 from streamflow.deployment.connector.queue_manager import QueueManagerConnector
 from streamflow.deployment.wrapper import ConnectorWrapper
 
+from sf_quantum import qpu
 from sf_quantum.check import slurm
 from sf_quantum.check.document import (
     Document,
@@ -18,6 +19,7 @@ from sf_quantum.check.document import (
     suggestion,
 )
 from sf_quantum.check.schema import Rules
+from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 
 # the keys under which StreamFlow's connectors and ours name a file of the driver's host
@@ -26,6 +28,7 @@ FILES = (
     *("tokenFile", "qrmiConfig"),
 )
 OURS = "sf_quantum."
+REST = "sfq.rest"
 
 
 class Deployments:
@@ -48,6 +51,7 @@ class Deployments:
             yield from self._policy(name, where)
             yield from self._files(self.get(name).get("config"), (*where, "config"))
             yield from self._templates(name, (*where, "config"))
+            yield from self._qpu(name, (*where, "config", "type"))
         for name, config, below in self.clusters():
             yield from slurm.check(self.document, name, config, below)
 
@@ -158,6 +162,23 @@ class Deployments:
                 yield from self._file(content.get("file"), (*below, "file"))
             else:
                 yield from self._file(content, below)
+
+    def _qpu(self, name: str, where: Where) -> Iterator[Problem]:
+        """The kind of QPU of an ``sfq.rest``, whose client runs on this host."""
+        kind = mapping(self.get(name).get("config")).get("type")
+        if self.get(name).get("type") != REST or not isinstance(kind, str):
+            return
+        if kind not in (known := qpu.names()):
+            what = f"unknown QPU type {kind!r}"
+            yield self.document.problem(where, what, suggestion(kind, known))
+            return
+        try:
+            obstacle = qpu.load(kind).problem()
+        except InputError as error:
+            obstacle = str(error)
+        if obstacle is not None:
+            what = f"QPUs of type {kind} cannot be used here: {obstacle}"
+            yield self.document.problem(where, what, "install what is missing")
 
     def _files(self, value: JSON, where: Where) -> Iterator[Problem]:
         """Find the keys that name files, in nested connections too."""

@@ -14,6 +14,7 @@ from sf_quantum.check.document import (
     mapping,
     suggestion,
 )
+from sf_quantum.connectors.slurm import options
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import qrmi_config
@@ -26,7 +27,7 @@ ONE_JOB = 1
 def check(
     document: Document, name: str, config: dict[str, JSON], where: Where
 ) -> Iterator[Problem]:
-    """Look at a deployment's allocations and QPUs.
+    """Look at a deployment's allocations, clusters and QPUs.
 
     :param name: the deployment's
     :param config: what it is configured with
@@ -38,6 +39,10 @@ def check(
         yield from _reserve(document, name, services, allocation, below)
         if isinstance(jobs, int):
             yield from _unused(document, allocation, jobs, below)
+    for service, content in services.items():
+        if mapping(content).get("clusters"):
+            below = (*where, "services", service, "clusters")
+            yield document.problem(below, *options.ONE_CLUSTER)
     if isinstance(file := config.get("qrmiConfig"), str):
         yield from _qpus(document, document.folder / file, services, where)
 

@@ -11,7 +11,8 @@ from os.path import normpath
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
-from sf_quantum.check import candidates, cwl, slurm
+from sf_quantum import samplers
+from sf_quantum.check import candidates, cwl, options, slurm
 from sf_quantum.check.document import (
     Document,
     Problem,
@@ -50,11 +51,17 @@ class Binding:
 
 
 class Workflow:
-    """One entry of ``workflows``."""
+    """One entry of ``workflows``.
 
-    def __init__(self, name: str, machines: Machines) -> None:
+    :param commands: see :func:`sf_quantum.check.look_over`
+    """
+
+    def __init__(
+        self, name: str, machines: Machines, commands: options.Commands
+    ) -> None:
         deployments = machines.deployments
         self.machines = machines
+        self.commands = commands
         self.document = deployments.document
         self.deployments = deployments
         self.where: Where = ("workflows", name)
@@ -157,6 +164,8 @@ class Workflow:
             return
         if "/" not in process.unseen:
             yield from _inputs(settings, process)
+            yield from options.check(settings, process, self.commands)
+            yield from self._samplers(settings, process)
         yield from self._input_files(settings)
 
     def _input_files(self, settings: Document) -> Iterator[Problem]:
@@ -173,15 +182,37 @@ class Workflow:
             right = "install it, or bind the step elsewhere"
             yield tool.document.problem(tool.where, what, right)
 
-    def _is_local(self, step: str) -> bool:
-        """Whether the step may run on this host: bound to it, or not bound at all."""
+    def _samplers(self, settings: Document, process: cwl.Process) -> Iterator[Problem]:
+        """Samplers that are named, and so run on the host, on a location with a QPU."""
+        for tool in process.tools:
+            binding = self._bound(tool.step)
+            if options.subcommand(tool) != "solve" or binding is None:
+                continue
+            asked = dict(options.inputs(tool, process)).get("--sampler", "")
+            name = settings.content.get(asked)
+            for target in candidates.quantum(self.deployments, binding):
+                if name in samplers.names():
+                    what = f"{name} never uses the QPU {target}, where {tool.step} runs"
+                    right = f"write {options.AUTO}, or bind the step to a classical location"
+                    yield settings.problem((asked,), what, right)
+
+    def _bound(self, step: str) -> Binding | None:
+        """The binding that holds for a step."""
         bound = [
             b for b in self.bindings if b.kind == "step" and _is_below(step, b.path)
         ]
-        if not bound:
-            return True
         # of two for the same step, StreamFlow takes the last
-        deepest = max(reversed(bound), key=lambda b: len(PurePosixPath(b.path).parts))
+        return max(
+            reversed(bound),
+            key=lambda b: len(PurePosixPath(b.path).parts),
+            default=None,
+        )
+
+    def _is_local(self, step: str) -> bool:
+        """Whether the step may run on this host: bound to it, or not bound at all."""
+        deepest = self._bound(step)
+        if deepest is None:
+            return True
         return any(
             self.deployments.is_local(
                 str(target.get("deployment", target.get("model")))

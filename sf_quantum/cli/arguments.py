@@ -53,7 +53,9 @@ def whole_range(text: str) -> tuple[int, int]:
     except argparse.ArgumentTypeError:
         bounds = 1, 0
     if bounds[0] > bounds[1]:
-        raise argparse.ArgumentTypeError(f"{text!r}: a range such as 4:10 expected")
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: a range such as 4:10 expected, the lower bound first"
+        )
     return bounds
 
 
@@ -65,7 +67,9 @@ def number_range(text: str) -> tuple[float, float]:
     except argparse.ArgumentTypeError:
         bounds = 0.0, 0.0
     if not 0 < bounds[0] <= bounds[1] < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r}: a range such as 1.2:4.5 expected")
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: a range such as 1.2:4.5 expected, the lower bound first"
+        )
     return bounds
 
 

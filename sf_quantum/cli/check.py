@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 
+from sf_quantum import cli
 from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
 
     code = 0
     for file in args.files:
-        findings = look_over(file)
+        findings = look_over(file, options)
         for problem in findings.problems:
             print(problem)
             code = InputError.exit_code
@@ -34,6 +37,31 @@ def run(args: argparse.Namespace) -> int:
             )
             print(f"{file}: fine ({', '.join(counts)})")
     return code
+
+
+def options(command: str) -> dict[str, argparse.Action]:
+    """The options of a command, by their flags; none if there is no such command."""
+    if command not in cli.COMMANDS:
+        return {}
+    known = _Options()
+    importlib.import_module(f"sf_quantum.cli.{command}").configure(known)
+    return known.found
+
+
+class _Options(argparse.ArgumentParser):
+    """What a command adds, as it configures it."""
+
+    def __init__(self) -> None:
+        super().__init__(add_help=False)
+        self.found: dict[str, argparse.Action] = {}
+
+    def add_argument(  # type: ignore[override]
+        self, *flags: str, **about: JSON
+    ) -> argparse.Action:
+        """Add an option, and remember it."""
+        action = super().add_argument(*flags, **about)  # type: ignore[arg-type]
+        self.found |= dict.fromkeys(flags, action)
+        return action
 
 
 def _counted(number: int, name: str) -> str:

@@ -62,7 +62,8 @@ class _Qpu:
 
     :param state: online, offline, no answer, refused or unusable
     :param eta_seconds: after how long a job submitted now would start
-    :param note: why it is not online
+    :param note: why it is not online, or when it stops taking jobs
+    :param maintenance_seconds: after how long it does, if that is announced
     """
 
     qpu: str
@@ -74,6 +75,7 @@ class _Qpu:
     queue_length: int | None
     eta_seconds: float | None
     note: str
+    maintenance_seconds: float | None = None
 
 
 def _kinds() -> Iterator[tuple[str, str | None]]:
@@ -98,7 +100,11 @@ def _ask(client: Qpu) -> _Qpu:
     state = "online" if told.online else "offline"
     counts = (told.leases, told.vqpus, told.queue_length)
     known = (*about, told.technology, state)
-    return _Qpu(*known, *counts, told.eta_seconds, told.reason)
+    stops = told.maintenance_seconds
+    note = told.reason
+    if stops is not None and told.online:
+        note = f"takes no jobs in {stops:.0f} s: maintenance is announced"
+    return _Qpu(*known, *counts, told.eta_seconds, note, stops)
 
 
 def _print_tables(kinds: Mapping[str, str | None], found: Sequence[_Qpu]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 from sf_quantum import samplers
 from sf_quantum.columns import align
@@ -23,7 +24,8 @@ def run(args: argparse.Namespace) -> int:
     :raises InputError: if no sampler has the name, or it cannot be loaded
     """
     if args.name is not None:
-        print(*align([("parameter", "default"), *_parameters(args.name)]), sep="\n")
+        heads = ("parameter", "default", "what it is")
+        print(*align([heads, *_parameters(args.name)]), sep="\n")
         return 0
     rows = map(_row, samplers.names())
     print(*align([("sampler", "usable", "what it is"), *rows]), sep="\n")
@@ -42,8 +44,20 @@ def _row(name: str) -> tuple[str, ...]:
 
 def _parameters(name: str) -> list[tuple[str, ...]]:
     sampler = samplers.load(name)()
-    defaults = sampler.properties
+    defaults, told = sampler.properties, _told(sampler.sample.__doc__ or "")
     return [
-        (parameter, str(defaults.get(parameter, "-")))
+        (parameter, str(defaults.get(parameter, "-")), told.get(parameter, ""))
         for parameter in sorted(sampler.parameters)
     ]
+
+
+def _told(text: str) -> dict[str, str]:
+    """What a docstring says of each parameter, in one line."""
+    fields = re.split(r"^\s*:", text, flags=re.MULTILINE)[1:]
+    found = (re.match(r"param (\w+): (.*)", field, re.DOTALL) for field in fields)
+    # the default has a column of its own
+    return {
+        one[1]: re.sub(r" \(default [^)]*\)|``", "", " ".join(one[2].split()))
+        for one in found
+        if one
+    }

@@ -31,6 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--sampler",
+        type=_known,
         default=AUTO,
         help="name of a sampler, or auto: the QPU of the environment, neal without one",
     )
@@ -52,6 +53,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=Path, required=True, metavar="FILE", help="samples, as JSON"
     )
+
+
+def _known(name: str) -> str:
+    if name != AUTO and name not in (known := samplers.names()):
+        raise argparse.ArgumentTypeError(samplers.unknown("sampler", name, known))
+    return name
 
 
 def run(args: argparse.Namespace) -> int:
@@ -123,11 +130,13 @@ def _assigned(settings: list[str]) -> dict[str, JSON]:
 def _solve_here(
     name: str, bqm: Mapping[str, JSON], parameters: Mapping[str, JSON]
 ) -> dict[str, JSON]:
-    sampler = samplers.load(name)()
+    sampler = samplers.load(name)
+    if (obstacle := samplers.obstacle(name)) is not None:
+        raise InputError(f"sampler {name!r}: {obstacle}")
     from sf_quantum.samplers.presolve import Presolve
 
     begin = time.monotonic()
-    samples = problem.sample(Presolve(sampler), bqm, parameters)
+    samples = problem.sample(Presolve(sampler()), bqm, parameters)
     samples["info"] = {
         "sampler": name,
         "reads": parameters["num_reads"],
@@ -151,7 +160,7 @@ def _solve_there(
     samples = problem.sample(Booked(sampler), bqm, parameters)
     info = _info(samples)
     parts = info.get("parts")
-    # each part was a job of its own
+    # of parts that went apart, each was a job of its own
     jobs = parts if isinstance(parts, list) else [info]
     told = [job.get("timing") for job in jobs if isinstance(job, dict)]
     info["timing"] = _timing(told, time.monotonic() - begin)

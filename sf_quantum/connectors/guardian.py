@@ -158,12 +158,14 @@ def leases_held(told: Iterable[Mapping[str, JSON]]) -> list[Mapping[str, JSON]]:
 def give_back(lease: Mapping[str, JSON]) -> None:
     """Give a lease back, or leave it to run out where its QPU does not answer."""
     # imported only where there is a lease: the guardian starts with every driver
-    from sf_quantum import qpu
+    from sf_quantum.qpu import selection
 
     config = lease["config"]
     with suppress(QuantumError):
-        client = qpu.load(str(lease["type"])).from_config(
-            str(lease["name"]), config if isinstance(config, dict) else {}
+        client = selection.client(
+            str(lease["type"]),
+            str(lease["name"]),
+            config if isinstance(config, dict) else {},
         )
         client.release(str(lease["hold"]))
 

@@ -271,7 +271,8 @@ class QuantumConnector(LocationWrapper, ABC):
                 logger.warning(f"Lease of job {loan.job} was not given back: {error}")
             return None
         if jobs is None:
-            return True  # this kind of QPU keeps no account that could be asked for
+            await self._record(loan, [{}])  # its kind of QPU does not tell
+            return True
         if new := [job for job in jobs if str(job.get("id")) not in recorded]:
             await self._record(loan, new)
         return bool(jobs)

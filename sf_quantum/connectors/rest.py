@@ -16,13 +16,12 @@ from streamflow.core.exception import (
 from streamflow.core.scheduling import AvailableLocation
 from streamflow.log_handler import logger
 
-from sf_quantum import qpu
 from sf_quantum.connectors import guardian
 from sf_quantum.connectors.leases import Guarded, Leases, ServiceGone
 from sf_quantum.connectors.quantum import QuantumConnector, variable
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import Qpu, QpuStatus, waiting
+from sf_quantum.qpu import Qpu, QpuStatus, selection, waiting
 
 # the keys of the configuration that are the client's, and those of them that are paths
 CLIENT = (
@@ -92,7 +91,7 @@ class RestConnector(QuantumConnector):
         """
         guardian.current()
         try:
-            client = _client(self.type, self.qpu, self._config)
+            client = selection.client(self.type, self.qpu, self._config)
             problem = client.problem()
         except InputError as error:
             problem = str(error)
@@ -156,7 +155,7 @@ class RestConnector(QuantumConnector):
     ) -> Callable[[], QpuStatus]:
         """See :meth:`QuantumConnector.foresee`."""
         type_ = str(config.get("type", "sfq"))
-        return _client(type_, variable(name), _told(config, folder)).status
+        return selection.client(type_, variable(name), _told(config, folder)).status
 
     def client(self) -> Qpu | None:
         """See :meth:`QuantumConnector.client`."""
@@ -191,10 +190,6 @@ class RestConnector(QuantumConnector):
         if logger.isEnabledFor(logging.INFO):
             state = "online" if status.online else f"not online: {status.reason}"
             logger.info(f"QPU {self.qpu} ({status.technology}) is {state}")
-
-
-def _client(type_: str, name: str, config: Mapping[str, JSON]) -> Qpu:
-    return qpu.load(type_).from_config(name, config)
 
 
 def _told(config: Mapping[str, JSON], folder: Path) -> dict[str, JSON]:

@@ -73,6 +73,9 @@ class Qpu(ABC):
     """
 
     type: ClassVar[str]
+    #: whether :meth:`from_config` reads a site's file, ``qrmiConfig``, itself; of other
+    #: kinds the environment of an entry there has the keys of the configuration
+    reads_qrmi_config: ClassVar[bool] = False
 
     @classmethod
     def problem(cls) -> str | None:
@@ -152,7 +155,8 @@ class Qpu(ABC):
 
         :returns: each with what is known of ``id``, ``state``, ``submitted``, ``started``,
             ``ended`` (epoch seconds), ``qpu_seconds``, ``seconds`` and ``found`` (it was
-            there before the lease was); ``None`` if this kind of QPU does not tell
+            there before the lease was); ``None`` if this kind of QPU does not tell, so
+            that reports and budgets do not know what it did
         :raises QpuError: if the QPU does not answer
         """
         return None

@@ -50,6 +50,7 @@ class DWaveQpu(Qpu):
     """
 
     type = "dwave"
+    reads_qrmi_config = True
 
     def __init__(
         self, name: str, connection: Mapping[str, str], lease: str | None = None

@@ -83,6 +83,7 @@ class QrmiQpu(Qpu):
     """
 
     type: ClassVar[str]
+    reads_qrmi_config = True
     resource_type: ClassVar[str]
     technology: ClassVar[str]
     takes: ClassVar[str] = "circuits"

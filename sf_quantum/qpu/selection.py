@@ -69,8 +69,7 @@ class Selection:
             found = qrmi_config.read(self.qrmi_config, name)
             if found.type == SFQ:
                 return self._ours(name, found.environment)
-            config: dict[str, JSON] = {"qrmiConfig": self.qrmi_config}
-            return qpu.load(found.type).from_config(name, config)
+            return client(found.type, name, {"qrmiConfig": self.qrmi_config})
         prefix = f"{name}_"
         type_ = _types(environment).get(name, SFQ)
         if type_ != SFQ:
@@ -89,20 +88,46 @@ class Selection:
     def _ours(self, name: str, variables: Mapping[str, str]) -> Qpu:
         if not variables.get("SFQ_URL"):
             raise InputError(f"--qpu {name}: {name}_SFQ_URL is not set")
-        config: dict[str, JSON] = {
-            key: variables[variable]
-            for variable, key in _VARIABLES.items()
-            if variables.get(variable)
-        }
-        if config.get("munge") in ("0", "1"):
-            config["munge"] = config["munge"] == "1"
-        return qpu.load(SFQ).from_config(name, {**config, **self._own})
+        return qpu.load(SFQ).from_config(name, {**_config(variables), **self._own})
 
     @property
     def _own(self) -> dict[str, JSON]:
         return {
             key: value for key, value in (self.own or {}).items() if value is not None
         }
+
+
+def client(type_: str, name: str, config: Mapping[str, JSON]) -> Qpu:
+    """Make the driver's side of a QPU of any kind, by itself or from a site's file.
+
+    :param config: of a deployment; an entry of its ``qrmiConfig``, ``resource`` or else
+        ``name``, gives the keys that a kind has which does not read such files
+    :raises InputError: if the kind, a key or the file is wrong
+    """
+    kind, path = qpu.load(type_), config.get("qrmiConfig")
+    if kind.reads_qrmi_config or not isinstance(path, str):
+        return kind.from_config(name, config)
+    found = qrmi_config.read(path, str(config.get("resource", name)))
+    told = _config(found.environment) if type_ == SFQ else {**found.environment}
+    own = {k: v for k, v in config.items() if k not in ("qrmiConfig", "resource")}
+    try:
+        if found.type != type_:
+            raise InputError(f"it is of type {found.type!r}, not {type_!r}")
+        return kind.from_config(name, {**told, **own})
+    except InputError as error:
+        raise InputError(f"{path}: {found.name}: {error}") from error
+
+
+def _config(variables: Mapping[str, str]) -> dict[str, JSON]:
+    """The configuration of our own kind, from its variables."""
+    config: dict[str, JSON] = {
+        key: variables[variable]
+        for variable, key in _VARIABLES.items()
+        if variables.get(variable)
+    }
+    if config.get("munge") in ("0", "1"):
+        config["munge"] = config["munge"] == "1"
+    return config
 
 
 def _types(environment: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,9 @@
-"""How a QUBO is solved: the samplers installed here, one file and entry point each."""
+"""How a QUBO is solved: the samplers installed here, one file and entry point each.
+
+Beside what dimod asks of it a sampler may have ``problem()``, see :func:`obstacle`, and a
+method ``check_parameters(**parameters)`` that refuses wrong values as ``sample`` does, so
+that they are refused too where a presolve leaves it nothing to do.
+"""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from dimod import BinaryQuadraticModel, SampleSet
 from dimod.core.sampler import Sampler
 from highspy import Highs, HighsModelStatus, HighsVarType, SolutionStatus, kHighsInf
 
+from sf_quantum.files import JSON
 from sf_quantum.samplers.parameters import check, check_number, seeded
 from sf_quantum.samplers.reduction import TIE, Quadratic, exclusions
 from sf_quantum.samplers.states import as_binary, quadratic, sample_set
@@ -41,6 +42,17 @@ class ExactSampler(Sampler):
         """The defaults; ``distinct``: the samples are different states, not reads."""
         return {"num_reads": READS, "time_limit": TIME_LIMIT, "distinct": True}
 
+    @staticmethod
+    def check_parameters(
+        *, num_reads: JSON = READS, time_limit: JSON = TIME_LIMIT
+    ) -> None:
+        """Refuse values that :meth:`sample` would refuse, the seed's apart.
+
+        :raises InputError: if a parameter is out of its range
+        """
+        check("num_reads", num_reads, 1)
+        check_number("time_limit", time_limit, 0)
+
     def sample(
         self,
         bqm: BinaryQuadraticModel,
@@ -60,9 +72,8 @@ class ExactSampler(Sampler):
         :param time_limit: seconds (default 30), after which what is known is the answer
         :raises InputError: if a parameter is out of its range
         """
-        check("num_reads", num_reads, 1)
+        self.check_parameters(num_reads=num_reads, time_limit=time_limit)
         seed = seeded(seed)
-        check_number("time_limit", time_limit, 0)
         binary = as_binary(bqm)
         search = _Search(quadratic(binary), seed, time.monotonic() + time_limit)
         search.run(num_reads)

@@ -8,6 +8,7 @@ from dimod import BinaryQuadraticModel, SampleSet
 from dimod.core.sampler import Sampler
 from neal import SimulatedAnnealingSampler
 
+from sf_quantum.files import JSON
 from sf_quantum.samplers.parameters import SEEDS as SEEDS
 from sf_quantum.samplers.parameters import check, seeded
 
@@ -39,6 +40,15 @@ class NealSampler(Sampler):
         """The defaults and the limit of the seeds."""
         return {"num_reads": READS, "num_sweeps": SWEEPS, "seeds": SEEDS}
 
+    @staticmethod
+    def check_parameters(*, num_reads: JSON = READS, num_sweeps: JSON = SWEEPS) -> None:
+        """Refuse values that :meth:`sample` would refuse, the seed's apart.
+
+        :raises InputError: if a parameter is out of its range
+        """
+        check("num_reads", num_reads, 1)
+        check("num_sweeps", num_sweeps, 1)
+
     def sample(
         self,
         bqm: BinaryQuadraticModel,
@@ -58,8 +68,7 @@ class NealSampler(Sampler):
         :param num_sweeps: Metropolis sweeps over all variables per read (default 100)
         :raises InputError: if a parameter is out of its range
         """
-        check("num_reads", num_reads, 1)
-        check("num_sweeps", num_sweeps, 1)
+        self.check_parameters(num_reads=num_reads, num_sweeps=num_sweeps)
         seed = seeded(seed)
         samples: SampleSet = self._annealer.sample(
             bqm,

@@ -83,8 +83,18 @@ class NeutralAtomSampler(Sampler):
 
     @property
     def properties(self) -> dict[str, JSON]:
-        """The defaults, and how many atoms can be emulated."""
-        return {"num_reads": READS, "duration": DURATION, "atoms": {**ATOMS}}
+        """The defaults, how many atoms can be emulated, and that parts fit better apart."""
+        defaults: dict[str, JSON] = {"num_reads": READS, "duration": DURATION}
+        return {**defaults, "atoms": {**ATOMS}, "together": False}
+
+    @staticmethod
+    def check_parameters(*, num_reads: JSON = READS, duration: JSON = DURATION) -> None:
+        """Refuse values that :meth:`sample` would refuse, the seed's apart.
+
+        :raises InputError: if a parameter is out of its range
+        """
+        check("num_reads", num_reads, 1)
+        check("duration", duration, 100)
 
     def sample(
         self,
@@ -109,8 +119,7 @@ class NeutralAtomSampler(Sampler):
         :raises InputError: if the problem is no independent set, no register holds it, a
             parameter is wrong, or Pulser is missing
         """
-        check("num_reads", num_reads, 1)
-        check("duration", duration, 100)
+        self.check_parameters(num_reads=num_reads, duration=duration)
         seed = seeded(seed)
         if (missing := self.problem()) is not None:
             raise InputError(f"sampler 'neutral-atom': {missing}")

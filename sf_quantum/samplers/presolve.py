@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import islice, product
+from collections.abc import Hashable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import chain, islice, product
 
 import numpy as np
 from dimod import BinaryQuadraticModel, SampleSet
@@ -13,6 +14,7 @@ from dimod.core.composite import ComposedSampler
 from dimod.core.sampler import Sampler
 from numpy.typing import NDArray
 
+from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.parameters import derived, seeded
 from sf_quantum.samplers.reduction import TIE, Quadratic, Reduction, reduce, untouched
@@ -34,14 +36,15 @@ class _Block:
     energies: NDArray[np.float64]
 
     @classmethod
-    def of(cls, part: list[int], labels: list[Hashable], answer: SampleSet) -> _Block:
-        """Sort a sampler's columns as the part is, and write every read out."""
+    def of(
+        cls, part: list[int], model: BinaryQuadraticModel, answer: SampleSet
+    ) -> _Block:
+        """Take the part out of an answer, sort its columns, and write every read out."""
         each = np.repeat(np.arange(len(answer)), answer.record.num_occurrences)
-        return cls(
-            part,
-            bits_of(answer, labels)[each],
-            answer.record.energy[each].astype(float),
-        )
+        labels = [*model.variables]
+        states = bits_of(answer, labels)[each]
+        energies: NDArray[np.float64] = model.energies((states, labels))
+        return cls(part, states, energies)
 
 
 class Presolve(ComposedSampler):
@@ -86,25 +89,31 @@ class Presolve(ComposedSampler):
         """Sample what is left of the problem, and put the whole together again.
 
         ``info`` has what the parts' samplers say alike; in ``presolve`` the number of
-        variables fixed, drawn and in each part, and of more than one part what else its
-        sampler says; and the keys of :func:`~sf_quantum.samplers.verdict.verdict`.
+        variables fixed, drawn and in each part, and how often the child was asked; of
+        more than one answer what else it says, in ``parts``; and the keys of
+        :func:`~sf_quantum.samplers.verdict.verdict`.
 
         :param seed: of the first part; the others' are derived from it
         :param parameters: the child's
         """
         seed = self._seed(seed)
+        check = getattr(self._child, "check_parameters", None)
+        if callable(check):  # the child itself may never be asked
+            check(**parameters)
         binary = as_binary(bqm)
         problem = quadratic(binary)
         found = reduce(problem)
         asked = self._asked(problem, found)
-        answers = [*self._answers(bqm, asked, seed, parameters)]
+        answers = self._answers(bqm, asked, seed, parameters)
         if [len(part) for part in asked.parts] == [len(problem.linear)]:
             samples = answers[0]
         else:
             labels = [*binary.variables]
+            # one answer may be that of all parts
+            of = answers if len(answers) > 1 else answers * len(asked.parts)
             blocks = [
-                _Block.of(part, [labels[i] for i in part], answer)
-                for part, answer in zip(asked.parts, answers, strict=True)
+                _Block.of(part, _model(asked.left, part, labels), answer)
+                for part, answer in zip(asked.parts, of, strict=True)
             ]
             rows = self._put_together(asked, blocks, self._reads(parameters), seed)
             samples = sample_set(rows, bqm)
@@ -117,6 +126,7 @@ class Presolve(ComposedSampler):
             "fixed": len(asked.fixed),
             "drawn": len(asked.free),
             "parts": [len(part) for part in asked.parts],
+            "asked": len(answers),
         }
         if len(told) > 1:
             samples.info["parts"] = [_others(info, samples.info) for info in told]
@@ -130,8 +140,9 @@ class Presolve(ComposedSampler):
         found: Reduction,
         seed: int | None,
         parameters: Mapping[str, JSON],
-    ) -> Iterator[SampleSet]:
+    ) -> list[SampleSet]:
         labels = [*bqm.variables]
+        answers = []
         for number, part in enumerate(found.parts):
             own = dict(parameters)
             if seed is not None and "seed" in self._child.parameters:
@@ -139,7 +150,8 @@ class Presolve(ComposedSampler):
             # a part that is the whole goes through as it came
             whole = len(part) == len(labels)
             model = bqm if whole else _model(found.left, part, labels)
-            yield self._child.sample(model, **own)
+            answers.append(self._child.sample(model, **own))
+        return answers
 
     def _seed(self, seed: int | None) -> int | None:
         return seeded(seed)
@@ -180,8 +192,11 @@ class Booked(Presolve):
     """The same for a QPU that is leased already, and has to be used for that.
 
     Where nothing is left of a problem it is sent whole, since samples that are not the
-    QPU's are not what its lease was for. Without a seed the QPU draws its own, so that
-    the same problem stays the same request, which a second try finds again.
+    QPU's are not what its lease was for. Parts go together, since each job on a QPU costs
+    its setting-up: they share no interaction, so the reads of each are reads of it alone.
+    They go apart if the QPU refuses them together, or its sampler's property ``together``
+    is false. Without a seed the QPU draws its own, so that the same problem stays the same
+    request, which a second try finds again.
     """
 
     def _seed(self, seed: int | None) -> int | None:
@@ -189,6 +204,20 @@ class Booked(Presolve):
 
     def _asked(self, problem: Quadratic, found: Reduction) -> Reduction:
         return found if found.parts else untouched(problem)
+
+    def _answers(
+        self,
+        bqm: BinaryQuadraticModel,
+        found: Reduction,
+        seed: int | None,
+        parameters: Mapping[str, JSON],
+    ) -> list[SampleSet]:
+        apart = super()._answers
+        if len(found.parts) > 1 and self._child.properties.get("together") is not False:
+            one = replace(found, parts=[sorted(chain(*found.parts))])
+            with suppress(InputError):
+                return apart(bqm, one, seed, parameters)
+        return apart(bqm, found, seed, parameters)
 
 
 def _model(
@@ -222,10 +251,12 @@ def _paired(
 
 def _alike(told: list[dict[str, JSON]]) -> dict[str, JSON]:
     first = told[0] if told else {}
+    # times add up, so parts that took equally long still tell each their own
     return {
         key: value
         for key, value in first.items()
         if all(info.get(key) == value for info in told)
+        and (key != "timing" or len(told) == 1)
     }
 
 

@@ -50,7 +50,10 @@ _RAMPS = (2.0, 0.6)
 # of the reads that an evaluation's angles are judged by
 _LOWEST = 0.25
 _STEP = 0.5
-_EXPECTED = "expected angles: gamma and beta, two lists of as many numbers as layers"
+_EXPECTED = (
+    "expected angles, as qaoa writes them to this file: gamma and beta, two lists of as "
+    "many numbers as layers"
+)
 
 
 class QaoaSampler(Sampler):
@@ -65,6 +68,8 @@ class QaoaSampler(Sampler):
     ) -> None:
         self._sampler = sampler
         self._backend = backend
+        #: the size of the problem whose angles are in a file
+        self._written: dict[str, int] = {}
 
     @classmethod
     def problem(cls) -> str | None:
@@ -90,6 +95,30 @@ class QaoaSampler(Sampler):
             "qubits": {**QUBITS},
         }
 
+    @staticmethod
+    def check_parameters(
+        *,
+        num_reads: JSON = READS,
+        depth: JSON = DEPTH,
+        optimiser: JSON = "cobyla",
+        shots: JSON = SHOTS,
+        evaluations: JSON = EVALUATIONS,
+        angles: JSON = None,
+    ) -> None:
+        """Refuse values that :meth:`sample` would refuse, the seed's apart.
+
+        :raises InputError: if a parameter is out of its range, or the file wrong
+        """
+        for name, value in (("num_reads", num_reads), ("depth", depth)):
+            check(name, value, 1)
+        for name, value in (("shots", shots), ("evaluations", evaluations)):
+            check(name, value, 1)
+        check_choice("optimiser", optimiser, OPTIMISERS)
+        if not isinstance(angles, str | None):
+            raise InputError(f"angles: {angles!r:.40}: expected the name of a file")
+        if angles is not None and Path(angles).exists():
+            _read(angles)
+
     def sample(
         self,
         bqm: BinaryQuadraticModel,
@@ -114,15 +143,19 @@ class QaoaSampler(Sampler):
         :param shots: reads per evaluation of angles (default 500)
         :param evaluations: of angles, at most (default 40)
         :param angles: a JSON file: if it is there the angles start from it (those of
-            another depth are stretched), and the angles found are written to it
+            another depth are stretched), and the angles found are written to it: of
+            several problems, as a presolve's parts are, those of the largest
         :raises InputError: if a parameter is wrong, the problem is too large to emulate,
             or Qiskit is missing
         """
-        for name, value in (("num_reads", num_reads), ("depth", depth)):
-            check(name, value, 1)
-        for name, value in (("shots", shots), ("evaluations", evaluations)):
-            check(name, value, 1)
-        check_choice("optimiser", optimiser, OPTIMISERS)
+        self.check_parameters(
+            num_reads=num_reads,
+            depth=depth,
+            optimiser=optimiser,
+            shots=shots,
+            evaluations=evaluations,
+            angles=angles,
+        )
         seed = seeded(seed)
         if (missing := self.problem()) is not None:
             raise InputError(f"sampler 'qaoa': {missing}")
@@ -132,7 +165,8 @@ class QaoaSampler(Sampler):
         first = _first_angles(depth, angles)
         found = run.tuned(first, optimiser, evaluations)
         rows = run.reads(found, num_reads)
-        if angles is not None:
+        if angles is not None and len(ising.fields) >= self._written.get(angles, 0):
+            self._written[angles] = len(ising.fields)
             write_json(angles, _told(found))
         samples = sample_set(rows, bqm)
         samples.info.update(

@@ -277,7 +277,8 @@ class JobQueue:
 
     def forecast(self, job: Job) -> Forecast | None:
         """Say when a job will run; ``None`` for one that is over."""
-        return self._forecasts.of(job.number)
+        # the worker holds one that has ended until the next is taken
+        return None if job.final else self._forecasts.of(job.number)
 
     def forecast_new(self, job_class: JobClass, user: str = "") -> Forecast:
         """Say when a user's problem with one shot would run that joined now."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -182,9 +183,20 @@ def _run(file: Path, folder: Path, where: str) -> Outputs:
         text=True,
         timeout=SECONDS,
     )
-    assert done.returncode == 0, f"no answer on {where}: {done.stderr[-1000:]}"
+    assert done.returncode == 0, f"no answer on {where}: {_errors(done.stderr)}"
     outputs: Outputs = json.loads(done.stdout[done.stdout.index("{") :])
     return outputs
+
+
+def _errors(log: str) -> str:
+    """What a run's log says went wrong, each once and without its traceback."""
+    entries = re.split(r"^[\d-]+ [\d:.]+ (?=[A-Z]+ )", log, flags=re.MULTILINE)
+    errors = [
+        entry.partition("Traceback")[0].strip()
+        for entry in entries
+        if entry.startswith("ERROR")
+    ]
+    return "\n".join(dict.fromkeys(errors)) or log[-1000:]
 
 
 def _form(value: JSON) -> JSON:

@@ -18,8 +18,9 @@ loads, each on a new service:
 
 A row per tenth of a load tells jobs per second, the latencies' median and 99th percentile,
 CPU time per job (user and system) of the service and of this process, which is the load,
-and the service's memory. Where others use the machine too, CPU time is the figure that
-stays true. The load's share is of two cores.
+the load's share of the whole machine, and the service's memory. Where others use the
+machine too, CPU time is the figure that stays nearly true. In the end each load stands
+beside ``empty``.
 """
 
 from __future__ import annotations
@@ -55,12 +56,11 @@ from sf_quantum.service.testing import example_bqm
 VARIABLES = 12
 LEASE_JOBS = 100
 ROWS = 10
-CORES = 2
 MB = 1e6
 # what a client waits for: a lease, that it has ended, a job's acknowledgement
 Asked: TypeAlias = Literal["lease", "end", "job"]
 LOADS = ("empty", "waiting", "paced", "ended")
-TITLES = "load|jobs|jobs/s|p50 ms|p99 ms|service us/job|load us/job|memory MB"
+TITLES = "load|jobs|jobs/s|p50 ms|p99 ms|service us/job|load us/job|load %|memory MB"
 
 
 def problem() -> JSON:
@@ -160,17 +160,26 @@ class Row:
         times = self.service.cpu_times()
         return times.user + times.system, time.process_time()
 
+    @property
+    def rate(self) -> float:
+        """Jobs per second."""
+        return len(self.latencies) / (time.perf_counter() - self._began)
+
+    @property
+    def cost(self) -> float:
+        """Seconds of CPU time of the service per job."""
+        return (self._cpu()[0] - self._service) / len(self.latencies)
+
     def cells(self) -> list[str]:
         """Tell it all, without the load's name and the jobs so far."""
-        seconds = time.perf_counter() - self._began
-        jobs, (service, own) = len(self.latencies), self._cpu()
-        percentiles = quantiles(self.latencies, n=100)
+        own = (self._cpu()[1] - self._own) / len(self.latencies)
         return [
-            f"{jobs / seconds:,.0f}",
+            f"{self.rate:,.0f}",
             f"{1e3 * median(self.latencies):.1f}",
-            f"{1e3 * percentiles[98]:.1f}",
-            f"{1e6 * (service - self._service) / jobs:,.0f}",
-            f"{1e6 * (own - self._own) / jobs:,.0f}",
+            f"{1e3 * quantiles(self.latencies, n=100)[98]:.1f}",
+            f"{1e6 * self.cost:,.0f}",
+            f"{1e6 * own:,.0f}",
+            f"{100 * own * self.rate / (os.cpu_count() or 1):.1f}",
             f"{self.service.memory_info().rss / MB:,.1f}",
         ]
 
@@ -193,22 +202,28 @@ class Load:
         for client in clients:
             self._selector.register(client.socket, selectors.EVENT_READ, client)
 
-    def run(self, jobs: int, service: psutil.Process) -> None:
-        """Submit so many jobs, and print rows."""
+    def run(self, jobs: int, service: psutil.Process) -> tuple[float, float]:
+        """Submit so many jobs, and print rows.
+
+        :returns: jobs per second, and the service's CPU time per job, of all rows
+        """
         done = self._done(jobs)
         # the first hundreds make caches and memory what they are
         warm = min(1000, jobs // 10)
         for _ in range(warm):
             next(done)
-        seen, part = warm, jobs // ROWS
+        seen, part, whole = warm, jobs // ROWS, Row(service)
         while seen < jobs:
             row = Row(service)
             for _ in range(min(part, jobs - seen)):
                 row.latencies.append(next(done))
                 seen += 1
+            whole.latencies += row.latencies
             print("|".join([self._name, f"{seen:,}", *row.cells()]), flush=True)
+        told = whole.rate, whole.cost
         for _ in done:  # until every lease is given back that was to be
             pass
+        return told
 
     def _done(self, jobs: int) -> Iterator[float]:
         """Submit jobs, and tell the latency of each as it is answered."""
@@ -307,8 +322,11 @@ def empty() -> None:
     uvicorn.Server(config).run([listener])
 
 
-def measure(name: str, args: argparse.Namespace) -> None:
-    """Put one load on a new service."""
+def measure(name: str, args: argparse.Namespace) -> tuple[float, float]:
+    """Put one load on a new service.
+
+    :returns: see :meth:`Load.run`
+    """
     with ExitStack() as stack:
         made = tempfile.TemporaryDirectory(prefix="sfq-", dir=args.folder)
         command, tokens = site(Path(stack.enter_context(made)), args.clients)
@@ -320,7 +338,7 @@ def measure(name: str, args: argparse.Namespace) -> None:
             stack.enter_context(client.socket)
         rate = args.rate if name == "paced" else None
         jobs = args.jobs if name in ("waiting", "ended") else args.jobs // 5
-        Load(name, clients, rate, renew=name == "ended").run(jobs, service)
+        return Load(name, clients, rate, renew=name == "ended").run(jobs, service)
 
 
 def main() -> None:
@@ -343,8 +361,10 @@ def main() -> None:
         f"{os.cpu_count()} cores; others have {others:.1f} busy processes", flush=True
     )
     print(TITLES, flush=True)
-    for name in args.loads:
-        measure(name, args)
+    told = {name: measure(name, args) for name in args.loads}
+    for name in [name for name in told if name != "empty" and "empty" in told]:
+        rate, cost = (told[name][i] / told["empty"][i] for i in range(2))
+        print(f"{name}: {rate:.2f} times the rate of empty, {cost:.1f} times its CPU")
 
 
 if __name__ == "__main__":

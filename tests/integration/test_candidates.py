@@ -273,7 +273,7 @@ def test_ten_qpus_of_which_nine_do_not_answer(project: Project, serve: Serve) ->
         assert project.run() == 0
     assert where(project) == ["qpu", "qpu"]
     assert all(float(str(d["seconds"])) < 2.5 for d in decisions(project))
-    assert "QPU q0 does not answer within 2 s: it counts as offline" in project.log
+    assert "QPU q0 does not answer within 2 s; it counts as offline" in project.log
 
 
 @pytest.fixture

@@ -117,8 +117,9 @@ def test_the_same_seed_gives_the_same_labels(outputs: list[dict[str, Path]]) -> 
 def test_it_runs_with_each_sampler(folder: Path, name: str) -> None:
     if (why := samplers.obstacle(name)) is not None:
         pytest.skip(why)
-    # weights by size leave the sampler something to decide
-    changed = {"sampler": name, "weights": "size", "limit": 1, "reads": 1000}
+    # weights by size leave the sampler something to decide, few clusterings few atoms
+    few = {"clusters": "4:6", "limit": 1, "reads": 1000}
+    changed = {"sampler": name, "weights": "size", **few}
     job = json.loads((folder / "job.json").read_text()) | changed
     (folder / f"{name}.json").write_text(json.dumps(job))
     with start(folder, name, f"{name}.json") as run:

@@ -52,6 +52,18 @@ def test_a_step_that_answers_otherwise_elsewhere_is_no_candidate(
         )
 
 
+def test_a_step_without_an_answer_says_why(project: Project) -> None:
+    inputs: dict[str, JSON] = {
+        "problem": {"class": "File", "path": str(project.folder / "problem.json")},
+        **{"reads": 0, "seed": 1},
+    }
+    file = ROOT / "deployments" / "candidates.yml"
+    with pytest.raises(AssertionError, match=r"no answer on qpu: ERROR ") as told:
+        assert_candidate(file, "/iterate/solve", inputs, tolerance=0.01)
+    assert "--reads 0: expected 1 or more" in str(told.value)
+    assert "Traceback" not in str(told.value)
+
+
 @pytest.fixture
 def max_cut(tmp_path: Path) -> Path:
     """A copy of the example, which has its maximum (of 2^14 cuts) at 17 edges."""

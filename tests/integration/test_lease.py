@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -346,6 +347,18 @@ def test_qpus_lists_the_kinds_and_how_given_ones_are(service: RunningService) ->
     assert rows[-1][:5] == ["b", "sfq", "-", "no", "answer"]
 
 
+def test_qpus_tell_announced_maintenance(service: RunningService) -> None:
+    service.ask("POST", "/v1/device/maintenance", {"starts": time.time() + 600})
+    done = subprocess.run(
+        [*SFQ, "qpus", "--url", service.url],
+        env=CLEAN,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.search(r" takes no jobs in (600|59\d) s: maintenance", done.stdout)
+
+
 def test_qpus_for_programs(service: RunningService) -> None:
     service.acquire()
     done = subprocess.run(
@@ -361,6 +374,7 @@ def test_qpus_for_programs(service: RunningService) -> None:
         **{"qpu": "a", "type": "sfq", "technology": "annealer", "state": "online"},
         **{"leases": 1, "vqpus": 1, "queue_length": 0, "note": ""},
         "eta_seconds": one["eta_seconds"],
+        "maintenance_seconds": None,
     }
     assert (other["qpu"], other["state"], other["leases"]) == ("b", "no answer", None)
     assert "does not answer" in other["note"]

@@ -41,8 +41,24 @@ def test_it_keeps_the_contract(environment: dict[str, str]) -> None:
     files = ["test_acme_qpu.py", "--pyargs", "sf_quantum.testing.qpus"]
     done = run(environment, "pytest", *options, *files)
     assert done.returncode == 0, done.stdout
-    # four need no QPU, five need one, and two are the example's own
-    assert "11 passed" in done.stdout
+    # four need no QPU, five need one, and four are the example's own
+    assert "13 passed" in done.stdout
+
+
+def test_the_contract_needs_pytest_alone(environment: dict[str, str]) -> None:
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:asyncio"]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", *options, "-k", "acme"),
+            *("--pyargs", "sf_quantum.testing.qpus"),
+        ],
+        env=environment,
+        capture_output=True,
+        text=True,
+        cwd=EXAMPLE.parents[1],
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 passed" in done.stdout
 
 
 def test_it_is_listed_beside_ours(environment: dict[str, str]) -> None:
@@ -62,7 +78,7 @@ def test_the_readme_shows_it_in_fifteen_lines() -> None:
     assert len(snippet) <= 15
     module = (EXAMPLE / "acme_qpu.py").read_text()
     defined = {line.split("(")[0].strip() for line in snippet if "def " in line}
-    assert len(defined) == 7
+    assert len(defined) == 8
     assert all(f"    {line}(" in module for line in defined)
     assert snippet[-1] in (EXAMPLE / "pyproject.toml").read_text()
 

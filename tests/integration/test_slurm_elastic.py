@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 from streamflow.core.exception import WorkflowExecutionException
 
 from sf_quantum.connectors.phases import phases
+from sf_quantum.connectors.slurm import options
 from sf_quantum.files import JSON
 from tests.conftest import StartLab
-from tests.integration.slurm_site import NODE, QPU, allocation_id, site
+from tests.integration.slurm_jobs import StandIns
+from tests.integration.slurm_site import NODE, QPU, Site, allocation_id, site
 from tests.lab import Lab
 from tests.lab_conf import Options
 
@@ -39,6 +42,14 @@ def elastic(**settings: JSON) -> dict[str, JSON]:
     return {"strategy": "elastic", **settings}
 
 
+def meet(folder: Path, count: int) -> str:
+    """A job that waits until so many have begun, however slow the machine is."""
+    met = folder / "met"
+    met.mkdir(exist_ok=True)
+    others = f"[ $(ls {met} | wc -l) -ge {count} ]"
+    return f"touch {met}/$SLURM_JOB_ID; until {others}; do sleep 0.1; done; {JOB}"
+
+
 async def test_the_next_job_has_the_nodes_of_the_last(lab: Lab, tmp_path: Path) -> None:
     async with site(lab, tmp_path, elastic(idle=1)) as held:
         first = await held.run(JOB)
@@ -57,17 +68,52 @@ async def test_jobs_at_once_have_allocations_of_their_own(
     lab: Lab, tmp_path: Path
 ) -> None:
     async with site(lab, tmp_path, elastic()) as held:
-        assert (
-            len(
-                set(
-                    await asyncio.gather(
-                        *[held.run(f"sleep 1; {JOB}") for _ in range(4)]
-                    )
-                )
-            )
-            == 4
-        )
+        command = meet(tmp_path, 4)
+        assert len(set(await asyncio.gather(*[held.run(command) for _ in "1234"]))) == 4
         assert len(held.queue()) == 4
+
+
+async def test_jobs_share_nodes_wherever_they_work(lab: Lab, tmp_path: Path) -> None:
+    async with site(lab, tmp_path, elastic(idle=60)) as held:
+        first = await held.run(f"pwd; {JOB}", step="a/0")
+        second = await held.run(f"pwd; {JOB}", step="b/0")
+    work = tmp_path / "work"
+    assert first.split()[0] == str(work / "a" / "0")
+    assert second.split() == [str(work / "b" / "0"), first.split()[1]]
+
+
+async def test_a_job_has_no_nodes_whose_time_is_nearly_up(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services: JSON = {"node": {**NODE, "time": "60"}}
+    # one that is kept would be in the way for ever
+    settings = elastic(max=1, keep=1, idle=60)
+    # between two looks at the queue
+    monkeypatch.setattr("sf_quantum.connectors.slurm.login.LOOK_SECONDS", 0.2)
+    stand_ins = StandIns(tmp_path / "stand-ins", monkeypatch)
+    stand_ins.add("squeue", 'echo >>"$here/polls"')
+    async with site(
+        lab, tmp_path, settings, services=services, pollingInterval=0.2
+    ) as held:
+
+        async def seen() -> None:
+            """Wait until the connector knows when its allocations end."""
+            polls = stand_ins.count("polls")
+            await held.cluster.until(
+                lambda: stand_ins.count("polls") > polls + 2, "squeue"
+            )
+
+        first = await held.run(f"sleep 2; {JOB}", step="long/0")
+        await seen()
+        # for more than an hour a new one is tried, which has no more time
+        second, _ = await held.cluster.run(JOB, "node", timeout=4000)
+        assert second != first
+        assert await held.run(JOB, step="short/0") == second
+        lab.output("scontrol", "update", f"JobId={second}", "EndTime=now+1")
+        await seen()
+        # the last job of this step took longer
+        assert await held.run(JOB, step="long/1") not in (first, second)
+        assert len(held.queue()) == 1
 
 
 async def test_there_are_never_more_than_the_most(lab: Lab, tmp_path: Path) -> None:
@@ -123,11 +169,70 @@ async def test_what_slurm_refuses_fails_the_job(lab: Lab, tmp_path: Path) -> Non
     assert held.held() == []
 
 
+async def refuse(held: Site) -> str:
+    """Cancel the first of two requests, and wait until the connector knows.
+
+    :returns: the other one
+    """
+    first, other = sorted(held.queue())
+    held.lab.run("scancel", str(first))
+    await held.cluster.until(
+        lambda: [one for one in held.held() if one.released], "the refusal"
+    )
+    return str(other)
+
+
+async def test_a_refusal_fails_no_job_that_another_request_may_serve(
+    small: Lab, tmp_path: Path
+) -> None:
+    others = small.submit("--output=/dev/null", "--array=1-3", HOLD)
+    async with site(small, tmp_path, elastic(keep=2)) as held:
+        first, second = held.start(JOB), held.start(JOB)
+        await held.counts(2, "PENDING")
+        # what would be kept is still asked for
+        second.cancel()
+        other = await refuse(held)
+        small.run("scancel", str(others))
+        assert await first == other
+
+
+async def test_fewer_nodes_will_do_where_most_are_refused(
+    small: Lab, tmp_path: Path
+) -> None:
+    others = small.submit("--output=/dev/null", "--array=1-3", HOLD)
+    services: JSON = {"node": {"partition": "compute", "nodes": "1-3"}}
+    async with site(small, tmp_path, elastic(patience=0.5), services=services) as held:
+        job = held.start(JOB)
+        await held.counts(2, "PENDING")
+        other = await refuse(held)
+        small.run("scancel", str(others))
+        assert await job == other
+
+
+async def test_what_nobody_has_foreseen_fails_the_job(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> str:
+        raise TypeError("a mistake\nof ours")
+
+    async with site(lab, tmp_path, elastic()) as held:
+        monkeypatch.setattr(options, "holding", fail)
+        async with asyncio.timeout(20):
+            with pytest.raises(WorkflowExecutionException) as error:
+                await held.run("true", step="one")
+        assert re.fullmatch(
+            r"Job /\w+/one: TypeError: a mistake of ours", str(error.value)
+        )
+        # and no other
+        monkeypatch.undo()
+        await held.run("true")
+
+
 async def test_while_a_quantum_step_runs_there_is_what_is_kept(
     lab: Lab, tmp_path: Path
 ) -> None:
     async with site(lab, tmp_path, elastic(idle=60, keep=1)) as held:
-        await asyncio.gather(*[held.run("sleep 0.5") for _ in range(3)])
+        await asyncio.gather(*[held.run(meet(tmp_path, 3)) for _ in range(3)])
         assert len(held.queue()) == 3
         # on a deployment of any kind
         with phases.quantum("/solve/0"):

@@ -19,6 +19,7 @@ from streamflow.core.exception import WorkflowExecutionException
 from sf_quantum.connectors.slurm import script
 from sf_quantum.files import JSON
 from tests.conftest import StartLab
+from tests.integration.slurm_jobs import StandIns
 from tests.integration.slurm_site import NODE, QPU, site
 from tests.lab import Lab
 from tests.lab_conf import Options
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 
 Until = Callable[[Callable[[], object], str], None]
 JOB = "echo $SLURM_JOB_ID"
+MARK_SECONDS = "sf_quantum.connectors.slurm.allocation.MARK_SECONDS"
 ELASTIC: JSON = {"strategy": "elastic", "idle": 60}
-RESERVED: JSON = {"strategy": "reserved", "reserve": ["node", "qpu"]}
+RESERVED: dict[str, JSON] = {"strategy": "reserved", "reserve": ["node", "qpu"]}
 
 
 @pytest.mark.parametrize("allocation", [ELASTIC, RESERVED], ids=["elastic", "reserved"])
@@ -77,12 +79,89 @@ async def test_a_failed_node_fails_its_job(start_lab: StartLab, tmp_path: Path) 
 async def test_an_allocation_that_has_used_up_its_time_fails_its_job(
     lab: Lab, tmp_path: Path
 ) -> None:
-    services: JSON = {"node": {**NODE, "time": "0:10"}, "qpu": QPU}
-    async with site(lab, tmp_path, ELASTIC, services=services) as held:
+    async with site(lab, tmp_path, ELASTIC) as held:
         first = await held.run(JOB)
-        said = await held.cluster.failing("sleep 120", "node")
-        assert f"Slurm job {first} is TIMEOUT" in said
+        failing = asyncio.create_task(
+            held.cluster.failing("touch up; sleep 120", "node")
+        )
+        await held.cluster.until(lambda: list(tmp_path.rglob("up")), "the job")
+        # limits are whole minutes, of which Slurm checks twice in each
+        lab.output("scontrol", "update", f"JobId={first}", "EndTime=now")
+        assert f"Slurm job {first} is TIMEOUT" in await failing
         assert await held.run(JOB) != first
+
+
+async def test_an_end_of_which_nobody_is_left_to_tell_fails_the_job(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MARK_SECONDS, 0.5)
+    async with site(lab, tmp_path, ELASTIC) as held:
+        failing = asyncio.create_task(
+            held.cluster.failing("touch up; sleep 60", "node")
+        )
+        await held.cluster.until(lambda: list(tmp_path.rglob("up")), "the job")
+        (first,) = held.queue()
+        _kill_sruns(tmp_path)
+        lab.run("scancel", str(first))
+        async with asyncio.timeout(20):
+            assert f"Slurm job {first} is CANCELLED" in await failing
+        assert await held.run(JOB) != str(first)
+
+
+async def test_a_job_that_had_not_begun_when_nobody_was_left_runs_elsewhere(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MARK_SECONDS, 0.5)
+    stand_ins = StandIns(tmp_path / "stand-ins", monkeypatch)
+    async with site(lab, tmp_path, ELASTIC) as held:
+        first = await held.run(JOB)
+        stand_ins.add("srun", '[ -e "$here/on" ] || { : >"$here/on"; exec sleep 60; }')
+        job = held.start(JOB)
+        await held.cluster.until(stand_ins.switch("on").exists, "srun")
+        _kill_sruns(tmp_path)
+        lab.run("scancel", first)
+        async with asyncio.timeout(20):
+            assert await job != first
+
+
+async def test_a_job_that_is_cancelled_before_slurm_knows_it_does_not_run(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_ins = StandIns(tmp_path / "stand-ins", monkeypatch)
+    async with site(lab, tmp_path, ELASTIC) as held:
+        first = await held.run(JOB)
+        stand_ins.add("srun", ': >"$here/on"', "sleep 1")
+        job = held.start("touch up")
+        await held.cluster.until(stand_ins.switch("on").exists, "srun")
+        job.cancel()
+        with suppress(asyncio.CancelledError):
+            await job
+        await held.cluster.until(lambda: not list(tmp_path.rglob("*.began")), "its end")
+        assert await held.run(f"find {tmp_path} -name up; {JOB}") == first
+
+
+@pytest.mark.parametrize("strategy", ["elastic", "reserved"])
+async def test_nodes_are_given_back_once_slurm_can_be_told(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    strategies: dict[str, dict[str, JSON]] = {
+        "elastic": {"strategy": "elastic", "idle": 0},
+        "reserved": {**RESERVED, "release": {"after": "/w/solve"}},
+    }
+    stand_ins = StandIns(tmp_path / "stand-ins", monkeypatch)
+    stand_ins.add(
+        "scancel", '[ ! -e "$here/off" ] || { echo >>"$here/tried"; exit 1; }'
+    )
+    async with site(lab, tmp_path, strategies[strategy]) as held:
+        held.cluster.name = "w"
+        stand_ins.switch("off").touch()
+        await held.run(JOB, "qpu", "solve/0")
+        await held.cluster.until(lambda: stand_ins.count("tried"), "scancel")
+        assert list(held.queue("qpu").values()) == ["RUNNING"]
+        stand_ins.switch("off").unlink()
+        await held.counts(0, service="qpu")
+        # and no others
+        assert len(held.queue()) == (strategy == "reserved")
 
 
 async def test_what_srun_refuses_is_told(lab: Lab, tmp_path: Path) -> None:
@@ -122,6 +201,7 @@ async def test_jobs_that_are_tried_again_and_again(
     lab: Lab, tmp_path: Path, allocation: JSON
 ) -> None:
     draws = random.Random(7)
+    progress: asyncio.Queue[int] = asyncio.Queue()
     async with site(lab, tmp_path, allocation) as held:
 
         async def insist(number: int) -> int:
@@ -133,12 +213,16 @@ async def test_jobs_that_are_tried_again_and_again(
                         f"sleep 0.{number % 5}; exit {draws.choice([0, 0, 1])}", service
                     )
                     if code == 0:
+                        progress.put_nowait(number)
                         return tries
             raise AssertionError
 
         async def trouble() -> None:
             while True:
-                await asyncio.sleep(draws.uniform(0.8, 1.6))
+                # however slow the machine is, some get through
+                for _ in range(3):
+                    await progress.get()
+                await asyncio.sleep(draws.uniform(0, 0.3))
                 if jobs := [*held.queue(), *held.queue("qpu")]:
                     lab.run("scancel", str(draws.choice(jobs)))
 
@@ -149,6 +233,16 @@ async def test_jobs_that_are_tried_again_and_again(
     assert states.count("COMPLETED") == 15
     # less those for which no nodes were granted
     assert 15 < len(states) <= sum(tries)
+
+
+def _kill_sruns(folder: Path) -> None:
+    """End what waits on the login node for jobs in allocations: shells first."""
+    words = "srun --quiet", str(folder)
+    for shell in psutil.process_iter(["cmdline"]):
+        line = " ".join(shell.info["cmdline"] or [])
+        if all(word in line for word in words):
+            for process in (shell, *shell.children()):
+                process.kill()
 
 
 def _shells() -> set[psutil.Process]:

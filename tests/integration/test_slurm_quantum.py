@@ -35,7 +35,8 @@ while [ $(ls {folder}/here-* | wc -l) -lt {number} ]; do sleep 0.05; done"""
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[QpuService]:
     """A QPU with ten virtual ones."""
-    made = QpuService(tmp_path / "service", "--time-scale", "0", "--vqpus", "10")
+    options = ("--time-scale", "0", "--noise", "0", "--vqpus", "10")
+    made = QpuService(tmp_path / "service", *options)
     made.start()
     yield made
     made.kill()

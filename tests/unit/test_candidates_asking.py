@@ -23,6 +23,7 @@ from streamflow.log_handler import logger
 from sf_quantum.candidates import asking
 from sf_quantum.candidates.asking import Asker
 from sf_quantum.candidates.filter import CandidateFilter
+from sf_quantum.candidates.ledger import Ledger
 from sf_quantum.check.schema import rules
 from sf_quantum.files import JSON
 from sf_quantum.qpu import QpuStatus
@@ -152,8 +153,29 @@ async def test_ten_qpus_of_which_nine_do_not_answer(
     finally:
         logger.removeHandler(caplog.handler)
     warned = [r.message for r in caplog.records if r.levelno == logging.WARNING]
-    silence = "QPU q0 does not answer within 2 s: it counts as offline"
+    silence = "QPU q0 does not answer within 2 s; it counts as offline"
     assert warned.count(silence) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "times"), [({}, 0), ({"budget": {"qpuSeconds": 9.0}}, 1)]
+)
+def test_what_a_budget_does_not_know_of_is_said_once(
+    options: dict[str, dict[str, float]],
+    times: int,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Ledger, "silent", {"acme"})
+    made = CandidateFilter("f", budget=options.get("budget"))
+    logger.addHandler(caplog.handler)
+    try:
+        for _ in range(2):
+            made._warn_of_spending(made._policies.of("/solve"))
+    finally:
+        logger.removeHandler(caplog.handler)
+    said = "QPU acme does not tell what jobs spend on it"
+    assert caplog.text.count(said) == times
 
 
 async def test_one_that_hangs_is_asked_once() -> None:

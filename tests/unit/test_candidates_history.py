@@ -115,6 +115,13 @@ def test_earlier_runs_of_the_same_file_are_remembered(record: Journal) -> None:
     assert 1.9 < took.beside_seconds < 2.1  # of 4 and of nearly 0
 
 
+def test_a_qpu_that_does_not_tell_is_known() -> None:
+    history = told(
+        attempt(0, 1.0, "q", qpu_job="7"), attempt(2, 1.0, "a", qpu_job=None)
+    )
+    assert history.silent == {"a"}
+
+
 def test_a_run_that_was_killed_and_taken_up_spends_from_the_same_budget(
     record: Journal,
 ) -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from sf_quantum.check import look_over, schema
 from sf_quantum.cli import main
+from sf_quantum.cli.check import options
+from sf_quantum.qpu.dwave import DWaveQpu
 
 FILE = "sf.yml"
 GOOD = """\
@@ -114,7 +116,7 @@ def edited(name: str, old: str, new: str) -> None:
 
 
 def found(name: str = FILE) -> list[str]:
-    return [str(problem) for problem in look_over(name).problems]
+    return [str(problem) for problem in look_over(name, options).problems]
 
 
 def test_a_good_file_is_fine(capsys: pytest.CaptureFixture[str]) -> None:
@@ -270,6 +272,7 @@ SERVICE = {
     "strategy": ("allocation: {strategy: elstic}", "allocation.strategy: unknown strategy 'elstic'; did you mean elastic?"),
     "reserved service": ("allocation: {strategy: reserved, reserve: [quantom]}", "allocation.reserve[0]: deployment cluster has no service 'quantom'; did you mean quantum?"),
     "QPU": ("qpu: [fresno, fresnl]", "qpu[1]: qrmi_config.json has no QPU 'fresnl'; did you mean fresno?"),
+    "another cluster": ("clusters: north", "clusters: sfq.slurm follows the jobs of the login node's own cluster only; write a deployment of its own for each cluster"),
     "no list of QPUs": ("qpu: fresno", "qpu: 'fresno' is of the wrong kind; write a list"),
 }  # fmt: skip
 
@@ -466,7 +469,7 @@ def test_a_candidate_that_is_right() -> None:
         (
             "{variables: size}",
             "bindingFilters.mix.config.variables: step /loop/solve has no input 'size'; "
-            "known: points, table",
+            "known: points",
         ),
     ],
 )
@@ -656,3 +659,89 @@ def test_a_plugin_that_cannot_be_loaded(
         "sfq check: a StreamFlow plugin cannot be loaded: No module named 'site_plugin';"
         " install or remove it\n"
     )
+
+
+SOLVE = """\
+cwlVersion: v1.2
+class: CommandLineTool
+baseCommand: [sfq, solve]
+inputs:
+  problem: {type: File, inputBinding: {prefix: --problem}}
+  sampler: {type: string, inputBinding: {prefix: --sampler}}
+outputs: {}
+"""
+ALONE = """\
+cwlVersion: v1.2
+class: Workflow
+inputs: {points: File, archive: File, sampler: string}
+outputs: {}
+steps:
+  prepare: {run: tool.cwl, in: {points: points}, out: [table]}
+  loop:
+    run:
+      class: Workflow
+      inputs: {table: File, which: string}
+      outputs: {}
+      steps:
+        solve: {run: solve.cwl, in: {problem: table, sampler: which}, out: []}
+    in: {table: prepare/table, which: sampler}
+    out: []
+"""
+
+
+@pytest.fixture
+def solving() -> None:
+    """/loop/solve is ``sfq solve``, in a loop, with a sampler of the job file's."""
+    Path("cwl/solve.cwl").write_text(SOLVE)
+    Path("cwl/main.cwl").write_text(ALONE)
+
+
+def sampler(name: str) -> None:
+    with open("job.yml", "a") as job:
+        job.write(f"sampler: {name}\n")
+
+
+def test_what_our_tools_would_refuse(solving: None) -> None:
+    sampler("nael")
+    (line,) = found()
+    assert line.startswith("job.yml:3: sampler: unknown sampler 'nael', did you mean")
+    assert line.endswith("; /loop/solve gives it to sfq solve --sampler")
+
+
+@pytest.mark.parametrize("name", ["auto", "exact"])
+def test_a_sampler_that_leaves_the_qpu_alone(solving: None, name: str) -> None:
+    candidate("{deployment: q}", "{}")
+    sampler(name)
+    line = (
+        "job.yml:3: sampler: exact never uses the QPU q, where /loop/solve runs; write "
+        "auto, or bind the step to a classical location"
+    )
+    assert found() == ([line] if name == "exact" else [])
+
+
+def test_a_candidate_filter_that_no_binding_names() -> None:
+    candidate("{deployment: q}", "{}")
+    edited(FILE, "        filters: [mix]\n", "")
+    line = "bindingFilters.mix: no binding names this filter; add filters: [mix] to "
+    assert found() == [f"sf.yml:34: {line}the binding of the step"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("sfw", "unknown QPU type 'sfw'; did you mean sfq?"),
+        (
+            "dwave",
+            "QPUs of type dwave cannot be used here: it is gone; install what is missing",
+        ),
+    ],
+)
+def test_kinds_of_qpu(kind: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DWaveQpu, "problem", lambda: "it is gone")
+    candidate("{deployment: q}", "{}")
+    edited(
+        FILE,
+        "sfq.emulator, config: {}",
+        f"sfq.rest, config: {{url: 'https://q', type: {kind}}}",
+    )
+    assert found() == [f"sf.yml:33: deployments.q.config.type: {line}"]

@@ -7,6 +7,7 @@ from dimod import SPIN, BinaryQuadraticModel, SampleSet
 from dimod.core.sampler import Sampler
 from dimod.testing import assert_composite_api, assert_sampler_api
 
+from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.exact import ExactSampler
 from sf_quantum.samplers.neal import NealSampler
@@ -60,7 +61,7 @@ def test_nothing_to_do_is_the_sampler_alone() -> None:
     assert (behind.record == alone.record).all()
     assert behind.variables == alone.variables
     assert behind.info["sampler"] == "neal"
-    assert behind.info["presolve"] == {"fixed": 0, "drawn": 0, "parts": [4]}
+    assert behind.info["presolve"] == {"fixed": 0, "drawn": 0, "parts": [4], "asked": 1}
 
 
 def test_parts_are_asked_apart_and_their_best_come_together() -> None:
@@ -75,7 +76,10 @@ def test_parts_are_asked_apart_and_their_best_come_together() -> None:
     seeds = [seed for _, seed in sampler.asked]
     assert seeds[0] == 4
     assert len({*seeds}) == 6
-    assert samples.info["presolve"] == {"fixed": 1, "drawn": 1, "parts": [4] * 6}
+    assert samples.info["presolve"] == {
+        **{"fixed": 1, "drawn": 1},
+        **{"parts": [4] * 6, "asked": 6},
+    }
     assert len(samples) == 200
     assert samples.first.energy == pytest.approx(bqm.energy(samples.first.sample))
     assert samples.info["optimum"] == pytest.approx(-2.0 * 6 - 1.0 + 2.5)
@@ -120,6 +124,7 @@ def test_what_is_decided_asks_nobody() -> None:
     assert sampler.asked == []
     assert [dict(row) for row in samples.samples()] == [{"a": 1, "b": 0}] * 7  # type: ignore[no-untyped-call]
     assert samples.info["optimal_share"] == 1.0
+    assert samples.info["presolve"]["asked"] == 0
 
 
 def test_a_qpu_that_is_booked_is_asked_all_the_same() -> None:
@@ -127,10 +132,74 @@ def test_a_qpu_that_is_booked_is_asked_all_the_same() -> None:
     samples = Booked(sampler).sample(decided(), num_reads=7)
     # no seed: the same request again, for whoever looks for the job of the first try
     assert sampler.asked == [(["a", "b"], None)]
-    assert samples.info["presolve"] == {"fixed": 0, "drawn": 0, "parts": [2]}
-    sampler.asked.clear()
-    Booked(sampler).sample(rings(2), num_reads=7, seed=3)
+    assert samples.info["presolve"] == {
+        "fixed": 0,
+        "drawn": 0,
+        "parts": [2],
+        "asked": 1,
+    }
+
+
+def test_on_a_booked_qpu_parts_go_together() -> None:
+    sampler, bqm = Recording(), rings(5, offset=2.5)
+    bqm.add_linear("alone", -1.0)
+    samples = Booked(sampler).sample(bqm, num_reads=300, seed=4)
+    ((labels, seed),) = sampler.asked
+    assert (len(labels), "alone" in labels, seed) == (20, False, 4)
+    assert samples.info["presolve"] == {
+        **{"fixed": 1, "drawn": 0},
+        **{"parts": [4] * 5, "asked": 1},
+    }
+    assert "parts" not in samples.info
+    for row in samples.data(["sample", "energy"]):  # type: ignore[no-untyped-call]
+        assert row.energy == pytest.approx(bqm.energy(row.sample))
+    # neal reads a ring's optimum nearly always, and so must five at once be
+    assert samples.info["optimal_share"] > 0.9
+    best = samples.record.sample[samples.record.energy < -8.5 + 1e-9]
+    assert len({tuple(row) for row in best.tolist()}) == 2**5
+
+
+class Small(Recording):
+    """One that takes four variables at once."""
+
+    def sample(
+        self,
+        bqm: BinaryQuadraticModel,
+        *,
+        num_reads: int = 10,
+        seed: int | None = None,
+        num_sweeps: int = 100,
+    ) -> SampleSet:
+        """See the base."""
+        if len(bqm.variables) > 4:
+            raise InputError("too many variables")
+        return super().sample(
+            bqm, num_reads=num_reads, seed=seed, num_sweeps=num_sweeps
+        )
+
+
+class Apart(Recording):
+    """One that does better with few variables."""
+
+    @property
+    def properties(self) -> dict[str, int]:
+        """See the base."""
+        return {**super().properties, "together": False}
+
+
+@pytest.mark.parametrize("kind", [Small, Apart])
+def test_what_a_qpu_does_not_take_together_goes_apart(kind: type[Recording]) -> None:
+    sampler = kind()
+    samples = Booked(sampler).sample(rings(2), num_reads=7, seed=3)
     assert [len(labels) for labels, _ in sampler.asked] == [4, 4]
+    assert samples.info["presolve"]["asked"] == 2
+
+
+def test_what_is_decided_is_checked_all_the_same() -> None:
+    with pytest.raises(InputError, match="num_sweeps: 'x'"):
+        Presolve(NealSampler()).sample(decided(), num_sweeps="x")
+    with pytest.raises(InputError, match="num_reads: 0"):
+        Booked(NealSampler()).sample(decided(), num_reads=0)
 
 
 class Fixed(Sampler):

@@ -59,6 +59,16 @@ def test_the_second_time_starts_where_the_first_ended(tmp_path: Path) -> None:
     assert len(deeper.info["angles"]["gamma"]) == 12
 
 
+def test_of_several_problems_the_angles_of_the_largest_are_kept(tmp_path: Path) -> None:
+    file, sampler = tmp_path / "angles.json", QaoaSampler()
+    largest = sampler.sample(uneven(), seed=1, angles=str(file)).info["angles"]
+    smaller = sampler.sample(problem(), seed=2, angles=str(file), depth=2).info[
+        "angles"
+    ]
+    assert len(smaller["gamma"]) == 2
+    assert json.loads(file.read_text()) == largest
+
+
 @pytest.mark.parametrize(
     "content",
     ["{}", '{"gamma": [1], "beta": []}', '{"gamma": ["x"], "beta": [1]}', "["],

@@ -250,6 +250,16 @@ async def test_a_qpu_that_keeps_no_account_is_believed(
     assert await step.run("echo done") == ("done", 0)
 
 
+async def test_a_qpu_that_keeps_no_account_is_in_the_journal(
+    step: Step, record: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ToldQpu, "silent", True)
+    await step.run("true")
+    *_, line = record.path.read_text().splitlines()
+    told = json.loads(line)
+    assert (told["event"], told["qpu"], told["qpu_job"]) == ("qpu", "my_qpu", None)
+
+
 async def test_nothing_is_submitted_before_the_lease_is_there(step: Step) -> None:
     step.qpu.free.clear()
     job = asyncio.create_task(step.run("touch begun; exit 3"))
@@ -473,7 +483,7 @@ async def test_files_are_found_from_the_streamflow_file(
 
 async def test_a_wrong_configuration_is_refused_at_deployment() -> None:
     local = LocalConnector("inner", "/", 2**16)
-    connector = RestConnector("q", "/", local, None, qrmiConfig="c")
+    connector = RestConnector("q", "/", local, None, resource="c")
     with pytest.raises(WorkflowDefinitionException, match="Deployment q: url: missing"):
         await connector.deploy(False)
 

@@ -10,6 +10,7 @@ import pytest
 
 from sf_quantum import journal, report, timeline
 from sf_quantum.cli import main
+from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event
 
@@ -104,6 +105,14 @@ def test_the_table_has_a_line_a_row_and_totals() -> None:
     )
 
 
+def test_a_qpu_that_does_not_tell_its_jobs_is_named() -> None:
+    silent: Event = {"time": 5.9, "event": "qpu", "job": "/loop/b/0.1", "qpu": "acme"}
+    events = a_run()
+    events.insert(9, {**silent, "qpu_job": None})
+    totals = report.totals(report.collect(events))
+    assert "1 QPU jobs (not told by acme); 8.9 s" in totals
+
+
 def test_a_score_is_shown_where_a_job_left_one(tmp_path: Path) -> None:
     (tmp_path / "cwl.output.json").write_text('{"score": 0.83791, "again": false}')
     rows = report.collect(a_run(tmp_path))
@@ -150,18 +159,36 @@ def test_a_terminal_has_a_line_of_progress() -> None:
     assert text.endswith("ran 6.9 s\n\r\x1b[K")
 
 
+def of(file: Path) -> list[Event]:
+    return [{"time": 0.0, "event": "run", "file": str(file)}]
+
+
 def test_the_newest_run_is_found(tmp_path: Path) -> None:
-    folder = tmp_path / journal.DIRECTORY
-    write(folder / "1.jsonl", [])
-    path = write(folder / "2.jsonl", [])
-    file = tmp_path / "streamflow.yml"
+    folder, file = tmp_path / journal.DIRECTORY, tmp_path / "streamflow.yml"
     file.write_text("version: v1.0")
+    write(folder / "1.jsonl", of(file))
+    path = write(folder / "2.jsonl", of(file))
     assert [report.locate(w) for w in (tmp_path, folder, file, path)] == [path] * 4
 
 
+def test_the_run_of_another_file_is_not_that_of_this_one(tmp_path: Path) -> None:
+    folder = tmp_path / journal.DIRECTORY
+    file, other, third = (tmp_path / f"{name}.yml" for name in ("a", "b", "c"))
+    for path in (file, third):
+        path.write_text("version: v1.0")
+    own = write(folder / "1.jsonl", of(file))
+    newer = write(folder / "2.jsonl", of(other))
+    write(folder / "3.jsonl", []).write_text("no journal\n")
+    assert report.locate(file) == own
+    newer.with_name("3.jsonl").unlink()
+    assert report.locate(tmp_path) == newer
+    with pytest.raises(InputError, match=r"c\.yml: no run is recorded in"):
+        report.locate(third)
+
+
 def test_a_configured_folder_is_found(tmp_path: Path) -> None:
-    path = write(tmp_path / "runs" / "1.jsonl", [])
     file = tmp_path / "streamflow.yml"
+    path = write(tmp_path / "runs" / "1.jsonl", of(file))
     file.write_text(
         "scheduling: {scheduler: {type: sfq.journal, config: {directory: runs}}}"
     )

@@ -109,6 +109,15 @@ def test_tokens_beside_munge(tokens: Path) -> None:
             both(wrong)
 
 
+def test_only_a_changed_file_is_worth_a_thread(tokens: Path) -> None:
+    known = Tokens(tokens)
+    assert not known.blocks(bearer("a"))
+    tokens.write_text(tokens.read_text() + "\n")
+    assert known.blocks(bearer("a"))
+    known(bearer("a"))
+    assert not known.blocks(bearer("a"))
+
+
 def test_a_changed_file_counts_at_once(
     tokens: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

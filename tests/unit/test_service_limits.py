@@ -250,6 +250,20 @@ async def test_a_flood_from_one_address_waits_for_itself() -> None:
     assert not app._asking._gates
 
 
+async def test_what_does_not_block_is_asked_at_once() -> None:
+    asked: list[threading.Thread] = []
+
+    @once
+    def seen(connection: HTTPConnection) -> Identity:
+        asked.append(threading.current_thread())
+        return authenticate(connection)
+
+    app = Guard(echo, seen, Limits(), lambda request: "slow" in request.headers)
+    assert (await Exchange().to(app)).status == 200
+    assert (await Exchange(slow="yes").to(app)).status == 200
+    assert [one is threading.main_thread() for one in asked] == [True, False]
+
+
 async def test_while_it_drains_nothing_new_begins() -> None:
     app = guard()
     app.draining = True

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, MutableSequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 
 import pytest
+from streamflow.core.data import StreamWrapper
 from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.exception import (
     WorkflowDefinitionException,
@@ -205,6 +208,49 @@ async def test_a_qpu_that_does_not_answer_is_waited_for_a_while(
     assert stat.S_IMODE(brought.stat().st_mode) == 0o600
     assert stat.S_IMODE(site.spool.stat().st_mode) == 0o700
     assert [r["name"] for r in json.loads(brought.read_text())["resources"]] == ["a"]
+
+
+class _Cut(LocalConnector):
+    """A connection that is lost twice while something is brought."""
+
+    cuts = 2
+
+    async def get_stream_writer(
+        self, command: MutableSequence[str], location: ExecutionLocation
+    ) -> AbstractAsyncContextManager[StreamWrapper]:
+        if self.cuts:
+            self.cuts -= 1
+            command = ["head", "-c", "40", "|", *command]
+            command = ["sh", "-c", shlex.quote(" ".join(command))]
+        return await super().get_stream_writer(command, location)
+
+
+async def test_half_a_file_is_no_file(
+    tmp_path: Path,
+    service: RunningService,
+    reachable: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
+    monkeypatch.setattr(quantum, "FIRST_PAUSE_SECONDS", 0.1)
+    connector = _Cut("host", str(tmp_path), 2**16)
+    (found,) = (await connector.get_available_locations()).values()
+    site = Site(connector, found.location, tmp_path)
+    try:
+        await site.quantum(reachable, "a").online(
+            site.queue, site.location, "/one/0", ["a"]
+        )
+        brought = site.spool / "qrmi_config.json"
+        assert [r["name"] for r in json.loads(brought.read_text())["resources"]] == [
+            "a"
+        ]
+        assert [file.name for file in site.spool.glob("qrmi*")] == [brought.name]
+    finally:
+        await site.queue.close()
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith(f"Job /one/0 waits: {reachable} cannot be brought to ")
+    assert told.endswith(": it did not arrive whole")
 
 
 @pytest.fixture

@@ -14,11 +14,17 @@ from sf_quantum.connectors.slurm import options, script
 
 
 def start(tmp_path: Path, body: str) -> subprocess.Popen[str]:
-    path = tmp_path / "script"
-    path.write_text(script.job(str(tmp_path), "key", body))
+    return run(tmp_path, script.job(str(tmp_path), "key", body))
+
+
+def run(folder: Path, text: str, **variables: str) -> subprocess.Popen[str]:
+    """Run a script; commands in the folder are Slurm's."""
+    path = folder / "script"
+    path.write_text(text)
+    own = {"SLURM_JOB_ID": "5", "PATH": f"{folder}:{os.environ['PATH']}"}
     return subprocess.Popen(
         ["sh", path],
-        env={**os.environ, "SLURM_JOB_ID": "5"},
+        env={**os.environ, **own, **variables},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -50,6 +56,117 @@ def test_a_second_submission_does_nothing(tmp_path: Path) -> None:
         assert process.communicate()[0] == ""
     assert process.returncode == 0
     assert not (tmp_path / "key.mark").exists()
+
+
+def full(folder: Path, *names: str) -> None:
+    """Let there be no room for these files."""
+    for name in names:
+        (folder / name).symlink_to("/dev/full")
+
+
+def command(folder: Path, name: str, *lines: str) -> None:
+    """Make a command that tells how often it was run, in a file beside it."""
+    path = folder / name
+    path.write_text("\n".join(["#!/bin/sh", 'echo "$@" >>$0.ran', *lines, ""]))
+    path.chmod(0o755)
+
+
+def test_a_lock_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
+    (tmp_path / "key.lock").touch()
+    with start(tmp_path, "#!/bin/sh\necho out") as process:
+        assert process.communicate()[0] == ""
+    assert process.returncode == 74
+    gone = script.job(str(tmp_path / "gone"), "key", "#!/bin/sh\necho out")
+    with run(tmp_path, gone) as process:
+        assert "out\n" not in process.communicate()[0]
+    assert process.returncode == 74
+
+
+def test_half_a_script_is_not_run(tmp_path: Path) -> None:
+    full(tmp_path, "key.sh")
+    with start(tmp_path, "#!/bin/sh\necho out") as process:
+        assert "out\n" not in process.communicate()[0]
+    assert process.returncode == 74
+
+
+@pytest.mark.parametrize("file", ["key.step", "key.began"])
+def test_half_a_step_is_not_run(tmp_path: Path, file: str) -> None:
+    full(tmp_path, file)
+    command(tmp_path, "srun")
+    with run(tmp_path, script.srun(str(tmp_path), "key", "5", "", "echo")) as process:
+        process.wait(10)
+    assert process.returncode == 74
+    assert not (tmp_path / "srun.ran").exists()
+
+
+def wait_for(path: Path) -> str:
+    deadline = time.monotonic() + 10
+    while not path.exists():
+        assert time.monotonic() < deadline, path
+        time.sleep(0.01)
+    return path.read_text()
+
+
+def test_a_step_that_could_not_tell_of_its_start_has_a_mark(tmp_path: Path) -> None:
+    command(tmp_path, "srun", f": >{tmp_path}/key.began", "exit 74")
+    with run(tmp_path, script.srun(str(tmp_path), "key", "5", "", "echo")):
+        (found,) = script.marks(wait_for(tmp_path / "key.mark"))
+    assert found == script.Mark("key", "5", 74, 0.0, None, 0)
+
+
+def test_a_step_whose_mark_cannot_be_written_is_told_of(tmp_path: Path) -> None:
+    body = script.step(str(tmp_path), "key", "#!/bin/sh", ">&1", "holder", None)
+    (tmp_path / "holder.env").touch()
+    full(tmp_path, "key.tmp")
+    with run(tmp_path, body) as process:
+        process.wait(10)
+    # which is what the login node's `srun` looks for
+    assert float((tmp_path / "key.began").read_text()) > 0
+
+
+def test_srun_is_told_nothing_by_an_outer_job(tmp_path: Path) -> None:
+    command(tmp_path, "srun", "env >$0.env; mv $0.env $0.done")
+    text = script.srun(str(tmp_path), "key", "5", "", "echo")
+    outer = {"SRUN_DEBUG": "3", "SALLOC_QOS": "x", "SLURM_QOS": "x", "SLURM_CONF": "c"}
+    with run(tmp_path, text, **outer):
+        said = wait_for(tmp_path / "srun.done")
+    words = [line for line in said.splitlines() if line.split("=")[0] in outer]
+    assert words == ["SLURM_CONF=c"]
+
+
+@pytest.mark.parametrize("file", ["key.env", "key.tmp"])
+def test_a_hold_that_can_tell_nothing_fails(tmp_path: Path, file: str) -> None:
+    full(tmp_path, file)
+    with run(tmp_path, script.holder(str(tmp_path), "key", [], 60)) as process:
+        process.wait(10)
+    assert process.returncode == 74
+    assert not (tmp_path / "key.mark").exists()
+
+
+def test_a_second_hold_waits_for_the_end_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "PAUSE_SECONDS", 0.02)
+    listed = tmp_path / "steps"
+    listed.write_text("5.0 key-hold\n5.2 job\n5.10 key-hold\n")
+    command(tmp_path, "squeue", f"cat {listed}")
+    command(tmp_path, "scontrol")
+    # Slurm's controller is away for a while
+    command(tmp_path, "scancel", "[ $(wc -l <$0.ran) -gt 2 ]")
+    text = script.holder(str(tmp_path), "key", [], 60)
+    with run(tmp_path, text, SLURM_STEP_ID="10") as process:
+        asked = tmp_path / "squeue.ran"
+        wait_for(asked)
+        while len(asked.read_text().splitlines()) < 3:
+            time.sleep(0.01)
+        assert not (tmp_path / "key.up").exists()
+        # a file that is read is not written
+        (tmp_path / "new").write_text("5.2 job\n5.10 key-hold\n")
+        (tmp_path / "new").rename(listed)
+        # nobody gives a sign of life
+        assert process.wait(10) == 0
+    assert mark(tmp_path).exit_code is None
+    assert (tmp_path / "scancel.ran").read_text() == "5\n" * 3
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,33 @@ def test_scontrol() -> None:
     assert states.shown("slurm_load_jobs error: Invalid job id specified\n") == []
 
 
+def test_of_several_records_only_those_of_the_job_count() -> None:
+    told = "".join(
+        f"JobId={job} {more}JobState=COMPLETED ExitCode=0:0\n"
+        for job, more in {"6": "", "7": "HetJobId=7 ", "8": "HetJobId=7 "}.items()
+    )
+    assert [one.slurm_job for one in states.shown(told, "7")] == ["7"]
+    array = "".join(
+        f"JobId={job} ArrayJobId=9 ArrayTaskId=1 JobState=FAILED\n" for job in (9, 10)
+    )
+    assert [one.slurm_job for one in states.shown(told + array, "9")] == ["9", "10"]
+    assert len(states.shown(told)) == 3
+
+
+def test_what_lasts() -> None:
+    def lasts(*now: str) -> bool:
+        text = "\n".join(
+            f"7|7_{n}|{state}|None|1|2|1|c1" for n, state in enumerate(now)
+        )
+        return states.lasts(states.rows(text).get("7", []))
+
+    assert lasts("RUNNING")
+    assert lasts("CANCELLED", "PENDING")
+    assert not lasts("COMPLETING")
+    assert not lasts("COMPLETED", "TIMEOUT")
+    assert not lasts()
+
+
 def test_the_accounting() -> None:
     (one,) = states.accounted("7|CANCELLED by 1000|None|0:15|100|Unknown\nno line\n")
     assert one == Outcome("7", "CANCELLED", "None", 0, 15, 100.0)

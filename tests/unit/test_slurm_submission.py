@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from sf_quantum.connectors.slurm import submission
+from sf_quantum.connectors.slurm import script, submission
+from sf_quantum.connectors.slurm.options import Service
+from sf_quantum.files import JSON
 
 FAILED = "sbatch: error: Batch job submission failed: "
 
@@ -77,14 +81,14 @@ class Commands:
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
 
-    def submit(self) -> tuple[str, int]:
+    def submit(self, at_once: str | None = None, **variables: str) -> tuple[str, int]:
         spool = str(self._folder / "spool")
         command = submission.command(
-            spool, "sfq:run:key", "key", "--mem=1", "#!/bin/sh\n'$x"
+            spool, "sfq:run:key", "key", "--mem=1", "#!/bin/sh\n'$x", at_once
         )
         done = subprocess.run(
             ["sh", "-c", command],
-            env={"PATH": f"{self._folder}:{os.environ['PATH']}"},
+            env={"PATH": f"{self._folder}:{os.environ['PATH']}", **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -133,3 +137,165 @@ def test_nothing_is_submitted_again_while_the_queue_cannot_be_asked(
     assert commands.submit() == ("away\n", submission.UNKNOWN)
     assert submission.passing("away\n", submission.UNKNOWN)
     assert commands.tries() == 1
+
+
+class Salloc:
+    """Stand-ins for what gives free nodes at once: job 50, until it is cancelled."""
+
+    def __init__(self, commands: Commands, folder: Path) -> None:
+        self._folder = folder
+        self._commands = commands
+        commands.put(
+            "salloc", 'env >$0.env; echo "$@" >>$0.ran; echo Granted job allocation 50'
+        )
+        self.queue("sfq:run:key-a 50 RUNNING")
+        commands.put("scancel", 'echo "$@" >>$0.ran; rm -f ${0%/*}/there')
+        self.holds("touch ${0%/*}/spool/key.up")
+        (folder / "there").touch()
+
+    def queue(self, line: str) -> None:
+        """What is in it, as long as 50 is."""
+        self._commands.put(
+            "squeue",
+            f"""case "$*" in
+              *--jobs=*) cat ${{0%/*}}/there >/dev/null 2>&1 && echo RUNNING; exit 0
+            esac
+            echo '{line}'""",
+        )
+
+    def holds(self, script: str) -> None:
+        """What comes of the step that holds it."""
+        self._commands.put("srun", f'env >$0.env; echo "$@" >>$0.ran\n{script}')
+
+    def submit(self, **variables: str) -> str:
+        text, code = self._commands.submit("--qos=q", **variables)
+        assert code == 0, text
+        return text
+
+    def ran(self, name: str) -> list[str]:
+        path = self._folder / f"{name}.ran"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def until(self, name: str, count: int = 1) -> None:
+        deadline = time.monotonic() + 10
+        while len(self.ran(name)) < count:
+            assert time.monotonic() < deadline, name
+            time.sleep(0.01)
+
+    def variables(self, name: str) -> dict[str, str]:
+        lines = (self._folder / f"{name}.env").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+@pytest.fixture
+def salloc(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Salloc:
+    monkeypatch.setattr(script, "PAUSE_SECONDS", 0.02)
+    return Salloc(commands, tmp_path)
+
+
+def test_free_nodes_are_taken_at_once(salloc: Salloc, tmp_path: Path) -> None:
+    outer = {"SALLOC_QOS": "x", "SLURM_JOB_ID": "1", "SRUN_X": "x", "SLURM_CONF": "c"}
+    assert salloc.submit(**outer) == "50\n"
+    # and are given back by a hold that has ended well
+    salloc.until("scancel")
+    (line,) = salloc.ran("salloc")
+    assert "--comment=sfq:run:key-a " in line
+    for name in ("salloc", "srun"):
+        given = salloc.variables(name)
+        assert {key: given.get(key) for key in outer} == {
+            **dict.fromkeys(outer),
+            "SLURM_CONF": "c",
+        }
+    assert salloc.variables("srun")["SLURM_SUBMIT_DIR"] == os.getcwd()
+    assert not (tmp_path / "sbatch.tries").exists()
+    # the answer was lost, but it is held
+    assert salloc.submit() == "50\n"
+    assert len(salloc.ran("srun")) == 1
+
+
+@pytest.mark.parametrize("name", ["SBATCH_QOS", "SLURM_CLUSTERS"])
+def test_sbatch_has_variables_of_its_own(salloc: Salloc, name: str) -> None:
+    assert salloc.submit(**{name: "x"}) == "42\n"
+    assert salloc.ran("salloc") == []
+    assert salloc.ran("srun") == []
+
+
+def test_what_was_not_had_at_once_is_not_the_job(
+    salloc: Salloc, commands: Commands
+) -> None:
+    commands.put("salloc", 'echo "$@" >>$0.ran; exit 1')
+    commands.put("sbatch", "exit 1")
+    assert commands.submit("") == ("", 1)
+    # the record that it leaves
+    (found,) = re.findall(r"--comment=(\S+)", salloc.ran("salloc")[0])
+    salloc.queue(f"{found} 50 FAILED")
+    commands.put("sbatch", "echo 42")
+    assert salloc.submit() == "42\n"
+    assert salloc.ran("srun") == []
+
+
+def test_an_allocation_without_a_hold_gets_one(salloc: Salloc, tmp_path: Path) -> None:
+    # all that is left of a connection that was lost when salloc had it
+    (tmp_path / "spool/key.tried").touch()
+    assert salloc.submit() == "50\n"
+    salloc.until("scancel")
+    assert len(salloc.ran("srun")) == 1
+    assert salloc.ran("salloc") == []
+
+
+def test_an_allocation_whose_hold_has_not_begun_gets_another(
+    salloc: Salloc, tmp_path: Path
+) -> None:
+    for name in ("id", "given"):
+        (tmp_path / f"spool/key.{name}").write_text("50\n")
+    assert salloc.submit() == "50\n"
+    salloc.until("scancel")
+    assert len(salloc.ran("srun")) == 1
+
+
+def test_an_allocation_outlives_the_srun_of_its_hold(
+    salloc: Salloc, tmp_path: Path
+) -> None:
+    salloc.holds("[ $(wc -l <$0.ran) -gt 2 ]")
+    salloc.submit()
+    salloc.until("scancel")
+    assert len(salloc.ran("srun")) == 3
+
+
+def test_an_allocation_whose_hold_never_begins_is_given_back(
+    salloc: Salloc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "TRIES", 3)
+    salloc.holds("exit 1")
+    salloc.submit()
+    salloc.until("scancel")
+    assert len(salloc.ran("srun")) == 3
+
+
+def test_no_hold_is_started_that_cannot_be_written(
+    salloc: Salloc, commands: Commands, tmp_path: Path
+) -> None:
+    (tmp_path / "spool/key.new").symlink_to("/dev/full")
+    text, code = commands.submit("")
+    assert (code, "No space left" in text) == (74, True)
+    assert salloc.ran("scancel") == ["50"]
+    assert salloc.ran("srun") == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "nodelist", "expected"),
+    [
+        (None, None, True),
+        (1, "c1", True),
+        (2, None, False),
+        ("1-2", None, False),
+        (None, "c[1-2]", False),
+        (None, "c1,c2", False),
+    ],
+)
+def test_one_node_is_taken_at_once(nodes: JSON, nodelist: JSON, expected: bool) -> None:
+    service = Service(nodes=nodes, nodelist=nodelist)
+    assert (submission.at_once("s", service, []) is not None) == expected
+    assert submission.at_once("s", service, [], nodes=2) is None

@@ -17,6 +17,10 @@ from dimod import BinaryQuadraticModel, SampleSet
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
 from sf_quantum.qpu import access
+from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.samplers.neal import NealSampler
+from sf_quantum.samplers.qaoa import QaoaSampler
+from sf_quantum.service.device import Device
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
 Solve = Callable[..., tuple[int, str]]
@@ -94,7 +98,7 @@ def test_without_a_qpu_it_is_neal(solve: Solve, problem: Path) -> None:
         "sampler": "neal",
         "seed": 4,
         "reads": 20,
-        "presolve": {"fixed": 3, "drawn": 0, "parts": []},
+        "presolve": {"fixed": 3, "drawn": 0, "parts": [], "asked": 0},
         "energy": -1.75,
         "feasible_share": 1.0,
         "optimum": -1.75,
@@ -155,7 +159,6 @@ def test_a_qpu_that_does_not_answer_is_worth_retrying(
         (["--reads", "0"], "--reads 0: expected 1 or more"),
         (["--sweeps", "0"], "--sweeps 0: expected 1 or more"),
         (["--seed", "-1"], "seed: -1 is out of range"),
-        (["--sampler", "nael"], "did you mean 'neal'? (known: exact, neal"),
         (["--set", "num_sweeps"], "--set num_sweeps: expected NAME=VALUE"),
         (["--set", "dept=3"], "dept: not a parameter of NealSampler"),
     ],
@@ -164,6 +167,12 @@ def test_wrong_options(solve: Solve, options: list[str], words: str) -> None:
     code, line = solve(*options)
     assert code == 2
     assert words in line
+
+
+def test_an_unknown_sampler(solve: Solve, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        solve("--sampler", "nael")
+    assert "did you mean 'neal'? (known: exact, neal" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -216,27 +225,97 @@ def ring(count: int) -> dict[str, JSON]:
     return cast("dict[str, JSON]", whole.to_serializable())
 
 
-def test_each_part_is_a_job_and_a_second_try_finds_them(
+def test_parts_are_one_job_and_a_second_try_finds_it(
     solve: Solve,
     problem: Path,
     service: RunningService,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    problem.write_text(json.dumps({"bqm": ring(2)}))
+    problem.write_text(json.dumps({"bqm": ring(3)}))
     lease = service.acquire()
     _environment(monkeypatch, service.url, lease)
     for _ in range(2):
-        # without a seed the QPU draws it, and the jobs are the same again
+        # without a seed the QPU draws it, and the job is the same again
         assert solve("--reads", "50") == (0, "")
-        assert len(service.queue.store.jobs(lease=lease)) == 2
+        (job,) = service.queue.store.jobs(lease=lease)
     info = _samples(problem).info
-    assert [part["job"] for part in info["parts"]] == [
-        job.id for job in service.queue.store.jobs(lease=lease)
-    ]
+    assert (info["job"], info["presolve"]["parts"]) == (job.id, [4, 4, 4])
+    assert info["timing"]["qpu_seconds"] > 0
+    assert info["optimal_share"] > 0.9
+
+
+def test_parts_that_the_qpu_takes_apart_only_are_a_job_each(
+    solve: Solve, problem: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem.write_text(json.dumps({"bqm": ring(2)}))
+    with running_service(Device(time_scale=0, qubits=4)) as service:
+        lease = service.acquire()
+        _environment(monkeypatch, service.url, lease)
+        assert solve("--reads", "50") == (0, "")
+        jobs = [job.id for job in service.queue.store.jobs(lease=lease)]
+    info = _samples(problem).info
+    assert [part["job"] for part in info["parts"]] == jobs
+    assert info["presolve"]["asked"] == len(jobs) == 2
     assert info["timing"]["qpu_seconds"] == pytest.approx(
         sum(part["timing"]["qpu_seconds"] for part in info["parts"])
     )
-    assert info["optimal_share"] > 0.9
+
+
+class Even(NealSampler):
+    """A QPU's sampler that takes parts apart, each for 0.25 s of its time."""
+
+    @property
+    def properties(self) -> dict[str, int]:
+        """See the base."""
+        return {**super().properties, "together": False}
+
+    def sample(
+        self,
+        bqm: BinaryQuadraticModel,
+        *,
+        num_reads: int = 10,
+        seed: int | None = None,
+        num_sweeps: int = 100,
+    ) -> SampleSet:
+        """See the base."""
+        samples = super().sample(bqm, num_reads=num_reads, num_sweeps=num_sweeps)
+        samples.info["timing"] = {"qpu_seconds": 0.25}
+        return samples
+
+
+def test_parts_that_take_equally_long_add_up(
+    solve: Solve, problem: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem.write_text(json.dumps({"bqm": ring(2)}))
+    monkeypatch.setattr(SfqQpu, "sampler", lambda self: Even())
+    _environment(monkeypatch, "unix:/nowhere/socket", "lease")
+    assert solve("--reads", "5") == (0, "")
+    assert _samples(problem).info["timing"]["qpu_seconds"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--set", "depth=0"], "depth: 0 is out of range"),
+        (["--set", "optimiser=spsa"], "optimiser: 'spsa': expected cobyla"),
+        (["--set", "angles=7"], "angles: 7: expected the name of a file"),
+    ],
+)
+def test_what_the_presolve_decides_is_asked_for_rightly_too(
+    solve: Solve, options: list[str], words: str
+) -> None:
+    code, line = solve("--sampler", "qaoa", *options)
+    assert code == 2
+    assert words in line
+
+
+def test_a_sampler_that_is_not_usable_here_solves_nothing(
+    solve: Solve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(QaoaSampler, "problem", lambda: "it is not installed")
+    code, line = solve("--sampler", "qaoa")
+    assert code == 2
+    assert "sampler 'qaoa': it is not installed" in line
 
 
 def test_parameters_of_a_sampler_by_name(solve: Solve, problem: Path) -> None:

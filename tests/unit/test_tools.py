@@ -280,7 +280,11 @@ class TestCluster:
         ("option", "value", "line"),
         [
             ("--method", "kmedians", "invalid choice: 'kmedians'"),
-            ("--clusters", "5:4", "'5:4': a range such as 4:10 expected"),
+            (
+                "--clusters",
+                "5:4",
+                "'5:4': a range such as 4:10 expected, the lower bound first",
+            ),
             ("--clusters", "0:4", "'0:4': a range such as 4:10 expected"),
             ("--clusters", "4:10:2", "'4:10:2': a range such as 4:10 expected"),
             ("--clusters", "2.5", "'2.5': a range such as 4:10 expected"),

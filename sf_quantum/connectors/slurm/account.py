@@ -138,14 +138,19 @@ class Entry:
         :param submitted: when it wanted its nodes, epoch seconds
         """
         record = journal.current()
+        started, ended = outcome.started, outcome.ended
+        if started is not None:
+            started = _within(started, submitted)
+        if ended is not None:
+            ended = _within(ended, started or submitted)
         if record is not None:
             record.write(
                 "slurm",
                 slurm_job=outcome.slurm_job,
                 allocation=self.allocation,
                 submitted=submitted,
-                started=outcome.started,
-                ended=outcome.ended,
+                started=started,
+                ended=ended,
                 state=outcome.state,
                 exit_code=outcome.exit_code,
                 signal=outcome.number,

@@ -21,6 +21,10 @@ from sf_quantum.connectors.slurm.states import Outcome
 # an allocation that ends is COMPLETING for a moment
 FATE_PAUSE_SECONDS = 0.2
 RETRY_SECONDS = 1.0
+# how much later than its allocation's end a job's mark may be seen
+MARK_SECONDS = 5.0
+# how long a job that is cancelled is looked for: its srun may only be on its way
+CANCEL_SECONDS = 10
 # what srun(1) says when its nodes, not its job, are the trouble: slurm_errno.c
 _NODES = re.compile(
     "launch failed|node (not responding|failure)|nodes? .*(down|not available)|"
@@ -55,6 +59,7 @@ class Allocation:
         self._group = group
         self._given_back = False
         self._useless = False
+        self._used = False
 
     @property
     def over(self) -> bool:
@@ -64,6 +69,16 @@ class Allocation:
     @property
     def _has_ended(self) -> bool:
         return self._leader.over.done() or self._own.over.done()
+
+    def lasts(self, seconds: float) -> bool:
+        """Whether its time limit leaves so much, as far as that is known.
+
+        One that has run no job does: another would last no longer.
+        """
+        row = self._own.row
+        if not self._used or row is None or row.state != "RUNNING" or not row.ended:
+            return True
+        return time.time() + seconds <= row.ended
 
     async def granted(self) -> Allocation:
         """Wait until it has its nodes.
@@ -89,12 +104,15 @@ class Allocation:
         :returns: what came of the job
         :raises Gone: if it has ended before the job began
         """
+        self._used = True
         while not self.over:
             key = uuid.uuid4().hex
             try:
                 mark = await self._mark(job, key)
             except asyncio.CancelledError:
-                await self._cancel(key)
+                # with an allocation end its jobs, and soon the spool
+                if not self.over:
+                    await self._cancel(key)
                 raise
             outcome = await self._outcome(job, mark)
             if outcome is not None:
@@ -114,13 +132,35 @@ class Allocation:
         self._queue.forget(self._own)
 
     async def _mark(self, job: Job, key: str) -> Mark:
-        """Start a job, and wait for its mark."""
+        """Start a job, and wait for its mark, or for what its allocation's end leaves."""
         ended = asyncio.ensure_future(self._queue.step(key))
         try:
             await self._start(job, key)
-            return await ended
+            await asyncio.wait(
+                (ended, self._leader.over, self._own.over),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            await asyncio.wait([ended], timeout=MARK_SECONDS)
+            left = None if ended.done() else await self._left(key)
+            # its own may have been seen meanwhile
+            return await ended if left is None or ended.done() else left
         finally:
             ended.cancel()
+
+    async def _left(self, key: str) -> Mark:
+        """The mark of a job whose ``srun`` is gone as well, if need be one for it."""
+        file = shlex.quote(script.path(self._queue.login.spool, key, ""))
+        # what tells of its beginning goes only when there is a mark
+        command = f"""\
+f={file} began=0
+[ ! -e "$f"tried ] || began=$(cat "$f"began 2>/dev/null || date +%s.%N)
+cat "$f"mark 2>/dev/null || echo "{key} {self._own.slurm_job} 1 ${{began:-0}} - 0\""""
+        while True:
+            with suppress(WorkflowExecutionException):
+                text, _ = await self._queue.login.run(command)
+                if found := script.marks(text):
+                    return found[0]
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def _start(self, job: Job, key: str) -> None:
         spool = self._queue.login.spool
@@ -166,14 +206,23 @@ class Allocation:
                     f"Job {job.name} cannot be started: {text}"
                 )
             return
-        raise Gone
+        # it may have begun although nobody said so
+        if not self._has_ended:
+            raise Gone
 
     async def _cancel(self, key: str) -> None:
+        """End a job, also one that Slurm does not know yet."""
+        file = shlex.quote(script.path(self._queue.login.spool, key, ""))
         with suppress(WorkflowExecutionException):
-            await self._queue.login.run(
-                f"squeue --steps --noheader --jobs={self._own.slurm_job} "
-                f"--format='%i %j' | sed -n 's/ {key}$//p' | xargs -r scancel"
-            )
+            # without its script it ends by itself; it is over when nothing tells that it began
+            await self._queue.login.run(f"""\
+f={file} n=0
+: >"$f"tried || exit
+while rm -f "$f"step; [ -e "$f"began ] && [ $n -lt {CANCEL_SECONDS * 5} ]; do
+  squeue --steps --noheader --jobs={self._own.slurm_job} --format='%i %j' |
+    sed -n 's/ {key}$//p' | xargs -r scancel
+  n=$((n + 1)); sleep 0.2
+done""")
 
     async def _outcome(self, job: Job, mark: Mark) -> Outcome | None:
         """How a job ended.
@@ -217,7 +266,7 @@ class Allocation:
                 if waiting.over.done():
                     return _ended(waiting.over.result())
             text, code = await self._asked()
-            shown = states.shown(text) if code == 0 else []
+            shown = states.shown(text, self._own.slurm_job) if code == 0 else []
             if shown and shown[0].state == "RUNNING":
                 return None
             if shown and shown[0].state in states.ENDED:

@@ -8,14 +8,15 @@ import posixpath
 import shlex
 import signal
 import uuid
-from collections.abc import Callable, MutableMapping, MutableSequence
-from contextlib import AsyncExitStack, nullcontext
+from collections.abc import Callable, Iterator, MutableMapping, MutableSequence
+from contextlib import AsyncExitStack, contextmanager, nullcontext
 from importlib.resources import files
 from pathlib import Path
 
 from streamflow.core.deployment import Connector, ExecutionLocation
 from streamflow.core.exception import (
     WorkflowDefinitionException,
+    WorkflowException,
     WorkflowExecutionException,
 )
 from streamflow.core.scheduling import AvailableLocation
@@ -143,7 +144,8 @@ class SlurmConnector(Stock):
     ) -> tuple[str, int] | None:
         """Run a command on the login node, and a job where Slurm puts it.
 
-        :raises WorkflowExecutionException: if Slurm refuses the job, or ends it
+        :raises WorkflowExecutionException: if Slurm refuses the job, or ends it, or what
+            nobody has foreseen happens to it
         """
         if job_name is None:
             return await ConnectorWrapper.run(
@@ -158,27 +160,28 @@ class SlurmConnector(Stock):
                 capture_output,
                 timeout,
             )
-        service = self._services.get(location.service or "", Service())
-        inner = get_inner_location(location)
-        queue = await self._queue(location, workdir)
-        await self._quantum.prepare(inner, job_name)
-        use = None
-        if service.qpu:
-            use = await self._quantum.lend(queue, inner, job_name, service.qpu)
-        body = self._body(location, command, environment, workdir, use)
-        job = Job(
-            *(job_name, service, location.service, body, workdir),
-            stdin=_file(stdin),
-            stdout=_file(stdout),
-            stderr=_file(stderr) if stderr != stdout else None,
-            seconds=timeout,
-        )
-        strategy = await self._strategy(location, job)
-        with phases.quantum(job_name) if service.quantum else nullcontext():
-            done = await strategy.run(job)
-        if use is not None:
-            await self._quantum.settle(inner, use, done.outcome.good)
-        return _answer(job_name, done)
+        with _told(job_name):
+            service = self._services.get(location.service or "", Service())
+            inner = get_inner_location(location)
+            queue = await self._queue(location, workdir)
+            await self._quantum.prepare(inner, job_name)
+            use = None
+            if service.qpu:
+                use = await self._quantum.lend(queue, inner, job_name, service.qpu)
+            body = self._body(location, command, environment, workdir, use)
+            job = Job(
+                *(job_name, service, location.service, body, workdir),
+                stdin=_file(stdin),
+                stdout=_file(stdout),
+                stderr=_file(stderr) if stderr != stdout else None,
+                seconds=timeout,
+            )
+            strategy = await self._strategy(location, job)
+            with phases.quantum(job_name) if service.quantum else nullcontext():
+                done = await strategy.run(job)
+            if use is not None:
+                await self._quantum.settle(inner, use, done.outcome.good)
+            return _answer(job_name, done)
 
     async def undeploy(self, external: bool) -> None:
         """End every job and allocation."""
@@ -239,10 +242,11 @@ class SlurmConnector(Stock):
         wanted = job.service.policy or self._policy
         if isinstance(wanted, Reserve) and job.service_name not in wanted.services:
             wanted = EachStep()
-        key = (wanted, queue.login.spool, job.service_name)
-        if isinstance(wanted, Reserve):
-            # one allocation serves every service that has it, wherever its jobs work
-            key = (wanted, "", None)
+        # allocations serve jobs wherever these work
+        spool = queue.login.spool if isinstance(wanted, EachStep) else ""
+        # and one that is reserved every service that has it
+        service = None if isinstance(wanted, Reserve) else job.service_name
+        key = (wanted, spool, service)
         if key not in self._strategies and isinstance(wanted, Reserve):
             # its nodes may come with the QPUs' leases
             qpus = {name for s in wanted.services for name in self._services[s].qpu}
@@ -283,11 +287,10 @@ class SlurmConnector(Stock):
         if not self._queues and (record := journal.current()) is not None:
             record.before_end.append(self._give_back)
         if folder not in self._queues:
-            clusters = {s.clusters for s in self._services.values() if s.clusters}
             login = Login(
                 *(self.connector, get_inner_location(location)),
                 posixpath.join(folder, f".sfq-{self._run}"),
-                *(self._run, ",".join(sorted(clusters))),
+                self._run,
             )
             self._queues[folder] = Queue(login, self._run, self.pollingInterval)
         return self._queues[folder]
@@ -300,6 +303,18 @@ class SlurmConnector(Stock):
         if folder.is_file():  # as StreamFlow gives it where `lazy` is false
             folder = folder.parent
         return str((folder / Path(path).expanduser()).absolute())
+
+
+@contextmanager
+def _told(job: str) -> Iterator[None]:
+    """Have whatever is raised be an error of StreamFlow's that names the job."""
+    try:
+        yield
+    except WorkflowException:
+        raise
+    except Exception as error:
+        words = " ".join(f"{type(error).__name__}: {error}".split())
+        raise WorkflowExecutionException(f"Job {job}: {words}") from error
 
 
 def _answer(job: str, done: Result) -> tuple[str, int]:

@@ -11,14 +11,14 @@ import logging
 import math
 import re
 import time
-from collections import deque
 from contextlib import suppress
 
 from streamflow.core.exception import WorkflowExecutionException
+from streamflow.core.utils import get_job_step_name
 from streamflow.log_handler import logger
 
 from sf_quantum.connectors.phases import Phases
-from sf_quantum.connectors.slurm import options, policy, script
+from sf_quantum.connectors.slurm import options, policy, script, submission
 from sf_quantum.connectors.slurm.account import Entry
 from sf_quantum.connectors.slurm.allocation import Allocation, Gone
 from sf_quantum.connectors.slurm.forecast import Forecast
@@ -32,6 +32,11 @@ class Elastic:
     """The allocations of one service.
 
     Whatever happens, :meth:`_balance` compares what there is with what is wanted.
+
+    An allocation whose time limit leaves too little for a job is given back, and the job
+    has another: too little for the job's own time limit, or else for the longest job of
+    its step so far. Of a step's first jobs nobody knows how long they take, so where they
+    have no time limit that of their allocation may end them.
 
     :param deployment: its name, for the account
     :param name: the service's
@@ -58,7 +63,10 @@ class Elastic:
         self._orphan_seconds = orphan_seconds
         self._phases = phases
         self._forecast = Forecast()
-        self._wanted: deque[asyncio.Future[Allocation]] = deque()
+        # and for how many seconds
+        self._wanted: dict[asyncio.Future[Allocation], float] = {}
+        # the longest job of each step
+        self._seconds: dict[str, float] = {}
         # and since when
         self._free: dict[Allocation, float] = {}
         self._busy: set[Allocation] = set()
@@ -76,9 +84,11 @@ class Elastic:
         self._forecast.arrived(time.monotonic())
         try:
             while True:
-                allocation = await self._get()
+                allocation = await self._get(self._needed(job))
                 try:
-                    return await allocation.run(job, submitted)
+                    done = await allocation.run(job, submitted)
+                    self._learn(job, done)
+                    return done
                 except Gone:  # before the job began
                     continue
                 finally:
@@ -122,15 +132,26 @@ class Elastic:
         self._forecast.ended(step, time.monotonic())
         self._balance()
 
-    async def _get(self) -> Allocation:
+    def _needed(self, job: Job) -> float:
+        """How many seconds a job takes, as far as that is known."""
+        if job.seconds is not None:
+            return job.seconds
+        return self._seconds.get(get_job_step_name(job.name), 0.0)
+
+    def _learn(self, job: Job, done: Result) -> None:
+        began, ended = done.outcome.started, done.outcome.ended
+        if began is not None and ended is not None:
+            step = get_job_step_name(job.name)
+            self._seconds[step] = max(self._seconds.get(step, 0.0), ended - began)
+
+    async def _get(self, seconds: float) -> Allocation:
         wanted: asyncio.Future[Allocation] = asyncio.Future()
-        self._wanted.append(wanted)
+        self._wanted[wanted] = seconds
         self._balance()
         try:
             return await wanted
         except asyncio.CancelledError:
-            if wanted in self._wanted:
-                self._wanted.remove(wanted)
+            self._wanted.pop(wanted, None)
             if not wanted.cancelled() and wanted.exception() is None:
                 self._busy.discard(wanted.result())
                 self._offer(wanted.result())
@@ -154,22 +175,29 @@ class Elastic:
         if self._closed:
             return
         now = time.monotonic()
-        due = self._forecast.due(now) if self._settings.ahead else 0
         for allocation in [one for one in self._free if one.over]:
             self._spare(allocation)
+        for wanted in [one for one in self._wanted if one.done()]:
+            del self._wanted[wanted]
         self._hand_out()
+        due = self._forecast.due(now) if self._settings.ahead else 0
         self._fall(now, due)
         self._ask(due)
         self._look_again(now)
 
     def _hand_out(self) -> None:
-        while self._wanted and self._free:
-            wanted = self._wanted.popleft()
-            if not wanted.done():
-                # the last one that was used: the others come to be idle for long
-                allocation, _ = self._free.popitem()
+        for wanted, seconds in list(self._wanted.items()):
+            # the last one that was used: the others come to be idle for long
+            lasting = (one for one in reversed(self._free) if one.lasts(seconds))
+            allocation = next(lasting, None)
+            if allocation is not None:
+                del self._free[allocation], self._wanted[wanted]
                 self._busy.add(allocation)
                 wanted.set_result(allocation)
+        if self._wanted:
+            # in place of which there may be others
+            for allocation in list(self._free):
+                self._spare(allocation)
 
     def _fall(self, now: float, due: int) -> None:
         """Give back what has been idle for long."""
@@ -226,8 +254,8 @@ class Elastic:
         granted = None
         try:
             granted = await self._granted(requests, dependency)
-        except WorkflowExecutionException as error:
-            self._refused(error)
+        except Exception as error:  # noqa: BLE001 - a job waits, and is told of any
+            self._refused(error, dependency)
         finally:
             task = asyncio.current_task()
             for tasks in self._asked.values():
@@ -254,22 +282,40 @@ class Elastic:
         """
         nodes = self._service.options.get("nodes")
         requests.append(await self._request(_most(nodes), dependency))
-        if nodes != _most(nodes):
-            patient = True
-            while patient:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._settings.patience):
-                        return await requests[0].granted()
-                patient = dependency in self._forecast.later()
-            # an update would keep its place in the queue, but Slurm then gives the fewest
+        if nodes == _most(nodes):
+            return await requests[0].granted()
+        patient = True
+        while patient:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.patience):
+                    return await requests[0].granted()
+            patient = dependency in self._forecast.later()
+        # an update would keep its place in the queue, but Slurm then gives the fewest
+        return await self._either(requests, nodes)
+
+    async def _either(self, requests: list[Allocation], nodes: JSON) -> Allocation:
+        """Wait for a first request, or for one that takes fewer nodes.
+
+        :param requests: has the first, and gets the other
+        :raises WorkflowExecutionException: if both are refused
+        """
+
+        async def fewer() -> Allocation:
             requests.append(await self._request(nodes))
-        waiting = [asyncio.create_task(request.granted()) for request in requests]
+            return await requests[-1].granted()
+
+        waiting = [asyncio.ensure_future(requests[0].granted())]
+        waiting.append(asyncio.ensure_future(fewer()))
         try:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for finished in asyncio.as_completed(waiting):
+                try:
+                    return await finished
+                except WorkflowExecutionException as error:
+                    refusal = error
+            raise refusal
         finally:
             for task in waiting:
                 task.cancel()
-        return await done.pop()
 
     async def _request(self, nodes: JSON, dependency: str | None = None) -> Allocation:
         about, name = self._service, self._name or self._deployment
@@ -289,17 +335,18 @@ class Elastic:
                 self._queue.login.spool, key, lines, self._orphan_seconds
             ),
             entry,
-            at_once=options.at_once(name, about, lines, **instead),
+            at_once=submission.at_once(name, about, lines, **instead),
         )
         return Allocation(self._queue, leader)
 
-    def _refused(self, error: WorkflowExecutionException) -> None:
-        """A job fails that waits for nodes; where none does nobody asks again."""
-        while self._wanted:
-            wanted = self._wanted.popleft()
-            if not wanted.done():
-                wanted.set_exception(error)
-                return
+    def _refused(self, error: Exception, dependency: str | None) -> None:
+        """A job fails that no other request can serve; nobody asks again for no job."""
+        waiting = [one for one in self._wanted if not one.done()]
+        others = {*self._asked[None]} - {asyncio.current_task()}
+        if dependency is None and len(waiting) > len(others):
+            del self._wanted[waiting[0]]
+            waiting[0].set_exception(error)
+            return
         self._forecast.forget()
         if logger.isEnabledFor(logging.WARNING):
             logger.warning(str(error))

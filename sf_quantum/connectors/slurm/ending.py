@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from streamflow.core.exception import WorkflowExecutionException
@@ -13,8 +14,7 @@ from sf_quantum.connectors.slurm.login import Login
 from sf_quantum.connectors.slurm.script import Mark
 from sf_quantum.connectors.slurm.states import LOST, Outcome
 
-# a controller that is down holds up its clients; a mark says how the job ended as well
-PATIENCE_SECONDS = 60
+# a mark says how the job ended as well
 PATIENCE_WITH_MARK_SECONDS = 3
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ async def ending(login: Login, job: Waiting, patience_seconds: float) -> Outcome
     :param patience_seconds: after which the mark of one that Slurm has forgotten is seen
     :returns: None if that is not known yet, or it is to run again, or still runs
     """
-    limit = PATIENCE_SECONDS if job.mark is None else PATIENCE_WITH_MARK_SECONDS
+    marked = job.mark is not None
+    limit = PATIENCE_WITH_MARK_SECONDS if marked else states.PATIENCE_SECONDS
     try:
         text, code = await login.run(
             f"SLURM_TIME_FORMAT=%s timeout {limit} "
@@ -35,7 +36,7 @@ async def ending(login: Login, job: Waiting, patience_seconds: float) -> Outcome
         )
     except WorkflowExecutionException as error:
         text, code = str(error), submission.UNKNOWN
-    if code == 0 and (shown := states.shown(text)):
+    if code == 0 and (shown := states.shown(text, job.slurm_job)):
         return await _shown(login, job, shown)
     if "Invalid job id" in text:
         return await _forgotten(login, job, patience_seconds)
@@ -52,6 +53,13 @@ def by_mark(mark: Mark) -> Outcome:
         started=mark.started,
         ended=mark.ended,
     )
+
+
+def timed(outcome: Outcome, mark: Mark | None) -> Outcome:
+    """The times of the run's own mark, since Slurm keeps whole seconds."""
+    if mark is None or not outcome.plain or outcome.is_later_run(mark.ended):
+        return outcome
+    return replace(outcome, started=mark.started, ended=mark.ended or outcome.ended)
 
 
 async def _shown(login: Login, job: Waiting, shown: list[Outcome]) -> Outcome | None:
@@ -73,13 +81,16 @@ async def _started_first(
     """Look whether the job was submitted twice, and this one had nothing to do."""
     file = script.path(login.spool, job.key, "lock")
     try:
-        text, code = await login.run(f"cat {shlex.quote(file)}")
+        text, _ = await login.run(f"cat {shlex.quote(file)}")
     except WorkflowExecutionException:
         return None
-    if code == 0 and text.strip() not in ("", job.slurm_job):
-        job.slurm_job = text.strip()
+    first = text.strip()
+    if first == job.slurm_job:
+        return outcome
+    if first.isdecimal():
+        job.slurm_job = first
         return None
-    return outcome
+    return replace(outcome, state=LOST, reason="nothing tells that its script began")
 
 
 async def _forgotten(login: Login, job: Waiting, patience_seconds: float) -> Outcome:

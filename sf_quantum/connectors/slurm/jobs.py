@@ -11,7 +11,7 @@ from typing import Protocol
 from streamflow.core.exception import WorkflowExecutionException
 
 from sf_quantum.connectors.phases import Phases
-from sf_quantum.connectors.slurm import options, script
+from sf_quantum.connectors.slurm import options, script, submission
 from sf_quantum.connectors.slurm.account import Entry
 from sf_quantum.connectors.slurm.options import Service
 from sf_quantum.connectors.slurm.queue import Queue, Waiting
@@ -19,6 +19,9 @@ from sf_quantum.connectors.slurm.states import Outcome
 
 LAST_LINES = 20
 LAST_BYTES = 8192
+# a connection that was lost comes back, a file system is slow, or neither ever
+ASKED = 5
+AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -123,10 +126,8 @@ class PerStep:
 
     async def _file(self, waiting: Waiting, key: str) -> str:
         """Where the job's own template sends what it prints."""
-        text, _ = await self._queue.login.run(
-            f"scontrol show job {waiting.slurm_job} | sed -n 's/^ *{key}=//p'"
-        )
-        return text.strip()
+        shown = f"scontrol show job {waiting.slurm_job} | sed -n 's/^ *{key}=//p'"
+        return await _asked(self._queue, shown)
 
 
 async def result(
@@ -137,28 +138,41 @@ async def result(
     :param output: the file with what it printed
     :param mark: which tells that it printed nothing
     :returns: the result
+    :raises WorkflowExecutionException: if what it printed cannot be fetched
     """
     if outcome.good:
         own = job.stdout is None
         if not own or (mark is not None and mark.output_bytes == 0):
             return Result(outcome, "")
-        return Result(outcome, await _read(queue, f"cat {shlex.quote(output)}"))
+        return Result(outcome, await _asked(queue, f"cat {shlex.quote(output)}"))
     errors = job.stderr or job.stdout
     file = shlex.quote(errors if errors else output)
     folder = f"cd {shlex.quote(job.workdir)} && " if job.workdir and errors else ""
-    last = await _read(
-        queue, f"{folder}tail -c {LAST_BYTES} {file} | tail -n {LAST_LINES}"
-    )
-    lines = f"; its last lines:\n{last}" if last else "; it printed nothing"
+    tail = f"{folder}tail -c {LAST_BYTES} {file} 2>/dev/null | tail -n {LAST_LINES}"
+    try:
+        last = await _asked(queue, tail)
+        lines = f"; its last lines:\n{last}" if last else "; it printed nothing"
+    except WorkflowExecutionException:
+        lines = "; what it printed cannot be read"
     return Result(outcome, f"{outcome.sentence()}{lines}")
 
 
-async def _read(queue: Queue, command: str) -> str:
-    try:
-        text, code = await queue.login.run(f"{command} 2>/dev/null")
-    except WorkflowExecutionException:
-        return ""
-    return text.strip() if code == 0 else ""
+async def _asked(queue: Queue, command: str) -> str:
+    """What a command prints, also over a connection that is lost meanwhile.
+
+    :raises WorkflowExecutionException: if it fails time and again
+    """
+    for _ in range(ASKED):
+        try:
+            text, code = await queue.login.run(command)
+        except WorkflowExecutionException as error:
+            text, code = str(error), submission.UNKNOWN
+        if code == 0:
+            return text.strip()
+        await asyncio.sleep(AGAIN_SECONDS)
+    raise WorkflowExecutionException(
+        f"What a job printed cannot be read: {submission.words(text)}"
+    )
 
 
 def _options(job: Job, output: str) -> str:

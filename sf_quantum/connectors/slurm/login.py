@@ -8,19 +8,26 @@ that the driver submitted. So that works however the driver ends, over SSH as we
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+import re
 import shlex
 import time
 import uuid
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from typing import ParamSpec
 
+import asyncssh
 from streamflow.core.deployment import Connector, ExecutionLocation, Shell
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.log_handler import logger
 
 from sf_quantum.connectors import guardian
-from sf_quantum.connectors.slurm import script
+from sf_quantum.connectors.slurm import script, states
 from sf_quantum.connectors.slurm.script import Mark
+
+P = ParamSpec("P")
 
 LOOK_SECONDS = 2.0
 LOOK_PAUSE_SECONDS = 0.1
@@ -28,12 +35,22 @@ RETRY_SECONDS = 1.0
 # a driver that lost only its connection has so long to come back
 GRACE_SECONDS = 45
 LOCAL_GRACE_SECONDS = 3
+ANSWER_SECONDS = 60
+CLOSE_SECONDS = 5
+# StreamFlow gives a local shell five seconds, and kills it then
+END_SECONDS = 8
+# where it is missing, the connection was lost, whatever exit code StreamFlow makes of that;
+# sbatch's own, of an option that is wrong, is the same as that of an ssh that broke
+_END = re.compile(r"(.*)^sfq ended with (\d+)", re.DOTALL | re.MULTILINE)
+_BEGIN = """\
+exec 2>&1
+trap 'printf "\\nsfq ended with %d\\n" $?' EXIT"""
 
 # A job that was being submitted shows up late, so nothing must be found more than once;
 # a shell that another one has followed leaves everything to that.
 _SETUP = """\
 trap '' HUP INT TERM PIPE
-d={spool} run={run} clusters={clusters} me={me} grace={grace}
+d={spool} run={run} me={me} grace={grace}
 mkdir -p "$d" && chmod 700 "$d" && rm -f "$d/gone" && echo $me >"$d/owner" || exit
 look() {{
   touch "$d/alive"
@@ -47,6 +64,11 @@ look() {{
   done
 }}
 owner() {{ [ "$(cat "$d/owner")" = $me ]; }}
+# a job that ends may still put something there
+remove() {{
+  n=0
+  until rm -rf "$d" || [ $n -ge 20 ]; do n=$((n + 1)); sleep 0.1; done
+}}
 end() {{
   owner && touch "$d/gone" || return
   n=0
@@ -56,17 +78,60 @@ end() {{
   done
   n=0 quiet=0
   while [ $n -lt 60 ] && [ $quiet -lt 3 ]; do
-    if ids=$(squeue $clusters --noheader --user="$(id -un)" --format='%k %F'); then
+    if ids=$(squeue --noheader --user="$(id -un)" --format='%k %F'); then
       ids=$(echo "$ids" | sed -n "s/^sfq:$run:[^ ]* //p" | sort -u)
-      if [ -n "$ids" ]; then quiet=0; scancel $clusters $ids; else quiet=$((quiet + 1)); fi
+      if [ -n "$ids" ]; then quiet=0; scancel $ids; else quiet=$((quiet + 1)); fi
     fi
     n=$((n + 1)); sleep 0.5
   done
-  rm -rf "$d"
+  remove
 }}
 # in the background: a connector kills a shell that does not end soon; dash waits for a
 # function that has no parentheses
 trap '(end) </dev/null >/dev/null 2>&1 &' EXIT"""
+
+
+@contextmanager
+def reaching(location: ExecutionLocation) -> Iterator[None]:
+    """Tell in one way that a machine cannot be reached.
+
+    :raises WorkflowExecutionException: whatever StreamFlow and asyncssh raise then
+    """
+    try:
+        yield
+    except (OSError, asyncssh.Error) as error:
+        said = str(error) or type(error).__name__
+        raise WorkflowExecutionException(
+            f"no connection to {location.name}: {said}"
+        ) from error
+
+
+async def run_on(
+    connector: Connector, location: ExecutionLocation, command: str
+) -> tuple[str, int]:
+    """Run a shell command in a session of its own, so that it holds up no other.
+
+    It goes on when its caller is cancelled: StreamFlow's SSH connector does not get over
+    a cancelled connection attempt.
+
+    :param location: the inner one
+    :returns: its output, stderr included, and its exit code
+    :raises WorkflowExecutionException: if the machine cannot be reached, or the connection
+        was lost, so that nobody knows what came of the command
+    """
+    words = ["sh", "-c", shlex.quote(f"{_BEGIN}\n{command}")]
+    with reaching(location):
+        # with an input of its own it does not go through the shell that all share
+        result = await asyncio.shield(
+            connector.run(location, words, stdin="/dev/null", capture_output=True)
+        )
+    text = "" if result is None else result[0]
+    if (told := _END.fullmatch(text.rstrip())) is None:
+        said = " ".join(text.split()) or "it said nothing"
+        raise WorkflowExecutionException(
+            f"the connection to {location.name} was lost: {said}"
+        )
+    return told[1].strip(), int(told[2])
 
 
 class Login:
@@ -76,7 +141,6 @@ class Login:
     :param location: the inner one
     :param spool: see :mod:`sf_quantum.connectors.slurm.script`
     :param run: what the comments of this driver's jobs start with
-    :param clusters: the value of ``--clusters``, if any service has one
     """
 
     def __init__(
@@ -85,13 +149,11 @@ class Login:
         location: ExecutionLocation,
         spool: str,
         run: str,
-        clusters: str | None = None,
     ) -> None:
         self._connector = connector
         self._location = location
         self.spool = spool
         self._run = run
-        self._clusters = f"--clusters={clusters}" if clusters else ""
         self._shell: Shell | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._seen: list[str] = []
@@ -102,42 +164,54 @@ class Login:
         return self._location.local
 
     async def run(self, command: str) -> tuple[str, int]:
-        """Run a shell command and wait for it.
+        """Run a shell command and wait for it; see :func:`run_on`.
 
         :param command: for ``sh``
         :returns: its output, stderr included, and its exit code
-        :raises WorkflowExecutionException: if the machine cannot be reached
+        :raises WorkflowExecutionException: if what came of it is not known
         """
-        words = ["sh", "-c", shlex.quote(command), "2>&1"]
-        result = await self._connector.run(self._location, words, capture_output=True)
-        return result if result is not None else ("", 0)
+        return await run_on(self._connector, self._location, command)
 
-    async def run_job(self, job: str, command: str) -> tuple[str, int]:
-        """Run a shell command that may last, so that it holds up no other."""
-        result = await self._connector.run(
-            self._location,
-            ["sh", "-c", shlex.quote(command), "2>&1"],
-            capture_output=True,
-            job_name=job,
-        )
-        return result if result is not None else ("", 0)
-
-    async def squeue(self, options: str) -> str | None:
+    async def squeue(self, ids: Collection[str]) -> str | None:
         """Ask Slurm for jobs.
 
-        :returns: what ``squeue`` printed; None if it failed, which says nothing of a job
+        :param ids: theirs, of which Slurm may have forgotten some
+        :returns: what ``squeue`` printed with the format :data:`states.FIELDS`; None if it
+            failed, which says nothing of a job
         """
-        command = f"SLURM_TIME_FORMAT=%s squeue {self._clusters} --noheader {options}"
+        # without the user, Slurm sends everybody's jobs where more than one is asked for
+        command = (
+            f"SLURM_TIME_FORMAT=%s timeout {states.PATIENCE_SECONDS} squeue --noheader "
+            f'--states=all --user="$(id -un)" --jobs={",".join(ids)} '
+            f"--format='{states.FIELDS}'"
+        )
         try:
             text, code = await self.run(command)
         except WorkflowExecutionException as error:
             text, code = str(error), 1
         if code == 0:
             return text
-        if "Invalid job id" in text:  # the only one asked for is forgotten
+        if len(ids) == 1 and "Invalid job id" in text:  # only one by itself is denied
             return ""
-        _warn(f"squeue failed, jobs are waited for all the same: {text}")
+        said = text or f"exit code {code}"
+        warn(f"squeue failed, jobs are waited for all the same: {said}")
         return None
+
+    async def sweep(self, key: str = "") -> bool:
+        """End what is in Slurm's queue under a key, or under any of this driver's.
+
+        :returns: whether nothing of it is left for sure
+        """
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                _, code = await self.run(
+                    'jobs=$(squeue --noheader --user="$(id -un)" --format="%k %F") && '
+                    f"echo \"$jobs\" | sed -n 's/^sfq:{self._run}:{key}[^ ]* //p' | "
+                    "sort -u | xargs -r scancel"
+                )
+        except (WorkflowExecutionException, TimeoutError):
+            return False
+        return code == 0
 
     async def look(self, urgent: bool) -> list[Mark]:
         """Give a sign of life, and find the marks left since the last time.
@@ -146,43 +220,55 @@ class Login:
         :returns: the marks, each once
         """
         polls = round(LOOK_SECONDS / LOOK_PAUSE_SECONDS) if urgent else 0
+        seen = " ".join(shlex.quote(file) for file in self._seen)
         try:
-            shell = await self._opened()
-            seen = " ".join(shlex.quote(file) for file in self._seen)
-            told = await shell.execute(
-                [f"look {polls} {seen}"], capture_output=True, timeout=60
-            )
-        except (WorkflowExecutionException, OSError) as error:
-            _warn(f"no connection to {self._location.name}: {error}")
+            # half an answer would be taken for the beginning of the next
+            told = await asyncio.shield(self._ask(f"look {polls} {seen}"))
+        except WorkflowExecutionException as error:
+            warn(f"Jobs are watched for again in {RETRY_SECONDS:g} s: {error}")
             self._drop()
             await asyncio.sleep(RETRY_SECONDS)
             return []
-        found = script.marks(told[0] if told else "")
+        found = script.marks(told)
+        if (
+            told and not found
+        ):  # what is no mark stays there, and is found again at once
+            await asyncio.sleep(RETRY_SECONDS)
         self._seen = [script.path(self.spool, mark.key, "mark") for mark in found]
         return found
 
     async def close(self) -> None:
         """End the shell and remove what is in the spool."""
-        shell, self._shell = self._shell, None
-        if shell is None:
-            return
-        with suppress(WorkflowExecutionException, OSError, TimeoutError):
-            async with asyncio.timeout(5):
-                # the shell may be looking
-                await self.run(f": >{shlex.quote(self.spool)}/stop")
-                await shell.execute(['trap - EXIT; rm -rf "$d"'], capture_output=True)
-        with suppress(WorkflowExecutionException, OSError):
-            await shell.close()
+        # the shell may be looking
+        stop = f": >{shlex.quote(self.spool)}/stop"
+        await self._finish("trap - EXIT; remove", stop)
 
     async def leave(self) -> None:
         """End the shell, which ends on the node what the driver could not."""
+        await self._finish("grace=0", "true")
+
+    async def _finish(self, last: str, before: str) -> None:
+        """Give the shell its last command; one that hangs is left to itself.
+
+        :param before: what is run beside it first
+        """
         shell, self._shell = self._shell, None
-        if shell is not None:
-            with suppress(WorkflowExecutionException, OSError, TimeoutError):
-                async with asyncio.timeout(5):
-                    await shell.execute(["grace=0"])
-            with suppress(WorkflowExecutionException, OSError):
-                await shell.close()
+        if shell is None:
+            return
+        with suppress(WorkflowExecutionException, TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self.run(before)
+                with reaching(self._location):
+                    await shell.execute([last], capture_output=True)
+        await asyncio.wait({self._end(shell)}, timeout=END_SECONDS)
+
+    async def _ask(self, command: str) -> str:
+        with reaching(self._location):
+            shell = await self._opened()
+            told = await shell.execute(
+                [command], capture_output=True, timeout=ANSWER_SECONDS
+            )
+        return told[0] if told else ""
 
     async def _opened(self) -> Shell:
         if self._shell is None or await self._shell.closed():
@@ -195,11 +281,10 @@ class Login:
                 spool=shlex.quote(self.spool),
                 run=self._run,
                 me=me,
-                clusters=shlex.quote(self._clusters),
                 pause=LOOK_PAUSE_SECONDS,
                 grace=LOCAL_GRACE_SECONDS if self._location.local else GRACE_SECONDS,
             )
-            await shell.execute([setup], capture_output=True, timeout=60)
+            await shell.execute([setup], capture_output=True, timeout=ANSWER_SECONDS)
             self._shell = shell
         return self._shell
 
@@ -207,20 +292,45 @@ class Login:
         """Leave a shell to itself: to wait for one that hangs holds up everything."""
         shell, self._shell = self._shell, None
         if shell is not None:
-            task = asyncio.create_task(_end(shell))
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._end(shell)
+
+    def _end(self, shell: Shell) -> asyncio.Task[None]:
+        task = asyncio.create_task(_closed(shell, self._location))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        return task
 
 
-async def _end(shell: Shell) -> None:
-    with suppress(WorkflowExecutionException, OSError):
+async def _closed(shell: Shell, location: ExecutionLocation) -> None:
+    with suppress(WorkflowExecutionException), reaching(location):
         await shell.close()
+
+
+def lasting(
+    work: Callable[P, Awaitable[None]],
+) -> Callable[P, Coroutine[None, None, None]]:
+    """Let nothing unforeseen end a task without which jobs are waited for for ever.
+
+    :param work: what the task does, again later if it fails
+    """
+
+    @functools.wraps(work)
+    async def kept(*args: P.args, **options: P.kwargs) -> None:
+        try:
+            await work(*args, **options)
+        except Exception as error:  # noqa: BLE001 - see above
+            told = f"{type(error).__name__}: {error}"
+            warn(f"Slurm's jobs are waited for all the same: {told}")
+            logger.debug("What went wrong while jobs are waited for", exc_info=error)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    return kept
 
 
 _warned: dict[str, float] = {}
 
 
-def _warn(text: str) -> None:
+def warn(text: str) -> None:
     """Say what goes on for a while once a minute."""
     now = time.monotonic()
     if now - _warned.get(text, -60.0) >= 60 and logger.isEnabledFor(logging.WARNING):

@@ -5,12 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 
+from streamflow.core.exception import WorkflowDefinitionException
 from streamflow.deployment.connector.queue_manager import QueueManagerService
 
 from sf_quantum.connectors.slurm.policy import policy
 from sf_quantum.files import JSON
 
 _DIRECTIVE = "#SBATCH"
+# the same job id may be another job there, and scontrol(1) asks one cluster at a time
+ONE_CLUSTER = (
+    "sfq.slurm follows the jobs of the login node's own cluster only",
+    "write a deployment of its own for each cluster",
+)
 # those that leave the variables of a batch job as they are without them
 _AT_ONCE = frozenset(
     "account constraint exclude exclusive gres licenses mem nodelist nodes partition qos "
@@ -25,6 +31,7 @@ class Service(QueueManagerService):
     :param qpu: names of the QPUs that its jobs use
     :param allocation: how its nodes are taken, if not as the deployment says
     :param options: every other key is an option of ``sbatch`` in camel case
+    :raises WorkflowDefinitionException: if one is there that cannot be kept
     """
 
     def __init__(
@@ -35,6 +42,8 @@ class Service(QueueManagerService):
         **options: JSON,
     ) -> None:
         super().__init__(file)
+        if options.get("clusters"):
+            raise WorkflowDefinitionException(f"clusters: {'; '.join(ONE_CLUSTER)}")
         self.qpu = list(qpu or [])
         # whether Slurm has the option that takes their leases
         self.spank = False
@@ -60,12 +69,6 @@ class Service(QueueManagerService):
     def partition(self) -> str | None:
         """The partition it names, if any."""
         value = self.options.get("partition")
-        return None if value is None else str(value)
-
-    @property
-    def clusters(self) -> str | None:
-        """The other clusters it names, if any."""
-        value = self.options.get("clusters")
         return None if value is None else str(value)
 
     def words(self, **instead: JSON) -> list[str]:

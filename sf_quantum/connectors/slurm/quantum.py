@@ -27,6 +27,7 @@ from sf_quantum import journal
 from sf_quantum.connectors import accounts, wishes
 from sf_quantum.connectors.slurm import script
 from sf_quantum.connectors.slurm.leased import Use
+from sf_quantum.connectors.slurm.login import reaching, run_on
 from sf_quantum.connectors.slurm.options import Service
 from sf_quantum.connectors.slurm.queue import Queue
 from sf_quantum.errors import InputError
@@ -184,6 +185,8 @@ class Quantum:
         leases = []
         for lease in ran.leases:
             own: list[dict[str, JSON]] = []
+            if lease.jobs is None:
+                _record(use, ran, lease, {})  # its kind of QPU does not tell
             for qpu_job in lease.jobs or []:
                 key = f"{lease.qpu} {qpu_job.get('id')}"
                 new = key not in self._seen
@@ -228,10 +231,18 @@ class Quantum:
                 f"{command} --qrmi-config {shlex.quote(file)}"
             )
         text, code = await self._run(location, job, command)
-        if code == NO_FILE and self._config:
+        pause = FIRST_PAUSE_SECONDS
+        while code == NO_FILE and self._config:
             await queue.watched()
-            await self._hand_over(location, file, self._config)
+            trouble = await self._hand_over(location, file, self._config)
             text, code = await self._run(location, job, command)
+            if code == NO_FILE:
+                self._warn(
+                    f"Job {job} waits: {self._config} cannot be brought to "
+                    f"{location.name}, where jobs read it: {trouble}"
+                )
+                await asyncio.sleep(pause)
+                pause = min(pause * GROWTH, LONGEST_PAUSE_SECONDS)
         if (found := _states(text)) is None:
             said = "there is no sfq" if code == NO_COMMAND else " ".join(text.split())
             self._warn_unasked(qpus, said)
@@ -242,29 +253,26 @@ class Quantum:
     ) -> tuple[str, int]:
         """Run a command on the login node, again while that cannot be reached.
 
-        :param job: whose it is, so that it holds up no other
+        :param job: whose it is, for the message
         :returns: its output, stderr included, and its exit code
         """
-        words = ["sh", "-c", shlex.quote(command), "2>&1"]
         pause = FIRST_PAUSE_SECONDS
         while True:
             try:
-                result = await self._connector.run(
-                    location, words, capture_output=True, job_name=job
-                )
+                return await run_on(self._connector, location, command)
             except WorkflowExecutionException as error:
-                self._warn(f"Deployment {self._deployment}: {error}")
+                self._warn(f"Job {job} waits: {error}")
                 await asyncio.sleep(pause)
                 pause = min(pause * GROWTH, LONGEST_PAUSE_SECONDS)
-            else:
-                return result if result is not None else ("", 0)
 
     async def _hand_over(
         self, location: ExecutionLocation, file: str, config: str
-    ) -> None:
+    ) -> str:
         """Bring the definitions, which may hold credentials, through a pipe.
 
         What is on a command line is seen in ``ps`` and in logs.
+
+        :returns: why they may not be there now
         """
         names = sorted({name for s in self._services.values() for name in s.qpu})
         found = [qrmi_config.read(config, name) for name in names]
@@ -273,13 +281,22 @@ class Quantum:
             for one in found
         ]
         target = shlex.quote(file)
-        # many may bring it at once, and others read it
-        writing = f"umask 077; cat >{target}.$$ && mv {target}.$$ {target} || rm -f {target}.$$"
-        writer = await self._connector.get_stream_writer(
-            ["sh", "-c", shlex.quote(writing)], location
+        content = json.dumps({"resources": entries}).encode()
+        # many may bring it at once, and others read it; a lost connection ends the input
+        writing = (
+            f"umask 077; t={target}.$$; cat >$t && [ $(wc -c <$t) -eq {len(content)} ] && "
+            f"mv $t {target} || rm -f $t"
         )
-        async with writer as stream:
-            await stream.write(json.dumps({"resources": entries}).encode())
+        try:
+            with reaching(location):
+                writer = await self._connector.get_stream_writer(
+                    ["sh", "-c", shlex.quote(writing)], location
+                )
+                async with writer as stream:
+                    await stream.write(content)
+        except WorkflowExecutionException as error:
+            return str(error)
+        return "it did not arrive whole"
 
     def _hindrance(self, told: list[_State] | None) -> _State | None:
         """The QPU that a job waits for, if it waits for one."""

@@ -21,7 +21,7 @@ from streamflow.log_handler import logger
 
 from sf_quantum.connectors.slurm import ending, states, submission
 from sf_quantum.connectors.slurm.account import Entry
-from sf_quantum.connectors.slurm.login import Login
+from sf_quantum.connectors.slurm.login import Login, lasting
 from sf_quantum.connectors.slurm.script import Mark
 from sf_quantum.connectors.slurm.states import Outcome, Row
 
@@ -126,7 +126,7 @@ class Queue:
     async def _submitted(self, name: str, key: str, command: str) -> str:
         pause = FIRST_PAUSE_SECONDS
         while True:
-            text, code = await self._to_its_end(name, key, command)
+            text, code = await self._to_its_end(key, command)
             slurm_job = submission.accepted(text, code)
             if slurm_job is not None:
                 return slurm_job
@@ -170,8 +170,11 @@ class Queue:
 
         :param words: ids and options, for a shell
         """
-        with suppress(WorkflowExecutionException):
-            await self.login.run(f"scancel {words}")
+        with suppress(WorkflowExecutionException, TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self.login.run(
+                    f"timeout {states.PATIENCE_SECONDS} scancel {words}"
+                )
 
     def forget(self, job: Waiting) -> None:
         """Wait for a job no longer; its account is settled all the same."""
@@ -179,7 +182,10 @@ class Queue:
             self._settling[job.slurm_job] = job.entry
 
     async def close(self) -> None:
-        """End every job, settle the account and let the login node go."""
+        """End every job, settle the account and let the login node go.
+
+        What takes too long is left to the login node's shell.
+        """
         await self.cancel(*self._waiting.values())
         for job in list(self._waiting.values()):
             self.forget(job)
@@ -190,14 +196,14 @@ class Queue:
             self._submissions
             and (await asyncio.wait(self._submissions, timeout=CLOSE_SECONDS))[1]
         )
-        if late or not await self._sweep():
+        if late or not await self.login.sweep():
             await self.login.leave()
         await self._settle_rest()
         await self.login.close()
 
-    async def _to_its_end(self, name: str, key: str, command: str) -> tuple[str, int]:
+    async def _to_its_end(self, key: str, command: str) -> tuple[str, int]:
         """Submit; a job that is not wanted any more in that moment is ended again."""
-        task = asyncio.create_task(self._try(name, command))
+        task = asyncio.create_task(self._try(command))
         self._submissions.add(task)
         task.add_done_callback(self._submissions.discard)
         try:
@@ -206,29 +212,14 @@ class Queue:
             self._spawn(self._undo(key, task))
             raise
 
+    @lasting
     async def _undo(self, key: str, trial: asyncio.Task[tuple[str, int]]) -> None:
         await trial
-        await self._sweep(key)
+        await self.login.sweep(key)
 
-    async def _sweep(self, key: str = "") -> bool:
-        """End what is in Slurm's queue under a key, or under any of this driver's.
-
-        :returns: whether nothing of it is left for sure
-        """
+    async def _try(self, command: str) -> tuple[str, int]:
         try:
-            _, code = await self.login.run(
-                'jobs=$(squeue --noheader --user="$(id -un)" --format="%k %F") && '
-                f"echo \"$jobs\" | sed -n 's/^sfq:{self._run}:{key}[^ ]* //p' | "
-                "sort -u | xargs -r scancel"
-            )
-        except WorkflowExecutionException:
-            return False
-        return code == 0
-
-    async def _try(self, name: str, command: str) -> tuple[str, int]:
-        try:
-            # a controller that does not answer holds sbatch up, which may hold up no other
-            return await self.login.run_job(name, command)
+            return await self.login.run(command)
         except WorkflowExecutionException as error:
             return str(error), submission.UNKNOWN
 
@@ -241,17 +232,21 @@ class Queue:
 
     async def _look_on(self) -> None:
         while True:
-            self._take_in(await self.login.look(urgent=self._is_busy()))
-            if self._is_busy() or self._settling:
-                if time.monotonic() - self._polled >= self._interval:
-                    # never twice at a time, and marks are looked for meanwhile
-                    self._polled = math.inf
-                    self._spawn(self._poll())
-            else:
-                self._wake.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._interval):
-                        await self._wake.wait()
+            await self._look()
+
+    @lasting
+    async def _look(self) -> None:
+        self._take_in(await self.login.look(urgent=self._is_busy()))
+        if self._is_busy() or self._settling:
+            if time.monotonic() - self._polled >= self._interval:
+                # never twice at a time, and marks are looked for meanwhile
+                self._polled = math.inf
+                self._spawn(self._poll())
+        else:
+            self._wake.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._interval):
+                    await self._wake.wait()
 
     def _is_busy(self) -> bool:
         return bool(self._waiting or self._steps)
@@ -274,16 +269,13 @@ class Queue:
                 job.mark = mark
                 self._ask(job)
 
+    @lasting
     async def _poll(self) -> None:
         """One ``squeue`` for all jobs: those waited for, and the account's."""
-        ids = ",".join(
-            {*(job.slurm_job for job in self._waiting.values()), *self._settling}
-        )
         waited_for = list(self._waiting.values())
+        ids = {*(job.slurm_job for job in waited_for), *self._settling}
         try:
-            text = await self.login.squeue(
-                f"--states=all --jobs={ids} --format='{states.FIELDS}'"
-            )
+            text = await self.login.squeue(ids)
         finally:
             self._polled = time.monotonic()
         if text is None:
@@ -291,8 +283,12 @@ class Queue:
         found = states.rows(text)
         for job in waited_for:
             self._judge(job, found.get(job.slurm_job, []))
-        for slurm_job in list(self._settling):
+        rest = ids & self._settling.keys()
+        for slurm_job in rest:
             self._settle(slurm_job, found.get(slurm_job, []))
+        # a cancelled job may be started again, and a job's node may fail after its mark
+        if left := [one for one in rest if states.lasts(found.get(one, []))]:
+            await self.scancel(" ".join(left))
 
     def _judge(self, job: Waiting, rows: list[Row]) -> None:
         if job.over.done():
@@ -320,6 +316,7 @@ class Queue:
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
+    @lasting
     async def _learn(self, job: Waiting) -> None:
         """Ask Slurm how a job ended, and its mark where Slurm does not know."""
         try:
@@ -334,7 +331,7 @@ class Queue:
         pause = DETAIL_PAUSE_SECONDS
         while time.monotonic() < deadline:
             outcome = await ending.ending(self.login, job, self._interval)
-            if outcome is not None or self._unwanted(job):
+            if outcome is not None or job.key not in self._waiting:
                 return outcome
             if job.mark is None:
                 break  # the next poll asks again
@@ -345,11 +342,9 @@ class Queue:
             return None
         return ending.by_mark(job.mark)
 
-    def _unwanted(self, job: Waiting) -> bool:
-        return job.key not in self._waiting
-
     def _end(self, job: Waiting, outcome: Outcome) -> None:
         if not job.over.done():
+            outcome = ending.timed(outcome, job.mark)
             job.entry.ended(outcome)
             self.forget(job)
             job.over.set_result(outcome)
@@ -358,9 +353,6 @@ class Queue:
 
     def _settle(self, slurm_job: str, rows: list[Row]) -> None:
         """Put Slurm's own times into the account, as soon as it has them."""
-        if any(row.state == "PENDING" for row in rows):
-            # its node failed after its script had left the mark
-            self._spawn(self.scancel(slurm_job))
         entry = self._settling[slurm_job]
         if all(row.over or (row.freed and entry.nodes) for row in rows):
             del self._settling[slurm_job]

@@ -15,7 +15,7 @@ from streamflow.core.utils import get_job_step_name
 from streamflow.log_handler import logger
 
 from sf_quantum.connectors.phases import Phases
-from sf_quantum.connectors.slurm import options, policy, script
+from sf_quantum.connectors.slurm import options, policy, script, submission
 from sf_quantum.connectors.slurm.account import Entry
 from sf_quantum.connectors.slurm.allocation import Allocation, Gone
 from sf_quantum.connectors.slurm.jobs import Job, PerStep, Result
@@ -125,7 +125,7 @@ class Reserved:
             ),
             entries[0],
             at_once=(
-                options.at_once(names[0], services[0], lines)
+                submission.at_once(names[0], services[0], lines)
                 if len(names) == 1
                 else None
             ),

@@ -14,24 +14,33 @@ For a step within an allocation whose script could leave none, the login node's 
 leaves one, with the time 0 if the script never began::
 
     KEY SLURM_JOB EXIT_CODE STARTED - 0
+
+Where the spool cannot be written, as on a full disk, a script ends with 74 (EX_IOERR of
+sysexits.h) and does nothing.
 """
 
 from __future__ import annotations
 
 import posixpath
+import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sf_quantum.connectors.slurm.options import directives, interpreter
 
+#: what a Slurm command or job around this shell has set, and would have ours mistake
+CLEAR = """\
+for v in $(env | sed -n 's/^\\(S\\(LURM\\|RUN\\|ALLOC\\)_[A-Za-z0-9_]*\\)=.*/\\1/p'); do
+  [ $v = SLURM_CONF ] || unset $v
+done"""
 # Bash and dash both start a command in the background with its input from /dev/null and
 # deaf to SIGINT and SIGQUIT unless told otherwise (coreutils 8.31 can); it runs there so
 # that signals reach it while the shell waits.
 _RUN = """\
 rm -f "$d/$k.mark"
 began=$(date +%s.%N)
-cat >"$d/$k.sh" <<'{end}'
+cat >"$d/$k.sh" <<'{end}' || exit 74
 {body}
 {end}
 ended=
@@ -53,49 +62,81 @@ exit $code"""
 _MARK = """\
 mark() {
   size=$(wc -c 2>/dev/null <"$d/$k.out")
-  echo "$k $SLURM_JOB_ID $1 $began $2 ${size:-0}" >"$d/$k.tmp" && mv "$d/$k.tmp" "$d/$k.mark"
-  rm -f "$d/$k.began"
+  echo "$k $SLURM_JOB_ID $1 $began $2 ${size:-0}" >"$d/$k.tmp" &&
+    mv "$d/$k.tmp" "$d/$k.mark" && rm -f "$d/$k.began"
 }"""
 # sbatch may have reached Slurm although it said no, so the same job may come twice
 _ONCE = """\
 (set -C; echo "$SLURM_JOB_ID" >"$d/$k.lock") 2>/dev/null
-[ "$(cat "$d/$k.lock")" = "$SLURM_JOB_ID" ] || exit 0"""
+# the other may be about to write it
+[ -s "$d/$k.lock" ] || sleep 1
+case $(cat "$d/$k.lock") in "$SLURM_JOB_ID") ;; '') exit 74 ;; *) exit 0 ;; esac"""
 _HOLD = """\
-# got by salloc it has no batch job: this is a step, told of its one task and node
-if [ -n "$SLURM_STEP_ID" ]; then
-  trap 'scancel "$SLURM_JOB_ID"' EXIT
-  for v in $(env | sed -n 's/^\\(SLURM_\\(STEP\\|NTASKS\\|NPROCS\\|TASK\\)[A-Z_]*\\)=.*/\\1/p'); do
-    unset "$v"
-  done
-  SLURM_JOB_NODELIST=$SLURM_NODELIST
-  SLURM_NNODES=$(scontrol show hostnames "$SLURM_NODELIST" | wc -l)
-  SLURM_JOB_NUM_NODES=$SLURM_NNODES
-  export SLURM_JOB_NODELIST SLURM_NNODES SLURM_JOB_NUM_NODES
+step=$SLURM_STEP_ID
+# got by salloc it has no batch job: this is a step
+if [ -n "$step" ]; then
+  # an earlier one may have outlived its `srun`: its place is taken when it ends
+  until first=$(squeue --steps --noheader --jobs="$SLURM_JOB_ID" --format='%i %j' |
+    sed -n "s/^$SLURM_JOB_ID\\.\\([0-9]*\\) $k-hold\\$/\\1/p" | sort -n | head -n 1)
+    [ -n "$first" ] || exit 75
+    [ "$first" = "$step" ]
+  do sleep {pause}; done
+{as_batch}
 fi
-# QRMI's SPANK plugin gives an allocation its leases, with a prefix for each QPU
-q=
-for n in $(echo "${{QRMI_JOB_QPU_RESOURCES-$SLURM_JOB_QPU_RESOURCES}}" | tr , ' '); do
-  q="$q|$n"_
-done
-(umask 077; export -p | grep -E "^export (SLURM_|QRMI_$q)" >"$d/$k.env")
-began=$(date +%s.%N)
-mark up -
-while sleep {pause}; do
+if [ ! -e "$d/$k.up" ]; then
+  # QRMI's SPANK plugin gives an allocation its leases, with a prefix for each QPU
+  q=
+  for n in $(echo "${{QRMI_JOB_QPU_RESOURCES-$SLURM_JOB_QPU_RESOURCES}}" | tr , ' '); do
+    q="$q|$n"_
+  done
+  (umask 077; export -p | grep -E "^export (SLURM_|QRMI_$q)" >"$d/$k.env") || exit 74
+  began=$(date +%s.%N)
+  mark up - && : >"$d/$k.up" || exit 74
+fi
+while :; do
+  # Slurm may end this before the shell: that is no reason to end the allocation
+  sleep {pause} || exit
   # by the clock of the file system, as the others
   now=$(: >"$d/$k.now"; stat -c %Y "$d/$k.now")
   # a file that has been opened is not told of from NFS's cache
   cat "$d/alive" "$d/gone" >/dev/null 2>&1
-  alive=$(stat -c %Y "$d/alive" 2>/dev/null) || exit 0
-  [ $((now - alive)) -lt {orphan} ] || exit 0
+  alive=$(stat -c %Y "$d/alive" 2>/dev/null) || break
+  [ $((now - alive)) -lt {orphan} ] || break
   gone=$(stat -c %Y "$d/gone" 2>/dev/null) || continue
-  [ $((now - gone)) -lt {gone} ] || exit 0
+  [ $((now - gone)) -lt {gone} ] || break
+done
+# a step that ends leaves the allocation as it is
+n=0
+until [ -z "$step" ] || scancel "$SLURM_JOB_ID" || [ $n -ge {tries} ]; do
+  n=$((n + 1)); sleep {pause}
 done"""
+# a step is told of its one task; here the variables become those of a batch job on one node
+_AS_BATCH = """\
+  for v in $(env | sed -n 's/^\\(S\\(RUN\\|LURM\\)_[A-Z0-9_]*\\)=.*/\\1/p'); do
+    case ${v#SLURM_} in
+      STEP*|NTASKS|NPROCS|TASKS*|SRUN*|LAUNCH*|DISTRIBUTION|UMASK|CPU_BIND*|MEM_BIND*|\
+JOB_CPUS_PER_NODE_PACK*) unset "$v"
+    esac
+  done
+  job=$(scontrol show job "$SLURM_JOB_ID")
+  SLURM_JOB_NAME=$(echo "$job" | sed -n 's/^JobId=[0-9]* JobName=//p')
+  cpus=$(echo "$job" | sed -n 's/^ *NumNodes=.* NumCPUs=\\([0-9]*\\) .*/\\1/p')
+  export SLURM_JOB_NAME SLURM_JOB_CPUS_PER_NODE="$cpus" SLURM_TASKS_PER_NODE="$cpus"
+  export SLURM_JOB_NODELIST="$SLURM_NODELIST" SLURM_NNODES=1 SLURM_JOB_NUM_NODES=1
+  SLURM_CLUSTER_NAME=$(scontrol show config | sed -n 's/^ClusterName *= //p')
+  export SLURM_CLUSTER_NAME
+  # in MB, which Slurm shows as 1500M or 1.50G
+  eval "$(echo "$job" |
+    sed -n 's/.* MinMemory\\([A-Za-z]*\\)=\\([0-9.]*\\)\\([MGT]\\) .*/\\1 \\2 \\3/p' |
+    awk '{ print "export SLURM_MEM_PER_" toupper($1) "=" $2 * 1024 ^ (index("MGT", $3) - 1) }'
+  )"\
+"""
 # what `srun` sets describes the one task, not the allocation that the script has
 _STEP = """\
-for v in $(env | sed -n 's/^\\(SLURM_[A-Za-z0-9_]*\\)=.*/\\1/p'); do unset "$v"; done
+{clear}
 . "$d/{holder}.env"
 exec {streams}
-date +%s.%N >"$d/$k.began\""""
+date +%s.%N >"$d/$k.began" || exit 74"""
 # the variables of a component are there under names of their own, and `srun` has to be told
 # which it is for: no variable does that
 _COMPONENT = """\
@@ -103,35 +144,42 @@ eval "$(export -p | sed -n 's/_HET_GROUP_{group}=/=/p')"
 export SLURM_JOB_ID="$SLURM_JOB_ID_HET_GROUP_0" SLURM_NNODES="$SLURM_JOB_NUM_NODES"
 export SLURM_NODELIST="$SLURM_JOB_NODELIST" PATH="$d/srun{group}:$PATH"
 mkdir -p "$d/srun{group}"
-cat >"$d/$k.tmp" <<'END-SRUN' && chmod +x "$d/$k.tmp" && mv "$d/$k.tmp" "$d/srun{group}/srun"
+cat >"$d/$k.tmp" <<'END-SRUN' || exit 74
 #!/bin/sh
 PATH=$(echo "$PATH" | sed "s|${{0%/*}}:||") exec srun --het-group={group} "$@"
-END-SRUN"""
+END-SRUN
+chmod +x "$d/$k.tmp" && mv "$d/$k.tmp" "$d/srun{group}/srun" || exit 74"""
 
 # a script that has left its mark removes what else tells that it began
 _SRUN = """\
 f={file}
 (set -C; : >"$f"tried) 2>/dev/null || exit 0
-cat >"$f"step <<'{end}'
+cat >"$f"step <<'{end}' || exit 74
 {body}
 {end}
-echo 0 >"$f"began
-for v in $(env | sed -n 's/^\\(SLURM_[A-Za-z0-9_]*\\)=.*/\\1/p'); do
-  [ $v = SLURM_CONF ] || unset $v
-done
+echo 0 >"$f"began || exit 74
+{clear}
 {{
   srun --quiet {options} /bin/sh "$f"step >"$f"srun 2>&1; code=$?
   if began=$(cat "$f"began 2>/dev/null); then
-    echo "{key} {slurm_job} $code $began - 0" >"$f"gone
+    # the disk may be full for a while
+    until echo "{key} {slurm_job} $code ${{began:-0}} - 0" >"$f"gone; do
+      [ -e "$f"tried ] && sleep 1 || exit
+    done
     ln "$f"gone "$f"mark
   fi
   rm -f "$f"step "$f"began "$f"gone
 }} </dev/null >/dev/null 2>&1 &"""
 
+_TIME = r"\d+(?:\.\d+)?"
+_LINE = re.compile(rf"([\w-]+) +(\d+) +(up|\d+) +({_TIME}) +(-|{_TIME}) +(\d+)")
+
 #: an allocation looks so often whether its driver lives
 PAUSE_SECONDS = 5
 #: how long an allocation outlives its driver at most
 GONE_SECONDS = 55
+#: how often what holds an allocation tries to end it, or to begin
+TRIES = 60
 
 
 @dataclass(frozen=True)
@@ -154,19 +202,17 @@ def marks(text: str) -> list[Mark]:
     """Read the marks that were found.
 
     :param text: the lines
-    :returns: the marks
+    :returns: the marks; what is none is left out
     """
     found = []
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) == 6:
-            key, job, code, started, ended, size = words
-            found.append(
-                Mark(
-                    *(key, job, None if code == "up" else int(code), float(started)),
-                    *(None if ended == "-" else float(ended), int(size)),
-                )
+    for line in filter(None, map(_LINE.fullmatch, text.splitlines())):
+        key, job, code, started, ended, size = line.groups()
+        found.append(
+            Mark(
+                *(key, job, None if code == "up" else int(code), float(started)),
+                *(None if ended == "-" else float(ended), int(size)),
             )
+        )
     return found
 
 
@@ -202,7 +248,10 @@ def step(
     :param group: the component of a heterogeneous allocation, None if it is none
     :returns: a shell script
     """
-    lines = [*_head(spool, key, []), _STEP.format(holder=holder, streams=streams)]
+    lines = [
+        *_head(spool, key, []),
+        _STEP.format(holder=holder, streams=streams, clear=CLEAR),
+    ]
     if group:
         lines.append(_COMPONENT.format(group=group))
     return "\n".join([*lines, _run(key, body)])
@@ -224,6 +273,7 @@ def srun(spool: str, key: str, slurm_job: str, options: str, body: str) -> str:
         file=shlex.quote(path(spool, key, "")),
         end=f"END-STEP-{key}",
         **{"key": key, "slurm_job": slurm_job, "options": options, "body": body},
+        clear=CLEAR,
     )
 
 
@@ -245,6 +295,8 @@ def holder(
         pause=PAUSE_SECONDS,
         orphan=int(orphan_seconds),
         gone=GONE_SECONDS,
+        tries=TRIES,
+        as_batch=_AS_BATCH,
     )
     return "\n".join([*_head(spool, key, lines), _ONCE, hold])
 

@@ -24,6 +24,8 @@ _HOPELESS = re.compile(
 )
 #: a job that Slurm does not know any more and that left nothing behind
 LOST = "LOST"
+# a controller that is down holds up its clients
+PATIENCE_SECONDS = 60
 FIELDS = "%F|%i|%T|%r|%S|%e|%D|%N"
 
 
@@ -132,14 +134,25 @@ def rows(text: str) -> dict[str, list[Row]]:
     return found
 
 
-def shown(text: str) -> list[Outcome]:
+def lasts(rows: list[Row]) -> bool:
+    """Whether some of a job that nobody waits for runs, or will."""
+    return any(not row.over and row.state != "COMPLETING" for row in rows)
+
+
+def shown(text: str, job: str | None = None) -> list[Outcome]:
     """Read what ``scontrol --oneliner show job`` printed.
 
     :param text: its output
+    :param job: only this one, or the tasks of this array
     :returns: one for each job, array task or component; those still active as well
     """
     records = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines()]
-    return [_shown(record) for record in records if "JobState" in record]
+    return [
+        _shown(record)
+        for record in records
+        if "JobState" in record
+        and job in (None, record.get("JobId"), record.get("ArrayJobId"))
+    ]
 
 
 def _shown(record: Mapping[str, str]) -> Outcome:
@@ -181,7 +194,7 @@ def accounted(text: str) -> list[Outcome]:
 def accounting(job: str) -> str:
     """The command that asks the accounting, where there is one, for a job."""
     return (
-        "SLURM_TIME_FORMAT=%s sacct --noheader --parsable2 --allocations "
+        f"SLURM_TIME_FORMAT=%s timeout {PATIENCE_SECONDS} sacct --noheader --parsable2 --allocations "
         f"--jobs={job} --format=JobID,State,Reason,ExitCode,Start,End"
     )
 

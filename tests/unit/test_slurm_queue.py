@@ -1,0 +1,206 @@
+"""The jobs of a deployment, without Slurm: what it says is what a test makes it say."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Collection
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from streamflow.core.exception import WorkflowExecutionException
+from streamflow.deployment.connector.local import LocalConnector
+
+from sf_quantum import journal
+from sf_quantum.connectors.slurm import login, queue
+from sf_quantum.connectors.slurm.account import Entry
+from sf_quantum.connectors.slurm.login import Login
+from sf_quantum.connectors.slurm.queue import Queue, Waiting
+from sf_quantum.connectors.slurm.script import Mark
+from sf_quantum.connectors.slurm.states import Outcome
+
+T = TypeVar("T")
+SHOWN = "JobId=7 JobState=COMPLETED ExitCode=0:0 StartTime=100 EndTime=101"
+
+
+class Slurm(Login):
+    """A login node that says what it is told to say, in the order it is told.
+
+    An exception is raised; of what is said last it never tires.
+    """
+
+    squeues: list[str | Exception]
+    scontrols: list[str | Exception]
+    sbatches: list[str | Exception]
+    looks: list[list[Mark] | Exception]
+    lock = "7"
+
+    def tell(self) -> None:
+        """What is said unless something else is."""
+        self.squeues, self.scontrols = ["7|7|RUNNING|None|100|101|1|c1"], [SHOWN]
+        self.sbatches, self.looks = ["7"], [[]]
+        self.ran: list[str] = []
+
+    async def run(self, command: str) -> tuple[str, int]:
+        self.ran.append(command)
+        if "scontrol" in command:
+            return _next(self.scontrols), 0
+        if command.startswith("cat "):
+            return self.lock, 0
+        return (_next(self.sbatches), 0) if "sbatch" in command else ("", 0)
+
+    async def squeue(self, ids: Collection[str]) -> str | None:
+        await asyncio.sleep(0.01)
+        return _next(self.squeues)
+
+    async def look(self, urgent: bool) -> list[Mark]:
+        await asyncio.sleep(0.01)
+        return _next(self.looks)
+
+    def count(self, word: str) -> int:
+        """How many commands have had a word."""
+        return sum(word in command for command in self.ran)
+
+
+def _next(told: list[T | Exception]) -> T:
+    one = told.pop(0) if len(told) > 1 else told[0]
+    if isinstance(one, Exception):
+        raise one
+    return one
+
+
+@pytest.fixture
+async def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    monkeypatch.setattr(login, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(login, "_warned", {})
+    monkeypatch.setattr(queue, "FIRST_PAUSE_SECONDS", 0.01)
+    connector = LocalConnector("host", str(tmp_path))
+    (found,) = (await connector.get_available_locations()).values()
+    made = Slurm(connector, found.location, str(tmp_path / "spool"), "run")
+    made.tell()
+    return made
+
+
+@pytest.fixture
+async def jobs(slurm: Slurm) -> AsyncIterator[Queue]:
+    jobs = Queue(slurm, "run", 0.01)
+    yield jobs
+    slurm.squeues[:] = [""]
+    await jobs.close()
+
+
+async def _submitted(jobs: Queue) -> Waiting:
+    entry = Entry("cluster", None, "per-step", None, quantum=False)
+    return await jobs.submit("/job/0", lambda _: "", lambda _: "", entry)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - of what it is told it says nothing
+            await asyncio.sleep(0.01)
+
+
+async def test_a_lost_answer_of_sbatch_is_asked_for_again(
+    jobs: Queue, slurm: Slurm
+) -> None:
+    slurm.sbatches[:] = [WorkflowExecutionException("the connection was lost"), "7"]
+    assert (await _submitted(jobs)).slurm_job == "7"
+    assert slurm.count("sbatch") == 2
+
+
+async def test_nothing_unforeseen_ends_the_watch(
+    jobs: Queue, slurm: Slurm, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = await _submitted(jobs)
+    slurm.looks[:0] = [ValueError("odd look")] * 2
+    slurm.squeues[:0] = [KeyError("odd squeue")] * 2
+    slurm.scontrols[:0] = [ValueError("odd scontrol")]
+    with caplog.at_level(logging.WARNING, "streamflow"):
+        await _until(lambda: len(slurm.looks) == 1 and len(slurm.squeues) == 1)
+        slurm.looks.append([Mark(job.key, "7", 0, 100.25, 100.5, 0)])
+        slurm.looks.append([])
+        await _until(lambda: len(slurm.scontrols) == 1)
+        slurm.squeues[:] = ["7|7|COMPLETED|None|100|101|1|c1"]
+        async with asyncio.timeout(20):
+            assert (await job.over).good
+    told = [record.getMessage() for record in caplog.records]
+    for odd in ("look", "squeue", "scontrol"):
+        assert sum(f"odd {odd}" in line for line in told) == 1, told
+
+
+async def test_a_marks_times_are_more_precise_than_slurms(
+    jobs: Queue, slurm: Slurm
+) -> None:
+    job = await _submitted(jobs)
+    slurm.looks[:] = [[Mark(job.key, "7", 0, 100.25, 100.5, 0)], []]
+    async with asyncio.timeout(20):
+        outcome = await job.over
+    assert (outcome.started, outcome.ended) == (100.25, 100.5)
+
+
+async def test_a_success_without_a_sign_of_its_script_is_none(
+    jobs: Queue, slurm: Slurm
+) -> None:
+    slurm.squeues[:] = ["7|7|COMPLETED|None|100|101|1|c1"]
+    slurm.lock = ""
+    job = await _submitted(jobs)
+    async with asyncio.timeout(20):
+        outcome = await job.over
+    assert not outcome.good
+    assert "LOST (nothing tells that its script began)" in outcome.sentence()
+
+
+async def test_what_nobody_waits_for_is_cancelled_until_it_is_over(
+    jobs: Queue, slurm: Slurm
+) -> None:
+    job = await _submitted(jobs)
+    await jobs.cancel(job)
+    jobs.forget(job)
+    # it was being requeued in that moment
+    slurm.squeues[:] = [
+        "7|7|PENDING|BeginTime|100|Unknown|1|",
+        "7|7|RUNNING|None|100|Unknown|1|c1",
+        "7|7|RUNNING|None|100|Unknown|1|c1",
+        "7|7|CANCELLED|None|100|101|1|c1",
+    ]
+    await _until(lambda: len(slurm.squeues) == 1)
+    assert slurm.count("scancel 7") == 4
+
+
+async def test_nothing_that_hangs_holds_up_the_end(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr(login, "CLOSE_SECONDS", 0.1)
+    jobs = Queue(slurm, "run", 0.01)
+    await _submitted(jobs)
+    slurm.squeues[:] = [""]
+
+    async def hang(command: str) -> tuple[str, int]:
+        await asyncio.Event().wait()
+        return "", 0
+
+    monkeypatch.setattr(slurm, "run", hang)
+    late = asyncio.create_task(_submitted(jobs))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(20):
+        await jobs.close()
+    late.cancel()
+    await asyncio.wait({late})
+
+
+def test_a_job_ends_after_it_was_submitted(tmp_path: Path) -> None:
+    record = journal.Journal(tmp_path)
+    record.start("site.yml", ["site"], {})
+    try:
+        entry = Entry("cluster", None, "per-step", None, quantum=False)
+        # Slurm's whole seconds
+        outcome = Outcome("7", "CANCELLED", started=100.0, ended=100.0)
+        entry.record("/job/0", 100.75, outcome)
+        entry.record("/job/1", 90.0, outcome)
+    finally:
+        record.close()
+    events = [one for one in journal.read(record.path) if one["event"] == "slurm"]
+    times = [(one["submitted"], one["started"], one["ended"]) for one in events]
+    assert times == [(100.75, 100.75, 100.75), (90.0, 100.0, 100.0)]
