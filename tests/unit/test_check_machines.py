@@ -26,10 +26,12 @@ workflows:
 deployments:
   qpu: {type: sfq.rest, config: {url: "%s"}}
   laptop: {type: local, config: {}}
+%sscheduling: {scheduler: {type: sfq.journal, config: {}}}
+failureManager: {type: default, config: {max_retries: 3}}
+"""
+FILTERS = """\
 bindingFilters:
   choose: {type: sfq.candidate, config: {steps: {/solve: {variables: size}}}}
-scheduling: {scheduler: {type: sfq.journal, config: {}}}
-failureManager: {type: default, config: {max_retries: 3}}
 """
 MAIN = """\
 cwlVersion: v1.2
@@ -75,7 +77,8 @@ def checked(
     url: str, output: pytest.CaptureFixture[str], *targets: str, filters: str = ""
 ) -> tuple[int, str]:
     """Check a workflow bound to some targets."""
-    Path("sf.yml").write_text(FILE % (", ".join(targets), filters, url))
+    section = FILTERS if filters else ""
+    Path("sf.yml").write_text(FILE % (", ".join(targets), filters, url, section))
     return main(["check", "sf.yml"]), output.readouterr().out
 
 
