@@ -58,7 +58,7 @@ class Service:
     def stop(self) -> str:
         """:returns: everything it logged"""
         self.process.terminate()
-        assert self.process.wait(5) == 0
+        assert self.process.wait(30) == 0
         return self.log.read_text()
 
 
@@ -240,7 +240,7 @@ def test_sigterm_lets_the_running_job_end(tmp_path: Path) -> None:
             assert refused.json()["detail"] == "the service is being stopped"
             shown = waiting.result().json()
         assert (shown["state"], shown["attempt"]) == ("Completed", 1)
-        assert service.process.wait(5) == 0
+        assert service.process.wait(30) == 0
     with serving("--time-scale", "0", *state) as service:
         shown = service.ask("GET", f"/v1/jobs/{second}?wait=5").json()
         assert (shown["state"], shown["attempt"]) == ("Completed", 1)

@@ -148,7 +148,8 @@ async def test_ten_qpus_of_which_nine_do_not_answer(
             ):  # those that hang are not asked a second time meanwhile
                 began = time.monotonic()
                 chosen = await asked.get_targets(job(number), targets)
-                assert time.monotonic() - began < 2.5
+                # one after the other they would take 18 s
+                assert time.monotonic() - began < 6
                 assert [t.deployment.name for t in chosen] == ["q9"]
     finally:
         logger.removeHandler(caplog.handler)

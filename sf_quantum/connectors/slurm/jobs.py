@@ -125,8 +125,10 @@ class PerStep:
         """There is nothing that outlives its job."""
 
     async def _file(self, waiting: Waiting, key: str) -> str:
-        """Where the job's own template sends what it prints."""
-        shown = f"scontrol show job {waiting.slurm_job} | sed -n 's/^ *{key}=//p'"
+        """Where the job's own template sends what it prints: a line for each file."""
+        shown = (
+            f"scontrol show job {waiting.slurm_job} | sed -n 's/^ *{key}=//p' | sort -u"
+        )
         return await _asked(self._queue, shown)
 
 
@@ -144,11 +146,11 @@ async def result(
         own = job.stdout is None
         if not own or (mark is not None and mark.output_bytes == 0):
             return Result(outcome, "")
-        return Result(outcome, await _asked(queue, f"cat {shlex.quote(output)}"))
+        return Result(outcome, await _asked(queue, f"cat {_quoted(output)}"))
     errors = job.stderr or job.stdout
-    file = shlex.quote(errors if errors else output)
+    file = _quoted(errors if errors else output)
     folder = f"cd {shlex.quote(job.workdir)} && " if job.workdir and errors else ""
-    tail = f"{folder}tail -c {LAST_BYTES} {file} 2>/dev/null | tail -n {LAST_LINES}"
+    tail = f"{folder}tail -q -c {LAST_BYTES} {file} 2>/dev/null | tail -n {LAST_LINES}"
     try:
         last = await _asked(queue, tail)
         lines = f"; its last lines:\n{last}" if last else "; it printed nothing"
@@ -173,6 +175,11 @@ async def _asked(queue: Queue, command: str) -> str:
     raise WorkflowExecutionException(
         f"What a job printed cannot be read: {submission.words(text)}"
     )
+
+
+def _quoted(files: str) -> str:
+    """Files for a shell: an array has one for each task."""
+    return " ".join(shlex.quote(file) for file in files.splitlines())
 
 
 def _options(job: Job, output: str) -> str:

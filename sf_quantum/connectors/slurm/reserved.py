@@ -192,6 +192,7 @@ class Components:
         self._held = list(held)
         self._released: set[str] = set()
         self._busy: set[Allocation] = set()
+        self._leaving: set[Allocation] = set()
         self._free: dict[str, asyncio.Queue[Allocation]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         for name, allocation in self._held:
@@ -221,6 +222,9 @@ class Components:
         allocation = await free.get()
         self._busy.add(allocation)
         try:
+            # it may have been given back between its last job's end and here
+            if allocation in self._leaving:
+                raise Gone
             return await allocation.run(job, submitted)
         finally:
             self._busy.discard(allocation)
@@ -244,7 +248,8 @@ class Components:
         for name, allocation in reversed(self._held):
             # the first one's end is the others' as well
             busy = self._busy if allocation is first else self._busy & {allocation}
-            if name in self._released and not busy:
+            if name in self._released and not busy | (self._leaving & {allocation}):
+                self._leaving.add(allocation)
                 task = asyncio.create_task(allocation.give_back())
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)

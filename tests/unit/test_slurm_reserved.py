@@ -1,0 +1,50 @@
+"""The nodes of a run, without Slurm."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from sf_quantum.connectors.slurm.allocation import Allocation, Gone
+from sf_quantum.connectors.slurm.jobs import Job, Result
+from sf_quantum.connectors.slurm.options import Service
+from sf_quantum.connectors.slurm.reserved import Components
+from sf_quantum.connectors.slurm.states import Outcome
+
+
+class _Held:
+    """An allocation whose jobs end when they are told to."""
+
+    over = False
+
+    def __init__(self) -> None:
+        self.may_end = asyncio.Event()
+        self.ran: list[str] = []
+
+    async def run(self, job: Job, submitted: float) -> Result:
+        self.ran.append(job.name)
+        await self.may_end.wait()
+        return Result(Outcome("1", "COMPLETED"), "")
+
+    async def give_back(self) -> None:
+        self.over = True
+
+
+async def test_no_job_gets_nodes_that_are_being_given_back() -> None:
+    held = _Held()
+    components = Components([("qpu", cast("Allocation", held))])
+    first, second = (
+        asyncio.create_task(components.run(Job(name, Service(), "qpu", "true"), 0.0))
+        for name in ("/first/0", "/second/0")
+    )
+    while not held.ran:  # noqa: ASYNC110 - it has nothing to wait for
+        await asyncio.sleep(0)
+    components.release(["qpu"])
+    held.may_end.set()
+    assert (await first).outcome.good
+    with pytest.raises(Gone):
+        await second
+    assert held.ran == ["/first/0"]
+    assert held.over
