@@ -31,7 +31,11 @@ _ASKED = {
     "pattern": "pattern",
 }
 # a lease taken within a Slurm job ends with it, and has its partition's class
-_SLURM = {"SLURM_JOB_ID": "slurm_job_id", "SLURM_JOB_PARTITION": "partition"}
+_SLURM = {
+    "SLURM_JOB_ID": "slurm_job_id",
+    "SLURM_JOB_PARTITION": "partition",
+    "SLURM_JOB_ACCOUNT": "account",
+}
 POLL_SECONDS = 30.0
 CANCEL_SECONDS = 2.0
 # a lease that runs out is renewed when a third of its time is over

@@ -77,7 +77,7 @@ class Activity:
 
     def __init__(self, queue: JobQueue) -> None:
         self._queue = queue
-        self._busy = Busy(queue.store)
+        self._busy = Busy(queue.store, queue.observed.lost)
         self._read_at = float("-inf")
         self._common: asyncio.Task[_Common] | None = None
         self._views: dict[Identity | None, asyncio.Task[View]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
+from collections.abc import Collection
 
 from sf_quantum.service.store import Store
 
@@ -28,12 +29,15 @@ _RUNNING = (
 class Busy:
     """Adds up the times of jobs that ended; each is read from the disk once.
 
-    An attempt that was interrupted counts while it lasts, and no longer: the disk keeps
-    how long it was and not when.
+    :param lost: attempts that were interrupted, from when to when: the disk keeps how
+        long they were and not when, so that those of a service before this one are missing
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(
+        self, store: Store, lost: Collection[tuple[float, float]] = ()
+    ) -> None:
         self._store = store
+        self._lost = lost
         self._seconds = _Seconds(float)
         # jobs that ended before are in these sums
         self._until = 0.0
@@ -54,6 +58,8 @@ class Busy:
         self._add(seconds, self._until, now + LATE)
         for row in self._store.report(_RUNNING):
             _spread(seconds, row["started"], now)
+        for begin, end in [*self._lost]:
+            _spread(seconds, begin, end)
         passed = max(1.0, now - present * 60)
         lengths = {present: passed}
         return [

@@ -167,6 +167,7 @@ class SharesSection(Section):
     projects: Tenths = Field(default_factory=dict)
     users: Tenths = Field(default_factory=dict)
     default: Annotated[int, Field(ge=1, le=10)] = 1
+    slurm_unit: Annotated[str, Field(min_length=1)] | None = None
 
     def make(self) -> Shares:
         """Tell the policy."""
@@ -286,6 +287,7 @@ class Configuration(Section):
             drift=DriftSettings(**self.drift.model_dump()),
             policy=self.policy,
             shares=self.shares.make(),
+            slurm_unit=self.shares.slurm_unit,
             user_projects=self.user_projects,
         )
 

@@ -126,6 +126,7 @@ class LeaseBook:
             the QPU is closed
         """
         user = policy.lease_user(self._settings, who, request.user)
+        request = await policy.completed(self._settings, who, user, request)
         while (same := self._same(user, request.key)) is not None:
             if (writing := self._writing.get(same.id)) is None:
                 self.touch(same.id)
@@ -135,7 +136,7 @@ class LeaseBook:
         if wait_seconds > self._settings.lease_wait_seconds:
             detail = f"expected at most {self._settings.lease_wait_seconds:g} seconds"
             raise Refused(422, detail, "wait")
-        request = policy.with_share(self._settings, who, user, request)
+        request = policy.with_share(self._settings, user, request)
         job_class = policy.lease_class(self._settings, user, request)
         waiter = self._line.join(user, job_class, request)
         self._grant()

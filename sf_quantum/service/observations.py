@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -14,6 +14,8 @@ from sf_quantum.service.records import Job, JobClass, State
 DeviceState: TypeAlias = Literal["busy", "idle", "draining", "closed", "offline"]
 STATES: tuple[DeviceState, ...] = ("busy", "idle", "draining", "closed", "offline")
 Reason: TypeAlias = Literal["preempted", "interrupted"]
+# how far back attempts are remembered that were interrupted, and how many at most
+REMEMBERED_SECONDS, REMEMBERED = 3600.0, 100_000
 # from what nobody notices to a night
 WAITS = (0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 
@@ -50,6 +52,8 @@ class Observations:
         self.interruptions: Counter[tuple[JobClass, Reason]] = Counter()
         self.qpu_seconds: defaultdict[JobClass, float] = defaultdict(float)
         self.waits: defaultdict[JobClass, Histogram] = defaultdict(Histogram)
+        #: attempts that were interrupted, from when to when, in seconds since the epoch
+        self.lost: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)
         self._resting = resting
         self._clock = clock
         self._seconds = dict.fromkeys(STATES, 0.0)
@@ -91,8 +95,15 @@ class Observations:
         self._busy = False
         self.look()
 
-    def waits_again(self, job: Job) -> None:
-        """Count a job that was put back; its note says why."""
+    def waits_again(self, job: Job, started: float) -> None:
+        """Count a job that was put back; its note says why.
+
+        :param started: when the attempt began, in seconds since the epoch
+        """
+        now = time.time()
+        while self.lost and self.lost[0][1] < now - REMEMBERED_SECONDS:
+            self.lost.popleft()
+        self.lost.append((started, now))
         preempted = (job.note or "").startswith("pre-empted")
         reason: Reason = "preempted" if preempted else "interrupted"
         self.interruptions[job.job_class, reason] += 1

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from sf_quantum.service import slurm
 from sf_quantum.service.auth import Identity
 from sf_quantum.service.records import CLASSES, RANKS, JobClass, LeaseRequest
 from sf_quantum.service.refusal import Refused
 from sf_quantum.service.settings import ClassLimits, ServiceSettings
 
 LEASE_HEADER = "X-SFQ-Lease"
+MOST_TENTHS = 10
 
 
 def lease_user(settings: ServiceSettings, who: Identity, asked: str | None) -> str:
@@ -42,14 +44,13 @@ def lease_class(
 
 
 def with_share(
-    settings: ServiceSettings, who: Identity, user: str, request: LeaseRequest
+    settings: ServiceSettings, user: str, request: LeaseRequest
 ) -> LeaseRequest:
-    """Find whose share of the QPU a lease uses, and who says how large it is.
+    """Find whose share of the QPU a lease uses.
 
     :param user: whose lease it is to be
     :returns: the request with the project that it is for
-    :raises Refused: 403 for a project that is not the user's, or for tenths unless from
-        root and admins, who speak for the batch system
+    :raises Refused: 403 for a project that is not the user's
     """
     projects = settings.user_projects.get(user, ())
     project = request.project
@@ -60,9 +61,40 @@ def with_share(
         known = ", ".join(projects) or "none"
         detail = f"{user} may not use project {project!r} (may: {known})"
         raise Refused(403, detail, "project")
+    return replace(request, project=project)
+
+
+async def completed(
+    settings: ServiceSettings, who: Identity, user: str, request: LeaseRequest
+) -> LeaseRequest:
+    """Find out of Slurm what a request does not say of the job that it is for.
+
+    Only of a job of the same user: anybody can write down a number.
+
+    :returns: the request with partition, account and tenths, as far as they matter here
+    :raises Refused: 403 for tenths unless from root and admins, who speak for the batch
+        system
+    """
     if request.tenths is not None and not (who.admin or who.root):
         raise Refused(403, "only root and admins give tenths of the QPU", "tenths")
-    return replace(request, project=project)
+    wanted = (
+        (settings.partition_classes and request.partition is None)
+        or (settings.user_projects and request.account is None)
+        or (settings.slurm_unit and request.tenths is None)
+    )
+    job = request.slurm_job_id
+    if not wanted or job is None or not slurm.can_ask(job):
+        return request
+    told = await slurm.about(job, user)
+    if told is None:
+        return request
+    units = told.units.get(settings.slurm_unit or "")
+    return replace(
+        request,
+        partition=request.partition or told.partition,
+        account=request.account or told.account,
+        tenths=request.tenths or (units and min(units, MOST_TENTHS)),
+    )
 
 
 class JobCounts:

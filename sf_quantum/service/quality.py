@@ -120,12 +120,7 @@ class QualityJobs:
         self.usual: Usual | None = None
         self._queue = queue
         self._settings = settings
-        device = queue.device
-        # what is usual for one is not for another
-        self._device = (
-            f"{device.name}/{device.technology}/{device.size}/{device.noise:g}"
-            f"/{settings.num_reads}"
-        )
+        self._device = self._described()
         self._samples: list[Sample] = []
         self._turned = asyncio.Event()
         queue.door.listen(self._turned.set)
@@ -148,7 +143,18 @@ class QualityJobs:
                 logger.warning("a quality job is lost: %s", error)
             begun = time.time()
 
+    def _described(self) -> str:
+        """Tell what the device is: what is usual for one is not for another."""
+        device = self._queue.device
+        return (
+            f"{device.name}/{device.technology}/{device.size}/{device.noise:g}"
+            f"/{self._settings.num_reads}"
+        )
+
     async def _run(self) -> None:
+        if (described := self._described()) != self._device:  # it was set otherwise
+            self._device = described
+            self._read()
         bqm = benchmark.problem(self._queue.device.size)
         lease = _closed_lease()
         parameters = {"num_reads": self._settings.num_reads}
@@ -164,6 +170,8 @@ class QualityJobs:
             logger.warning("a quality job: %s: %s", job.state.lower(), job.note)
 
     async def _remember(self, job: Job, optimum: float) -> None:
+        if self._described() != self._device:  # nobody knows which one it ran on
+            return
         result = json.loads(self._queue.store.result(job.number) or "null")
         hits, reads = benchmark.hits(result, optimum)
         present = self._queue.device.calibration
@@ -188,7 +196,7 @@ class QualityJobs:
         )
 
     def _read(self) -> None:
-        """Find what a service before this one learned, and its last job."""
+        """Find what was learned of the device before, and its last job."""
         query = (
             "SELECT time, age, reads, hits FROM quality WHERE device = ? "
             "ORDER BY number {} LIMIT ?"
@@ -198,8 +206,8 @@ class QualityJobs:
         first = report(query.format("ASC"), self._device, most)
         self._samples = [Sample(*row) for row in first]
         self.usual = Usual.of(self._samples, learn)
-        for row in report(query.format("DESC"), self._device, 1):
-            self.last = Sample(*row)
+        latest = report(query.format("DESC"), self._device, 1)
+        self.last = next((Sample(*row) for row in latest), None)
 
 
 def _closed_lease() -> Lease:

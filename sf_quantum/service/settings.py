@@ -59,6 +59,7 @@ class ServiceSettings:
     :param drift: when the device's drift is one
     :param policy: which says what runs next
     :param shares: for policies that use them
+    :param slurm_unit: the gres or licence of which a Slurm job's units are its tenths
     :param user_projects: the projects a user may name in a lease; the first is taken if
         none is named
     """
@@ -79,6 +80,7 @@ class ServiceSettings:
     drift: DriftSettings = field(default_factory=DriftSettings)
     policy: PolicyChoice = field(default_factory=PolicyChoice)
     shares: Shares = field(default_factory=Shares)
+    slurm_unit: str | None = None
     user_projects: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 

@@ -1,4 +1,4 @@
-"""Asks Slurm whether a job is still there, and in which partition."""
+"""Asks Slurm whether a job is still there, and what it asked for."""
 
 from __future__ import annotations
 
@@ -6,12 +6,32 @@ import asyncio
 import re
 import shutil
 import subprocess
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 # a service that is told to stop waits for an answer under way, and has five seconds
 ANSWER_SECONDS = 3.0
 _JOB = re.compile(r"\d+([_+]\d+)?")
 # the controller forgets a job some minutes after its end (MinJobAge)
 _FORGOTTEN = b"Invalid job id specified"
+# gres as "gres:qpu:2" or "gres/qpu:2", with or without a type; a licence as "qpu:2"
+_UNITS = re.compile(
+    r"(?:gres[:/])?([^:=,@()]+)(?:@[^:=,]+)?(?::[^:=,\d][^:=,]*)?(?:[:=](\d+))?"
+)
+_NONE = ("N/A", "(null)")
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """What a job asked for.
+
+    :param units: of each gres and licence, by name
+    """
+
+    partition: str
+    account: str
+    units: Mapping[str, int]
 
 
 def can_ask(job: str | None) -> bool:
@@ -34,19 +54,28 @@ async def is_gone(job: str) -> bool | None:
     return True if _FORGOTTEN in errors else None
 
 
-async def partition(job: str, user: str) -> str | None:
-    """Ask for the partition of a user's job.
+async def about(job: str, user: str) -> SlurmJob | None:
+    """Ask what a user's job asked for.
 
     :returns: ``None`` if Slurm knows no such job, or it is another user's
     """
-    answer = await _squeue(job, "%u %P")
+    answer = await _squeue(job, "%u|%P|%a|%b|%W")
     if answer is None or answer[0] != 0:
         return None
     # each task of a job array has its line
-    owner, _, name = (
-        answer[1].decode(errors="replace").partition("\n")[0].partition(" ")
-    )
-    return name.strip() or None if owner == user else None
+    line = answer[1].decode(errors="replace").partition("\n")[0]
+    match [word.strip() for word in line.split("|")]:
+        case [owner, partition, account, gres, licences] if owner == user:
+            return SlurmJob(partition, account, _units(gres, licences))
+    return None
+
+
+def _units(*columns: str) -> Mapping[str, int]:
+    counts: Counter[str] = Counter()
+    for word in ",".join(one for one in columns if one not in _NONE).split(","):
+        if found := _UNITS.fullmatch(word.strip()):
+            counts[found[1]] += int(found[2] or 1)
+    return counts
 
 
 async def _squeue(job: str, columns: str) -> tuple[int, bytes, bytes] | None:

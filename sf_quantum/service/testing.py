@@ -78,7 +78,7 @@ class RunningService:
 
         :param number: which of the lease's jobs, counted from 0
         :returns: the job's id
-        :raises TimeoutError: if it is not so within five seconds
+        :raises TimeoutError: if it is not so within half a minute
         """
 
         def job() -> str | None:
@@ -88,12 +88,12 @@ class RunningService:
         return self.until_true(job, f"job {number} is not {state}")
 
     def until_true(self, ask: Callable[[], T | None], otherwise: str) -> T:
-        """Ask until the answer is not empty, at most for five seconds.
+        """Ask until the answer is not empty, at most for half a minute.
 
         :param otherwise: what the error says
         :raises TimeoutError: if it is empty for so long
         """
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while not (answer := ask()):
             if time.monotonic() > deadline:
                 raise TimeoutError(otherwise)

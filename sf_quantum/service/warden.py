@@ -13,7 +13,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Path
 
-from sf_quantum.service import policy, sequence, slurm
+from sf_quantum.service import policy, sequence
 from sf_quantum.service.depends import Admin, Queue, Who
 from sf_quantum.service.models import Refusal
 from sf_quantum.service.queue import JobQueue
@@ -119,14 +119,10 @@ async def create_session(body: CreateSession, queue: Queue, who: Who) -> Session
         raise Refused(409, NO_SLOTS, "qpu_slots")
     if body.qpu_slots > 1:
         raise Refused(422, "a session holds one slot here", "qpu_slots")
-    user = user_name(body.user_id)
-    # first of all: Slurm is not asked in the name of those who may not
-    policy.lease_user(queue.settings, who, user)
-    job = body.scheduler_job_id
     request = LeaseRequest(
-        user=user,
-        slurm_job_id=job,
-        partition=body.partition or await _partition(queue, job, user),
+        user=user_name(body.user_id),
+        slurm_job_id=body.scheduler_job_id,
+        partition=body.partition,
     )
     try:
         lease = await queue.leases.acquire(who, request)
@@ -230,13 +226,3 @@ def _current(running: Job) -> CurrentJob:
 
 def _answer(queue: JobQueue, job: Job) -> JobAnswer:
     return JobAnswer.of(job, queue.store.result(job.number))
-
-
-async def _partition(queue: JobQueue, job: str, user: str) -> str | None:
-    """Ask Slurm for the partition of a session's job, which says its class.
-
-    Only of a job of the same user: anybody can write down a number.
-    """
-    if not queue.settings.partition_classes or not slurm.can_ask(job):
-        return None
-    return await slurm.partition(job, user)

@@ -168,7 +168,7 @@ class Worker:
         self._line.policy.ended(entry, outcome.qpu_seconds)
         self.running = None
         if not job.final:
-            self._observed.waits_again(job)
+            self._observed.waits_again(job, started.started or time.time())
             self._line.add(entry)
         running.over.set()
         self._ended(job)

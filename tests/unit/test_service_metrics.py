@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,8 @@ def test_failures_cancellations_and_preemptions_are_counted() -> None:
         service.ask("DELETE", f"/v1/jobs/{second['id']}")
         assert over(service, first) == "Completed"
         counts = told(service)
+        [(begin, end)] = service.queue.observed.lost
+        assert 0 < end - begin < time.time() - begin < 60
     assert counts["sfq_job_interruptions_total", "development,preempted"] == 1
     assert counts["sfq_jobs_total", "development,Cancelled"] == 1
     assert counts["sfq_jobs_total", "development,Completed"] == 1

@@ -266,7 +266,8 @@ def test_the_calibration_is_told_with_its_drift() -> None:
 
 def test_minutes_are_busy_for_as_long_as_jobs_ran(tmp_path: Path) -> None:
     store = Store(tmp_path / "s")
-    busy, minute = Busy(store), 60.0 * 20_000_000
+    minute, lost = 60.0 * 20_000_000, list[tuple[float, float]]()
+    busy = Busy(store, lost)
     # id, user, class, six of no account, when it was opened, and no end
     first = Lease("l", "ada", "test", None, None, None, None, None, None, 0.0, None)
     store.add_lease(first).result()
@@ -289,6 +290,10 @@ def test_minutes_are_busy_for_as_long_as_jobs_ran(tmp_path: Path) -> None:
     assert len(minutes) == MINUTES
     expected = {0: 0.25, 49: 0.5, 55: 0.5, 56: 1.0, 57: 0.5}
     assert minutes == [expected.get(place, 0.0) for place in range(MINUTES)]
+    # attempts that were interrupted, the first one long ago
+    lost += [(minute - 3700, minute - 3600), (minute - 90, minute - 75)]
+    assert busy.minutes(minute + 30)[57] == 0.75
+    lost.clear()
     ran(minute + 15, None)
     assert busy.minutes(minute + 30)[-1] == 0.5
     # what was read once is neither lost nor counted twice

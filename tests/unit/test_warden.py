@@ -493,7 +493,7 @@ def test_the_class_is_that_of_the_slurm_jobs_partition(
     job_class: str,
 ) -> None:
     squeue = tmp_path / "squeue"
-    squeue.write_text(f"#!/bin/sh\necho {owner} quantum\n")
+    squeue.write_text(f"#!/bin/sh\necho '{owner}|quantum|x|N/A|(null)'\n")
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     warden = start(partition_classes={"quantum": "production"})
