@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 from sf_quantum.files import JSON
-from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service import audit
+from sf_quantum.service import admission, audit
 from sf_quantum.service.auth import Identity
 from sf_quantum.service.cancelling import Cancelling
 from sf_quantum.service.device import Device
@@ -28,7 +26,8 @@ from sf_quantum.service.refusal import Refused
 from sf_quantum.service.retention import forget
 from sf_quantum.service.settings import ServiceSettings
 from sf_quantum.service.store import Store
-from sf_quantum.service.worker import CLOSED, Stop, Worker, in_thread
+from sf_quantum.service.waiters import Waiters
+from sf_quantum.service.worker import CLOSED, Stop, Worker
 
 CANCELLED = "cancelled"
 RELEASED = "cancelled: its lease was released"
@@ -73,7 +72,7 @@ class JobQueue:
             holds=self.leases.holds,
             over=self._cancelled,
         )
-        self._waiters: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._waiters = Waiters()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._work: asyncio.Task[None] | None = None
         self._forgetting: asyncio.Task[None] | None = None
@@ -166,7 +165,8 @@ class JobQueue:
         lease = self.leases.active(who, lease_id)
         known = self.store.known(lease.user, asked)
         if known is None:
-            await self._check(asked)
+            self._check_open()
+            await admission.check(self.device, self.watch, asked)
         elif known.lease == lease.id:
             return known, False
         else:  # one that is being cancelled is over before it moves
@@ -180,9 +180,7 @@ class JobQueue:
             a service left behind is cancelled by the next one
         :raises Refused: 503 while the QPU takes no job
         """
-        if self.failure:
-            raise Refused(503, self.failure)
-        self.door.check()
+        self._check_open()
         seconds = self.device.model_seconds(asked.parameters)
         self._counts.take(lease.user, lease.job_class)
         try:
@@ -231,15 +229,7 @@ class JobQueue:
         over = self._work is not None and self._work.done()
         if job.final or seconds <= 0 or over:
             return job
-        ended = asyncio.Event()
-        self._waiters[job.id].add(ended)
-        try:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(ended.wait(), seconds)
-        finally:
-            self._waiters[job.id].discard(ended)
-            if not self._waiters[job.id]:
-                del self._waiters[job.id]
+        await self._waiters.wait(job.id, seconds)
         return self.find(who, job_id)
 
     def result(self, who: Identity, job_id: str | int) -> str:
@@ -330,36 +320,10 @@ class JobQueue:
         """See :meth:`sf_quantum.service.leases.Jobs.drop`."""
         return self._cancelling.drop(lease_id, note)
 
-    async def _check(self, asked: Submission) -> None:
+    def _check_open(self) -> None:
         if self.failure:
             raise Refused(503, self.failure)
         self.door.check()
-        what = asked.kind, asked.content, asked.parameters
-        try:
-            self._check_calibration(asked.calibrated_within)
-            if asked.written is not None:
-                self.device.check_asked(asked.kind, asked.parameters)
-            elif asked.kind == "problem":
-                self.device.check(*what)
-            else:
-                # a thread of its own: many that take their turns must not use up
-                # those that find out who is calling
-                checking = in_thread(lambda: self.device.check(*what))
-                await asyncio.wrap_future(checking)
-        except FieldError as error:
-            raise Refused(422, error.detail, error.field) from error
-
-    def _check_calibration(self, within: float | None) -> None:
-        if within is None:
-            return
-        age = self.device.calibrations.age_seconds
-        if age > within:
-            detail = f"the device was calibrated {age:,.0f} s ago"
-            raise FieldError("calibrated_within", detail)
-        self.watch.look(self.device)
-        if self.watch.alarms:
-            drifting = " and ".join(self.watch.alarms)
-            raise FieldError("calibrated_within", f"the device drifts: {drifting}")
 
     async def _admit(
         self, who: Identity, lease_id: str, asked: Submission, *, new: bool
@@ -449,8 +413,7 @@ class JobQueue:
 
     def _over(self, job: Entry) -> None:
         self._counts.give_back(job.user, job.job_class)
-        for waiter in self._waiters.get(job.id, ()):
-            waiter.set()
+        self._waiters.over(job.id)
 
     def _may_start(self, entry: Entry) -> bool:
         seconds = self._worker.pace.job_seconds(entry.kind, entry.seconds)
@@ -472,8 +435,6 @@ class JobQueue:
         self._worker.stop(drain_seconds)
 
     def _ended(self) -> None:
-        for waiters in self._waiters.values():
-            for waiter in waiters:
-                waiter.set()
+        self._waiters.all_over()
         if self.on_end is not None:
             self.on_end()
