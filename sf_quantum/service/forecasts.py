@@ -53,9 +53,11 @@ class Forecasts:
 
     def _before(self, entry: Entry) -> tuple[int, float]:
         """Count the jobs that run before one, and their seconds with those to come."""
-        works, policy = self._line.ahead(entry), self._line.policy
+        (works, coming), policy = self._line.ahead(entry), self._line.policy
         jobs = sum(work.jobs for work in works.values())
         seconds = self._worker.pace.seconds(works)
+        if coming:
+            seconds += self._worker.pace.job_seconds(entry.kind, coming)
         running = self._worker.running
         if running is not None and not policy.preempts(entry, running.entry):
             jobs += 1

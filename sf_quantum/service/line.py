@@ -144,13 +144,16 @@ class Line:
         """List the jobs of a lease that wait, by number."""
         return sorted(self._by_lease.get(lease, ()))
 
-    def ahead(self, entry: Entry) -> dict[Kind, Work]:
-        """Add up, by kind, what runs before a job, also before one that would join."""
+    def ahead(self, entry: Entry) -> tuple[dict[Kind, Work], float]:
+        """Add up what runs before a job, also before one that would join.
+
+        :returns: by kind what waits, and the seconds of what is yet to come
+        """
         if entry.number in self._entries:
-            return self.policy.ahead(entry)
+            return self.policy.ahead(entry), self.policy.coming(entry)
         self.policy.add(entry)
         try:
-            return self.policy.ahead(entry)
+            return self.policy.ahead(entry), self.policy.coming(entry)
         finally:
             self.policy.remove(entry)
 

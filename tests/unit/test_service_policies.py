@@ -192,7 +192,7 @@ def test_positions_are_those_of_its_own_order(name: str, seed: int) -> None:
         assert some.line.first() == (order[0] if order else None)
         works: defaultdict[Kind, Work] = defaultdict(Work)
         for entry in order:
-            found = some.line.ahead(entry)
+            found, _ = some.line.ahead(entry)
             for kind in ("problem", "circuit"):
                 work = found.get(kind, Work())
                 assert work.jobs == works[kind].jobs
@@ -215,7 +215,7 @@ def test_a_job_that_would_join_changes_nothing(name: str) -> None:
     for _ in range(50):
         some.come()
     before = some.line.order()
-    works = some.line.ahead(job(10**6, "stranger"))
+    works, _ = some.line.ahead(job(10**6, "stranger"))
     assert sum(work.jobs for work in works.values()) <= 50
     assert some.line.order() == before
 
@@ -334,6 +334,46 @@ def test_tenths_of_leases_take_the_place_of_the_configured_ones() -> None:
         policy.released(one)
     ran = Counter(one.user for one in run(policy, 20))
     assert ran["ann"] > 15
+
+
+def test_what_leases_promise_counts_for_those_who_wait() -> None:
+    policy = FairShare(Shares())
+    of_ann, of_bob = job(1, "ann", 10.0), [job(n, "bob", 10.0) for n in (2, 3, 4)]
+    of_ann.lease = "hinted"
+    for entry in (of_ann, *of_bob):
+        policy.add(entry)
+    last = of_bob[-1]
+
+    def hinted(**hints: str | float) -> float:
+        given = lease("ann", id="hinted", **{"job_class": "development", **hints})
+        policy.leased(given)
+        try:
+            return policy.coming(last)
+        finally:
+            policy.released(given)
+
+    # before bob's third job he has had 20 seconds, and ann has one job of 10 waiting
+    assert policy.ahead(last)["problem"].seconds == 30.0
+    assert hinted(pattern="qc-heavy", expected_seconds=100.0) == pytest.approx(10.0)
+    # nine tenths of this, that job included
+    assert hinted(pattern="qc-heavy", expected_seconds=15.0) == pytest.approx(3.5)
+    # a tenth of a QPU is a fifth of ann's half
+    assert hinted(pattern="cc-heavy", expected_seconds=500.0) == pytest.approx(2.0)
+    assert hinted(pattern="qc-heavy") == hinted(expected_seconds=100.0) == 0.0
+    assert hinted(pattern="qc-heavy", expected_seconds=9e9, job_class="test") == 0.0
+    # what was used of it does not come any more
+    hints = {
+        "job_class": "development",
+        "pattern": "qc-heavy",
+        "expected_seconds": 20.0,
+    }
+    policy.leased(lease("ann", id="hinted", **hints))
+    policy.remove(of_ann)
+    policy.began(of_ann)
+    assert policy.coming(last) == pytest.approx(8.0)
+    policy.ended(of_ann, 4.0)
+    assert policy.coming(last) == pytest.approx(14.0)
+    assert policy.coming(of_bob[0]) == 0.0
 
 
 def test_leases_are_shared_by_tenths_too() -> None:

@@ -474,7 +474,7 @@ def test_a_line_of_ten_thousand_is_quick() -> None:
     for entry in entries[::10]:
         line.ahead(entry)
     assert time.perf_counter() - begin < 1
-    works = line.ahead(entries[3001])
+    works, _ = line.ahead(entries[3001])
     assert works["problem"].jobs == 3334 + 1000
     assert works["problem"].seconds == pytest.approx(0.5 * 4334)
     assert line.of_lease("l1")[:2] == [1, 8]

@@ -109,6 +109,14 @@ class Policy(ABC):
             works[other.kind] += Work(1, other.seconds)
         return works
 
+    def coming(self, entry: Entry) -> float:
+        """Expect what runs before a job that waits and is yet to come.
+
+        :returns: seconds on the device, as modelled and scaled, without those of the
+            classes that go before it as :meth:`passing` says
+        """
+        return 0.0
+
     def used(self, past: Used) -> None:  # noqa: B027 - it may not care
         """Take note of what was used before the service started."""
 

@@ -18,6 +18,7 @@ from sf_quantum.service.policies.base import (
     check_options,
     number_option,
 )
+from sf_quantum.service.policies.promises import Promises
 from sf_quantum.service.policies.row import Sums
 from sf_quantum.service.policies.shares import (
     Account,
@@ -64,6 +65,7 @@ class FairShare(ByClass, Policy):
         self._half_life_seconds = half_life_seconds
         self._weights = Weights(shares)
         self.usage = Usage(half_life_seconds, clock)
+        self._promises = Promises()
         self._accounts: dict[JobClass, dict[Account, _Waiting]] = {
             name: {} for name in CLASSES
         }
@@ -119,6 +121,55 @@ class FairShare(ByClass, Policy):
                 break
         return works
 
+    def coming(self, entry: Entry) -> float:
+        """See :meth:`Policy.coming`; of those who hold leases, as their hints say.
+
+        Each account goes on to submit until it has had, per tenth, what the job's has
+        when the job runs; at most what its leases promise, and no faster than its
+        tenants can.
+        """
+        if not entry.seconds:
+            return 0.0
+        # leases count by the clock on the wall, shares in QPU seconds
+        scale = entry.seconds / entry.qpu_seconds
+        job_class, own = entry.job_class, account(entry.user, entry.project)
+        accounts = self._accounts[job_class]
+        place = accounts[own].place(entry)
+        names = {*accounts, *self._promises.accounts(job_class)}
+        tenths = sum(self._weights.of((named, None)) for named in names)
+
+        def part(named: Account) -> float:
+            share = self._weights.of((named, None)) / tenths
+            return min(1.0, self._promises.load(job_class, named) / share)
+
+        until = accounts[own].own_place(entry)
+        passing = 0.0
+        for user, promised in self._promises.users(job_class, own).items():
+            if user != entry.user:
+                more = self._more((own, user), job_class, until, promised / scale)
+                passing += part(own) * max(0.0, more - accounts[own].seconds(user))
+        until = place[0] + passing * self.usage.worth / self._weights.of((own, None))
+        seconds = passing
+        for named in names - {own}:
+            promised = sum(self._promises.users(job_class, named).values()) / scale
+            waiting = accounts.get(named)
+            before = waiting.seconds_before(place) if waiting else 0.0
+            more = self._more((named, None), job_class, until, promised)
+            seconds += part(named) * max(0.0, more - before)
+        return seconds * scale
+
+    def _more(
+        self,
+        who: tuple[Account, str | None],
+        job_class: JobClass,
+        until: float,
+        most: float,
+    ) -> float:
+        """Tell the seconds that somebody has until they have had so much per tenth."""
+        at_once = self.per_tenth(who, job_class, 0.0)
+        behind = (until - at_once) * self._weights.of(who) / self.usage.worth
+        return max(0.0, min(behind, most))
+
     def per_tenth(
         self, who: tuple[Account, str | None], job_class: JobClass, more: float
     ) -> float:
@@ -147,17 +198,23 @@ class FairShare(ByClass, Policy):
     def began(self, entry: Entry) -> None:
         """See :meth:`Policy.began`."""
         self._charge(entry, entry.qpu_seconds)
+        self._promises.used(entry.lease, entry.seconds)
 
     def ended(self, entry: Entry, qpu_seconds: float) -> None:
         """See :meth:`Policy.ended`."""
         self._charge(entry, qpu_seconds - entry.qpu_seconds)
+        if entry.qpu_seconds:
+            more = qpu_seconds / entry.qpu_seconds - 1
+            self._promises.used(entry.lease, more * entry.seconds)
 
     def leased(self, lease: Lease) -> None:
         """See :meth:`Policy.leased`."""
+        self._promises.add(lease, account(lease.user, lease.project))
         self._lease(lease, lease.tenths or 0)
 
     def released(self, lease: Lease) -> None:
         """See :meth:`Policy.released`."""
+        self._promises.remove(lease.id)
         self._lease(lease, -(lease.tenths or 0))
 
     def choose(self, waiting: Sequence[Asking], held: Sequence[Lease]) -> int:
@@ -266,6 +323,19 @@ class _Waiting:
         place = bisect_left(self._order, (self._own[entry.number], entry.number))
         self._arrange(place + 1)
         return self._places[place]
+
+    def own_place(self, entry: Entry) -> float:
+        """Tell what a job's user will have used per tenth of theirs before it."""
+        self._arrange(0)
+        return self._own[entry.number]
+
+    def seconds_before(self, place: tuple[float, int]) -> float:
+        """Add up the QPU seconds of the jobs whose places are before one."""
+        self._arrange(self.jobs)
+        jobs = bisect_left(self._places, place)
+        if not jobs:
+            return 0.0
+        return self._used[jobs - 1] + self._sums.entries[jobs - 1].qpu_seconds
 
     def before(self, place: tuple[float, int] | None) -> dict[Kind, Work]:
         """Add up the jobs whose places are before one, or all."""

@@ -14,6 +14,7 @@ from sf_quantum.service.policies.base import (
     check_options,
     number_option,
 )
+from sf_quantum.service.policies.promises import LOAD
 from sf_quantum.service.policies.shares import Shares
 from sf_quantum.service.records import RANKS, Lease, Pattern
 
@@ -24,14 +25,6 @@ _PATIENCE: Mapping[Pattern | None, float] = {
     "balanced": 0.5,
     None: 0.5,
     "qc-heavy": 1.0,
-}
-# the part of the time in which a tenant has a job on the QPU or waiting for it, as its
-# pattern says; the leases held are to add up to one QPU
-_LOAD: Mapping[Pattern | None, float] = {
-    "cc-heavy": 0.1,
-    "balanced": 0.5,
-    None: 0.5,
-    "qc-heavy": 0.9,
 }
 PATIENCE = 10.0
 # a lease goes past the same one who waits so many times at most
@@ -83,12 +76,13 @@ class Interleave(ByClass, Keyed[tuple[int, float]]):
         """See :meth:`Policy.choose`."""
         if waiting[0].passed >= MOST_PASSES:
             return 0
-        load = sum(_LOAD[lease.pattern] for lease in held)
+        # the leases held are to add up to one QPU
+        load = sum(LOAD[lease.pattern] for lease in held)
 
         def badness(index: int) -> tuple[float, float, int]:
             request = waiting[index].request
             seconds = request.expected_seconds
-            off = abs(load + _LOAD[request.pattern] - 1)
+            off = abs(load + LOAD[request.pattern] - 1)
             return off, float("inf") if seconds is None else seconds, index
 
         return min(range(len(waiting)), key=badness)
