@@ -367,7 +367,7 @@ def test_what_leases_promise_counts_for_those_who_wait() -> None:
         "pattern": "qc-heavy",
         "expected_seconds": 20.0,
     }
-    policy.leased(lease("ann", id="hinted", **hints))
+    policy.leased(lease("ann", id="hinted", expected_seconds=20.0, **hints))
     policy.remove(of_ann)
     policy.began(of_ann)
     assert policy.coming(last) == pytest.approx(8.0)
