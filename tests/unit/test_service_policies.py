@@ -362,12 +362,12 @@ def test_what_leases_promise_counts_for_those_who_wait() -> None:
     assert hinted(pattern="qc-heavy") == hinted(expected_seconds=100.0) == 0.0
     assert hinted(pattern="qc-heavy", expected_seconds=9e9, job_class="test") == 0.0
     # what was used of it does not come any more
-    hints = {
+    hints: dict[str, str | int | float | None] = {
         "job_class": "development",
         "pattern": "qc-heavy",
         "expected_seconds": 20.0,
     }
-    policy.leased(lease("ann", id="hinted", expected_seconds=20.0, **hints))
+    policy.leased(lease("ann", id="hinted", **hints))
     policy.remove(of_ann)
     policy.began(of_ann)
     assert policy.coming(last) == pytest.approx(8.0)
