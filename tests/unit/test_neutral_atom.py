@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dimod import BinaryQuadraticModel
 
-from sf_quantum.errors import InputError
+from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.samplers import neutral_atom
 from sf_quantum.samplers.neutral_atom import NeutralAtomSampler
@@ -133,6 +133,53 @@ def test_a_pulse_that_the_device_does_not_allow_is_refused_before_it_runs() -> N
 
     with pytest.raises(InputError, match=r"AnalogDevice: .*6000"):
         NeutralAtomSampler(Busy()).sample(problem(), duration=7000)
+
+
+class Counting:
+    """A device that answers with what it was made with."""
+
+    name = "counting"
+
+    def __init__(self, counts: dict[str, int]) -> None:
+        self._counts = counts
+
+    def specs(self) -> str:
+        """A real device's."""
+        from pulser import AnalogDevice
+
+        return str(AnalogDevice.to_abstract_repr())
+
+    def run(self, sequence: str, shots: int) -> tuple[dict[str, int], JSON]:
+        """Whatever was asked for."""
+        return self._counts, {}
+
+
+@with_pulser
+@pytest.mark.parametrize("counts", [{"101": 7}, {"101": 5, "010": 2}, {"101": 2000}])
+def test_as_many_reads_as_came(counts: dict[str, int]) -> None:
+    sampler = NeutralAtomSampler(Counting(counts))
+    samples = sampler.sample(path([1.0, 1.0, 1.0]), seed=1, num_reads=10)
+    assert len(samples) == samples.info["reads"] == sum(counts.values())
+    assert samples.first.sample == {0: 1, 1: 0, 2: 1}
+
+
+@with_pulser
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ({"10": 10}, "'10', 10 times, of 3 atoms"),
+        ({"101": 4, "1011": 6}, "'1011', 6 times, of 3 atoms"),
+        ({"101": -1}, "'101', -1 times"),
+        ({"101": 0}, "without a single read"),
+        ({}, "without a single read"),
+    ],
+)
+def test_reads_of_other_atoms_are_the_machines_fault(
+    counts: dict[str, int], words: str
+) -> None:
+    sampler = NeutralAtomSampler(Counting(counts))
+    with pytest.raises(QpuError, match=f"QPU 'counting' answers.* {words}|{words}"):
+        sampler.sample(path([1.0, 1.0, 1.0]), seed=1, num_reads=10)
 
 
 def test_without_pulser_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
