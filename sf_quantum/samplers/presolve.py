@@ -92,7 +92,8 @@ class Presolve(ComposedSampler):
     ) -> SampleSet:
         """Sample what is left of the problem, and put the whole together again.
 
-        ``info`` has what the parts' samplers say alike; in ``presolve`` the number of
+        ``info`` has what the parts' samplers say alike; what of the largest part the child
+        can start from a next time (its property ``carried``); in ``presolve`` the number of
         variables fixed, drawn and in each part, and how often the child was asked; of
         more than one answer what else it says, in ``parts``; and the keys of
         :func:`~sf_quantum.samplers.verdict.verdict`.
@@ -125,7 +126,7 @@ class Presolve(ComposedSampler):
         # reads that no seed makes again have none
         if "seed" in self._child.parameters or not answers:
             samples.info["seed"] = seed
-        samples.info.update(_alike(told))
+        samples.info.update(_alike(told) | self._carried(asked, told))
         if self._distinct:
             samples.info.update(_proof(samples, answers, asked))
         samples.info["presolve"] = {
@@ -181,6 +182,16 @@ class Presolve(ComposedSampler):
     ) -> tuple[Reduction, list[SampleSet]]:
         """Have the parts sampled, and say which these were in the end."""
         return found, self._answers(bqm, found, seed, parameters)
+
+    def _carried(
+        self, asked: Reduction, told: list[dict[str, JSON]]
+    ) -> dict[str, JSON]:
+        if not told:
+            return {}
+        sizes = [len(part) for part in asked.parts]
+        largest = told[sizes.index(max(sizes))] if len(told) > 1 else told[0]
+        known = self._child.properties.get("carried", [])
+        return {name: largest[name] for name in known if name in largest}
 
     @property
     def _distinct(self) -> bool:

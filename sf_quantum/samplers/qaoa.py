@@ -9,6 +9,7 @@ of the lowest reads (CVaR: P. Barkoutsos et al., Quantum 4, 256, 2020).
 from __future__ import annotations
 
 import importlib.util
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -19,7 +20,8 @@ from dimod.core.sampler import Sampler
 from numpy.typing import NDArray
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, read_json, write_json
+from sf_quantum.files import JSON, write_json
+from sf_quantum.samplers.angles import check_writable, first, given, told
 from sf_quantum.samplers.parameters import check, check_choice, seeded
 from sf_quantum.samplers.states import Bits, sample_set
 
@@ -43,17 +45,11 @@ MISSING = "the package qiskit is not installed (pip install 'sf-quantum[qaoa]')"
 # The state of n qubits has 2^n amplitudes: tuning takes a minute or two on one core with 16
 # qubits of Qiskit's own simulation, and with 22 of Aer's.
 QUBITS = {"statevector": 16, "aer": 22}
-# Where the ramps of gamma and beta end. On 12 parts of real clusterings with 7 to 12
-# variables 1 % of the reads are optimal with these, 7 % once both ramps are tuned, and 8 %
-# with the best two.
-_RAMPS = (2.0, 0.6)
 # of the reads that an evaluation's angles are judged by
 _LOWEST = 0.25
 _STEP = 0.5
-_EXPECTED = (
-    "expected angles, as qaoa writes them to this file: gamma and beta, two lists of as "
-    "many numbers as layers"
-)
+# COBYLA warns below that
+_LEAST = 4
 
 
 class QaoaSampler(Sampler):
@@ -85,7 +81,10 @@ class QaoaSampler(Sampler):
 
     @property
     def properties(self) -> dict[str, JSON]:
-        """The defaults, and how many variables can be emulated."""
+        """The defaults; how many variables can be emulated; what a next time starts from.
+
+        ``carried`` names keys of ``info`` that may be given as parameters again.
+        """
         return {
             "num_reads": READS,
             "depth": DEPTH,
@@ -93,6 +92,7 @@ class QaoaSampler(Sampler):
             "shots": SHOTS,
             "evaluations": EVALUATIONS,
             "qubits": {**QUBITS},
+            "carried": ["angles"],
         }
 
     @staticmethod
@@ -114,10 +114,9 @@ class QaoaSampler(Sampler):
         for name, value in (("shots", shots), ("evaluations", evaluations)):
             check(name, value, 1)
         check_choice("optimiser", optimiser, OPTIMISERS)
-        if not isinstance(angles, str | None):
-            raise InputError(f"angles: {angles!r:.40}: expected the name of a file")
-        if angles is not None and Path(angles).exists():
-            _read(angles)
+        given(angles)
+        if isinstance(angles, str):
+            check_writable(Path(angles))
 
     def sample(
         self,
@@ -129,12 +128,12 @@ class QaoaSampler(Sampler):
         optimiser: str = "cobyla",
         shots: int = SHOTS,
         evaluations: int = EVALUATIONS,
-        angles: str | None = None,
+        angles: str | dict[str, JSON] | None = None,
     ) -> SampleSet:
         """Tune the angles, then read the circuit.
 
-        ``info`` has the machine, the angles, the circuits run and the two-qubit gates of
-        each.
+        ``info`` has the machine, the angles first and last, how many were evaluated, and
+        the two-qubit gates of a circuit.
 
         :param num_reads: samples to return (default 1000)
         :param seed: of the reads, if they are emulated
@@ -142,9 +141,10 @@ class QaoaSampler(Sampler):
         :param optimiser: ``cobyla``, ``nelder-mead``, or ``none`` to take the first angles
         :param shots: reads per evaluation of angles (default 500)
         :param evaluations: of angles, at most (default 40)
-        :param angles: a JSON file: if it is there the angles start from it (those of
-            another depth are stretched), and the angles found are written to it: of
-            several problems, as a presolve's parts are, those of the largest
+        :param angles: to start from, gamma and beta (those of another depth are
+            stretched); or a JSON file of them, to start from if it is there, and to which
+            the angles found are written: of several problems, as a presolve's parts are,
+            those of the largest
         :raises InputError: if a parameter is wrong, the problem is too large to emulate,
             or Qiskit is missing
         """
@@ -162,26 +162,31 @@ class QaoaSampler(Sampler):
         ising = _Ising.of(bqm)
         machine = self._machine(len(ising.fields), seed)
         run = _Run(machine, ising, _circuit(ising, depth), shots)
-        first = _first_angles(depth, angles)
-        found = run.tuned(first, optimiser, evaluations)
+        start = first(depth, given(angles))
+        found = run.tuned(start, optimiser, evaluations)
         rows = run.reads(found, num_reads)
-        if angles is not None and len(ising.fields) >= self._written.get(angles, 0):
-            self._written[angles] = len(ising.fields)
-            write_json(angles, _told(found))
+        if isinstance(angles, str):
+            self._write(angles, len(ising.fields), found)
         samples = sample_set(rows, bqm)
         samples.info.update(
             sampler="qaoa",
             machine=machine.name,
             seed=seed,
-            reads=num_reads,
+            reads=len(rows),
             depth=depth,
             optimiser=optimiser,
             shots=shots,
             evaluations=run.count - 1,
             two_qubit_gates=run.two_qubit_gates,
-            angles=_told(found),
+            first_angles=told(start),
+            angles=told(found),
         )
         return samples
+
+    def _write(self, path: str, size: int, found: Doubles) -> None:
+        if size >= self._written.get(path, 0):
+            self._written[path] = size
+            write_json(path, told(found))
 
     def _machine(self, qubits: int, seed: int) -> _Machine:
         if self._sampler is not None:
@@ -244,6 +249,10 @@ class _Ising:
         return np.asarray(energies)
 
 
+class _Enough(Exception):
+    """As many evaluations as there may be."""
+
+
 class _Run:
     """A circuit on a machine.
 
@@ -293,6 +302,8 @@ class _Run:
 
         def judge(factors: Vector) -> float:
             nonlocal best
+            if self.count == evaluations:
+                raise _Enough
             angles = first * np.exp(factors)[:, np.newaxis]
             energies = np.sort(self._ising.energies(self.reads(angles, self._shots)))
             value = float(energies[: max(1, int(self._shots * _LOWEST))].mean())
@@ -301,13 +312,15 @@ class _Run:
             return value
 
         start: Vector = np.zeros(2)
-        if method == "cobyla":
-            near: _Options = {"maxiter": evaluations, "rhobeg": _STEP}
-            minimize(judge, start, method="COBYLA", options=near)
-        else:
-            corners = _STEP * np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-            wide: _Options = {"maxfev": evaluations, "initial_simplex": corners}
-            minimize(judge, start, method="Nelder-Mead", options=wide)
+        # their own limits let a few more pass
+        with suppress(_Enough):
+            if method == "cobyla":
+                near: _Options = {"maxiter": max(evaluations, _LEAST), "rhobeg": _STEP}
+                minimize(judge, start, method="COBYLA", options=near)
+            else:
+                corners = _STEP * np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+                wide: _Options = {"maxfev": evaluations, "initial_simplex": corners}
+                minimize(judge, start, method="Nelder-Mead", options=wide)
         return best[1]
 
 
@@ -347,33 +360,3 @@ def _emulated(qubits: int, seed: int) -> _Machine:
     from qiskit.primitives import StatevectorSampler
 
     return _Machine(name, StatevectorSampler(seed=seed))
-
-
-def _first_angles(depth: int, path: str | None) -> Doubles:
-    if path is not None and Path(path).exists():
-        return _stretched(_read(path), depth)
-    along = (np.arange(depth) + 0.5) / depth
-    return np.array([_RAMPS[0] * along, _RAMPS[1] * (1 - along)])
-
-
-def _read(path: str) -> Doubles:
-    content = read_json(path, "angles")
-    try:
-        angles = np.array([content["gamma"], content["beta"]], float)
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: {_EXPECTED}") from error
-    if angles.ndim != 2 or not angles.size or not np.isfinite(angles).all():
-        raise InputError(f"{path}: {_EXPECTED}")
-    return angles
-
-
-def _stretched(angles: Doubles, depth: int) -> Doubles:
-    if angles.shape[1] == depth:
-        return angles
-    before = (np.arange(angles.shape[1]) + 0.5) / angles.shape[1]
-    along = (np.arange(depth) + 0.5) / depth
-    return np.array([np.interp(along, before, row) for row in angles])
-
-
-def _told(angles: Doubles) -> JSON:
-    return {"gamma": angles[0].tolist(), "beta": angles[1].tolist()}

@@ -284,6 +284,42 @@ def test_of_a_machine_without_a_seed_none_is_told(kind: type[Presolve]) -> None:
     assert Presolve(Seedless()).sample(bqm, num_reads=5, seed=7).info["seed"] == 7
 
 
+class Carrying(Recording):
+    """neal, which tells what it could start from."""
+
+    @property
+    def properties(self) -> dict[str, JSON]:  # type: ignore[override]
+        """See the base."""
+        return {**super().properties, "carried": ["size"]}
+
+    def sample(
+        self,
+        bqm: BinaryQuadraticModel,
+        *,
+        num_reads: int = 10,
+        seed: int | None = None,
+        num_sweeps: int = 100,
+    ) -> SampleSet:
+        """See the base."""
+        samples = super().sample(
+            bqm, num_reads=num_reads, seed=seed, num_sweeps=num_sweeps
+        )
+        samples.info["size"] = len(bqm.variables)
+        return samples
+
+
+def test_what_to_start_from_is_that_of_the_largest_part() -> None:
+    bqm = rings(3)
+    # of the second ring with another candidate there are five
+    bqm.add_linear("e1", -1.0)
+    bqm.add_quadratic_from([("e1", "a1", 2.0), ("e1", "c1", 2.0)])
+    found = Presolve(Carrying()).sample(bqm, num_reads=5, seed=1)
+    sizes = found.info["presolve"]["parts"]
+    assert len({*sizes}) > 1
+    assert found.info["size"] == max(sizes)
+    assert Booked(Carrying()).sample(bqm, num_reads=5).info["size"] == sum(sizes)
+
+
 class Timed(ExactSampler):
     """exact, and how long it was given."""
 
