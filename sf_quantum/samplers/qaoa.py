@@ -9,19 +9,21 @@ of the lowest reads (CVaR: P. Barkoutsos et al., Quantum 4, 256, 2020).
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
-from dimod import SPIN, BinaryQuadraticModel, SampleSet
+from dimod import BinaryQuadraticModel, SampleSet
 from dimod.core.sampler import Sampler
 from numpy.typing import NDArray
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, write_json
 from sf_quantum.samplers.angles import check_writable, first, given, told
+from sf_quantum.samplers.ising import Ising
 from sf_quantum.samplers.parameters import check, check_choice, seeded
 from sf_quantum.samplers.states import Bits, sample_set
 
@@ -52,18 +54,44 @@ _STEP = 0.5
 _LEAST = 4
 
 
+class Machine(Protocol):
+    """What runs circuits."""
+
+    @property
+    def name(self) -> str:
+        """What ``info`` calls it."""
+
+    @property
+    def backend(self) -> BackendV2 | None:
+        """What circuits have to be compiled for."""
+
+    def reads(
+        self, circuit: QuantumCircuit, values: Doubles, shots: int
+    ) -> tuple[Bits, Mapping[str, float] | None]:
+        """Run a circuit.
+
+        :param values: of its parameters, in the order of their names
+        :returns: shots by qubits; seconds by what they were spent on, if it tells
+        """
+
+
 class QaoaSampler(Sampler):
     """QAOA on a gate-based machine, emulated unless one is given.
 
     :param sampler: a Qiskit ``SamplerV2``; emulation without one
     :param backend: what circuits are compiled for, and run on where no sampler is given
+    :param machine: instead of both
     """
 
     def __init__(
-        self, sampler: BaseSamplerV2 | None = None, backend: BackendV2 | None = None
+        self,
+        sampler: BaseSamplerV2 | None = None,
+        backend: BackendV2 | None = None,
+        machine: Machine | None = None,
     ) -> None:
         self._sampler = sampler
         self._backend = backend
+        self._given = machine
         #: the size of the problem whose angles are in a file
         self._written: dict[str, int] = {}
 
@@ -159,7 +187,7 @@ class QaoaSampler(Sampler):
         seed = seeded(seed)
         if (missing := self.problem()) is not None:
             raise InputError(f"sampler 'qaoa': {missing}")
-        ising = _Ising.of(bqm)
+        ising = Ising.of(bqm)
         machine = self._machine(len(ising.fields), seed)
         run = _Run(machine, ising, _circuit(ising, depth), shots)
         start = first(depth, given(angles))
@@ -181,6 +209,8 @@ class QaoaSampler(Sampler):
             first_angles=told(start),
             angles=told(found),
         )
+        if run.timing:
+            samples.info["timing"] = run.timing
         return samples
 
     def _write(self, path: str, size: int, found: Doubles) -> None:
@@ -188,65 +218,39 @@ class QaoaSampler(Sampler):
             self._written[path] = size
             write_json(path, told(found))
 
-    def _machine(self, qubits: int, seed: int) -> _Machine:
+    def _machine(self, qubits: int, seed: int) -> Machine:
+        if self._given is not None:
+            return self._given
         if self._sampler is not None:
-            return _Machine("given", self._sampler, self._backend)
+            return _Primitive("given", self._sampler, self._backend)
         if self._backend is not None:
             from qiskit.primitives import BackendSamplerV2
 
             own = BackendSamplerV2(
                 backend=self._backend, options={"seed_simulator": seed}
             )
-            return _Machine(self._backend.name, own, self._backend)
+            return _Primitive(self._backend.name, own, self._backend)
         return _emulated(qubits, seed)
 
 
 @dataclass(frozen=True)
-class _Machine:
-    """What runs circuits.
+class _Primitive:
+    """A Qiskit sampler.
 
-    :param backend: what they have to be compiled for
+    :param backend: what circuits have to be compiled for
     """
 
     name: str
     sampler: BaseSamplerV2
     backend: BackendV2 | None = None
 
-
-@dataclass(frozen=True)
-class _Ising:
-    """An energy of spins, scaled to one unit per spin, so that angles carry over.
-
-    Bit 1 is spin -1, as Qiskit measures it; the constant is left out.
-    """
-
-    fields: Doubles
-    couplings: list[tuple[int, int, float]]
-
-    @classmethod
-    def of(cls, bqm: BinaryQuadraticModel) -> _Ising:
-        spin = bqm.change_vartype(SPIN, inplace=False)
-        vectors = spin.to_numpy_vectors(variable_order=[*bqm.variables])
-        rows, columns, couplings = vectors.quadratic
-        biases = np.concatenate([vectors.linear_biases, couplings])
-        scale = float(np.sqrt((biases**2).sum() / len(vectors.linear_biases))) or 1.0
-        # dimod's spin +1 is bit 1
-        return cls(
-            np.asarray(-vectors.linear_biases / scale, float),
-            [
-                (int(i), int(j), float(c) / scale)
-                for i, j, c in zip(rows, columns, couplings, strict=True)
-                if c
-            ],
-        )
-
-    def energies(self, rows: Bits) -> Doubles:
-        """Evaluate it, by read."""
-        spins = 1.0 - 2.0 * rows
-        energies = spins @ self.fields
-        for i, j, coupling in self.couplings:
-            energies += coupling * spins[:, i] * spins[:, j]
-        return np.asarray(energies)
+    def reads(
+        self, circuit: QuantumCircuit, values: Doubles, shots: int
+    ) -> tuple[Bits, None]:
+        """See :meth:`Machine.reads`."""
+        job = self.sampler.run([(circuit, values)], shots=shots)
+        bits = job.result()[0].data.meas.to_bool_array(order="little")
+        return np.asarray(bits, np.int8), None
 
 
 class _Enough(Exception):
@@ -260,14 +264,19 @@ class _Run:
     """
 
     def __init__(
-        self, machine: _Machine, ising: _Ising, circuit: QuantumCircuit, shots: int
+        self, machine: Machine, ising: Ising, circuit: QuantumCircuit, shots: int
     ) -> None:
         from qiskit.transpiler import generate_preset_pass_manager
 
-        if machine.backend is not None:
-            compiler = generate_preset_pass_manager(1, backend=machine.backend)
+        if (backend := machine.backend) is not None:
+            size, most = len(ising.fields), backend.num_qubits
+            if most is not None and size > most:
+                what = f"{size} variables interact, {machine.name} has {most} qubits"
+                raise InputError(f"sampler 'qaoa': {what}")
+            compiler = generate_preset_pass_manager(1, backend=backend)
             circuit = compiler.run(circuit)
         self.count = 0
+        self.timing: dict[str, float] = {}
         self.two_qubit_gates = circuit.num_nonlocal_gates()
         self._machine = machine
         self._ising = ising
@@ -282,9 +291,10 @@ class _Run:
         self.count += 1
         # the parameters are in the order of their names: beta before gamma
         values = np.concatenate([angles[1], angles[0]])
-        job = self._machine.sampler.run([(self._circuit, values)], shots=shots)
-        bits = job.result()[0].data.meas.to_bool_array(order="little")
-        return np.asarray(bits, np.int8)
+        rows, timing = self._machine.reads(self._circuit, values, shots)
+        for name, seconds in (timing or {}).items():
+            self.timing[name] = self.timing.get(name, 0.0) + seconds
+        return rows
 
     def tuned(self, first: Doubles, method: str, evaluations: int) -> Doubles:
         """Tune the angles: how steep gamma's ramp is, and how steep beta's.
@@ -324,7 +334,7 @@ class _Run:
         return best[1]
 
 
-def _circuit(ising: _Ising, depth: int) -> QuantumCircuit:
+def _circuit(ising: Ising, depth: int) -> QuantumCircuit:
     from qiskit import QuantumCircuit
     from qiskit.circuit import ParameterVector
 
@@ -343,7 +353,7 @@ def _circuit(ising: _Ising, depth: int) -> QuantumCircuit:
     return circuit
 
 
-def _emulated(qubits: int, seed: int) -> _Machine:
+def _emulated(qubits: int, seed: int) -> Machine:
     name = "aer" if importlib.util.find_spec("qiskit_aer") else "statevector"
     if qubits > QUBITS[name]:
         more = (
@@ -356,7 +366,7 @@ def _emulated(qubits: int, seed: int) -> _Machine:
     if name == "aer":
         from qiskit_aer.primitives import SamplerV2
 
-        return _Machine(name, SamplerV2(seed=seed))
+        return _Primitive(name, SamplerV2(seed=seed))
     from qiskit.primitives import StatevectorSampler
 
-    return _Machine(name, StatevectorSampler(seed=seed))
+    return _Primitive(name, StatevectorSampler(seed=seed))

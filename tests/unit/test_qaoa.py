@@ -139,6 +139,14 @@ def test_a_given_backend_is_compiled_for_and_run() -> None:
     assert len(samples) == 200
 
 
+def test_too_large_for_the_machine_is_said() -> None:
+    from qiskit.providers.fake_provider import GenericBackendV2
+
+    small = GenericBackendV2(3, seed=1)
+    with pytest.raises(InputError, match=r"4 variables interact, \S+ has 3 qubits"):
+        QaoaSampler(backend=small).sample(problem())
+
+
 def test_too_large_to_emulate_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(qaoa, "QUBITS", {"statevector": 3, "aer": 3})
     with pytest.raises(InputError, match="4 variables interact, and 3 qubits can be"):
