@@ -339,9 +339,7 @@ def _emulate(
         from emu_mps import MPSBackend, MPSConfig
 
         torch.manual_seed(seed)
-        config = MPSConfig(
-            dt=_STEP, observables=[observed], num_gpus_to_use=0, log_level=40
-        )
+        config = MPSConfig(dt=_STEP, observables=[observed], gpu=False, log_level=40)
         results = MPSBackend(sequence, config=config).run()
     else:
         from pulser.backend import EmulationConfig

@@ -21,6 +21,7 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu import NoLease, dwave_connection
 from sf_quantum.qpu.dwave import DWaveQpu
 from sf_quantum.samplers import problem
+from sf_quantum.samplers.presolve import Booked
 from sf_quantum.service.testing import example_bqm
 from tests.integration.services import SFQ
 from tests.integration.test_ocean import Ocean, clique, lowest
@@ -105,6 +106,17 @@ def test_a_problem_is_embedded_and_all_is_told(driver: DWaveQpu) -> None:
     driver.release(lease)
     other = driver.acquire()
     assert driver.jobs(other) == []
+
+
+@pytest.mark.parametrize("vartype", ["SPIN", "BINARY"])
+def test_an_offset_is_in_every_energy(driver: DWaveQpu, vartype: str) -> None:
+    bqm = clique(4).change_vartype(vartype, inplace=False)  # type: ignore[arg-type]
+    bqm.offset += 7.25
+    job = job_side(driver, driver.acquire())
+    for sampler in (job.sampler(), Booked(job.sampler())):
+        found = sampler.sample(bqm, num_reads=50, seed=1)
+        assert found.record.energy == pytest.approx(bqm.energies(found))
+        assert found.first.energy == pytest.approx(lowest(clique(4)) + 7.25)
 
 
 def test_weak_chains_break_and_it_says_so(driver: DWaveQpu) -> None:

@@ -135,6 +135,47 @@ def test_a_pulse_that_the_device_does_not_allow_is_refused_before_it_runs() -> N
         NeutralAtomSampler(Busy()).sample(problem(), duration=7000)
 
 
+@pytest.mark.parametrize(
+    ("installed", "atoms", "expected"),
+    [
+        (False, 14, "qutip"),
+        (True, 14, "qutip"),
+        (True, 15, "emu-mps"),
+        (True, 30, "emu-mps"),
+        (False, 15, "14 atoms can be emulated here, or 30 with emu-mps installed"),
+        (True, 31, "30 atoms can be emulated here: use"),
+    ],
+)
+def test_larger_registers_go_to_tensor_networks_where_these_are(
+    monkeypatch: pytest.MonkeyPatch, installed: bool, atoms: int, expected: str
+) -> None:
+    known = object() if installed else None
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: known)
+    if expected in neutral_atom.ATOMS:
+        assert neutral_atom._emulator(atoms) == expected
+    else:
+        with pytest.raises(InputError, match=expected):
+            neutral_atom._emulator(atoms)
+
+
+@with_pulser
+def test_tensor_networks_read_what_the_other_emulator_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("emu_mps", reason="emu-mps is not installed")
+    bqm = path([1.0, 0.8, 1.0, 0.6])
+    here = NeutralAtomSampler().sample(bqm, seed=1, num_reads=300)
+    monkeypatch.setattr(neutral_atom, "ATOMS", {"qutip": 2, "emu-mps": 30})
+    first, again = (
+        NeutralAtomSampler().sample(bqm, seed=1, num_reads=300) for _ in range(2)
+    )
+    assert first.info["machine"] == "emu-mps"
+    assert first == again
+    assert first.first.energy == here.first.energy
+    means = (found.record.sample.mean(axis=0) for found in (first, here))
+    assert next(means) == pytest.approx(next(means), abs=0.15)
+
+
 class Counting:
     """A device that answers with what it was made with."""
 
