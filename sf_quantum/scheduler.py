@@ -38,6 +38,7 @@ ACTIVE = {
     Status.RECOVERY,
     Status.ROLLBACK,
 }
+UNSTARTED = {Status.WAITING, Status.FIREABLE}
 ENDED = {Status.SKIPPED, Status.COMPLETED, Status.FAILED, Status.CANCELLED}
 LOOP = "-loop-combinator"
 
@@ -201,8 +202,12 @@ class JournalScheduler(DefaultScheduler):
             self._driver.cancel()
 
     def _active(self) -> bool:
+        steps = {name: get_job_step_name(name) for name in self._statuses}
+        failed = {steps[n] for n, s in self._statuses.items() if s == Status.FAILED}
         return any(
-            status in ACTIVE and not get_job_step_name(name).endswith(HOUSEKEEPING)
+            status in ACTIVE and not steps[name].endswith(HOUSEKEEPING)
+            # a step that has failed starts no other job of its own
+            and not (status in UNSTARTED and steps[name] in failed)
             for name, status in self._statuses.items()
         )
 

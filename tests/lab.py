@@ -344,11 +344,24 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=ROOT / ".lab")
     for field in fields(Options):
         option = f"--{field.name.replace('_', '-')}"
+        told = _told(field.name)
         if isinstance(field.default, tuple):
-            parser.add_argument(option, action="append", default=[])
+            parser.add_argument(
+                option, action="append", default=[], help=f"{told}; more than once"
+            )
         else:
-            parser.add_argument(option, type=type(field.default), default=field.default)
+            shown = f"{told} (default: {field.default or 'none'})"
+            parser.add_argument(
+                option, type=type(field.default), default=field.default, help=shown
+            )
     return parser.parse_args()
+
+
+def _told(option: str) -> str:
+    """What the docstring of the options says of one."""
+    text = " ".join((Options.__doc__ or "").split())
+    (told,) = re.findall(rf":param {option}: (.*?)(?= :param|$)", text)
+    return str(told).replace("``", "")
 
 
 def main() -> None:

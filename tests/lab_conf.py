@@ -28,7 +28,7 @@ class Options:
     :param licenses: as in slurm.conf: ``qpu:1,other:2``
     :param preempt: ``CANCEL`` or ``REQUEUE`` adds a partition ``urgent`` over the
         classical nodes, whose jobs do that to jobs of ``compute``
-    :param spank: shared objects of SPANK plugins
+    :param spank: shared object of a SPANK plugin, and its arguments after spaces
     :param extra: lines of slurm.conf, such as further partitions; they win over the
         lab's own
     """

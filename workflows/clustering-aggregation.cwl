@@ -48,6 +48,10 @@ inputs:
   reads:
     type: int
     default: 1000
+  settings:
+    type: string[]
+    default: []
+    doc: other parameters of the sampler, NAME=VALUE each (sfq samplers NAME lists them)
   seed:
     type: int
     default: 0
@@ -83,6 +87,7 @@ steps:
       penalty: penalty
       sampler: sampler
       reads: reads
+      settings: settings
       threshold: threshold
       limit: limit
       window: window
@@ -90,6 +95,7 @@ steps:
       go_on: {default: true}
       seed: seed
       previous: {default: null}
+      previous_samples: {default: null}
     requirements:
       cwltool:Loop:
         loopWhen: $(inputs.go_on)
@@ -97,8 +103,9 @@ steps:
           go_on: again
           seed: next_seed
           previous: state
+          previous_samples: samples
         outputMethod: last
-    out: [again, next_seed, state, labels, summary]
+    out: [again, next_seed, state, samples, labels, summary]
   plot:
     run: tools/plot.cwl
     in:

@@ -18,6 +18,7 @@ inputs:
   penalty: string?
   sampler: string
   reads: int?
+  settings: string[]?
   threshold: float?
   limit: int?
   window: float?
@@ -25,6 +26,7 @@ inputs:
   go_on: boolean
   seed: int
   previous: File?
+  previous_samples: File?
 steps:
   cluster:
     run: tools/cluster.cwl
@@ -54,7 +56,9 @@ steps:
       variables: qubo/variables
       sampler: sampler
       reads: reads
+      settings: settings
       seed: seed
+      previous: previous_samples
     out: [samples]
   score:
     run: tools/score.cwl
@@ -74,5 +78,6 @@ outputs:
   again: {type: boolean, outputSource: score/again}
   next_seed: {type: int, outputSource: score/next_seed}
   state: {type: File, outputSource: score/state}
+  samples: {type: File, outputSource: solve/samples}
   labels: {type: File, outputSource: score/labels}
   summary: {type: File, outputSource: score/summary}

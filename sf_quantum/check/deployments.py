@@ -54,6 +54,8 @@ class Deployments:
             yield from self._qpu(name, (*where, "config", "type"))
         for name, config, below in self.clusters():
             yield from slurm.check(self.document, name, config, below)
+            if self._is_here(name):
+                yield from slurm.partitions(self.document, config, below)
 
     def clusters(self) -> Iterator[tuple[str, dict[str, JSON], Where]]:
         """The deployments of type ``sfq.slurm``: name, configuration, where it stands."""
@@ -61,6 +63,10 @@ class Deployments:
             if self.get(name).get("type") == slurm.TYPE:
                 config = mapping(self.get(name).get("config"))
                 yield name, config, (section, name, "config")
+
+    def _is_here(self, name: str) -> bool:
+        inner = _wrapped(self.get(name))
+        return inner is None or self.get(inner).get("type") == "local"
 
     def get(self, name: str) -> dict[str, JSON]:
         """A deployment as written, or an empty mapping."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,8 @@ from sf_quantum.qpu import qrmi_config
 TYPE = "sfq.slurm"
 #: StreamFlow's default
 ONE_JOB = 1
+# of a controller that is down, which holds up its clients
+ANSWER_SECONDS = 5.0
 
 
 def check(
@@ -45,6 +48,34 @@ def check(
             yield document.problem(below, *options.ONE_CLUSTER)
     if isinstance(file := config.get("qrmiConfig"), str):
         yield from _qpus(document, document.folder / file, services, where)
+
+
+def partitions(
+    document: Document, config: dict[str, JSON], where: Where
+) -> Iterator[Problem]:
+    """Ask this machine's Slurm, if it answers, for the partitions of the services."""
+    services = mapping(config.get("services"))
+    asked = {
+        name: mapping(content).get("partition") for name, content in services.items()
+    }
+    known = _partitions() if any(asked.values()) else []
+    for service, names in asked.items():
+        for name in names.split(",") if isinstance(names, str) else []:
+            if known and name not in known:
+                below = (*where, "services", service, "partition")
+                what = f"Slurm has no partition {name!r}"
+                yield document.problem(below, what, suggestion(name, known))
+
+
+def _partitions() -> list[str]:
+    command = ["sinfo", "--noheader", "--all", "--format=%R"]
+    try:
+        told = subprocess.run(
+            command, capture_output=True, text=True, timeout=ANSWER_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return told.stdout.split() if told.returncode == 0 else []
 
 
 def allocations(

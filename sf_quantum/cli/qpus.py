@@ -82,7 +82,10 @@ def _kinds() -> Iterator[tuple[str, str | None]]:
     """The kinds installed, each with the reason why it cannot be used here."""
     for name in qpu.names():
         try:
-            yield name, qpu.load(name).problem()
+            kind = qpu.load(name)
+            lack = kind.lack()
+            only = None if lack is None else f"for leases only, {lack}"
+            yield name, kind.problem() or only
         except InputError as error:
             yield name, str(error)
 

@@ -12,13 +12,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from sf_quantum import qpu, samplers
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, read_json, write_json
 from sf_quantum.qpu import Qpu
 from sf_quantum.samplers import problem
+
+if TYPE_CHECKING:
+    from dimod.core.sampler import Sampler
 
 AUTO = "auto"
 CLASSICAL = "neal"
@@ -51,6 +54,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "(sfq samplers lists them)",
     )
     parser.add_argument(
+        "--previous",
+        type=Path,
+        metavar="FILE",
+        help="samples of the iteration before: a sampler that can starts from what these "
+        "tell (qaoa from the angles), unless --set says otherwise",
+    )
+    parser.add_argument(
         "--output", type=Path, required=True, metavar="FILE", help="samples, as JSON"
     )
 
@@ -81,13 +91,14 @@ def run(args: argparse.Namespace) -> int:
         "num_sweeps": args.sweeps,
         **_assigned(args.set),
     }
+    before = _told(args.previous) if args.previous else {}
     remote = qpu.from_environment() if args.sampler == AUTO else None
     if remote is None:
         name = CLASSICAL if args.sampler == AUTO else args.sampler
-        samples = _solve_here(name, bqm, parameters)
+        samples = _solve_here(name, bqm, parameters, before)
     else:
         with _terminable():
-            samples = _solve_there(remote, bqm, parameters)
+            samples = _solve_there(remote, bqm, parameters, before)
     info = samples["info"]
     if isinstance(info, dict) and "identity" in content:
         info["problem"] = content["identity"]
@@ -102,6 +113,15 @@ def _bqm(path: Path, content: dict[str, JSON]) -> dict[str, JSON]:
         return problem.check(content["bqm"])
     except problem.FieldError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def _told(path: Path) -> dict[str, JSON]:
+    told = read_json(path, "samples").get("info")
+    if not isinstance(told, dict):
+        raise InputError(
+            f"{path}: key 'info' is missing; expected samples of sfq solve"
+        )
+    return told
 
 
 def _check_writable(output: Path) -> None:
@@ -128,7 +148,10 @@ def _assigned(settings: list[str]) -> dict[str, JSON]:
 
 
 def _solve_here(
-    name: str, bqm: Mapping[str, JSON], parameters: Mapping[str, JSON]
+    name: str,
+    bqm: Mapping[str, JSON],
+    parameters: Mapping[str, JSON],
+    before: Mapping[str, JSON],
 ) -> dict[str, JSON]:
     sampler = samplers.load(name)
     if (obstacle := samplers.obstacle(name)) is not None:
@@ -136,8 +159,11 @@ def _solve_here(
     from sf_quantum.samplers.presolve import Presolve
 
     begin = time.monotonic()
-    samples = problem.sample(Presolve(sampler()), bqm, parameters)
+    asked = sampler()
+    carried = _carried(asked, before)
+    samples = problem.sample(Presolve(asked), bqm, {**carried, **parameters})
     samples["info"] = {
+        **carried,
         "sampler": name,
         "reads": parameters["num_reads"],
         **_info(samples),
@@ -150,14 +176,18 @@ def _solve_here(
 
 
 def _solve_there(
-    remote: Qpu, bqm: Mapping[str, JSON], parameters: Mapping[str, JSON]
+    remote: Qpu,
+    bqm: Mapping[str, JSON],
+    parameters: Mapping[str, JSON],
+    before: Mapping[str, JSON],
 ) -> dict[str, JSON]:
     sampler = remote.sampler()
     # importing dimod takes longer than most problems
     from sf_quantum.samplers.presolve import Booked
 
     begin = time.monotonic()
-    samples = problem.sample(Booked(sampler), bqm, parameters)
+    carried = _carried(sampler, before)
+    samples = problem.sample(Booked(sampler), bqm, {**carried, **parameters})
     info = _info(samples)
     parts = info.get("parts")
     # of parts that went apart, each was a job of its own
@@ -165,6 +195,15 @@ def _solve_there(
     told = [job.get("timing") for job in jobs if isinstance(job, dict)]
     info["timing"] = _timing(told, time.monotonic() - begin)
     return samples
+
+
+def _carried(sampler: Sampler, before: Mapping[str, JSON]) -> dict[str, JSON]:
+    """What an earlier answer tells that this sampler can start from.
+
+    Where nothing is left to sample it is carried on to the next.
+    """
+    known = sampler.properties.get("carried", [])
+    return {name: before[name] for name in known if name in before}
 
 
 def _timing(jobs: list[JSON], seconds: float) -> JSON:

@@ -82,6 +82,14 @@ class Qpu(ABC):
         """Why QPUs of this kind cannot be used on this machine, in a few words."""
         return None
 
+    @classmethod
+    def lack(cls) -> str | None:
+        """Why :meth:`sampler` would fail here though they can be used, in a few words.
+
+        Whoever only leases them, for a job that brings what it needs, may do without.
+        """
+        return None
+
     def __init__(self, name: str) -> None:
         self.name = name
 

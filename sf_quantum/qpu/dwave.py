@@ -17,6 +17,8 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import NoLease, Qpu, QpuStatus
 from sf_quantum.qpu.dwave_connection import configured, options, told, variables
+from sf_quantum.qpu.dwave_limits import check_fits
+from sf_quantum.samplers.parameters import check, check_number, seeded
 
 if TYPE_CHECKING:
     from dwave.cloud.api import Problems
@@ -35,7 +37,8 @@ STATES = {
     "CANCELLED": "Cancelled",
 }
 LIVE = ("PENDING", "IN_PROGRESS")
-SEEDS = 2**31
+# of what the client is answered: those that trying again may cure
+TRANSIENT = (408, 409, 425, 429)
 MICROSECONDS = 1e6
 
 
@@ -147,17 +150,36 @@ class DWaveQpu(Qpu):
         if (missing := self.problem()) is not None:
             raise InputError(f"QPU {self.name!r}: {missing}")
         from dwave.cloud import exceptions as known
-        from dwave.cloud.api.exceptions import ResourceAuthenticationError
-        from requests.exceptions import RequestException
+        from dwave.cloud.api import exceptions as answered
+        from requests import exceptions as requests
 
-        refused = (known.SolverNotFoundError, ResourceAuthenticationError)
-        trouble = (RequestException, known.CanceledFutureError, known.PollingTimeout)
+        refused = (
+            known.SolverNotFoundError,
+            known.UnsupportedSolverError,
+            answered.ResourceBadRequestError,
+            answered.ResourceAuthenticationError,
+            answered.ResourceAccessForbiddenError,
+        )
+        unreachable = (
+            requests.MissingSchema,
+            requests.InvalidSchema,
+            requests.InvalidURL,
+        )
+        trouble = (
+            requests.RequestException,
+            known.CanceledFutureError,
+            known.PollingTimeout,
+        )
         try:
             yield
         except refused as error:
             raise InputError(f"QPU {self.name!r} refuses: {_line(error)}") from error
+        except unreachable as error:
+            raise InputError(f"QPU {self.name!r}: {_line(error)}") from error
         except trouble as error:
-            raise QpuError(f"QPU {self.name!r}: {_line(error)}") from error
+            # of some refusals the client tells no more than their number
+            kind = InputError if _is_refusal(error) else QpuError
+            raise kind(f"QPU {self.name!r}: {_line(error)}") from error
 
     @contextmanager
     def _solver(self) -> Iterator[StructuredSolver]:
@@ -208,6 +230,26 @@ class DWaveEmbedded(Sampler):
         """Which QPU this is."""
         return {"qpu": self._qpu.name, "type": self._qpu.type}
 
+    @staticmethod
+    def check_parameters(
+        *,
+        num_reads: JSON = None,
+        annealing_time: JSON = None,
+        chain_strength: JSON = None,
+    ) -> None:
+        """Refuse what no solver takes, the seed apart.
+
+        :raises InputError: if a parameter is out of its range
+        """
+        if num_reads is not None:
+            check("num_reads", num_reads, 1)
+        for name, value in (
+            ("annealing_time", annealing_time),
+            ("chain_strength", chain_strength),
+        ):
+            if value is not None:
+                check_number(name, value, 0)
+
     def sample(
         self,
         bqm: BinaryQuadraticModel,
@@ -227,7 +269,12 @@ class DWaveEmbedded(Sampler):
         :raises InputError: if the QPU refuses it, or the problem finds no place
         :raises QpuError: if the QPU fails or does not answer
         """
-        seed = secrets.randbelow(SEEDS) if seed is None else seed
+        self.check_parameters(
+            num_reads=num_reads,
+            annealing_time=annealing_time,
+            chain_strength=chain_strength,
+        )
+        seed = seeded(seed)
         given = {
             "num_reads": num_reads,
             "annealing_time": annealing_time,
@@ -239,6 +286,7 @@ class DWaveEmbedded(Sampler):
             from dwave.system import DWaveSampler
 
             with DWaveSampler(**options(self._connection)) as child:
+                check_fits(given, child.properties)
                 begin = time.monotonic()
                 try:
                     samples = self._embedded(child, bqm, seed, given)
@@ -321,6 +369,11 @@ def _told(problems: Problems, one: ProblemStatus) -> dict[str, JSON]:
 
 def _access_seconds(timing: Mapping[str, float] | None) -> float:
     return float((timing or {}).get("qpu_access_time", 0.0)) / MICROSECONDS
+
+
+def _is_refusal(error: Exception) -> bool:
+    code = getattr(error, "error_code", None)
+    return isinstance(code, int) and 400 <= code < 500 and code not in TRANSIENT
 
 
 def _line(error: Exception) -> str:

@@ -2,28 +2,32 @@
 
 The driver leases it, the job is told of it exactly as QRMI's SPANK plugin tells. None of
 these QPUs takes a QUBO: on Pasqal's it becomes a pulse sequence, by the sampler
-``neutral-atom``; on IBM's a circuit, by ``qaoa``; on the others the job's own program runs.
+``neutral-atom``; on IBM's and IQM's circuits, by ``qaoa``; on the others the job's own
+program runs.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import json
 import os
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from abc import abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 from sf_quantum import samplers
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import NoLease, Qpu, QpuStatus, qrmi_config, qrmi_task
+from sf_quantum.qpu import Qpu, QpuStatus, qrmi_config, qrmi_task
 from sf_quantum.qpu.qrmi_config import Resource
-from sf_quantum.qpu.qrmi_task import Tasks, Text
+from sf_quantum.qpu.qrmi_errors import ours
 
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
+
+    from sf_quantum.samplers.qaoa import Machine
 
 KEYS = ("qrmiConfig", "resource", "timeoutSeconds")
 TOKEN = "QRMI_JOB_ACQUISITION_TOKEN"
@@ -34,22 +38,6 @@ MISSING = "the package qrmi is not installed (pip install 'sf-quantum[qrmi]')"
 # of the driver only: what it asks for again, and when, is decided in one place, and a
 # lease that is asked for again behind its back would be held for ever
 _NO_RETRIES = {"QRMI_PASQAL_RETRIES_DISABLED": "true"}
-# errors that no second try will cure, by their names in the package
-_OURS = (
-    "AuthenticationFailedError",
-    "ConfigError",
-    "EnvVarNotSetError",
-    "InvalidInputError",
-    "ResourceNotFoundError",
-    "UnsupportedFunctionError",
-    "UnsupportedPayloadError",
-    "UnsupportedResourceTypeError",
-)
-_GONE = ("ResourceNotFoundError", "TaskNotFoundError")
-# how its clients word what they were answered
-_STATUS = re.compile(r"(?:[Ss]tatus:?|body:) (\d{3})\b")
-_CONFLICT, _NOT_FOUND = 409, 404
-_BUSY = (408, 425, 429)
 
 
 class _Capacity(Protocol):
@@ -65,13 +53,12 @@ class _Status(Protocol):
     pending_job_count: int | None
 
 
-class _Client(Tasks, Protocol):
+class _Client(qrmi_task.Machine, Protocol):
     """What is used of ``qrmi.QuantumResource``, which has no types of its own."""
 
     def status(self) -> _Status: ...
     def acquire(self) -> str: ...
     def release(self, token: str) -> None: ...
-    def target(self) -> Text: ...
 
 
 class QrmiQpu(Qpu):
@@ -87,6 +74,9 @@ class QrmiQpu(Qpu):
     resource_type: ClassVar[str]
     technology: ClassVar[str]
     takes: ClassVar[str] = "circuits"
+    #: packages that a QUBO needs on its way there, and the extra that brings them
+    solving: ClassVar[tuple[str, ...]] = ()
+    extra: ClassVar[str] = "qrmi"
 
     def __init__(
         self,
@@ -104,6 +94,15 @@ class QrmiQpu(Qpu):
     def problem(cls) -> str | None:
         """See :meth:`Qpu.problem`."""
         return None if importlib.util.find_spec("qrmi") else MISSING
+
+    @classmethod
+    def lack(cls) -> str | None:
+        """See :meth:`Qpu.lack`."""
+        for name in cls.solving:
+            if not importlib.util.find_spec(name):
+                install = f"pip install 'sf-quantum[{cls.extra}]'"
+                return f"the package {name} is not installed ({install})"
+        return None
 
     @classmethod
     def from_config(cls, name: str, config: Mapping[str, JSON]) -> Self:
@@ -211,33 +210,19 @@ class QrmiQpu(Qpu):
         client: _Client = qrmi.QuantumResource.from_config(self.name, kind, settings)
         return client
 
-    @contextmanager
-    def _errors(self, *, leasing: bool = False, gone: bool = False) -> Iterator[None]:
-        """Turn an error of QRMI, all of which are ``RuntimeError``, into one of ours.
-
-        :param leasing: a conflict means that there is no lease now
-        :param gone: what is not there any more is no error
-        """
-        try:
-            yield
-        except RuntimeError as error:
-            name = type(error).__name__
-            status = _status(error)
-            if gone and (name in _GONE or status == _NOT_FOUND):
-                return
-            text = f"QPU {self.name!r} ({self.type}): {_line(error)}"
-            if status == _CONFLICT:
-                raise (NoLease if leasing else QpuError)(text) from error
-            refused = 400 <= status < 500 and status not in _BUSY
-            if refused or name in _OURS:
-                raise InputError(text) from error
-            raise QpuError(text) from error
+    def _errors(
+        self, *, leasing: bool = False, gone: bool = False
+    ) -> AbstractContextManager[None]:
+        """See :func:`~sf_quantum.qpu.qrmi_errors.ours`."""
+        return ours(f"QPU {self.name!r} ({self.type})", leasing=leasing, gone=gone)
 
 
 class _Pasqal(QrmiQpu):
     """Neutral atoms: a QUBO of an independent set runs as a pulse sequence."""
 
     technology = "neutral-atom"
+    solving = ("pulser",)
+    extra = "pulser"
     takes = "pulse sequences (Pulser)"
 
     def sampler(self) -> Sampler:
@@ -259,7 +244,9 @@ class _Pasqal(QrmiQpu):
         except (ValueError, KeyError, TypeError) as error:
             raise QpuError(f"QPU {self.name!r}: its target is no device") from error
 
-    def run(self, sequence: str, shots: int) -> tuple[Mapping[str, int], JSON]:
+    def run(
+        self, sequence: str, shots: int
+    ) -> tuple[Mapping[str, int], dict[str, JSON]]:
         """Run a sequence, see :func:`~sf_quantum.qpu.qrmi_task.counts`.
 
         :returns: how often each bit string was read, and the timing
@@ -269,7 +256,9 @@ class _Pasqal(QrmiQpu):
 
         with self._errors():
             payload = qrmi.Payload.PasqalCloud(sequence=sequence, job_runs=shots)
-            return qrmi_task.counts(self._client(), payload, f"QPU {self.name!r}")
+            who = f"QPU {self.name!r}"
+            counts, timing = qrmi_task.counts(self._client(), payload, who)
+            return counts, {**timing}
 
 
 class PasqalLocal(_Pasqal):
@@ -289,7 +278,7 @@ class PasqalCloud(_Pasqal):
     resource_type = "PasqalCloud"
 
 
-class _Ibm(QrmiQpu):
+class _Gates(QrmiQpu):
     """Circuits by Qiskit: a QUBO runs by QAOA."""
 
     technology = "superconducting"
@@ -302,15 +291,29 @@ class _Ibm(QrmiQpu):
         from sf_quantum.samplers.qaoa import QaoaSampler
 
         try:
-            from qrmi.primitives.ibm import SamplerV2, get_backend
+            return QaoaSampler(machine=self._machine())
         except ImportError as error:
-            raise InputError(
-                f"QPU {self.name!r}: QRMI runs circuits with qiskit-ibm-runtime, which "
-                f"is not installed ({error})"
-            ) from error
+            detail = self.lack() or f"what QRMI runs circuits with fails: {error}"
+            raise InputError(f"QPU {self.name!r}: {detail}") from error
+
+    @abstractmethod
+    def _machine(self) -> Machine:
+        """Ask for the machine as it is now."""
+
+
+class _Ibm(_Gates):
+    solving = ("qiskit_ibm_runtime", "qiskit", "scipy")
+    extra = "ibm"
+
+    def _machine(self) -> Machine:
+        from qrmi.primitives.ibm import SamplerV2, get_backend
+
+        from sf_quantum.qpu.qrmi_circuits import PrimitiveMachine
+
         with self._errors():
             client = self._client()
-            return QaoaSampler(SamplerV2(client), get_backend(client))
+            known = SamplerV2(client), get_backend(client)
+            return PrimitiveMachine(self.name, *known, self._errors)
 
 
 class IbmQuantumSystem(_Ibm):
@@ -327,12 +330,18 @@ class IbmQuantumComputeService(_Ibm):
     resource_type = "IBMQuantumComputeService"
 
 
-class IqmServer(QrmiQpu):
+class IqmServer(_Gates):
     """An IQM machine or IQM's cloud; tested against answers of its public API."""
 
     type = "iqm-server"
     resource_type = "IQMServer"
-    technology = "superconducting"
+    solving = ("iqm", "qiskit", "scipy")
+    extra = "iqm"
+
+    def _machine(self) -> Machine:
+        from sf_quantum.qpu.qrmi_circuits import IqmMachine
+
+        return IqmMachine(self.name, self._client(), self._errors)
 
 
 class Oqtopus(QrmiQpu):
@@ -341,6 +350,18 @@ class Oqtopus(QrmiQpu):
     type = "oqtopus"
     resource_type = "OQTOPUS"
     technology = "superconducting"
+
+    @classmethod
+    def problem(cls) -> str | None:
+        """See :meth:`Qpu.problem`."""
+        # as the package itself looks for it
+        library = os.environ.get("PY_BRIDGE_PATH") or "liboqtopus_py_bridge.so"
+        try:
+            ctypes.CDLL(library)
+        except OSError:
+            lacking = f"{library} of QRMI's cannot be loaded (PyPI does not have it)"
+            return super().problem() or lacking
+        return super().problem()
 
 
 class AliceBobFelis(QrmiQpu):
@@ -365,12 +386,3 @@ def _text(config: Mapping[str, JSON], key: str) -> str | None:
     if value is not None and (not isinstance(value, str) or not value):
         raise InputError(f"{key}: expected a text")
     return value
-
-
-def _status(error: RuntimeError) -> int:
-    found = _STATUS.search(str(error))
-    return int(found[1]) if found else 0
-
-
-def _line(error: RuntimeError) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

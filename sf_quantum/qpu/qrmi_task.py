@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Protocol
 
 from sf_quantum.errors import QpuError
-from sf_quantum.files import JSON
 from sf_quantum.qpu import OVER
 
 POLL_SECONDS = 0.5
@@ -39,15 +38,32 @@ class Tasks(Protocol):
     def task_result(self, task: str) -> Text: ...
 
 
+class Machine(Tasks, Protocol):
+    """The same, and what it tells of itself."""
+
+    def target(self) -> Text: ...
+
+
 def counts(
     client: Tasks, payload: Payload, who: str
-) -> tuple[Mapping[str, int], dict[str, JSON]]:
+) -> tuple[Mapping[str, int], dict[str, float]]:
+    """Run a task, see :func:`finished`.
+
+    :returns: how often each bit string was read, and the timing
+    :raises QpuError: if the task fails, or its answer is none
+    :raises RuntimeError: QRMI's own errors
+    """
+    answer, timing = finished(client, payload, who)
+    return _counts(answer, who), timing
+
+
+def finished(client: Tasks, payload: Payload, who: str) -> tuple[str, dict[str, float]]:
     """Run a task; interrupted, it is stopped on the QPU.
 
     :param who: the QPU, for errors
-    :returns: how often each bit string was read, and the timing, by this clock: what is
-        called the time on the QPU ends when its answer "completed" is seen
-    :raises QpuError: if the task fails, or its answer is none
+    :returns: its answer, and the timing, by this clock: what is called the time on the
+        QPU ends when its answer "completed" is seen
+    :raises QpuError: if the task fails
     :raises RuntimeError: QRMI's own errors
     """
     submitted = started = time.monotonic()
@@ -65,12 +81,12 @@ def counts(
     if word != "Completed":
         why = " ".join(client.task_logs(task).split())[:300]
         raise QpuError(f"{who}: the task ended {word}: {why or 'no reason given'}")
-    timing: dict[str, JSON] = {
+    timing = {
         "queued_seconds": started - submitted,
         "qpu_seconds": seconds,
         "seconds": seconds,
     }
-    return _counts(client.task_result(task).value, who), timing
+    return client.task_result(task).value, timing
 
 
 def _word(status: Status) -> str:

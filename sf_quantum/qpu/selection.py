@@ -87,7 +87,10 @@ class Selection:
 
     def _ours(self, name: str, variables: Mapping[str, str]) -> Qpu:
         if not variables.get("SFQ_URL"):
-            raise InputError(f"--qpu {name}: {name}_SFQ_URL is not set")
+            raise InputError(
+                f"--qpu {name}: {name}_SFQ_URL is not set; name the file that describes "
+                "the QPU (--qrmi-config, or qrmiConfig of a deployment), or set it"
+            )
         return qpu.load(SFQ).from_config(name, {**_config(variables), **self._own})
 
     @property

@@ -13,13 +13,13 @@ from highspy import Highs, HighsModelStatus, HighsVarType, SolutionStatus, kHigh
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.parameters import check, check_number, seeded
-from sf_quantum.samplers.reduction import TIE, Quadratic, exclusions
+from sf_quantum.samplers.reduction import Quadratic, exclusions
 from sf_quantum.samplers.states import as_binary, quadratic, sample_set
 
 READS = 1000
 TIME_LIMIT = 30.0
-# HiGHS proves an optimum up to 1e-6; with biases of this size that is up to 1e-9 of the
-# greatest bias.
+# HiGHS proves an optimum up to 1e-6; with gains of this size that is up to 1e-9 of the
+# greatest gain, which is what is taken for a tie.
 _SCALE = 1000.0
 
 
@@ -69,7 +69,8 @@ class ExactSampler(Sampler):
 
         :param num_reads: optima to list at most (default 1000)
         :param seed: of HiGHS's own choices: which optima come first
-        :param time_limit: seconds (default 30), after which what is known is the answer
+        :param time_limit: seconds (default 30) for the whole problem, after which what is
+            known is the answer
         :raises InputError: if a parameter is out of its range
         """
         self.check_parameters(num_reads=num_reads, time_limit=time_limit)
@@ -104,9 +105,8 @@ class _Search:
         )
         self._problem = problem
         self._until = until
-        greatest = problem.greatest or 1.0
-        self._tie = TIE * greatest
-        self._scale = _SCALE / greatest
+        self._tie = problem.tie
+        self._scale = _SCALE / (problem.deepest or 1.0)
         self._highs = _program(problem, self._scale)
         self._highs.setOptionValue("random_seed", seed)
 
@@ -177,11 +177,14 @@ def _program(problem: Quadratic, scale: float) -> Highs:
         for j, bias in row.items()
         if i < j and bias and (i, j) not in apart
     ]
-    biases = [*problem.linear, *(bias for _, _, bias in products)]
+    biases = np.array([*problem.linear, *(bias for _, _, bias in products)])
+    # what costs more than all that can be gained may as well cost just that
+    gains = -float(biases[biases < 0].sum())
+    biases = np.minimum(biases, 2 * gains) if gains else np.sign(biases)
     size = len(biases)
     highs.addVars(size, np.zeros(size), np.ones(size))
     columns = np.arange(size, dtype=np.int32)
-    highs.changeColsCost(size, columns, np.array(biases) * scale)
+    highs.changeColsCost(size, columns, biases * scale)
     whole = np.full(count, HighsVarType.kInteger)
     highs.changeColsIntegrality(count, columns[:count], whole)
     for clique in _cliques(count, apart):

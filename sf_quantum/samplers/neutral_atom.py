@@ -18,7 +18,7 @@ import numpy as np
 from dimod import BinaryQuadraticModel, SampleSet
 from dimod.core.sampler import Sampler
 
-from sf_quantum.errors import InputError
+from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.parameters import check, seeded
 from sf_quantum.samplers.reduction import exclusions
@@ -118,19 +118,22 @@ class NeutralAtomSampler(Sampler):
         :param duration: of the pulse, in nanoseconds (default 4000)
         :raises InputError: if the problem is no independent set, no register holds it, a
             parameter is wrong, or Pulser is missing
+        :raises QpuError: if the machine fails, or answers with no reads of these atoms
         """
         self.check_parameters(num_reads=num_reads, duration=duration)
         seed = seeded(seed)
         if (missing := self.problem()) is not None:
             raise InputError(f"sampler 'neutral-atom': {missing}")
         graph = _Graph.of(bqm)
-        rows = np.zeros((num_reads, len(bqm.variables)), np.int8)
-        told: dict[str, JSON] = {"sampler": "neutral-atom", "seed": seed}
-        told |= {"reads": num_reads, "duration": duration, "atoms": len(graph.atoms)}
+        reads, more = np.zeros((num_reads, 0), np.int8), dict[str, JSON]()
         if graph.atoms:
             reads, more = self._reads(graph, num_reads, seed, duration)
-            rows[:, graph.atoms] = reads
-            told |= more
+        # a machine may answer with fewer than asked for
+        rows = np.zeros((len(reads), len(bqm.variables)), np.int8)
+        rows[:, graph.atoms] = reads
+        told: dict[str, JSON] = {"sampler": "neutral-atom", "seed": seed}
+        told |= {"reads": len(rows), "duration": duration, "atoms": len(graph.atoms)}
+        told |= more
         samples = sample_set(rows, bqm)
         samples.info.update(told)
         return samples
@@ -156,6 +159,7 @@ class NeutralAtomSampler(Sampler):
         if self._machine is not None:
             text = sequence.to_abstract_repr()
             counts, timing = self._machine.run(text, shots)
+            _check_counts(counts, len(graph.atoms), self._machine.name)
         else:
             counts = _emulate(sequence, emulator or "", shots, seed)
         rows = _rows(counts, len(graph.atoms))
@@ -335,9 +339,7 @@ def _emulate(
         from emu_mps import MPSBackend, MPSConfig
 
         torch.manual_seed(seed)
-        config = MPSConfig(
-            dt=_STEP, observables=[observed], num_gpus_to_use=0, log_level=40
-        )
+        config = MPSConfig(dt=_STEP, observables=[observed], gpu=False, log_level=40)
         results = MPSBackend(sequence, config=config).run()
     else:
         from pulser.backend import EmulationConfig
@@ -354,6 +356,15 @@ def _emulate(
     # a typed union with what a remote backend returns
     counts = getattr(results, "final_bitstrings")  # noqa: B009
     return {str(word): int(count) for word, count in sorted(counts.items())}
+
+
+def _check_counts(counts: Mapping[str, int], atoms: int, name: str) -> None:
+    for word, count in counts.items():
+        if len(word) != atoms or count < 0:
+            detail = f"{word!r:.40}, {count} times, of {atoms} atoms"
+            raise QpuError(f"QPU {name!r} answers {detail}")
+    if not any(counts.values()):
+        raise QpuError(f"QPU {name!r} answers without a single read")
 
 
 def _rows(counts: Mapping[str, int], atoms: int) -> Bits:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,9 +18,12 @@ from numpy.typing import NDArray
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.parameters import derived, seeded
-from sf_quantum.samplers.reduction import TIE, Quadratic, Reduction, reduce, untouched
+from sf_quantum.samplers.reduction import Quadratic, Reduction, focused, reduce
 from sf_quantum.samplers.states import Bits, as_binary, bits_of, quadratic, sample_set
 from sf_quantum.samplers.verdict import verdict
+
+# for a part whose turn comes when the time is over: what is easy is solved all the same
+LEAST_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,8 @@ class Presolve(ComposedSampler):
     ) -> SampleSet:
         """Sample what is left of the problem, and put the whole together again.
 
-        ``info`` has what the parts' samplers say alike; in ``presolve`` the number of
+        ``info`` has what the parts' samplers say alike; what of the largest part the child
+        can start from a next time (its property ``carried``); in ``presolve`` the number of
         variables fixed, drawn and in each part, and how often the child was asked; of
         more than one answer what else it says, in ``parts``; and the keys of
         :func:`~sf_quantum.samplers.verdict.verdict`.
@@ -103,8 +108,7 @@ class Presolve(ComposedSampler):
         binary = as_binary(bqm)
         problem = quadratic(binary)
         found = reduce(problem)
-        asked = self._asked(problem, found)
-        answers = self._answers(bqm, asked, seed, parameters)
+        asked, answers = self._ask(bqm, problem, found, seed, parameters)
         if [len(part) for part in asked.parts] == [len(problem.linear)]:
             samples = answers[0]
         else:
@@ -119,7 +123,10 @@ class Presolve(ComposedSampler):
             samples = sample_set(rows, bqm)
         told = [dict(answer.info) for answer in answers]
         samples.info.clear()
-        samples.info.update({"seed": seed, **_alike(told)})
+        # reads that no seed makes again have none
+        if "seed" in self._child.parameters or not answers:
+            samples.info["seed"] = seed
+        samples.info.update(_alike(told) | self._carried(asked, told))
         if self._distinct:
             samples.info.update(_proof(samples, answers, asked))
         samples.info["presolve"] = {
@@ -143,21 +150,48 @@ class Presolve(ComposedSampler):
     ) -> list[SampleSet]:
         labels = [*bqm.variables]
         answers = []
+        # of the whole problem, if the child takes one
+        limit = parameters.get("time_limit", self._child.properties.get("time_limit"))
+        begin = time.monotonic()
         for number, part in enumerate(found.parts):
             own = dict(parameters)
             if seed is not None and "seed" in self._child.parameters:
                 own["seed"] = derived(seed, number)
+            if number and isinstance(limit, int | float):
+                left = begin + limit - time.monotonic()
+                own["time_limit"] = max(left, LEAST_SECONDS)
             # a part that is the whole goes through as it came
             whole = len(part) == len(labels)
             model = bqm if whole else _model(found.left, part, labels)
-            answers.append(self._child.sample(model, **own))
+            answer = self._child.sample(model, **own)
+            if "time_limit" in answer.info:
+                answer.info["time_limit"] = limit
+            answers.append(answer)
         return answers
 
     def _seed(self, seed: int | None) -> int | None:
         return seeded(seed)
 
-    def _asked(self, problem: Quadratic, found: Reduction) -> Reduction:
-        return found
+    def _ask(
+        self,
+        bqm: BinaryQuadraticModel,
+        problem: Quadratic,
+        found: Reduction,
+        seed: int | None,
+        parameters: Mapping[str, JSON],
+    ) -> tuple[Reduction, list[SampleSet]]:
+        """Have the parts sampled, and say which these were in the end."""
+        return found, self._answers(bqm, found, seed, parameters)
+
+    def _carried(
+        self, asked: Reduction, told: list[dict[str, JSON]]
+    ) -> dict[str, JSON]:
+        if not told:
+            return {}
+        sizes = [len(part) for part in asked.parts]
+        largest = told[sizes.index(max(sizes))] if len(told) > 1 else told[0]
+        known = self._child.properties.get("carried", [])
+        return {name: largest[name] for name in known if name in largest}
 
     @property
     def _distinct(self) -> bool:
@@ -181,7 +215,8 @@ class Presolve(ComposedSampler):
             reads = max((len(block.energies) for block in blocks[:-1]), default=reads)
             drawn = random.integers(0, 2, (reads, len(found.free)), np.int8)
             blocks.append(_Block(found.free, drawn, np.arange(reads, dtype=float)))
-            chosen = [_paired(block.energies, reads, random) for block in blocks]
+            tie = found.left.tie or 1.0
+            chosen = [_paired(block.energies / tie, reads, random) for block in blocks]
         rows = np.empty((len(chosen[0]), len(found.left.linear)), np.int8)
         for block, which in zip(blocks, chosen, strict=True):
             rows[:, block.part] = block.states[which]
@@ -191,10 +226,11 @@ class Presolve(ComposedSampler):
 class Booked(Presolve):
     """The same for a QPU that is leased already, and has to be used for that.
 
-    Where nothing is left of a problem it is sent whole, since samples that are not the
-    QPU's are not what its lease was for. Parts go together, since each job on a QPU costs
-    its setting-up: they share no interaction, so the reads of each are reads of it alone.
-    They go apart if the QPU refuses them together, or its sampler's property ``together``
+    Where nothing is left of a problem its largest component is sent, since samples that
+    are not the QPU's are not what its lease was for, and half of that, and so on, if the
+    QPU refuses it; the rest is an optimum's. Parts go together, since each job on a QPU
+    costs its setting-up: they share no interaction, so the reads of each are reads of it
+    alone. They go apart if the QPU refuses them together, or its sampler's property ``together``
     is false. Without a seed the QPU draws its own, so that the same problem stays the same
     request, which a second try finds again.
     """
@@ -202,22 +238,38 @@ class Booked(Presolve):
     def _seed(self, seed: int | None) -> int | None:
         return seed
 
-    def _asked(self, problem: Quadratic, found: Reduction) -> Reduction:
-        return found if found.parts else untouched(problem)
-
-    def _answers(
+    def _ask(
         self,
         bqm: BinaryQuadraticModel,
+        problem: Quadratic,
         found: Reduction,
         seed: int | None,
         parameters: Mapping[str, JSON],
-    ) -> list[SampleSet]:
-        apart = super()._answers
-        if len(found.parts) > 1 and self._child.properties.get("together") is not False:
+    ) -> tuple[Reduction, list[SampleSet]]:
+        if not found.parts:
+            return self._ask_again(bqm, problem, found, seed, parameters)
+        together = self._child.properties.get("together") is not False
+        if len(found.parts) > 1 and together:
             one = replace(found, parts=[sorted(chain(*found.parts))])
             with suppress(InputError):
-                return apart(bqm, one, seed, parameters)
-        return apart(bqm, found, seed, parameters)
+                return found, self._answers(bqm, one, seed, parameters)
+        return found, self._answers(bqm, found, seed, parameters)
+
+    def _ask_again(
+        self,
+        bqm: BinaryQuadraticModel,
+        problem: Quadratic,
+        found: Reduction,
+        seed: int | None,
+        parameters: Mapping[str, JSON],
+    ) -> tuple[Reduction, list[SampleSet]]:
+        """Ask of the largest piece of what is decided that the QPU takes."""
+        asked = focused(problem, found, len(problem.linear))
+        while (size := len(asked.parts[0])) > 1:
+            with suppress(InputError):
+                return asked, self._answers(bqm, asked, seed, parameters)
+            asked = focused(problem, found, size // 2)
+        return asked, self._answers(bqm, asked, seed, parameters)
 
 
 def _model(
@@ -242,8 +294,7 @@ def _multiplied(sizes: list[int], most: int) -> list[NDArray[np.intp]]:
 def _paired(
     energies: NDArray[np.float64], reads: int, random: np.random.Generator
 ) -> NDArray[np.intp]:
-    scale = float(np.abs(energies).max(initial=0.0)) or 1.0
-    levels = np.round(energies / (TIE * scale))
+    levels = np.round(energies)
     order = np.lexsort((random.random(len(levels)), levels))
     # of a part that answered with fewer reads than another, some are used again
     return order[np.arange(reads) * len(order) // reads]

@@ -9,17 +9,21 @@ of the lowest reads (CVaR: P. Barkoutsos et al., Quantum 4, 256, 2020).
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
-from dimod import SPIN, BinaryQuadraticModel, SampleSet
+from dimod import BinaryQuadraticModel, SampleSet
 from dimod.core.sampler import Sampler
 from numpy.typing import NDArray
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, read_json, write_json
+from sf_quantum.files import JSON, write_json
+from sf_quantum.samplers.angles import check_writable, first, given, told
+from sf_quantum.samplers.ising import Ising
 from sf_quantum.samplers.parameters import check, check_choice, seeded
 from sf_quantum.samplers.states import Bits, sample_set
 
@@ -43,17 +47,32 @@ MISSING = "the package qiskit is not installed (pip install 'sf-quantum[qaoa]')"
 # The state of n qubits has 2^n amplitudes: tuning takes a minute or two on one core with 16
 # qubits of Qiskit's own simulation, and with 22 of Aer's.
 QUBITS = {"statevector": 16, "aer": 22}
-# Where the ramps of gamma and beta end. On 12 parts of real clusterings with 7 to 12
-# variables 1 % of the reads are optimal with these, 7 % once both ramps are tuned, and 8 %
-# with the best two.
-_RAMPS = (2.0, 0.6)
 # of the reads that an evaluation's angles are judged by
 _LOWEST = 0.25
 _STEP = 0.5
-_EXPECTED = (
-    "expected angles, as qaoa writes them to this file: gamma and beta, two lists of as "
-    "many numbers as layers"
-)
+# COBYLA warns below that
+_LEAST = 4
+
+
+class Machine(Protocol):
+    """What runs circuits."""
+
+    @property
+    def name(self) -> str:
+        """What ``info`` calls it."""
+
+    @property
+    def backend(self) -> BackendV2 | None:
+        """What circuits have to be compiled for."""
+
+    def reads(
+        self, circuit: QuantumCircuit, values: Doubles, shots: int
+    ) -> tuple[Bits, Mapping[str, float] | None]:
+        """Run a circuit.
+
+        :param values: of its parameters, in the order of their names
+        :returns: shots by qubits; seconds by what they were spent on, if it tells
+        """
 
 
 class QaoaSampler(Sampler):
@@ -61,13 +80,18 @@ class QaoaSampler(Sampler):
 
     :param sampler: a Qiskit ``SamplerV2``; emulation without one
     :param backend: what circuits are compiled for, and run on where no sampler is given
+    :param machine: instead of both
     """
 
     def __init__(
-        self, sampler: BaseSamplerV2 | None = None, backend: BackendV2 | None = None
+        self,
+        sampler: BaseSamplerV2 | None = None,
+        backend: BackendV2 | None = None,
+        machine: Machine | None = None,
     ) -> None:
         self._sampler = sampler
         self._backend = backend
+        self._given = machine
         #: the size of the problem whose angles are in a file
         self._written: dict[str, int] = {}
 
@@ -85,7 +109,10 @@ class QaoaSampler(Sampler):
 
     @property
     def properties(self) -> dict[str, JSON]:
-        """The defaults, and how many variables can be emulated."""
+        """The defaults; how many variables can be emulated; what a next time starts from.
+
+        ``carried`` names keys of ``info`` that may be given as parameters again.
+        """
         return {
             "num_reads": READS,
             "depth": DEPTH,
@@ -93,6 +120,7 @@ class QaoaSampler(Sampler):
             "shots": SHOTS,
             "evaluations": EVALUATIONS,
             "qubits": {**QUBITS},
+            "carried": ["angles"],
         }
 
     @staticmethod
@@ -114,10 +142,9 @@ class QaoaSampler(Sampler):
         for name, value in (("shots", shots), ("evaluations", evaluations)):
             check(name, value, 1)
         check_choice("optimiser", optimiser, OPTIMISERS)
-        if not isinstance(angles, str | None):
-            raise InputError(f"angles: {angles!r:.40}: expected the name of a file")
-        if angles is not None and Path(angles).exists():
-            _read(angles)
+        given(angles)
+        if isinstance(angles, str):
+            check_writable(Path(angles))
 
     def sample(
         self,
@@ -129,12 +156,12 @@ class QaoaSampler(Sampler):
         optimiser: str = "cobyla",
         shots: int = SHOTS,
         evaluations: int = EVALUATIONS,
-        angles: str | None = None,
+        angles: str | dict[str, JSON] | None = None,
     ) -> SampleSet:
         """Tune the angles, then read the circuit.
 
-        ``info`` has the machine, the angles, the circuits run and the two-qubit gates of
-        each.
+        ``info`` has the machine, the angles first and last, how many were evaluated, and
+        the two-qubit gates of a circuit.
 
         :param num_reads: samples to return (default 1000)
         :param seed: of the reads, if they are emulated
@@ -142,9 +169,10 @@ class QaoaSampler(Sampler):
         :param optimiser: ``cobyla``, ``nelder-mead``, or ``none`` to take the first angles
         :param shots: reads per evaluation of angles (default 500)
         :param evaluations: of angles, at most (default 40)
-        :param angles: a JSON file: if it is there the angles start from it (those of
-            another depth are stretched), and the angles found are written to it: of
-            several problems, as a presolve's parts are, those of the largest
+        :param angles: to start from, gamma and beta (those of another depth are
+            stretched); or a JSON file of them, to start from if it is there, and to which
+            the angles found are written: of several problems, as a presolve's parts are,
+            those of the largest
         :raises InputError: if a parameter is wrong, the problem is too large to emulate,
             or Qiskit is missing
         """
@@ -159,89 +187,74 @@ class QaoaSampler(Sampler):
         seed = seeded(seed)
         if (missing := self.problem()) is not None:
             raise InputError(f"sampler 'qaoa': {missing}")
-        ising = _Ising.of(bqm)
+        ising = Ising.of(bqm)
         machine = self._machine(len(ising.fields), seed)
         run = _Run(machine, ising, _circuit(ising, depth), shots)
-        first = _first_angles(depth, angles)
-        found = run.tuned(first, optimiser, evaluations)
+        start = first(depth, given(angles))
+        found = run.tuned(start, optimiser, evaluations)
         rows = run.reads(found, num_reads)
-        if angles is not None and len(ising.fields) >= self._written.get(angles, 0):
-            self._written[angles] = len(ising.fields)
-            write_json(angles, _told(found))
+        if isinstance(angles, str):
+            self._write(angles, len(ising.fields), found)
         samples = sample_set(rows, bqm)
         samples.info.update(
             sampler="qaoa",
             machine=machine.name,
             seed=seed,
-            reads=num_reads,
+            reads=len(rows),
             depth=depth,
             optimiser=optimiser,
             shots=shots,
             evaluations=run.count - 1,
             two_qubit_gates=run.two_qubit_gates,
-            angles=_told(found),
+            first_angles=told(start),
+            angles=told(found),
         )
+        if run.timing:
+            samples.info["timing"] = run.timing
         return samples
 
-    def _machine(self, qubits: int, seed: int) -> _Machine:
+    def _write(self, path: str, size: int, found: Doubles) -> None:
+        if size >= self._written.get(path, 0):
+            self._written[path] = size
+            write_json(path, told(found))
+
+    def _machine(self, qubits: int, seed: int) -> Machine:
+        if self._given is not None:
+            return self._given
         if self._sampler is not None:
-            return _Machine("given", self._sampler, self._backend)
+            return _Primitive("given", self._sampler, self._backend)
         if self._backend is not None:
             from qiskit.primitives import BackendSamplerV2
 
             own = BackendSamplerV2(
                 backend=self._backend, options={"seed_simulator": seed}
             )
-            return _Machine(self._backend.name, own, self._backend)
+            return _Primitive(self._backend.name, own, self._backend)
         return _emulated(qubits, seed)
 
 
 @dataclass(frozen=True)
-class _Machine:
-    """What runs circuits.
+class _Primitive:
+    """A Qiskit sampler.
 
-    :param backend: what they have to be compiled for
+    :param backend: what circuits have to be compiled for
     """
 
     name: str
     sampler: BaseSamplerV2
     backend: BackendV2 | None = None
 
+    def reads(
+        self, circuit: QuantumCircuit, values: Doubles, shots: int
+    ) -> tuple[Bits, None]:
+        """See :meth:`Machine.reads`."""
+        job = self.sampler.run([(circuit, values)], shots=shots)
+        bits = job.result()[0].data.meas.to_bool_array(order="little")
+        return np.asarray(bits, np.int8), None
 
-@dataclass(frozen=True)
-class _Ising:
-    """An energy of spins, scaled to one unit per spin, so that angles carry over.
 
-    Bit 1 is spin -1, as Qiskit measures it; the constant is left out.
-    """
-
-    fields: Doubles
-    couplings: list[tuple[int, int, float]]
-
-    @classmethod
-    def of(cls, bqm: BinaryQuadraticModel) -> _Ising:
-        spin = bqm.change_vartype(SPIN, inplace=False)
-        vectors = spin.to_numpy_vectors(variable_order=[*bqm.variables])
-        rows, columns, couplings = vectors.quadratic
-        biases = np.concatenate([vectors.linear_biases, couplings])
-        scale = float(np.sqrt((biases**2).sum() / len(vectors.linear_biases))) or 1.0
-        # dimod's spin +1 is bit 1
-        return cls(
-            np.asarray(-vectors.linear_biases / scale, float),
-            [
-                (int(i), int(j), float(c) / scale)
-                for i, j, c in zip(rows, columns, couplings, strict=True)
-                if c
-            ],
-        )
-
-    def energies(self, rows: Bits) -> Doubles:
-        """Evaluate it, by read."""
-        spins = 1.0 - 2.0 * rows
-        energies = spins @ self.fields
-        for i, j, coupling in self.couplings:
-            energies += coupling * spins[:, i] * spins[:, j]
-        return np.asarray(energies)
+class _Enough(Exception):
+    """As many evaluations as there may be."""
 
 
 class _Run:
@@ -251,14 +264,19 @@ class _Run:
     """
 
     def __init__(
-        self, machine: _Machine, ising: _Ising, circuit: QuantumCircuit, shots: int
+        self, machine: Machine, ising: Ising, circuit: QuantumCircuit, shots: int
     ) -> None:
         from qiskit.transpiler import generate_preset_pass_manager
 
-        if machine.backend is not None:
-            compiler = generate_preset_pass_manager(1, backend=machine.backend)
+        if (backend := machine.backend) is not None:
+            size, most = len(ising.fields), backend.num_qubits
+            if most is not None and size > most:
+                what = f"{size} variables interact, {machine.name} has {most} qubits"
+                raise InputError(f"sampler 'qaoa': {what}")
+            compiler = generate_preset_pass_manager(1, backend=backend)
             circuit = compiler.run(circuit)
         self.count = 0
+        self.timing: dict[str, float] = {}
         self.two_qubit_gates = circuit.num_nonlocal_gates()
         self._machine = machine
         self._ising = ising
@@ -273,9 +291,10 @@ class _Run:
         self.count += 1
         # the parameters are in the order of their names: beta before gamma
         values = np.concatenate([angles[1], angles[0]])
-        job = self._machine.sampler.run([(self._circuit, values)], shots=shots)
-        bits = job.result()[0].data.meas.to_bool_array(order="little")
-        return np.asarray(bits, np.int8)
+        rows, timing = self._machine.reads(self._circuit, values, shots)
+        for name, seconds in (timing or {}).items():
+            self.timing[name] = self.timing.get(name, 0.0) + seconds
+        return rows
 
     def tuned(self, first: Doubles, method: str, evaluations: int) -> Doubles:
         """Tune the angles: how steep gamma's ramp is, and how steep beta's.
@@ -293,6 +312,8 @@ class _Run:
 
         def judge(factors: Vector) -> float:
             nonlocal best
+            if self.count == evaluations:
+                raise _Enough
             angles = first * np.exp(factors)[:, np.newaxis]
             energies = np.sort(self._ising.energies(self.reads(angles, self._shots)))
             value = float(energies[: max(1, int(self._shots * _LOWEST))].mean())
@@ -301,17 +322,19 @@ class _Run:
             return value
 
         start: Vector = np.zeros(2)
-        if method == "cobyla":
-            near: _Options = {"maxiter": evaluations, "rhobeg": _STEP}
-            minimize(judge, start, method="COBYLA", options=near)
-        else:
-            corners = _STEP * np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-            wide: _Options = {"maxfev": evaluations, "initial_simplex": corners}
-            minimize(judge, start, method="Nelder-Mead", options=wide)
+        # their own limits let a few more pass
+        with suppress(_Enough):
+            if method == "cobyla":
+                near: _Options = {"maxiter": max(evaluations, _LEAST), "rhobeg": _STEP}
+                minimize(judge, start, method="COBYLA", options=near)
+            else:
+                corners = _STEP * np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+                wide: _Options = {"maxfev": evaluations, "initial_simplex": corners}
+                minimize(judge, start, method="Nelder-Mead", options=wide)
         return best[1]
 
 
-def _circuit(ising: _Ising, depth: int) -> QuantumCircuit:
+def _circuit(ising: Ising, depth: int) -> QuantumCircuit:
     from qiskit import QuantumCircuit
     from qiskit.circuit import ParameterVector
 
@@ -330,7 +353,7 @@ def _circuit(ising: _Ising, depth: int) -> QuantumCircuit:
     return circuit
 
 
-def _emulated(qubits: int, seed: int) -> _Machine:
+def _emulated(qubits: int, seed: int) -> Machine:
     name = "aer" if importlib.util.find_spec("qiskit_aer") else "statevector"
     if qubits > QUBITS[name]:
         more = (
@@ -343,37 +366,7 @@ def _emulated(qubits: int, seed: int) -> _Machine:
     if name == "aer":
         from qiskit_aer.primitives import SamplerV2
 
-        return _Machine(name, SamplerV2(seed=seed))
+        return _Primitive(name, SamplerV2(seed=seed))
     from qiskit.primitives import StatevectorSampler
 
-    return _Machine(name, StatevectorSampler(seed=seed))
-
-
-def _first_angles(depth: int, path: str | None) -> Doubles:
-    if path is not None and Path(path).exists():
-        return _stretched(_read(path), depth)
-    along = (np.arange(depth) + 0.5) / depth
-    return np.array([_RAMPS[0] * along, _RAMPS[1] * (1 - along)])
-
-
-def _read(path: str) -> Doubles:
-    content = read_json(path, "angles")
-    try:
-        angles = np.array([content["gamma"], content["beta"]], float)
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: {_EXPECTED}") from error
-    if angles.ndim != 2 or not angles.size or not np.isfinite(angles).all():
-        raise InputError(f"{path}: {_EXPECTED}")
-    return angles
-
-
-def _stretched(angles: Doubles, depth: int) -> Doubles:
-    if angles.shape[1] == depth:
-        return angles
-    before = (np.arange(angles.shape[1]) + 0.5) / angles.shape[1]
-    along = (np.arange(depth) + 0.5) / depth
-    return np.array([np.interp(along, before, row) for row in angles])
-
-
-def _told(angles: Doubles) -> JSON:
-    return {"gamma": angles[0].tolist(), "beta": angles[1].tolist()}
+    return _Primitive(name, StatevectorSampler(seed=seed))

@@ -34,9 +34,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-# Of the greatest bias: what differs by less is taken for a tie, since sums of biases that
-# are equal on paper may differ by rounding.
-TIE = 1e-9
+# Of the biases that low energies are made of: what differs by less is taken for a tie,
+# since sums of biases that are equal on paper may differ by rounding.
+_TIE = 1e-9
 # Steps that rule 3 may take in all, about half a second: enough for 500 candidates of
 # clusterings. On larger problems it stops there, and the other rules go on.
 EFFORT = 2_000_000
@@ -65,11 +65,21 @@ class Quadratic:
         return made
 
     @property
-    def greatest(self) -> float:
-        """The greatest bias, without its sign."""
-        biases = [abs(a) for a in self.linear]
-        biases += [abs(b) for row in self.pairs for b in row.values()]
-        return max(biases, default=0.0)
+    def deepest(self) -> float:
+        """The greatest bias that lowers the energy, without its sign.
+
+        All states that are as low as that of no variable at all gain more than they pay,
+        so penalties that outweigh every gain have no part in how large their energies are.
+        """
+        lowest = min(self.linear, default=0.0)
+        for row in self.pairs:
+            lowest = min(lowest, *row.values(), 0.0)
+        return max(-lowest, 0.0)
+
+    @property
+    def tie(self) -> float:
+        """By how much low energies that are equal on paper may differ."""
+        return _TIE * self.deepest
 
     def energy(self, bits: Sequence[int]) -> float:
         """Evaluate it."""
@@ -112,9 +122,29 @@ def reduce(problem: Quadratic) -> Reduction:
     )
 
 
-def untouched(problem: Quadratic) -> Reduction:
-    """The whole problem as its one part."""
-    return Reduction({}, [], [[*range(len(problem.linear))]], problem)
+def focused(problem: Quadratic, found: Reduction, size: int) -> Reduction:
+    """Ask of a problem that is decided once more, of a piece of it.
+
+    :param found: a reduction that leaves no parts
+    :param size: variables of the piece at most; where these suffice it is the largest that
+        shares no interaction with the rest
+    :returns: the piece, where the rest is an optimum's; what may be either and does not
+        touch the piece still may
+    """
+    parts = _parts(problem, range(len(problem.linear)))
+    part = max(parts, key=len, default=[])[:size]
+    inside = {*part}
+    free = [i for i in found.free if not inside & {i, *problem.pairs[i]}]
+    decided = dict.fromkeys({*found.free} - {*free}, 0) | found.fixed
+    fixed = {i: value for i, value in decided.items() if i not in inside}
+    left = Quadratic([*problem.linear], [{} for _ in problem.linear])
+    for i in part:
+        for j, bias in problem.pairs[i].items():
+            if j in inside:
+                left.pairs[i][j] = bias
+            else:
+                left.linear[i] += bias * fixed[j]
+    return Reduction(fixed, free, [part], left)
 
 
 def exclusions(problem: Quadratic) -> list[tuple[int, int]]:
@@ -136,7 +166,7 @@ class _Work:
     def __post_init__(self) -> None:
         pairs = [{k: b for k, b in row.items() if b} for row in self.problem.pairs]
         self.left = Quadratic([*self.problem.linear], pairs)
-        self.tie = TIE * self.left.greatest
+        self.tie = self.left.tie
         # negative biases of a variable, added up
         self.gain = [sum(-b for b in row.values() if b < 0) for row in pairs]
         self.effort = EFFORT
@@ -209,7 +239,7 @@ class _Work:
         )
 
 
-def _parts(left: Quadratic, alive: list[int]) -> Iterable[list[int]]:
+def _parts(left: Quadratic, alive: Iterable[int]) -> Iterable[list[int]]:
     seen: set[int] = set()
     for start in alive:
         if start in seen:

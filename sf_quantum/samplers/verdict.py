@@ -9,7 +9,7 @@ from dimod import BinaryQuadraticModel, SampleSet
 from numpy.typing import NDArray
 
 from sf_quantum.files import JSON
-from sf_quantum.samplers.reduction import TIE, Quadratic, Reduction, exclusions
+from sf_quantum.samplers.reduction import Quadratic, Reduction, exclusions
 from sf_quantum.samplers.states import Bits, bits_of
 
 # Variables of a part whose states are all tried: 65,536 states take 5 ms.
@@ -50,7 +50,7 @@ def verdict(
         optimum = float(binary.energy(_best(binary, found)))
     else:
         return told | {"optimum": None, "optimal_share": None}
-    optimal = record.energy <= optimum + TIE * problem.greatest
+    optimal = record.energy <= optimum + problem.tie
     share = int(record.num_occurrences[optimal].sum()) / reads if reads else None
     return told | {"optimum": optimum, "optimal_share": share}
 

@@ -11,7 +11,7 @@ import ast
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 #: gates that are built in or in stdgates.inc: how many angles and qubits they take
@@ -39,15 +39,21 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_STATEMENT = re.compile(r"\s*([^;{}]*)([;{])", re.DOTALL)
-_DECLARED = re.compile(r"(qubit|bit)\s*(?:\[\s*(\d{1,6})\s*\])?\s+(\w+)")
+# No pattern may try one text in many ways: texts come from users, of whatever length.
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(\*/|\Z)", re.DOTALL)
+_WORD = re.compile(r"\S")
+_END = re.compile(r"[;{}]")
+_DECLARED = re.compile(r"(qubit|bit)(?:\s*+\[\s*(\d{1,6})\s*\]\s*+|\s++)(\w+)")
 _MEASURED = re.compile(r"([^=]+)=\s*measure\s+(.+)", re.DOTALL)
-_GATE = re.compile(r"([^\W\d]\w*)\s*(?:\((.*)\))?\s*([^()]*)", re.DOTALL)
+_GATE = re.compile(r"([^\W\d]\w*+)\s*+(?:\((.*)\))?\s*+([^()]*+)", re.DOTALL)
 _OPERAND = re.compile(r"(\w+)\s*(?:\[\s*(\d{1,6})\s*\])?")
 # gates within gates
 _DEEPEST = 20
+#: gates and measurements, each use of a gate that is defined counted too
 LONGEST = 100_000
+# what a gate's definition has beyond this many characters in a statement, or a use of it
+# beyond as many qubits, takes as long as further gates do, and counts as these
+_LINE = 25
 
 
 class Unreadable(ValueError):
@@ -98,7 +104,7 @@ def parse(text: str) -> Circuit:
 class _Defined:
     angles: list[str]
     qubits: list[str]
-    body: str
+    body: list[str]
 
 
 class _Reader:
@@ -107,6 +113,8 @@ class _Reader:
         self._registers: dict[str, tuple[str, int, int]] = {}
         self._physical: dict[str, int] = {}
         self._defined: dict[str, _Defined] = {}
+        self._read: set[int] = set()
+        self._steps = 0
 
     def read(self, statement: str, body: str | None) -> None:
         word = re.split(r"[\s\[(]", statement, maxsplit=1)[0]
@@ -114,10 +122,10 @@ class _Reader:
             self._define(statement, body)
         elif word == "OPENQASM":
             if not re.fullmatch(r"OPENQASM\s+3(\.\d+)?", statement):
-                raise Unreadable(f"{statement!r}: expected OPENQASM 3")
+                raise Unreadable(f"{statement!r:.60}: expected OPENQASM 3")
         elif word == "include":
             if not re.fullmatch(r"include\s*[\"']stdgates\.inc[\"']", statement):
-                raise Unreadable(f"{statement!r}: only stdgates.inc is known")
+                raise Unreadable(f"{statement!r:.60}: only stdgates.inc is known")
         elif word in ("qubit", "bit"):
             self._declare(statement)
         elif measured := _MEASURED.fullmatch(statement):
@@ -129,7 +137,8 @@ class _Reader:
     def _declare(self, statement: str) -> None:
         found = _DECLARED.fullmatch(statement)
         if found is None or found[3] in self._registers:
-            raise Unreadable(f"{statement!r}: expected qubit[4] q or bit[4] c, once")
+            expected = "expected qubit[4] q or bit[4] c, once"
+            raise Unreadable(f"{statement!r:.60}: {expected}")
         size = int(found[2] or 1)
         kind = found[1]
         start = self.circuit.qubits if kind == "qubit" else self.circuit.bits
@@ -142,18 +151,21 @@ class _Reader:
     def _define(self, statement: str, body: str) -> None:
         found = _GATE.fullmatch(statement.removeprefix("gate").strip())
         if not statement.startswith("gate ") or found is None:
-            raise Unreadable(f"{statement!r}: control flow does not run here")
-        self._defined[found[1]] = _Defined(_names(found[2]), _names(found[3]), body)
+            raise Unreadable(f"{statement!r:.60}: control flow does not run here")
+        statements = [inner for _, inner, _ in _statements(body)]
+        defined = _Defined(_names(found[2]), _names(found[3]), statements)
+        self._defined[found[1]] = defined
 
     def _measure(self, bits: str, qubits: str) -> None:
         targets, sources = self._places("bit", bits), self._places("qubit", qubits)
         if len(targets) != len(sources):
             raise Unreadable(f"{len(sources)} qubits into {len(targets)} bits")
-        taken = set(self.circuit.measured.values())
+        self._count(len(sources))
         for bit, qubit in zip(targets, sources, strict=True):
-            if qubit in taken or bit in self.circuit.measured:
+            if qubit in self._read or bit in self.circuit.measured:
                 raise Unreadable("a qubit or a bit is measured twice")
             self.circuit.measured[bit] = qubit
+            self._read.add(qubit)
 
     def _broadcast(self, name: str, angles: list[float], operands: list[str]) -> None:
         places = [self._places("qubit", operand) for operand in operands]
@@ -167,6 +179,7 @@ class _Reader:
     def _apply(
         self, name: str, angles: list[float], qubits: list[int], depth: int
     ) -> None:
+        self._count(1 + len(qubits) // _LINE)
         if len(set(qubits)) < len(qubits):
             raise Unreadable(f"{name}: the same qubit twice")
         if defined := self._defined.get(name):
@@ -177,10 +190,8 @@ class _Reader:
         if (len(angles), len(qubits)) != GATES[name]:
             known = "{} angles and {} qubits".format(*GATES[name])
             raise Unreadable(f"{name}: expected {known}")
-        if set(qubits) & set(self.circuit.measured.values()):
+        if not self._read.isdisjoint(qubits):
             raise Unreadable(f"{name}: its qubit has been measured before")
-        if len(self.circuit.operations) >= LONGEST:
-            raise Unreadable(f"more than {LONGEST} gates")
         operation = Operation(name, tuple(angles), tuple(qubits))
         self.circuit.operations.append(operation)
 
@@ -197,15 +208,23 @@ class _Reader:
             raise Unreadable(f"{name}: is not defined for this")
         known = dict(zip(defined.angles, angles, strict=True))
         place = dict(zip(defined.qubits, qubits, strict=True))
-        for _, statement, _ in _statements(defined.body):
+        for statement in defined.body:
+            self._count(len(statement) // _LINE)
             if statement.startswith(("gphase", "barrier")):
+                self._count(1)
                 continue
             for inner, values, operands in _applied(statement, known):
                 if not place.keys() >= set(operands):
                     raise Unreadable(f"{name}: {', '.join(operands)} are not its own")
                 self._apply(inner, values, [place[q] for q in operands], depth + 1)
 
-    def _places(self, kind: str, operand: str) -> list[int]:
+    def _count(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > LONGEST:
+            counted = "those within gates and measurements included"
+            raise Unreadable(f"more than {LONGEST} gates, {counted}")
+
+    def _places(self, kind: str, operand: str) -> Sequence[int]:
         operand = operand.strip()
         if kind == "qubit" and re.fullmatch(r"\$\d{1,6}", operand):
             if operand not in self._physical:
@@ -215,10 +234,10 @@ class _Reader:
         found = _OPERAND.fullmatch(operand)
         register = self._registers.get(found[1]) if found else None
         if found is None or register is None or register[0] != kind:
-            raise Unreadable(f"{operand!r} is no {kind}")
+            raise Unreadable(f"{operand!r:.60} is no {kind}")
         _, start, size = register
         if found[2] is None:
-            return list(range(start, start + size))
+            return range(start, start + size)
         if int(found[2]) >= size:
             raise Unreadable(f"{operand!r}: {found[1]} has {size} {kind}s")
         return [start + int(found[2])]
@@ -227,20 +246,28 @@ class _Reader:
 def _statements(text: str) -> Iterator[tuple[int, str, str | None]]:
     """Yield each statement with its line, and its body if it has one in braces."""
     # the lines stay as they are
-    text = _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), text)
-    place = 0
-    while text[place:].strip():
-        found = _STATEMENT.match(text, place)
-        line = text.count("\n", 0, found.start(1) if found else place) + 1
-        if found is None:
+    text = _COMMENT.sub(_lines, text)
+    place, line = 0, 1
+    while word := _WORD.search(text, place):
+        start = word.start()
+        line += text.count("\n", place, start)
+        found = _END.search(text, start)
+        if found is None or found[0] == "}":
             raise Unreadable(f"line {line}: a statement does not end")
         place, body = found.end(), None
-        if found[2] == "{":
+        if found[0] == "{":
             end = text.find("}", place)
             if end < 0:
                 raise Unreadable(f"line {line}: a brace does not close")
             body, place = text[place:end], end + 1
-        yield line, found[1].strip(), body
+        yield line, text[start : found.start()].strip(), body
+        line += text.count("\n", start, place)
+
+
+def _lines(comment: re.Match[str]) -> str:
+    if comment[1] == "":
+        raise Unreadable("a comment does not end")
+    return "\n" * comment[0].count("\n")
 
 
 def _applied(
@@ -264,9 +291,14 @@ def _values(text: str, known: Mapping[str, float]) -> list[float]:
         # between commas OpenQASM writes sums and products as Python does
         parsed = ast.parse(f"({text},)", mode="eval").body
         elements = parsed.elts if isinstance(parsed, ast.Tuple) else []
-        return [_value(element, known) for element in elements]
-    except (SyntaxError, ArithmeticError, RecursionError) as error:
+        values = [_value(element, known) for element in elements]
+    except Unreadable:
+        raise
+    except (ValueError, SyntaxError, ArithmeticError, RecursionError) as error:
         raise Unreadable(f"{text!r:.60} is no angle") from error
+    if not all(map(math.isfinite, values)):
+        raise Unreadable(f"{text!r:.60} is no angle")
+    return values
 
 
 def _value(node: ast.expr, known: Mapping[str, float]) -> float:

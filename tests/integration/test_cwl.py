@@ -41,7 +41,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def start(folder: Path, name: str, job: str = "job.json") -> subprocess.Popen[str]:
+def start(
+    folder: Path, name: str, job: str = "job.json", *options: str
+) -> subprocess.Popen[str]:
     """Start cwltool in a home of its own, with nothing on the PATH but our tools."""
     path = str(Path(sys.executable).parent)
     assert not shutil.which("node", path=path)
@@ -50,7 +52,7 @@ def start(folder: Path, name: str, job: str = "job.json") -> subprocess.Popen[st
     home.mkdir()
     return subprocess.Popen(
         [sys.executable, "-m", "cwltool", "--enable-ext", "--quiet", "--outdir",
-         str(home / "out"), str(WORKFLOW), str(folder / job)],
+         str(home / "out"), *options, str(WORKFLOW), str(folder / job)],
         env={"PATH": path, "HOME": str(home), "TMPDIR": str(home),
              "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "")},
         cwd=home,
@@ -131,3 +133,26 @@ def test_it_runs_with_each_sampler(folder: Path, name: str) -> None:
     assert iteration["sampler"] == name
     assert iteration["optimal_share"] > 0
     assert iteration["lowest_energy"] == pytest.approx(iteration["optimum"])
+
+
+def test_the_second_iteration_starts_from_the_angles_of_the_first(folder: Path) -> None:
+    if (why := samplers.obstacle("qaoa")) is not None:
+        pytest.skip(why)
+    settings = ["depth=1", "evaluations=12", "shots=100"]
+    few = {"clusters": "4:6", "limit": 2, "settings": settings}
+    job = json.loads((folder / "job.json").read_text())
+    job |= {"sampler": "qaoa", "weights": "size", **few}
+    (folder / "warm.json").write_text(json.dumps(job))
+    # which keeps what each step wrote
+    cache = folder / "cache"
+    with start(folder, "warm", "warm.json", "--cachedir", str(cache)) as run:
+        _, err = run.communicate(timeout=120)
+        assert run.returncode == 0, err
+    found = [json.loads(path.read_text()) for path in cache.glob("*/samples.json")]
+    infos = sorted((samples["info"] for samples in found), key=lambda one: one["seed"])
+    assert [info["seed"] for info in infos] == [3, 4]
+    # what the first part tells by itself is beside what all tell alike
+    first, second = (info | info.get("parts", [{}])[0] for info in infos)
+    assert first["depth"] == second["depth"] == 1
+    assert first["angles"] != first["first_angles"]
+    assert second["first_angles"] == infos[0]["angles"]

@@ -21,6 +21,7 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu import NoLease, dwave_connection
 from sf_quantum.qpu.dwave import DWaveQpu
 from sf_quantum.samplers import problem
+from sf_quantum.samplers.presolve import Booked
 from sf_quantum.service.testing import example_bqm
 from tests.integration.services import SFQ
 from tests.integration.test_ocean import Ocean, clique, lowest
@@ -107,6 +108,17 @@ def test_a_problem_is_embedded_and_all_is_told(driver: DWaveQpu) -> None:
     assert driver.jobs(other) == []
 
 
+@pytest.mark.parametrize("vartype", ["SPIN", "BINARY"])
+def test_an_offset_is_in_every_energy(driver: DWaveQpu, vartype: str) -> None:
+    bqm = clique(4).change_vartype(vartype, inplace=False)  # type: ignore[arg-type]
+    bqm.offset += 7.25
+    job = job_side(driver, driver.acquire())
+    for sampler in (job.sampler(), Booked(job.sampler())):
+        found = sampler.sample(bqm, num_reads=50, seed=1)
+        assert found.record.energy == pytest.approx(bqm.energies(found))
+        assert found.first.energy == pytest.approx(lowest(clique(4)) + 7.25)
+
+
 def test_weak_chains_break_and_it_says_so(driver: DWaveQpu) -> None:
     sampler = job_side(driver, driver.acquire()).sampler()
     weak = sampler.sample(clique(8), num_reads=200, seed=1, chain_strength=0.05)
@@ -129,8 +141,18 @@ def test_what_it_refuses(ocean: Ocean, tmp_path: Path, driver: DWaveQpu) -> None
     sampler = job_side(driver, driver.acquire()).sampler()
     with pytest.raises(InputError, match="40 variables: no embedding found"):
         sampler.sample(clique(40), num_reads=1)
-    with pytest.raises(QpuError, match=r"num_reads.*10000"):
-        sampler.sample(clique(3), num_reads=10**6)
+    # before it looks for an embedding
+    with pytest.raises(InputError, match=r"num_reads: 1e\+06 .* takes 1 to 10000"):
+        sampler.sample(clique(40), num_reads=10**6)
+    with pytest.raises(InputError, match=r"annealing_time: 1e\+06 .* 0.5 to 2000"):
+        sampler.sample(clique(40), annealing_time=1e6)
+    with pytest.raises(InputError, match=r"problem_run_duration: 2e\+07 .* 1e\+06"):
+        sampler.sample(clique(40), num_reads=10_000, annealing_time=2000)
+    for name in ("num_reads", "annealing_time", "chain_strength"):
+        with pytest.raises(InputError, match=f"{name}: 'long'"):
+            sampler.sample(clique(3), **{name: "long"})
+    with pytest.raises(InputError, match="seed: -1 is out of range"):
+        sampler.sample(clique(3), seed=-1)
     wrong = tmp_path / "wrong"
     wrong.write_text("sfq_of-nobody")
     with pytest.raises(InputError, match="'q' refuses"):
@@ -139,9 +161,34 @@ def test_what_it_refuses(ocean: Ocean, tmp_path: Path, driver: DWaveQpu) -> None
         ).status()
     with pytest.raises(InputError, match="'q' refuses"):
         DWaveQpu.from_config("q", config(ocean, tmp_path, resource="none")).status()
+    for url in ("127.0.0.1:9/sapi/v2", "ftp://127.0.0.1:9/sapi/v2", "http://"):
+        with pytest.raises(InputError, match="QPU 'q'"):
+            DWaveQpu.from_config("q", config(ocean, tmp_path, url=url)).status()
     nobody = config(ocean, tmp_path, url="http://127.0.0.1:9/sapi/v2")
     with pytest.raises(QpuError, match="QPU 'q'"):
         DWaveQpu.from_config("q", nobody).status()
+
+
+def test_trying_again_is_no_use_where_it_refuses(driver: DWaveQpu) -> None:
+    from dwave.cloud import exceptions as known
+    from dwave.cloud.api import exceptions as answered
+
+    for refusal in (
+        answered.ResourceBadRequestError("no such state"),
+        answered.ResourceAccessForbiddenError("not yours"),
+        known.UnsupportedSolverError("no graph"),
+        known.SolverError(error_msg="no such state", error_code=400),
+    ):
+        with pytest.raises(InputError, match=r"'advantage'.*: no"), driver.errors():
+            raise refusal
+    for trouble in (
+        answered.ResourceLimitsExceededError("too many"),
+        known.SolverError(error_msg="too many", error_code=429),
+        known.SolverError(error_msg="too many", error_code=503),
+        known.SolverFailureError("too many"),
+    ):
+        with pytest.raises(QpuError, match="too many"), driver.errors():
+            raise trouble
 
 
 def test_interrupted_it_cancels_its_problem(

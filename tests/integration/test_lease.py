@@ -300,7 +300,7 @@ def test_a_token_goes_with_each_request(tmp_path: Path) -> None:
     ("words", "said"),
     [
         ([], "no QPU: give --url"),
-        (["--qpu", "a"], "a_SFQ_URL is not set"),
+        (["--qpu", "a"], "a_SFQ_URL is not set; name the file that describes the QPU"),
         (["--qpu", "a,a"], "name each QPU once"),
         (["--url", "unix:/s", "--qpu", "a,b"], "one URL is one QPU"),
         (["--url", "ftp://x"], "ftp://x: expected unix:"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.integration.candidates import outcome
 from tests.integration.slurm_jobs import over_ssh
 
 if TYPE_CHECKING:
@@ -117,6 +118,24 @@ def test_nothing_is_left(
     number: signal.Signals,
 ) -> None:
     assert run.end(started, number) < 10, project.log
+
+
+@pytest.fixture
+def background() -> Iterator[None]:
+    """As a shell that is not interactive starts commands with ``&``."""
+    kept = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, kept)
+
+
+def test_nothing_is_left_of_a_driver_in_the_background(
+    background: None,
+    project: Project,
+    run: Run,
+    started: subprocess.Popen[bytes],
+) -> None:
+    assert run.end(started, signal.SIGTERM) < 10, project.log
+    assert outcome(project) == "cancelled"
 
 
 @pytest.fixture

@@ -63,9 +63,9 @@ async def test_a_script_that_fails(lab: Lab, tmp_path: Path) -> None:
     assert (
         "is FAILED (NonZeroExitCode) with exit code 137 and signal 9 (SIGKILL)" in child
     )
-    assert "with exit code 0 and signal 9 (SIGKILL)" in script
+    assert "with signal 9 (SIGKILL)" in script
     assert script.endswith("; its last lines:\nkilled")
-    assert "and signal 11 (SIGSEGV)" in crash
+    assert "with signal 11 (SIGSEGV)" in crash
     assert crash.endswith("; it printed nothing")
 
 
@@ -88,9 +88,7 @@ async def test_cancelled(lab: Lab, tmp_path: Path) -> None:
         for id_ in ids.values():
             lab.output("scancel", str(id_))
         running, pending, *trapped = await asyncio.gather(*work)
-    assert (
-        f"Slurm job {ids['1']} is CANCELLED with exit code 0 and signal 15" in running
-    )
+    assert f"Slurm job {ids['1']} is CANCELLED with signal 15" in running
     assert "; its last lines:\nbegun\n" in running
     assert f"Slurm job {ids['2']} is CANCELLED" in pending
     assert all("is CANCELLED" in text for text in trapped)

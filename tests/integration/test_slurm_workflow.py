@@ -51,29 +51,43 @@ class Run:
 
         :returns: the folder of its outputs
         """
+        self.prepare()
+        for command in (["sfq", "check"], ["streamflow", "run", "--outdir", "out"]):
+            assert self.drive(*command) == 0, self.log
+        return self.folder / "out"
+
+    def prepare(self) -> None:
+        """Write the files."""
         _write_inputs(self.folder)
         self.replace("../workflows/", f"{ROOT}/workflows/")
         self.replace("../examples/clustering-aggregation/job.yml", "job.yml")
         self.file.write_text(self.text)
-        temporary = self.folder / "tmp"
-        temporary.mkdir()
-        environment = {**os.environ, **self.environment, "TMPDIR": str(temporary)}
-        for command in (["sfq", "check"], ["streamflow", "run", "--outdir", "out"]):
-            with open(self.folder / "log", "wb") as log:
-                driver = subprocess.Popen(
-                    [BIN / command[0], *command[1:], self.file.name],
-                    cwd=self.folder,
-                    env=environment,
-                    stdout=log,
-                    stderr=log,
-                )
-            try:
-                status = driver.wait(timeout=180)
-            finally:
-                driver.kill()
-                driver.wait()
-            assert status == 0, (self.folder / "log").read_text()
-        return self.folder / "out"
+        (self.folder / "tmp").mkdir()
+
+    def drive(self, *command: str) -> int:
+        """Run a command on the file.
+
+        :returns: its exit status
+        """
+        temporary = str(self.folder / "tmp")
+        with open(self.folder / "log", "wb") as log:
+            driver = subprocess.Popen(
+                [BIN / command[0], *command[1:], self.file.name],
+                cwd=self.folder,
+                env={**os.environ, **self.environment, "TMPDIR": temporary},
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            return driver.wait(timeout=180)
+        finally:
+            driver.kill()
+            driver.wait()
+
+    @property
+    def log(self) -> str:
+        """What the last command printed."""
+        return (self.folder / "log").read_text()
 
     def events(self, kind: str) -> list[Event]:
         """The journal's entries of a kind."""
@@ -184,6 +198,21 @@ def test_it_runs_on_the_lab_and_gives_the_emulators_labels(
     }
     ids = {str(event["slurm_job"]) for event in run.events("allocation")}
     assert len(ids) in submissions[strategy]
+
+
+def test_it_ends_where_slurm_refuses_its_first_job(
+    lab: Lab, qpu: QpuService, tmp_path: Path
+) -> None:
+    run = Run("slurm.yml", tmp_path)
+    run.replace("partition: compute", "partition: cpu")
+    run.environment |= lab.environment
+    run.prepare()
+    assert run.drive("streamflow", "run", "--outdir", "out") != 0
+    refused = (
+        "Slurm refuses job /iterate/cluster/0.0.0: invalid partition specified: cpu"
+    )
+    assert refused in run.log
+    assert "nothing else can run: ending the run" in run.log
 
 
 def test_it_runs_over_ssh_once_its_placeholders_are_filled_in(

@@ -46,15 +46,17 @@ PURE = (
 VENDORS = {
     "neal": "samplers/neal.py",
     "dwave": "qpu/dwave.py",
-    "qrmi": "qpu/qrmi.py",
+    "qrmi": "qpu/qrmi.py qpu/qrmi_circuits.py",
+    "iqm": "qpu/qrmi_circuits.py",
     **dict.fromkeys(
         ("pulser", "pulser_simulation"),
         "samplers/neutral_atom.py service/simulation.py",
     ),
     **dict.fromkeys(("emu_mps", "torch"), "samplers/neutral_atom.py"),
-    **dict.fromkeys(("qiskit", "qiskit_aer"), "samplers/qaoa.py"),
+    "qiskit": "samplers/qaoa.py qpu/qrmi_circuits.py",
+    "qiskit_aer": "samplers/qaoa.py",
     "highspy": "samplers/exact.py",
-    **dict.fromkeys(("braket", "ibm", "iqm", "pasqal_cloud", "pennylane"), "nowhere"),
+    **dict.fromkeys(("braket", "ibm", "pasqal_cloud", "pennylane"), "nowhere"),
 }
 OPENERS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "mkdir"}
 

@@ -96,7 +96,9 @@ async def test_qpus_of_a_service_without_a_file_are_those_of_the_environment(
     assert source is not None
     asked = await Asker().ask({"hpc/qc": source}, 5)
     assert asked == {
-        "hpc/qc": "cannot be asked: --qpu fresnel: fresnel_SFQ_URL is not set"
+        "hpc/qc": "cannot be asked: --qpu fresnel: fresnel_SFQ_URL is not set; name the "
+        "file that describes the QPU (--qrmi-config, or qrmiConfig of a deployment), or "
+        "set it"
     }
     with running_service() as service:
         monkeypatch.setenv("fresnel_SFQ_URL", service.url)

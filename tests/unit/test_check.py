@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -289,6 +290,21 @@ def cluster() -> None:
 def test_a_cluster(cluster: None, new: str, line: str) -> None:
     edited(FILE, "maxConcurrentJobs: 4", new)
     assert found() == [f"{FILE}:29: deployments.cluster.config.{line}"]
+
+
+def test_partitions_are_asked_of_the_slurm_that_is_here(
+    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edited(FILE, "wraps: front", "wraps: laptop")
+    sinfo = tmp_path / "sinfo"
+    sinfo.write_text("#!/bin/sh\nprintf 'compute\\nqpus\\n'")
+    sinfo.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    where = "deployments.cluster.config.services.quantum.partition"
+    said = f"{where}: Slurm has no partition 'qpu'; did you mean qpus?"
+    assert [line.partition(": ")[2] for line in found()] == [said]
+    sinfo.write_text("#!/bin/sh\nexit 1")  # as without a controller
+    assert found() == []
 
 
 @pytest.mark.parametrize(("new", "line"), SERVICE.values(), ids=SERVICE)

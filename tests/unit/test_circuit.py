@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 
 import pytest
 
@@ -99,6 +100,8 @@ def test_what_is_certain(body: str, word: str) -> None:
         ("qubit[2] q; qubit[3] r; cx q, r;", "registers of different sizes"),
         ("qubit q; rx q;", "rx: expected 1 angles and 1 qubits"),
         ("qubit q; rx(1/0) q;", "is no angle"),
+        ("qubit q; rx(sqrt(-1)) q;", "is no angle"),
+        ("qubit q; rx(1e999) q;", "is no angle"),
         ("qubit q; rx(alpha) q;", "'alpha' is no angle"),
         ("qubit q; rx(__import__('os')) q;", "is no angle"),
         ("qubit q; rx(2**1000) q;", "is no angle"),
@@ -115,6 +118,42 @@ def test_what_is_certain(body: str, word: str) -> None:
 def test_what_is_refused(body: str, words: str) -> None:
     with pytest.raises(Unreadable, match=words):
         parse(HEAD + body)
+
+
+LONG = f"u1({'+'.join('a' * 490)}) q; "
+DEFINED = [f"gate g{i} a {{ g{i - 1} a; g{i - 1} a; }}" for i in range(1, 20)]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        # each gate is two of the one before, and the first does nothing
+        (f"gate g0 a {{ }} {' '.join(DEFINED)} qubit q; g19 q;", "more than 100000"),
+        (
+            f"gate g0 a {{ {'barrier a; ' * 50} }} {' '.join(DEFINED[:12])} "
+            "qubit q; g12 q;",
+            "more than 100000",
+        ),
+        ("qubit[999999] q; gate e a { } e q;", "more than 100000"),
+        ("qubit[999999] q; bit[999999] c; c = measure q;", "more than 100000"),
+        ("qubit q; " * 100_000, "once"),
+        ("qubit q;" + "\n" * 200_000 + "x", "line 200003: a statement does not end"),
+        ("qubit q; x" + " " * 200_000 + ") q;", "does not run here"),
+        ("qubit" + " " * 200_000 + "(;", "expected qubit"),
+        ("x" * 200_000 + ");", "does not run here"),
+        ("/*" * 200_000, "a comment does not end"),
+        (
+            f"gate e(a) q {{ {LONG * 100} }} qubit[999999] q; e(1) q;",
+            "more than 100000",
+        ),
+        ("barrier q;\n" * 200_000 + "y;", "measures nothing"),
+    ],
+)
+def test_no_text_keeps_it_long(body: str, words: str) -> None:
+    begin = time.process_time()
+    with pytest.raises(Unreadable, match=words):
+        parse(HEAD + body)
+    assert time.process_time() - begin < 5
 
 
 def test_what_does_not_fit() -> None:

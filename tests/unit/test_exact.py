@@ -9,6 +9,7 @@ from dimod import BinaryQuadraticModel, ExactSolver
 
 from sf_quantum.errors import InputError
 from sf_quantum.samplers.exact import ExactSampler
+from sf_quantum.samplers.presolve import Presolve
 
 
 def mixed(seed: int, size: int) -> BinaryQuadraticModel:
@@ -56,6 +57,24 @@ def test_small_biases_are_solved_as_large_ones_are() -> None:
     assert {tuple(row) for row in first.record.sample.tolist()} == {
         tuple(row) for row in again.record.sample.tolist()
     }
+
+
+@pytest.mark.parametrize("penalty", [10.0, 1e9, 1e15])
+def test_a_penalty_hides_no_difference_of_weights(penalty: float) -> None:
+    bqm = BinaryQuadraticModel(
+        {"a": -1.0, "b": -0.5, "c": 0.25, "d": penalty}, {"ab": penalty}, 0.0, "BINARY"
+    )
+    for sampler in (ExactSampler(), Presolve(ExactSampler())):
+        samples = sampler.sample(bqm, seed=1)
+        (found,) = samples.samples()  # type: ignore[no-untyped-call]
+        assert dict(found) == {"a": 1, "b": 0, "c": 0, "d": 0}
+        assert samples.info["proven"] is samples.info["complete"] is True
+
+
+def test_without_gains_nothing_is_chosen() -> None:
+    bqm = BinaryQuadraticModel({"a": 1e-9, "b": 1e9, "c": 0.0}, {}, 0.0, "BINARY")
+    samples = ExactSampler().sample(bqm, seed=1)
+    assert sorted(samples.record.sample.tolist()) == [[0, 0, 0], [0, 0, 1]]
 
 
 def test_out_of_time_it_says_so() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dimod import BinaryQuadraticModel
 
-from sf_quantum.errors import InputError
+from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.samplers import neutral_atom
 from sf_quantum.samplers.neutral_atom import NeutralAtomSampler
@@ -133,6 +133,94 @@ def test_a_pulse_that_the_device_does_not_allow_is_refused_before_it_runs() -> N
 
     with pytest.raises(InputError, match=r"AnalogDevice: .*6000"):
         NeutralAtomSampler(Busy()).sample(problem(), duration=7000)
+
+
+@pytest.mark.parametrize(
+    ("installed", "atoms", "expected"),
+    [
+        (False, 14, "qutip"),
+        (True, 14, "qutip"),
+        (True, 15, "emu-mps"),
+        (True, 30, "emu-mps"),
+        (False, 15, "14 atoms can be emulated here, or 30 with emu-mps installed"),
+        (True, 31, "30 atoms can be emulated here: use"),
+    ],
+)
+def test_larger_registers_go_to_tensor_networks_where_these_are(
+    monkeypatch: pytest.MonkeyPatch, installed: bool, atoms: int, expected: str
+) -> None:
+    known = object() if installed else None
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: known)
+    if expected in neutral_atom.ATOMS:
+        assert neutral_atom._emulator(atoms) == expected
+    else:
+        with pytest.raises(InputError, match=expected):
+            neutral_atom._emulator(atoms)
+
+
+@with_pulser
+def test_tensor_networks_read_what_the_other_emulator_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("emu_mps", reason="emu-mps is not installed")
+    bqm = path([1.0, 0.8, 1.0, 0.6])
+    here = NeutralAtomSampler().sample(bqm, seed=1, num_reads=300)
+    monkeypatch.setattr(neutral_atom, "ATOMS", {"qutip": 2, "emu-mps": 30})
+    first, again = (
+        NeutralAtomSampler().sample(bqm, seed=1, num_reads=300) for _ in range(2)
+    )
+    assert first.info["machine"] == "emu-mps"
+    assert first == again
+    assert first.first.energy == here.first.energy
+    means = (found.record.sample.mean(axis=0) for found in (first, here))
+    assert next(means) == pytest.approx(next(means), abs=0.15)
+
+
+class Counting:
+    """A device that answers with what it was made with."""
+
+    name = "counting"
+
+    def __init__(self, counts: dict[str, int]) -> None:
+        self._counts = counts
+
+    def specs(self) -> str:
+        """A real device's."""
+        from pulser import AnalogDevice
+
+        return str(AnalogDevice.to_abstract_repr())
+
+    def run(self, sequence: str, shots: int) -> tuple[dict[str, int], JSON]:
+        """Whatever was asked for."""
+        return self._counts, {}
+
+
+@with_pulser
+@pytest.mark.parametrize("counts", [{"101": 7}, {"101": 5, "010": 2}, {"101": 2000}])
+def test_as_many_reads_as_came(counts: dict[str, int]) -> None:
+    sampler = NeutralAtomSampler(Counting(counts))
+    samples = sampler.sample(path([1.0, 1.0, 1.0]), seed=1, num_reads=10)
+    assert len(samples) == samples.info["reads"] == sum(counts.values())
+    assert samples.first.sample == {0: 1, 1: 0, 2: 1}
+
+
+@with_pulser
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ({"10": 10}, "'10', 10 times, of 3 atoms"),
+        ({"101": 4, "1011": 6}, "'1011', 6 times, of 3 atoms"),
+        ({"101": -1}, "'101', -1 times"),
+        ({"101": 0}, "without a single read"),
+        ({}, "without a single read"),
+    ],
+)
+def test_reads_of_other_atoms_are_the_machines_fault(
+    counts: dict[str, int], words: str
+) -> None:
+    sampler = NeutralAtomSampler(Counting(counts))
+    with pytest.raises(QpuError, match=f"QPU 'counting' answers.* {words}|{words}"):
+        sampler.sample(path([1.0, 1.0, 1.0]), seed=1, num_reads=10)
 
 
 def test_without_pulser_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

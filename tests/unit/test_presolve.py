@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from dimod import SPIN, BinaryQuadraticModel, SampleSet
 from dimod.core.sampler import Sampler
@@ -11,7 +13,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.exact import ExactSampler
 from sf_quantum.samplers.neal import NealSampler
-from sf_quantum.samplers.presolve import Booked, Presolve
+from sf_quantum.samplers.presolve import LEAST_SECONDS, Booked, Presolve
 from sf_quantum.samplers.states import bits_of
 from sf_quantum.testing.samplers import problem
 
@@ -195,6 +197,165 @@ def test_what_a_qpu_does_not_take_together_goes_apart(kind: type[Recording]) -> 
     assert samples.info["presolve"]["asked"] == 2
 
 
+def chains(*sizes: int) -> BinaryQuadraticModel:
+    """Paths of candidates; from the second on each second is in every optimum."""
+    model = BinaryQuadraticModel("BINARY")
+    for number, size in enumerate(sizes):
+        for place in range(size):
+            model.add_linear(f"{number}-{place}", -8.0 if place % 2 else -1.0)
+        model.add_quadratic_from(
+            (f"{number}-{place}", f"{number}-{place + 1}", 3.0)
+            for place in range(size - 1)
+        )
+    return model
+
+
+class Narrow(Recording):
+    """A QPU of three qubits."""
+
+    def sample(
+        self,
+        bqm: BinaryQuadraticModel,
+        *,
+        num_reads: int = 10,
+        seed: int | None = None,
+        num_sweeps: int = 100,
+    ) -> SampleSet:
+        """See the base."""
+        samples = super().sample(
+            bqm, num_reads=num_reads, seed=seed, num_sweeps=num_sweeps
+        )
+        if len(bqm.variables) > 3:
+            raise InputError(f"{len(bqm.variables)} variables")
+        return samples
+
+
+def test_of_what_is_decided_a_qpu_gets_as_much_as_it_takes() -> None:
+    bqm = chains(1, 9, 13, 2)
+    bqm.add_linear("any", 0.0)
+    wide, narrow = Recording(), Narrow()
+    found = [Booked(qpu).sample(bqm, num_reads=50, seed=1) for qpu in (wide, narrow)]
+    # the largest component, of thirteen; and then half of what was refused
+    assert [len(labels) for labels, _ in wide.asked] == [13]
+    assert [len(labels) for labels, _ in narrow.asked] == [13, 6, 3]
+    for samples in found:
+        assert len(samples) == 50
+        assert samples.record.energy == pytest.approx(bqm.energies(samples))
+        assert samples.first.energy == samples.info["optimum"] == -1 - 32 - 48 - 8
+        assert 0 < bits_of(samples, ["any"]).mean() < 1
+    assert found[1].info["presolve"] == {
+        **{"fixed": 22, "drawn": 1},
+        **{"parts": [3], "asked": 1},
+    }
+
+
+def test_what_a_qpu_takes_at_no_size_is_its_refusal() -> None:
+    with pytest.raises(InputError, match="num_sweeps: 0 is out of range"):
+        Booked(Narrow()).sample(chains(9), num_reads=5, num_sweeps=0)
+    empty = Booked(Narrow()).sample(BinaryQuadraticModel("BINARY"), num_reads=5)
+    assert empty.info["optimum"] == 0.0
+
+
+class Seedless(Sampler):
+    """A machine whose reads no seed makes again."""
+
+    @property
+    def parameters(self) -> dict[str, list[str]]:
+        """See the base."""
+        return {"num_reads": []}
+
+    @property
+    def properties(self) -> dict[str, JSON]:
+        """See the base."""
+        return {}
+
+    def sample(self, bqm: BinaryQuadraticModel, *, num_reads: int = 1) -> SampleSet:
+        """See the base."""
+        return NealSampler().sample(bqm, num_reads=num_reads)
+
+
+@pytest.mark.parametrize("kind", [Presolve, Booked])
+def test_of_a_machine_without_a_seed_none_is_told(kind: type[Presolve]) -> None:
+    for bqm in (rings(1), rings(2)):
+        info = kind(Seedless()).sample(bqm, num_reads=5, seed=7).info
+        assert info.get("seed") != 7
+    # here nobody was asked, and the seed draws what may be either
+    bqm = BinaryQuadraticModel({"a": 0.0}, {}, 0.0, "BINARY")
+    assert Presolve(Seedless()).sample(bqm, num_reads=5, seed=7).info["seed"] == 7
+
+
+class Carrying(Recording):
+    """neal, which tells what it could start from."""
+
+    @property
+    def properties(self) -> dict[str, JSON]:  # type: ignore[override]
+        """See the base."""
+        return {**super().properties, "carried": ["size"]}
+
+    def sample(
+        self,
+        bqm: BinaryQuadraticModel,
+        *,
+        num_reads: int = 10,
+        seed: int | None = None,
+        num_sweeps: int = 100,
+    ) -> SampleSet:
+        """See the base."""
+        samples = super().sample(
+            bqm, num_reads=num_reads, seed=seed, num_sweeps=num_sweeps
+        )
+        samples.info["size"] = len(bqm.variables)
+        return samples
+
+
+def test_what_to_start_from_is_that_of_the_largest_part() -> None:
+    bqm = rings(3)
+    # of the second ring with another candidate there are five
+    bqm.add_linear("e1", -1.0)
+    bqm.add_quadratic_from([("e1", "a1", 2.0), ("e1", "c1", 2.0)])
+    found = Presolve(Carrying()).sample(bqm, num_reads=5, seed=1)
+    sizes = found.info["presolve"]["parts"]
+    assert len({*sizes}) > 1
+    assert found.info["size"] == max(sizes)
+    assert Booked(Carrying()).sample(bqm, num_reads=5).info["size"] == sum(sizes)
+
+
+class Timed(ExactSampler):
+    """exact, and how long it was given."""
+
+    def __init__(self) -> None:
+        self.given: list[float] = []
+
+    def sample(
+        self,
+        bqm: BinaryQuadraticModel,
+        *,
+        num_reads: int = 1000,
+        seed: int | None = None,
+        time_limit: float = 30.0,
+    ) -> SampleSet:
+        """See the base."""
+        self.given.append(time_limit)
+        return super().sample(
+            bqm, num_reads=num_reads, seed=seed, time_limit=time_limit
+        )
+
+
+def test_the_time_is_that_of_the_whole_problem() -> None:
+    timed = Timed()
+    samples = Presolve(timed).sample(rings(3), seed=1, time_limit=20.0)
+    first, second, third = timed.given
+    assert first == 20.0 > second > third > 0
+    assert samples.info["time_limit"] == 20.0
+    timed = Timed()
+    samples = Presolve(timed).sample(rings(3), seed=1)
+    assert timed.given[0] == samples.info["time_limit"] == 30.0 > timed.given[1]
+    # of no time at all something is left for each part
+    timed = Timed()
+    Presolve(timed).sample(rings(3), seed=1, time_limit=1e-6)
+    assert timed.given == [1e-6, LEAST_SECONDS, LEAST_SECONDS]
+
+
 def test_what_is_decided_is_checked_all_the_same() -> None:
     with pytest.raises(InputError, match="num_sweeps: 'x'"):
         Presolve(NealSampler()).sample(decided(), num_sweeps="x")
@@ -228,6 +389,44 @@ def test_occurrences_are_reads() -> None:
     samples = Presolve(Fixed()).sample(rings(2), num_reads=10, seed=1)
     assert len(samples) == 10
     assert sorted(samples.record.energy) == [-4.0] * 9 + [0.0]
+
+
+def test_a_penalty_does_not_make_every_read_optimal() -> None:
+    class Every(Fixed):
+        """Every state once."""
+
+        def sample(self, bqm: BinaryQuadraticModel, *, num_reads: int = 1) -> SampleSet:
+            """See the base."""
+            rows = [*product((0, 1), repeat=len(bqm.variables))]
+            return SampleSet.from_samples_bqm((rows, [*bqm.variables]), bqm)  # type: ignore[no-untyped-call,no-any-return]
+
+    # of each ring one pair is lighter
+    bqm = rings(2)
+    bqm.add_linear_from((label, 0.25) for label in ("b0", "c0", "b1", "c1"))
+    bqm.add_quadratic_from((i, j, 1e9) for i, j in [*bqm.quadratic])
+    samples = Booked(Every()).sample(bqm, num_reads=256)
+    info = samples.info
+    assert info["optimum"] == samples.first.energy == -4.0
+    # one of sixteen states of each ring, the best paired with the best
+    assert info["optimal_share"] == 1 / 16
+
+
+def test_reads_of_parts_are_paired_by_their_energy_whatever_a_penalty_is() -> None:
+    class Two(Fixed):
+        """A bad read, and of the rest each second is the better."""
+
+        def sample(self, bqm: BinaryQuadraticModel, *, num_reads: int = 1) -> SampleSet:
+            """See the base."""
+            best = ExactSampler().sample(bqm, seed=1, num_reads=1).record.sample[0]
+            worse = best.copy()
+            worse[best.argmax()] = 0
+            rows = [[1] * len(best), *[best, worse] * (num_reads // 2)]
+            return SampleSet.from_samples_bqm((rows, [*bqm.variables]), bqm)  # type: ignore[no-untyped-call,no-any-return]
+
+    bqm = rings(2)
+    bqm.add_quadratic_from((i, j, 1e10) for i, j in [*bqm.quadratic])
+    samples = Presolve(Two()).sample(bqm, num_reads=40, seed=1)
+    assert samples.info["optimal_share"] == 20 / 41
 
 
 def test_infeasible_reads_are_counted() -> None:

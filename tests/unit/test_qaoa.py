@@ -69,6 +69,52 @@ def test_of_several_problems_the_angles_of_the_largest_are_kept(tmp_path: Path) 
     assert json.loads(file.read_text()) == largest
 
 
+def test_a_folder_that_is_not_there_is_told_before_a_circuit_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(QaoaSampler, "_machine", None)
+    for file in (tmp_path / "none" / "angles.json", tmp_path / "file" / "angles.json"):
+        (tmp_path / "file").touch()
+        with pytest.raises(InputError, match=rf"angles: {file}: cannot be written"):
+            QaoaSampler().sample(problem(), angles=str(file))
+        assert not file.exists()
+
+
+class Counted:
+    """A sampler that counts the circuits it ran."""
+
+    def __init__(self) -> None:
+        from qiskit.primitives import StatevectorSampler
+
+        self._own = StatevectorSampler(seed=1)
+        self.shots: list[int] = []
+
+    def run(self, pubs: list[object], *, shots: int) -> object:
+        """As Qiskit's."""
+        self.shots.append(shots)
+        return self._own.run(pubs, shots=shots)
+
+
+@pytest.mark.parametrize("optimiser", ["cobyla", "nelder-mead"])
+@pytest.mark.parametrize("evaluations", [1, 2, 3, 7, 60])
+def test_no_more_angles_are_evaluated_than_may_be(
+    optimiser: str, evaluations: int
+) -> None:
+    counted = Counted()
+    samples = QaoaSampler(counted).sample(
+        uneven(),
+        num_reads=9,
+        depth=2,
+        shots=20,
+        optimiser=optimiser,
+        evaluations=evaluations,
+    )
+    run = samples.info["evaluations"]
+    assert counted.shots == [20] * run + [9]
+    # few are all used, and of many an optimiser may need less
+    assert run == evaluations or 7 < run < evaluations
+
+
 @pytest.mark.parametrize(
     "content",
     ["{}", '{"gamma": [1], "beta": []}', '{"gamma": ["x"], "beta": [1]}', "["],
@@ -91,6 +137,14 @@ def test_a_given_backend_is_compiled_for_and_run() -> None:
     assert samples.info["machine"] == line.name
     assert samples.first.energy == -3.0
     assert len(samples) == 200
+
+
+def test_too_large_for_the_machine_is_said() -> None:
+    from qiskit.providers.fake_provider import GenericBackendV2
+
+    small = GenericBackendV2(3, seed=1)
+    with pytest.raises(InputError, match=r"4 variables interact, \S+ has 3 qubits"):
+        QaoaSampler(backend=small).sample(problem())
 
 
 def test_too_large_to_emulate_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

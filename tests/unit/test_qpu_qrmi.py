@@ -8,8 +8,10 @@ other vendors are only asked for what their client does without a machine.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +22,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from sf_quantum import qpu
+from sf_quantum.cli import main
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import NoLease, Qpu
@@ -90,7 +93,7 @@ def test_the_job_finds_what_the_driver_told(type_: str) -> None:
     assert qpu.environment([(found, "token")]) == variables
 
 
-@pytest.mark.parametrize("type_", ["alice-bob-felis", "iqm-server", "oqtopus"])
+@pytest.mark.parametrize("type_", ["alice-bob-felis", "oqtopus"])
 def test_those_that_take_no_qubo_say_so(type_: str) -> None:
     with pytest.raises(InputError, match=r"takes circuits, not QUBOs"):
         configured(type_).sampler()
@@ -101,15 +104,53 @@ def test_a_qubo_on_neutral_atoms_becomes_a_sequence(type_: str) -> None:
     assert isinstance(configured(type_).sampler(), NeutralAtomSampler)
 
 
-@pytest.mark.parametrize("type_", ["ibm-quantum-system", "ibm-quantum-compute-service"])
-def test_circuits_on_ibm_need_what_qrmi_needs(
-    type_: str, monkeypatch: pytest.MonkeyPatch
+LACKING = {
+    "ibm-quantum-system": ("qiskit_ibm_runtime", "ibm"),
+    "ibm-quantum-compute-service": ("qiskit_ibm_runtime", "ibm"),
+    "iqm-server": ("iqm", "iqm"),
+    "pasqal-local": ("pulser", "pulser"),
+}
+
+
+@pytest.mark.parametrize("type_", LACKING)
+def test_what_a_qubo_needs_on_its_way_is_told(
+    type_: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "qiskit_ibm_runtime", None)
-    for name in [name for name in sys.modules if name.startswith("qrmi.primitives")]:
-        monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(InputError, match="qiskit-ibm-runtime, which is not installed"):
-        configured(type_).sampler()
+    missing, extra = LACKING[type_]
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: name != missing and found(name)
+    )
+    words = (
+        f"the package {missing} is not installed (pip install 'sf-quantum[{extra}]')"
+    )
+    assert qpu.load(type_).lack() == words
+    # who only leases it can do without
+    assert qpu.load(type_).problem() is None
+    assert main(["qpus"]) == 0
+    (row,) = (
+        row
+        for row in capsys.readouterr().out.splitlines()
+        if row.startswith(f"{type_} ")
+    )
+    assert row.split(maxsplit=1)[1] == f"no: for leases only, {words}"
+    if missing != "pulser":
+        monkeypatch.setitem(sys.modules, "qrmi.primitives.ibm", None)
+        monkeypatch.setitem(sys.modules, "qrmi.qiskit_iqm", None)
+        with pytest.raises(InputError, match=re.escape(words)):
+            configured(type_).sampler()
+
+
+def test_oqtopus_is_not_usable_without_its_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("qrmi", reason="the package qrmi is not installed")
+    kind = qpu.load("oqtopus")
+    monkeypatch.delenv("PY_BRIDGE_PATH", raising=False)
+    assert "liboqtopus_py_bridge.so of QRMI's cannot be loaded" in str(kind.problem())
+    # any library that is there
+    monkeypatch.setenv("PY_BRIDGE_PATH", "libc.so.6")
+    assert kind.problem() is None
 
 
 def test_no_time_limit_is_slurms_word_for_it() -> None:

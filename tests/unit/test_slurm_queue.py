@@ -13,7 +13,7 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.deployment.connector.local import LocalConnector
 
 from sf_quantum import journal
-from sf_quantum.connectors.slurm import login, queue
+from sf_quantum.connectors.slurm import login, queue, states
 from sf_quantum.connectors.slurm.account import Entry
 from sf_quantum.connectors.slurm.login import Login
 from sf_quantum.connectors.slurm.queue import Queue, Waiting
@@ -92,7 +92,7 @@ async def jobs(slurm: Slurm) -> AsyncIterator[Queue]:
 
 async def _submitted(jobs: Queue) -> Waiting:
     entry = Entry("cluster", None, "per-step", None, quantum=False)
-    return await jobs.submit("/job/0", lambda _: "", lambda _: "", entry)
+    return await jobs.submit("job /job/0", lambda _: "", lambda _: "", entry)
 
 
 async def _until(condition: Callable[[], bool]) -> None:
@@ -107,6 +107,44 @@ async def test_a_lost_answer_of_sbatch_is_asked_for_again(
     slurm.sbatches[:] = [WorkflowExecutionException("the connection was lost"), "7"]
     assert (await _submitted(jobs)).slurm_job == "7"
     assert slurm.count("sbatch") == 2
+
+
+async def test_what_a_job_waits_for_is_said_once(
+    jobs: Queue,
+    slurm: Slurm,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue, "LONG_SECONDS", 0.0)
+    reasons = ("None", "Resources", "PartitionDown", "Priority")
+    slurm.squeues[:] = [f"7|7|PENDING|{one}|N/A|N/A|1|" for one in reasons]
+    slurm.squeues.append("7|7|RUNNING|None|100|N/A|1|c1")
+    with caplog.at_level(logging.INFO, "streamflow"):
+        await _submitted(jobs)
+        await _until(lambda: len(slurm.squeues) == 1)
+    pending = "Slurm job 7 is pending"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"Job /job/0 waits for nodes: {pending} (None)",
+        f"Job /job/0 may never start: {pending} (PartitionDown)",
+    ]
+
+
+def test_nodes_are_granted_after_they_were_requested(tmp_path: Path) -> None:
+    record = journal.Journal(tmp_path)
+    record.start("site.yml", ["site"], {})
+    try:
+        entry = Entry("cluster", None, "elastic", None, quantum=False)
+        entry.requested(100.7)
+        entry.submitted("7")
+        (row,) = states.rows("7|7|RUNNING|None|100|N/A|1|c1")["7"]
+        entry.seen(row)
+    finally:
+        record.close()
+    told = [one for one in journal.read(record.path) if one["event"] == "allocation"]
+    assert [(one["status"], one["at"]) for one in told] == [
+        ("requested", 100.7),
+        ("granted", 100.7),
+    ]
 
 
 async def test_nothing_unforeseen_ends_the_watch(

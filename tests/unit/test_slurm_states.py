@@ -30,7 +30,7 @@ def test_only_completed_with_zero_is_good() -> None:
         ),
         (
             Outcome("7", "CANCELLED", "None", 0, 15),
-            "Slurm job 7 is CANCELLED with exit code 0 and signal 15 (SIGTERM)",
+            "Slurm job 7 is CANCELLED with signal 15 (SIGTERM)",
         ),
         (
             Outcome("7", "FAILED", "", 137),

@@ -331,6 +331,61 @@ def test_parameters_of_a_sampler_by_name(solve: Solve, problem: Path) -> None:
     assert "time_limit: 'soon': expected a number above 0" in line
 
 
+def test_the_angles_of_the_iteration_before_are_where_qaoa_starts(
+    solve: Solve, problem: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    pytest.importorskip("qiskit")
+    # a quarter of the reads of a ring of seven are not all optimal, so tuning has a task
+    odd = BinaryQuadraticModel("BINARY")
+    odd.add_linear_from((i, -1.0) for i in range(7))
+    odd.add_quadratic_from((i, (i + 1) % 7, 2.0) for i in range(7))
+    problem.write_text(json.dumps({"bqm": odd.to_serializable()}))
+    quick = ["--sampler", "qaoa", "--reads", "50", "--set", "depth=1", "--seed", "1"]
+    assert solve(*quick) == (0, "")
+    before = tmp_path_factory.mktemp("before") / "samples.json"
+    (problem.parent / "samples.json").rename(before)
+    tuned = json.loads(before.read_text())["info"]["angles"]
+    warm = [*quick, "--set", "optimiser=none", "--previous", str(before)]
+
+    def angles(*options: str) -> JSON:
+        assert solve(*options) == (0, "")
+        told: JSON = _samples(problem).info["angles"]
+        (problem.parent / "samples.json").unlink()
+        return told
+
+    assert angles(*warm) == tuned
+    assert angles(*warm[:-2]) != tuned
+    other: JSON = {"gamma": [0.1], "beta": [0.3]}
+    assert angles(*warm, "--set", f"angles={json.dumps(other)}") == other
+    # who has no angles is not asked to take any
+    plain = ["--previous", str(before), "--seed", "1"]
+    assert solve("--sampler", "neal", *plain) == (0, "")
+    (problem.parent / "samples.json").unlink()
+    # and where nothing is left to sample they go on to the next iteration
+    bqm = BinaryQuadraticModel({"a": -1.0}, {}, 0.0, "BINARY").to_serializable()
+    problem.write_text(json.dumps({"bqm": bqm}))
+    assert angles(*warm) == tuned
+
+    before.write_text("{}")
+    code, line = solve(*warm)
+    assert code == 2
+    assert f"{before}: key 'info' is missing; expected samples" in line
+    before.write_text('{"info": {"angles": {"gamma": [1]}}}')
+    code, line = solve(*warm)
+    assert code == 2
+    assert "angles: expected angles, as qaoa tells them" in line
+
+
+def test_angles_in_no_folder_are_refused_before_anything_runs(
+    solve: Solve, problem: Path
+) -> None:
+    pytest.importorskip("qiskit")
+    for file in (problem.parent / "none" / "angles.json", problem.parent):
+        code, line = solve("--sampler", "qaoa", "--set", f"angles={file}")
+        assert code == 2
+        assert f"{file}: cannot be" in line
+
+
 def test_neal_imports_no_other_sampler() -> None:
     code = (
         "import sys; from sf_quantum.samplers.presolve import Presolve;"

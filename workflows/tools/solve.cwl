@@ -19,6 +19,19 @@ inputs:
   seed:
     type: int
     inputBinding: {prefix: --seed}
+  previous:
+    type: File?
+    doc: samples of the iteration before, whose angles QAOA starts from
+    inputBinding: {prefix: --previous}
+  settings:
+    type:
+      - "null"
+      - type: array
+        items: string
+        inputBinding: {prefix: --set}
+    # behind all others: cwltool would sort the single ones between the arguments below
+    inputBinding: {position: 1}
+    doc: other parameters of the sampler, NAME=VALUE each
   variables:
     type: int?
     doc: the size of the problem, for who decides where it is solved

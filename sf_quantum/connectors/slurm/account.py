@@ -107,7 +107,8 @@ class Entry:
 
     def _hold(self, at: float, nodes: int, node_list: str | None) -> None:
         if nodes != self._nodes:
-            at = _within(at, self._started)
+            began = self._requested if self._started is None else self._started
+            at = _within(at, began)
             self._write("resized" if self._nodes else "granted", at, nodes, node_list)
             self._nodes, self._since = nodes, at
 

@@ -14,7 +14,7 @@ from streamflow.core.exception import WorkflowExecutionException
 
 from sf_quantum.connectors.slurm import jobs, script, states, submission
 from sf_quantum.connectors.slurm.jobs import Job, Result
-from sf_quantum.connectors.slurm.queue import Queue, Waiting
+from sf_quantum.connectors.slurm.queue import Queue, Waiting, capitalized
 from sf_quantum.connectors.slurm.script import Mark
 from sf_quantum.connectors.slurm.states import Outcome
 
@@ -93,7 +93,7 @@ class Allocation:
                 raise
             told = self._leader.over.result().sentence()
             raise WorkflowExecutionException(
-                f"{self._leader.name} was not granted: {told}."
+                f"{capitalized(self._leader.name)} was not granted: {told}."
             ) from None
         return self
 

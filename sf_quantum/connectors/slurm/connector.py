@@ -111,9 +111,7 @@ class SlurmConnector(Stock):
         self._quantum.check()
         self._check_reserved()
         guardian.current()
-        asyncio.get_running_loop().add_signal_handler(
-            signal.SIGTERM, os.kill, os.getpid(), signal.SIGINT
-        )
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _interrupt)
 
     async def get_available_locations(
         self, service: str | None = None
@@ -327,6 +325,13 @@ def _answer(job: str, done: Result) -> tuple[str, int]:
     if not done.outcome.plain:
         raise WorkflowExecutionException(f"Job {job}: {done.output}")
     return f"Job {job}: {done.output}", done.outcome.exit_code
+
+
+def _interrupt() -> None:
+    """Stop as Ctrl-C does, which a shell lets programs ignore that it starts with ``&``."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def _file(stream: int | str | None) -> str | None:

@@ -329,7 +329,7 @@ class Elastic:
             instead["dependency"] = f"afterany:{dependency}{f',{own}' if own else ''}"
         lines = options.directives(self._template)
         leader = await self._queue.submit(
-            f"An allocation of {name}",
+            f"an allocation of {name}",
             lambda key: options.holding(name, about, **instead),
             lambda key: script.holder(
                 self._queue.login.spool, key, lines, self._orphan_seconds

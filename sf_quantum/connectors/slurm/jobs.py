@@ -97,7 +97,7 @@ class PerStep:
         spool = self._queue.login.spool
         array = "array" in service.options or options.says(job.body, "-a", "--array")
         waiting = await self._queue.submit(
-            job.name,
+            f"job {job.name}",
             lambda key: _options(job, script.path(spool, key, "out")),
             lambda key: script.job(spool, key, job.body, marked=not array),
             entry,

@@ -35,6 +35,8 @@ LONGEST_DETAIL_PAUSE_SECONDS = 0.4
 # how often Slurm may deny that it knows a job, before its mark is given up
 DENIALS = 3
 CLOSE_SECONDS = 5.0
+# after which it is said why a job does not start yet
+LONG_SECONDS = 10.0
 
 
 @dataclass
@@ -45,6 +47,7 @@ class Waiting:
     :param name: what it is called in messages
     :param array: whether it is an array, whose tasks leave no marks
     :param asked: whether Slurm is being asked how it ended
+    :param said: the reasons for its wait that were told
     :param state: in Slurm's last answer to that, empty if there was none
     :param up: done when an allocation has its nodes: when it began
     :param over: done when it has ended
@@ -60,6 +63,7 @@ class Waiting:
     asked: bool = False
     state: str = ""
     said: set[str] = field(default_factory=set)
+    since: float = field(default_factory=time.monotonic)
     up: asyncio.Future[Mark] = field(default_factory=asyncio.Future)
     over: asyncio.Future[Outcome] = field(default_factory=asyncio.Future)
     mark: Mark | None = None
@@ -132,10 +136,10 @@ class Queue:
                 return slurm_job
             told = submission.words(text)
             if not submission.passing(text, code):
-                raise WorkflowExecutionException(f"Slurm refuses job {name}: {told}")
+                raise WorkflowExecutionException(f"Slurm refuses {name}: {told}")
             if logger.isEnabledFor(logging.WARNING):
                 logger.warning(
-                    f"Slurm cannot take job {name} now, next try in {pause:g} s: {told}"
+                    f"Slurm cannot take {name} now, next try in {pause:g} s: {told}"
                 )
             await asyncio.sleep(pause)
             pause = min(pause * GROWTH, LONGEST_PAUSE_SECONDS)
@@ -376,13 +380,22 @@ def _finish(future: asyncio.Future[Mark], mark: Mark) -> None:
         future.set_result(mark)
 
 
+def capitalized(name: str) -> str:
+    """What a job is called, at the begin of a sentence."""
+    return name[:1].upper() + name[1:]
+
+
 def _report(job: Waiting, row: Row) -> None:
-    """Say once what keeps a job from ever starting."""
+    """Say once what keeps a job from ever starting, or from starting for long."""
     reason = row.reason.strip("()")
-    if row.state == "PENDING" and reason not in job.said and states.hopeless(reason):
+    if row.state != "PENDING" or reason in job.said:
+        return
+    told = f"Slurm job {job.slurm_job} is pending ({reason})"
+    if states.hopeless(reason):
         job.said.add(reason)
         if logger.isEnabledFor(logging.WARNING):
-            logger.warning(
-                f"Job {job.name} may never start: Slurm job {job.slurm_job} is pending "
-                f"({reason})"
-            )
+            logger.warning(f"{capitalized(job.name)} may never start: {told}")
+    elif not job.said and time.monotonic() - job.since >= LONG_SECONDS:
+        job.said.add(reason)
+        if logger.isEnabledFor(logging.INFO):
+            logger.info(f"{capitalized(job.name)} waits for nodes: {told}")

@@ -118,7 +118,7 @@ class Reserved:
             for number, (name, service) in enumerate(zip(names, services, strict=True))
         ]
         leader = await self._queue.submit(
-            f"The allocation of {self._deployment}",
+            f"the allocation of {self._deployment}",
             lambda key: options.holdings(names, services),
             lambda key: script.holder(
                 self._queue.login.spool, key, lines, self._orphan_seconds

@@ -97,9 +97,13 @@ class Outcome:
         if self.reason not in ("", "None", self.state):
             words.append(f"({self.reason})")
         by = self.number or (self.exit_code - 128 if self.exit_code > 128 else 0)
-        words.append(f"with exit code {self.exit_code}")
+        how = []
+        if self.exit_code or self.plain:
+            how.append(f"exit code {self.exit_code}")
         if by:
-            words.append(f"and signal {by} ({_signal_name(by)})")
+            how.append(f"signal {by} ({_signal_name(by)})")
+        if how:
+            words.append(f"with {' and '.join(how)}")
         if self.started is not None and self.ended is not None:
             words.append(f"after {max(0.0, self.ended - self.started):.0f} s")
         if self.restarts:
