@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
-from collections.abc import MutableSequence
+from collections.abc import Callable, MutableSequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,6 +62,7 @@ class JournalScheduler(DefaultScheduler):
         self._journal: Journal | None = None
         self._closed = False
         self._observers: dict[str, Observer] = {}
+        self._completed: dict[str, Callable[[str], None]] = {}
         self._driver = asyncio.current_task() if _in_loop() else None
         self._jobs: dict[str, Job] = {}
         self._attempts: dict[str, int] = {}
@@ -101,9 +102,15 @@ class JournalScheduler(DefaultScheduler):
             raise
         self._record(job.name, Status.FIREABLE)
 
-    def observe(self, job: str, observer: Observer) -> None:
-        """Have somebody told how a job's command ends, on any connector."""
+    def observe(
+        self, job: str, observer: Observer, completed: Callable[[str], None]
+    ) -> None:
+        """Have somebody told how a job's command ends, on any connector.
+
+        :param completed: called when the job is complete, its outputs collected too
+        """
         self._observers[job] = observer
+        self._completed[job] = completed
 
     def get_connector(self, job_name: str) -> Connector:
         """A job's connector, which tells how the job ends if somebody wants to know."""
@@ -117,6 +124,8 @@ class JournalScheduler(DefaultScheduler):
             await super().notify_status(job_name, status)
         finally:  # a job that is cancelled is often cancelled again in here
             self._record(job_name, status)
+        if status == Status.COMPLETED and job_name in self._completed:
+            self._completed.pop(job_name)(job_name)
         if status == Status.FAILED and self._watch is None:
             self._watch = asyncio.create_task(self._end_if_stuck())
 

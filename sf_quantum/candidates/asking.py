@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -14,6 +16,7 @@ from typing import TypeAlias
 from streamflow.core.deployment import Target
 from streamflow.deployment.connector import connector_classes
 
+from sf_quantum.candidates.decision import number
 from sf_quantum.connectors.quantum import QuantumConnector, deployed
 from sf_quantum.errors import QuantumError
 from sf_quantum.files import JSON
@@ -53,10 +56,16 @@ def source(target: Target, folder: Path) -> Source | None:
 
 
 class Asker:
-    """Asks QPUs, each in a thread of its own; one that hangs is not asked again before."""
+    """Asks QPUs, each in a thread of its own; one that hangs is not asked again before.
 
-    def __init__(self) -> None:
+    :param cooldown: seconds for which one that did not answer in time is not asked, so
+        that it costs one decision the time and not each; its late answer ends them
+    """
+
+    def __init__(self, cooldown: float) -> None:
+        self._cooldown = cooldown
         self._asked: dict[str, asyncio.Future[Answer]] = {}
+        self._silent: dict[str, float] = {}
 
     async def ask(
         self, sources: Mapping[str, Source], seconds: float
@@ -66,14 +75,27 @@ class Asker:
         :param sources: by the names of their targets
         :param seconds: how long to wait for the answers
         """
-        futures = {name: self._future(name, sources[name]) for name in sources}
+        answers: dict[str, Answer] = {
+            n: words for n in sources if (words := self._rests(n))
+        }
+        futures = {n: self._future(n, sources[n]) for n in sources if n not in answers}
         if futures:
             await asyncio.wait(futures.values(), timeout=seconds)
-        silent = f"does not answer within {seconds:g} s"
-        return {
-            name: future.result() if future.done() else silent
-            for name, future in futures.items()
-        }
+        for name, future in futures.items():
+            if future.done():
+                answers[name] = future.result()
+            else:
+                answers[name] = f"does not answer within {seconds:g} s"
+                self._silent[name] = time.monotonic() + self._cooldown
+        return {name: answers[name] for name in sources}
+
+    def _rests(self, name: str) -> str:
+        """Why a QPU is not asked now, or nothing."""
+        left = self._silent.get(name, 0.0) - time.monotonic()
+        future = self._asked.get(name)
+        if left <= 0 or (future is not None and _has_answered(future)):
+            return ""
+        return f"did not answer in time and is asked again in {number(left)} s"
 
     def _future(self, name: str, source: Source) -> asyncio.Future[Answer]:
         future = self._asked.get(name)
@@ -85,12 +107,18 @@ class Asker:
         return future
 
 
+def _has_answered(future: asyncio.Future[Answer]) -> bool:
+    return future.done() and isinstance(future.result(), QpuStatus)
+
+
 def _answer(source: Source, future: asyncio.Future[Answer]) -> None:
     answer: Answer
     try:
         answer = source()
     except QuantumError as error:
         answer = f"cannot be asked: {error}"
+    except Exception as error:  # noqa: BLE001 - of a vendor's package, who knows which
+        answer = f"cannot be asked: {type(error).__name__}: {error}"
     with suppress(RuntimeError):  # the event loop is closed: nobody waits any more
         future.get_loop().call_soon_threadsafe(_settle, future, answer)
 
@@ -112,12 +140,22 @@ def _of_connector(
 def _of_service(
     names: list[str], config: Mapping[str, JSON], folder: Path
 ) -> QpuStatus:
-    """A job of the service gets all its QPUs together, so the worst one counts."""
+    """A job of the service gets all its QPUs together, so the worst of each counts."""
     file = config.get("qrmiConfig")
     path = str(folder / Path(str(file)).expanduser()) if file else None
     told = [qpu.status() for qpu in Selection(names, qrmi_config=path).qpus(os.environ)]
     offline = [status for status in told if not status.online]
-    return offline[0] if offline else max(told, key=_busy)
+    if offline:
+        return offline[0]
+    costs = [s.cost_per_second for s in told if s.cost_per_second is not None]
+    times = [s.maintenance_seconds for s in told if s.maintenance_seconds is not None]
+    return replace(
+        max(told, key=_busy),
+        # 0 is one that does not tell
+        qubits=min((s.qubits for s in told if s.qubits), default=0),
+        maintenance_seconds=min(times, default=None),
+        cost_per_second=sum(costs) if costs else None,
+    )
 
 
 def _busy(status: QpuStatus) -> tuple[bool, float, int]:

@@ -78,10 +78,15 @@ class Classical:
 
 @dataclass(frozen=True)
 class Spent:
-    """What has been spent, and what is promised to jobs that are not over."""
+    """What has been spent, and what is promised to jobs that are not over.
+
+    :param unmeasured: one of these is the first of its kind, so that nobody knows what it
+        will spend: the rest of the budget is promised to it
+    """
 
     seconds: float = 0.0
     cost: float = 0.0
+    unmeasured: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,10 +97,13 @@ class Question:
     :param last: an earlier attempt has failed, and no other follows this one
     :param run: spent by all steps of the filter in this run
     :param step: spent by the job's own step
+    :param known: false if the journals could not be read, so that nobody knows what was
+        spent
     """
 
     variables: int | None = None
     last: bool = False
+    known: bool = True
     run: Spent = Spent()
     step: Spent = Spent()
 
@@ -129,9 +137,11 @@ def decide(
     usable = sorted((q for q in quantum if not refused[q.name]), key=_rank)
     places = _places(classical)
     why_not = "; ".join(refused[q.name] for q in quantum if refused[q.name])
+    if usable and all(place.failed or place.rests for place in classical):
+        bad = [f"{place.name} {place.failed or place.rests}" for place in classical]
+        return _on(usable[0], _joined(_starts(usable[0]), *bad))
     if not places:
-        best = usable[0] if usable else _least_bad(policy, job, quantum, why_not)
-        return _on(best, why_not if not usable else _starts(best))
+        return _on(_least_bad(policy, job, quantum, why_not), why_not)
     if job.last and quantum:
         return _off(places, "it is the last attempt")
     if not usable:
@@ -183,7 +193,7 @@ def _refusal(policy: Policy, job: Question, target: Quantum) -> str:
     """Why a job does not go to a QPU, or nothing."""
     never = _never(policy, job, target)
     words = never or target.failed or target.trouble or target.rests
-    words = words or _late(policy, target)
+    words = words or _unknown(policy, job, target) or _late(policy, target)
     return f"{target.name} {words}" if words else ""
 
 
@@ -227,6 +237,22 @@ def _dear(policy: Policy, job: Question, target: Quantum) -> str:
                 f"would exceed the {whose}'s budget: "
                 f"{number(left)} of {number(limit)} {unit} left"
             )
+    return ""
+
+
+def _unknown(policy: Policy, job: Question, target: Quantum) -> str:
+    """What nobody knows of a budget now, and may know later."""
+    for whose, budget, spent in (
+        ("run", policy.run, job.run),
+        ("step", policy.step, job.step),
+    ):
+        if budget.seconds is None and (budget.cost is None or target.cost == 0):
+            continue
+        may = f"may exceed the {whose}'s budget"
+        if not job.known:
+            return f"{may}: what was spent cannot be read in the journal"
+        if spent.unmeasured:
+            return f"{may}: how much a job under way spends is not known yet"
     return ""
 
 

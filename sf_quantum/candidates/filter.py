@@ -81,7 +81,7 @@ class CandidateFilter(BindingFilter):
         }
         self._policies = Policies(config)
         self._timeout = timeout
-        self._asker = Asker()
+        self._asker = Asker(cooldown)
         self._ledger = Ledger(costs or {}, cooldown)
         self._warned: set[str] = set()
 
@@ -105,14 +105,14 @@ class CandidateFilter(BindingFilter):
         sources = self._sources(by_name)
         others = [by_name[name] for name in by_name if name not in sources]
         answers, room, _ = await asyncio.gather(
-            self._asker.ask(sources, self._timeout),
+            self._asker.ask(self._awake(sources, others), self._timeout),
             places.rooms(others, self._ledger.sent_to, self._timeout),
             self._ledger.update(self._timeout),
         )
         self._warn_of_silence(answers)
-        self._warn_of_spending(policy)
+        self._warn_of_spending(policy, answers)
         size = self._variables(job, policy)
-        quantum = [self._ledger.quantum(asked, n, answers[n]) for n in answers]
+        quantum = [self._ledger.quantum(asked, n, answers.get(n)) for n in sources]
         classical = [self._ledger.classical(asked, n, room[n]) for n in room]
         decision = self._decide(asked, size, quantum, classical)
         self._send(asked, decision, elsewhere=len(by_name) > 1)
@@ -135,9 +135,11 @@ class CandidateFilter(BindingFilter):
                     f"Filter {self.name} has a budget, of which only the run's journal "
                     f"keeps account: add {JOURNAL}"
                 )
+            others = f" and, if there is none, {MANAGER}" if policy.fallback else ""
             self._warn(
                 f"Filter {self.name} knows nothing of how long jobs took, nor how they "
-                f"fail, without the run's journal: add {JOURNAL}"
+                "fail and whether they are tried again, without the run's journal: add "
+                f"{JOURNAL}{others}"
             )
         elif policy.fallback and places.attempts_allowed() == 1:
             self._warn(
@@ -160,18 +162,36 @@ class CandidateFilter(BindingFilter):
         found = {name: asking.source(targets[name], folder) for name in targets}
         return {name: source for name, source in found.items() if source is not None}
 
+    def _awake(
+        self, sources: dict[str, Source], others: list[Target]
+    ) -> dict[str, Source]:
+        """The QPUs that are asked: not those that rest, unless there is nobody else."""
+        awake = {n: s for n, s in sources.items() if not self._ledger.rests(n)}
+        return awake if awake or others else sources
+
     def _warn_of_silence(self, answers: Mapping[str, Answer]) -> None:
         for name, answer in answers.items():
             if isinstance(answer, str) and logger.isEnabledFor(logging.WARNING):
                 logger.warning(f"QPU {name} {answer}; it counts as offline")
 
-    def _warn_of_spending(self, policy: Policy) -> None:
+    def _warn_of_spending(self, policy: Policy, answers: Mapping[str, Answer]) -> None:
+        if policy.run.cost is not None or policy.step.cost is not None:
+            for name, answer in answers.items():
+                if isinstance(answer, QpuStatus) and not self._has_cost(name, answer):
+                    self._warn(
+                        f"Filter {self.name}: what a second of QPU {name} costs is not "
+                        f"known, so budget: cost sets no limit there: add costs: "
+                        f"{{{name}: ...}}"
+                    )
         if policy.run != Budget() or policy.step != Budget():
             for name in sorted(self._ledger.silent):
                 self._warn(
                     f"Filter {self.name}: QPU {name} does not tell what jobs spend on "
                     "it, so the budget does not know of them"
                 )
+
+    def _has_cost(self, name: str, answer: QpuStatus) -> bool:
+        return answer.cost_per_second is not None or self._ledger.has_cost(name)
 
     def _variables(self, job: Job, policy: Policy) -> int | None:
         name = policy.variables
@@ -203,6 +223,7 @@ class CandidateFilter(BindingFilter):
             last=asked.attempt > 1 and self._is_last(asked),
             run=self._ledger.spent(),
             step=self._ledger.spent(asked.step),
+            known=self._ledger.known,
         )
         try:
             return decide(asked.policy, question, quantum, classical)
@@ -225,23 +246,23 @@ class CandidateFilter(BindingFilter):
             wait = asked.policy.max_wait if elsewhere else None
             wishes.tell(asked.job, Wish(asked.policy.hints, wait, elsewhere))
         if (run := scheduler.current()) is not None:
-            run.observe(asked.job, self._ended)
+            run.observe(asked.job, self._ended, self._ledger.complete)
 
     def _ended(self, job: str, ending: Ending) -> None:
         """Take note of a job's end; called by its connector.
 
         :raises UnrecoverableWorkflowException: if trying again is no use
         """
+        run = scheduler.current()
+        target = asking.name(run.get_allocation(job).target) if run else ""
         if ending.status == 0:
-            self._ledger.complete(job)
+            self._ledger.end(job, target)
             return
         words = saying.words(ending.output)
         if ending.status == InputError.exit_code:
             sentence = f"Job {job} has bad input, so it is not tried again: {words}"
             saying.one_line().expect(logging.ERROR, job, sentence)
             raise UnrecoverableWorkflowException(sentence)
-        run = scheduler.current()
-        target = asking.name(run.get_allocation(job).target) if run else ""
         if ending.status in (None, QpuError.exit_code):
             self._ledger.fail(job, target, words)
         else:  # CWL's successCodes may say otherwise
@@ -275,7 +296,7 @@ class CandidateFilter(BindingFilter):
                 targets=list(decision.targets),
                 reason=decision.reason,
                 seconds=seconds,
-                asked=[_asked(target, answers[target.name]) for target in quantum],
+                asked=[_asked(target, answers.get(target.name)) for target in quantum],
             )
 
     def _warn(self, sentence: str) -> None:
@@ -284,7 +305,7 @@ class CandidateFilter(BindingFilter):
             logger.warning(sentence)
 
 
-def _asked(target: Quantum, answer: Answer) -> dict[str, JSON]:
+def _asked(target: Quantum, answer: Answer | None) -> dict[str, JSON]:
     """What a QPU said, and what was made of it, for the journal."""
     status = asdict(answer) if isinstance(answer, QpuStatus) else None
     return {**asdict(target), "status": status}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
 from statistics import median
 
 from sf_quantum import journal
@@ -59,6 +61,8 @@ class History:
     _spent: defaultdict[tuple[str, str], float] = field(
         default_factory=lambda: defaultdict(float)
     )
+    #: seconds charged for a QPU job, by its QPU and its id there
+    _charged: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def add(self, event: Event, *, paid: bool) -> None:
         """Take an event in.
@@ -104,8 +108,15 @@ class History:
         attempt.device_seconds += _number(event.get("ran_seconds"))
         seconds = _number(event.get("qpu_seconds"))
         attempt.qpu_seconds += seconds
-        if paid and not event.get("found"):
-            self._spent[attempt.step, attempt.target] += seconds
+        if paid:
+            self._spent[attempt.step, attempt.target] += self._charge(event, seconds)
+
+    def _charge(self, event: Event, seconds: float) -> float:
+        """What of a QPU job's seconds no journal that is paid for has told before."""
+        key = (str(event.get("qpu")), str(event.get("qpu_job")))
+        before = self._charged.get(key, 0.0) if event.get("found") else 0.0
+        self._charged[key] = max(seconds, before)
+        return max(0.0, seconds - before)
 
     def _job(self, event: Event) -> None:
         job, status = str(event["job"]), event["status"]
@@ -141,32 +152,48 @@ class Past:
 
     def __init__(self, record: Journal) -> None:
         self.history = History()
+        #: whether anything is known at all
+        self.known = False
         self._record = record
         self._read = 0
-        self._began = False
 
-    def update(self) -> None:
-        """Read what has been written since the last time; blocks."""
-        if not self._began:
-            self._began = True
-            self._earlier()
+    def read(self) -> list[tuple[Event, bool]]:
+        """Read what has been written since the last time; blocks.
+
+        :returns: events for :meth:`take`, and whether each is paid for
+        """
+        events = [] if self.known else list(self._earlier())
         with open(self._record.path, "rb") as file:
             file.seek(self._read)
+            read = self._read
             while (line := file.readline()).endswith(b"\n"):
-                self._read += len(line)
-                self.history.add(json.loads(line), paid=True)
+                read += len(line)
+                events.append((json.loads(line), True))
+        self._read = read
+        return events
 
-    def _earlier(self) -> None:
-        own, first = self._record.path, self._record.first
-        journals = [p for p in sorted(own.parent.glob("*.jsonl")) if p.name < own.name]
-        for path in journals[-RUNS:]:
-            with suppress(InputError):  # not one of ours
-                if journal.is_of(path, self._record.file):
-                    self._take(journal.read(path), paid=path.name >= first.name)
-
-    def _take(self, events: Iterable[Event], paid: bool) -> None:
-        for event in events:
+    def take(self, events: Iterable[tuple[Event, bool]]) -> None:
+        """Take in what was read."""
+        for event, paid in events:
             self.history.add(event, paid=paid)
+        self.known = True
+
+    def _earlier(self) -> Iterator[tuple[Event, bool]]:
+        own, first = self._record.path, self._record.first
+        earlier = sorted(
+            (p for p in own.parent.glob("*.jsonl") if p < own), reverse=True
+        )
+        same = islice((path for path in earlier if self._is_same(path)), RUNS)
+        for path in reversed(list(same)):
+            with suppress(InputError):  # it is spoilt
+                # a driver that lives beside this one has a budget of its own
+                paid = path.name >= first.name and not journal.is_open(path)
+                yield from ((event, paid) for event in journal.read(path))
+
+    def _is_same(self, path: Path) -> bool:
+        with suppress(InputError):  # not one of ours
+            return journal.is_of(path, self._record.file)
+        return False
 
 
 def target(event: Event) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, MutableMapping
 
 from streamflow.core.deployment import Connector, Target
@@ -10,6 +11,7 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.scheduling import AvailableLocation
 from streamflow.core.workflow import Status
 from streamflow.deployment.future import FutureConnector
+from streamflow.log_handler import logger
 from streamflow.recovery.failure_manager import (
     DummyFailureManager,
     RollbackFailureManager,
@@ -36,7 +38,10 @@ async def rooms(
         return {name(target): Room() for target in targets}
     tasks = {name(t): asyncio.create_task(_room(run, t, sent_to)) for t in targets}
     if tasks:
-        await asyncio.wait(tasks.values(), timeout=seconds)
+        _, late = await asyncio.wait(tasks.values(), timeout=seconds)
+        for task in late:
+            task.cancel()
+    # a task that is only being cancelled is not done yet
     return {name: t.result() if t.done() else FULL for name, t in tasks.items()}
 
 
@@ -61,6 +66,13 @@ async def _room(
     try:
         locations = await connector.get_available_locations(service=target.service)
     except WorkflowExecutionException:
+        return FULL
+    except Exception as error:  # noqa: BLE001 - of any connector, who knows which
+        if logger.isEnabledFor(logging.WARNING):
+            logger.warning(
+                f"Target {name(target)} counts as full, its places cannot be told: "
+                f"{type(error).__name__}: {error}"
+            )
         return FULL
     waiting = [job for job in sent_to(name(target)) if not _is_placed(run, job)]
     return _sum(run, locations, len(waiting))

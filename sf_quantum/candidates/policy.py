@@ -69,8 +69,15 @@ class Policies:
         above = [name for name in self._steps if _is_below(step, name)]
         for name in sorted(above, key=len):
             told = self._steps[name]
-            own |= told if isinstance(told, dict) else {}
+            if isinstance(told, dict):
+                own |= {**told, "budget": _merged(own, told)}
         return _policy({**self._config, **own}, self._config, own)
+
+
+def _merged(above: Mapping[str, JSON], own: Mapping[str, JSON]) -> JSON:
+    """The budgets of a step and of those above it, limit by limit."""
+    budgets = (above.get("budget"), own.get("budget"))
+    return {k: v for told in budgets if isinstance(told, dict) for k, v in told.items()}
 
 
 def _policy(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from functools import cache
 
 from streamflow.core.exception import WorkflowException
@@ -30,12 +31,18 @@ class OneLine(logging.Filter):
         error = record.exc_info[1] if record.exc_info else None
         if not isinstance(error, WorkflowException) or _debugging():
             return True
-        job = next((job for job in self._sentences if job in str(error)), None)
+        said = str(error)
+        job = next((job for job in self._sentences if _names(said, job)), None)
         if job is not None:
             record.levelno, record.msg = self._sentences.pop(job)
             record.levelname = logging.getLevelName(record.levelno)
             record.args = record.exc_info = record.exc_text = None
         return True
+
+
+def _names(text: str, job: str) -> bool:
+    """Whether a text names a job, and not one whose name is longer."""
+    return re.search(rf"(?<![\w/.-]){re.escape(job)}(?![\w/-]|\.\w)", text) is not None
 
 
 @cache

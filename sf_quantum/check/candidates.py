@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from streamflow.core.deployment import DeploymentConfig, Target
 
 from sf_quantum.candidates import asking
+from sf_quantum.candidates.policy import Policies
 from sf_quantum.check.cwl import Process
 from sf_quantum.check.deployments import Deployments
 from sf_quantum.check.document import Problem, Where, listing, mapping, suggestion
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from sf_quantum.check.workflows import Binding
 
 TYPE = "sfq.candidate"
+EMULATOR = "sfq.emulator"
 JOURNAL = "sfq.journal"
 ADVICE = "add scheduling: {scheduler: {type: sfq.journal, config: {}}}"
 
@@ -35,6 +37,8 @@ def check(
         yield from _filter(deployments, name, config, own, process)
         for binding in own:
             yield from _targets(deployments, binding)
+            yield from _attempts(deployments, binding, config)
+            yield from _prices(deployments, binding, config)
 
 
 def quantum(deployments: Deployments, binding: Binding) -> list[str]:
@@ -100,6 +104,31 @@ def _filter(
     for step, told in own.items():
         below = where if step in steps and told is config else (*where, "steps", step)
         yield from _variables(deployments, step, mapping(told), below, process)
+    yield from _unsized(deployments, where, config, steps)
+
+
+def _unsized(
+    deployments: Deployments, where: Where, config: dict[str, JSON], bound: set[str]
+) -> Iterator[Problem]:
+    """Look whether each step that has a limit on problems' sizes tells their sizes."""
+    policies, told = Policies(config), mapping(config.get("steps"))
+    known = bound | {step for step in told if any(_is_below(step, b) for b in bound)}
+    found: dict[Where, str] = {}
+    for step in known:
+        if any(step != other and _is_below(other, step) for other in known):
+            continue  # that one is the step, or nearer to it
+        if policies.of(step).variables is not None:
+            continue
+        places = [(where, config)]
+        for name in sorted((n for n in told if _is_below(step, n)), key=len):
+            places.append(((*where, "steps", name), mapping(told[name])))
+        for key in ("maxVariables", "minVariables"):
+            for place in [(*at, key) for at, keys in places if key in keys][-1:]:
+                found[place] = key
+    for place, key in found.items():
+        what = f"{key} is for a step that does not tell how many variables it has"
+        right = "name its int input that does: variables: INPUT"
+        yield deployments.document.problem(place, what, right)
 
 
 def _variables(
@@ -135,6 +164,41 @@ def _targets(deployments: Deployments, binding: Binding) -> Iterator[Problem]:
         yield deployments.document.problem(where, what, "list a classical target too")
 
 
+def _attempts(
+    deployments: Deployments, binding: Binding, config: dict[str, JSON]
+) -> Iterator[Problem]:
+    """Look whether there are attempts enough for all that a job may fall back to."""
+    document = deployments.document
+    manager = mapping(mapping(document.content.get("failureManager")).get("config"))
+    most = manager.get("max_retries")
+    sources = [
+        asking.source(t, Path()) for t in targets_of(deployments, binding).values()
+    ]
+    # an attempt gets one quantum target, or all classical ones
+    need = sum(source is not None for source in sources) + (None in sources)
+    if not Policies(config).of(binding.path).fallback:
+        return
+    if isinstance(most, int) and most < need:
+        what = f"{most} attempts in all, and {binding.path} has {need} places to try"
+        where: Where = ("failureManager", "config", "max_retries")
+        yield document.problem(where, what, f"write {need} or more")
+
+
+def _prices(
+    deployments: Deployments, binding: Binding, config: dict[str, JSON]
+) -> Iterator[Problem]:
+    """Look whether a limit on costs has costs; of other QPUs the run tells, which asks."""
+    policy, told = Policies(config).of(binding.path), mapping(config.get("costs"))
+    if policy.run.cost is None and policy.step.cost is None:
+        return
+    for where, target in targets_of(deployments, binding).items():
+        name = asking.name(target)
+        if target.deployment.type == EMULATOR and name not in told:
+            what = f"{name} is emulated and has no price, so budget.cost sets no limit"
+            right = f"say what a QPU second costs there: costs: {{{name}: ...}}"
+            yield deployments.document.problem(where, what, right)
+
+
 def targets_of(deployments: Deployments, binding: Binding) -> dict[Where, Target]:
     """The binding's targets, less those that name no deployment."""
     bound = {}
@@ -151,5 +215,8 @@ def targets_of(deployments: Deployments, binding: Binding) -> dict[Where, Target
 
 
 def _related(step: str, bound: str) -> bool:
-    paths = PurePosixPath(step), PurePosixPath(bound)
-    return paths[0].is_relative_to(paths[1]) or paths[1].is_relative_to(paths[0])
+    return _is_below(step, bound) or _is_below(bound, step)
+
+
+def _is_below(step: str, top: str) -> bool:
+    return PurePosixPath(step).is_relative_to(top)

@@ -71,7 +71,9 @@ class Machines:
                 asked = source(target, self.deployments.document.folder)
                 if asked is not None:
                     sources[name(target)] = asked
-        answers = asyncio.run(Asker().ask(sources, SECONDS)) if sources else {}
+        answers = (
+            asyncio.run(Asker(cooldown=0.0).ask(sources, SECONDS)) if sources else {}
+        )
         self.silent |= {
             target: answer
             for target, answer in answers.items()

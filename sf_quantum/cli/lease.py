@@ -18,10 +18,11 @@ from types import FrameType
 from typing import TypeAlias
 
 from sf_quantum import qpu
-from sf_quantum.errors import InputError
+from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu, account, waiting
 from sf_quantum.qpu.holding import Holding
+from sf_quantum.qpu.leaving import Leaving
 from sf_quantum.qpu.selection import Selection
 
 CLASSES = ("production", "test", "development")
@@ -44,8 +45,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = (
         "CMD finds its QPUs in its environment, in the dialect of QRMI's SPANK plugin. "
-        "Exit status: CMD's, 128+n if signal n ended it; 75 if no lease came in time; "
-        "2 for bad input."
+        "Exit status: CMD's, 128+n if signal n ended it; 75 if no lease came in time, or "
+        "with --elsewhere a QPU is offline; 2 for bad input."
     )
     add_selection(parser)
     parser.add_argument("--class", dest="class_", choices=CLASSES, help="of the leases")
@@ -69,6 +70,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds to wait for the leases (default: as long as it takes, but no more "
         "than two minutes for a QPU that does not answer)",
+    )
+    parser.add_argument(
+        "--elsewhere",
+        action="store_true",
+        help="CMD can also run elsewhere: end with 75 when a QPU goes offline, before "
+        "CMD has its lease or while nothing of CMD runs there (without it: wait until "
+        "the QPU is back)",
     )
     parser.add_argument(
         "--time-limit",
@@ -174,6 +182,7 @@ def run(args: argparse.Namespace) -> int:
                 _append(args.account, f"{account.line(ran)}\n")
             except InputError as error:  # the command's own end matters more
                 _say(str(error))
+    command.tell()
     return command.status
 
 
@@ -190,7 +199,9 @@ def _check_held(args: argparse.Namespace) -> None:
 def _run_held(args: argparse.Namespace, command: _Command) -> _Settle:
     """Run the command under the leases that there are."""
     names = account.named(selection(args).names, os.environ)
-    command.run(os.environ)
+    held = account.held(names, os.environ) if args.elsewhere else []
+    with Leaving((qpu for qpu, _ in held), held, command.leave):
+        command.run(os.environ)
     return partial(account.settle_held, names, os.environ)
 
 
@@ -204,7 +215,11 @@ def _run_leased(args: argparse.Namespace, command: _Command) -> _Settle:
         request = waiting.Request(
             _purpose(args, qpus), wait_seconds=args.wait, hints=_hints(args)
         )
-        with suppress(waiting.Stopped):
+        watched = qpus if args.elsewhere else []
+        with (
+            Leaving(watched, holding.held, command.leave),
+            suppress(waiting.Stopped),
+        ):
             began = time.monotonic()
             _acquire(holding, request, command.unwanted)
             command.waited = time.monotonic() - began
@@ -243,6 +258,7 @@ class _Command:
         self._time_limit = time_limit
         self._process: subprocess.Popen[bytes] | None = None
         self.unwanted = threading.Event()
+        self._why = ""
         self.status = 0
         # seconds for its leases
         self.waited = 0.0
@@ -261,20 +277,34 @@ class _Command:
             self.status = 126 if found else 127
             return
         if self.unwanted.is_set():  # in the moment between
-            self._process.send_signal(self.status - 128)
+            self._process.send_signal(
+                signal.SIGTERM if self._why else self.status - 128
+            )
         code = self._wait(self._process)
         self.status = 128 - code if code < 0 else code
+        if self._why and code != 0:
+            self.status = QpuError.exit_code
+
+    def leave(self, why: str) -> None:
+        """End it, since it can run elsewhere; called in another thread."""
+        self._why = why
+        if self._process is None:
+            self.status = QpuError.exit_code
+        self.unwanted.set()
+        if self._process is not None:
+            _end(self._process)
+
+    def tell(self) -> None:
+        """Say why it was ended, after all that it said itself."""
+        if self._why and self.status == QpuError.exit_code:
+            _say(f"{self._why}; left, since the command can run elsewhere")
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
         try:
             return process.wait(self._time_limit)
         except subprocess.TimeoutExpired:
             _say(f"time limit of {self._time_limit:g} s reached, SIGTERM sent")
-        process.terminate()
-        try:
-            return process.wait(GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        _end(process)
         return process.wait()
 
     @contextmanager
@@ -298,6 +328,14 @@ class _Command:
                 self.unwanted.set()
         elif number not in FROM_TERMINAL or not _in_foreground():
             self._process.send_signal(number)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def _killed_with_us() -> Callable[[], None] | None:

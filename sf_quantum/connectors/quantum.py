@@ -191,8 +191,8 @@ class QuantumConnector(LocationWrapper, ABC):
 
     async def _acquire(self, leases: Leases, job: str, wish: wishes.Wish) -> Lease:
         patience = self.patience_seconds
-        if wish.wait_seconds is not None:
-            patience = min(wish.wait_seconds, patience or wish.wait_seconds)
+        if (left := wish.left) is not None:
+            patience = min(left, patience or left)
         request = waiting.Request(
             *(job, uuid.uuid4().hex, patience),
             hints=dict(wish.hints),
@@ -217,9 +217,8 @@ class QuantumConnector(LocationWrapper, ABC):
         """Take the lease, and its QPU jobs with it, from a job that is to go elsewhere."""
         if wish.elsewhere:
             leases, lease = loan.leases, loan.lease
-            loan.lost = await watch.until_lost(
-                leases, lease, loan.job, wish.wait_seconds
-            )
+            # what is left of it once there is a lease: the wait is one
+            loan.lost = await watch.until_lost(leases, lease, loan.job, wish.left)
             with suppress(ServiceGone):
                 await leases.release(lease)
 

@@ -6,8 +6,7 @@ import asyncio
 import time
 
 from sf_quantum.connectors.leases import Lease, Leases, ServiceGone
-from sf_quantum.files import JSON
-from sf_quantum.qpu import OVER
+from sf_quantum.qpu.leaving import has_no_hope
 
 PAUSE_SECONDS = 0.5
 
@@ -36,9 +35,12 @@ async def until_lost(
     """Wait until a job under a lease has nothing to hope for from the QPU.
 
     :param job: whose lease it is
-    :param wait_seconds: how long its QPU jobs may wait for their turn
+    :param wait_seconds: how long its QPU jobs may wait for their turn, from when they are
+        first seen to; not after one of them has had it, since what waits then is work of
+        a job that has begun
     :returns: why
     """
+    begun, seen = False, dict[str, float]()
     while True:
         await asyncio.sleep(PAUSE_SECONDS)
         try:
@@ -46,15 +48,15 @@ async def until_lost(
             jobs = await leases.jobs(lease, job) or []
         except ServiceGone:
             continue  # the job's own client notices it, or bears it
-        if any(told.get("state") not in (*OVER, "Queued") for told in jobs):
-            continue
-        waiting = [told for told in jobs if told.get("state") == "Queued"]
-        if not status.online and (waiting or not jobs):
+        begun = begun or any(told.get("state") != "Queued" for told in jobs)
+        if not status.online and has_no_hope(jobs):
             return f"it is offline: {status.reason}"
-        if wait_seconds is not None and any(_age(t) > wait_seconds for t in waiting):
-            return f"a QPU job waited for more than {wait_seconds:g} s"
-
-
-def _age(told: dict[str, JSON]) -> float:
-    submitted = told.get("submitted")
-    return time.time() - submitted if isinstance(submitted, float) else 0.0
+        waiting = [told for told in jobs if told.get("state") == "Queued"]
+        now = time.monotonic()
+        ages = [now - seen.setdefault(str(told.get("id")), now) for told in waiting]
+        if (
+            wait_seconds is not None
+            and not begun
+            and max(ages, default=0) > wait_seconds
+        ):
+            return f"a QPU job waited for more than {wait_seconds:.3g} s"

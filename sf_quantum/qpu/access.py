@@ -61,6 +61,8 @@ class Access:
 
     :param who: names the QPU, in errors
     :param patience_key: what sets the patience, if anything does
+    :param under_lease: requests are those of a job that was given a lease, so that the
+        lease's end, or a service that has forgotten it, is no fault of the job's
     """
 
     def __init__(
@@ -69,12 +71,15 @@ class Access:
         who: str,
         patience_seconds: float | None,
         patience_key: str | None = None,
+        *,
+        under_lease: bool = False,
     ) -> None:
         self.url = client.url
         self.who = f"{who} at {client.url}"
         self._client = client
         self._patience_seconds = patience_seconds
         self._patience_key = patience_key
+        self._under_lease = under_lease
 
     def ask(
         self, method: str, path: str, body: Mapping[str, JSON] | None = None
@@ -137,13 +142,16 @@ class Access:
         """Expect a request to be granted.
 
         :raises InputError: if it was refused
-        :raises QpuError: if the service is in trouble
+        :raises QpuError: if the service is in trouble, or the lease is over
         """
         if answer.status < 400:
             return answer
         if answer.status >= 500 or answer.status in BUSY:
             raise QpuError(f"{self.who} is in trouble: {words(answer)}")
-        raise InputError(f"{self.who} refuses: {words(answer)}")
+        refusal = f"{self.who} refuses: {words(answer)}"
+        if self._under_lease and _is_lost(answer):
+            raise QpuError(refusal)
+        raise InputError(refusal)
 
     def text(self, content: Mapping[str, JSON], key: str) -> str:
         """Read a text that every answer of this kind has.
@@ -178,6 +186,12 @@ def words(answer: Answer) -> str:
     detail = content.get("detail") or f"HTTP status {answer.status}"
     field = content.get("field")
     return f"{field}: {detail}" if field else str(detail)
+
+
+def _is_lost(answer: Answer) -> bool:
+    """Whether the service lets the lease serve no more, or knows not what it gave."""
+    over = answer.status == 403 and answer.json().get("field") == LEASE_HEADER
+    return over or answer.status == 404
 
 
 def _read_token(path: str) -> str:

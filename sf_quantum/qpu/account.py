@@ -76,17 +76,26 @@ def settle_held(names: Iterable[str], environment: Mapping[str, str]) -> list[Le
 
     :param names: of the QPUs
     """
+    wanted = list(names)
+    found = {qpu.name: (qpu, token) for qpu, token in held(wanted, environment)}
+    return [
+        _ask(*found[name]) if name in found else Lease(name, None) for name in wanted
+    ]
+
+
+def held(names: Iterable[str], environment: Mapping[str, str]) -> list[tuple[Qpu, str]]:
+    """The QPUs that the environment tells of, each with its token.
+
+    :param names: of the QPUs; one of a kind that is not installed here is left out
+    """
     types = words(environment, TYPES) or []
     kinds = dict(zip(words(environment, RESOURCES) or [], types, strict=False))
     found = []
     for name in names:
         token = environment.get(f"{name}_QRMI_JOB_ACQUISITION_TOKEN", "")
-        try:
+        with suppress(InputError):
             qpu = load(kinds.get(name, "")).from_environment(name, environment)
-        except InputError:
-            found.append(Lease(name, None))
-        else:
-            found.append(_ask(qpu, token))
+            found.append((qpu, token))
     return found
 
 

@@ -79,6 +79,7 @@ class SfqQpu(Qpu):
             f"QPU {name!r}",
             self._credentials.patience_seconds,
             None if lease is None else f"{name}_SFQ_PATIENCE_SECONDS",
+            under_lease=lease is not None,
         )
 
     @classmethod

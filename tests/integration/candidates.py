@@ -22,12 +22,18 @@ echo "{\\"next\\": $(($1 + 1)), \\"again\\": $([ $(($1 + 1)) -lt $2 ] && echo tr
 
 
 def candidate(
-    project: Project, rounds: int = 2, reads: int = 5, **config: JSON
+    project: Project,
+    rounds: int = 2,
+    reads: int = 5,
+    script: str = 'exec sfq solve "$@"',
+    **config: JSON,
 ) -> None:
     """Make ``/loop/solve`` a candidate, on the targets qpu and cpu, in several rounds.
 
+    :param script: of the step, which gets the arguments of ``sfq solve``
     :param config: of the filter
     """
+    (project.folder / "solve.sh").write_text(script)
     (project.folder / "count.sh").write_text(COUNT)
     project.deployment("cpu", "sfq.nodes", names=["n1"], wraps="host")
     project.deployment("host", "local")
@@ -79,7 +85,7 @@ def outcome(project: Project) -> JSON:
 def _document(folder: Path, rounds: int, reads: int) -> dict[str, JSON]:
     solve: JSON = {
         "class": "CommandLineTool",
-        "baseCommand": ["sfq", "solve"],
+        "baseCommand": ["sh", "-e", str(folder / "solve.sh")],
         "inputs": {
             "problem": {"type": "string", "inputBinding": {"prefix": "--problem"}},
             "reads": {"type": "int", "inputBinding": {"prefix": "--reads"}},

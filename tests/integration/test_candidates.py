@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sf_quantum.files import JSON
-from tests.benchmarks.candidates import Faults, prepare, run
+from sf_quantum.report import Row
+from tests.benchmarks.candidates import Faults, Run, prepare, run
 from tests.integration.candidates import (
     bind,
     candidate,
@@ -34,6 +36,9 @@ Serve = Callable[..., QpuService]
 # minutes on the device, so that a job is certainly there when something happens
 SLOW = ("--technology", "neutral-atom", "--time-scale", "1")
 FAST = ("--time-scale", "0")
+# 2.5 s on a machine with nothing else to do, as tests/benchmarks/decisions.py measures;
+# nine QPUs that do not answer, asked one after the other, would take 18 s
+LONGEST_SECONDS = 9.0
 
 
 @pytest.fixture
@@ -75,7 +80,7 @@ def test_a_qpu_that_is_free_takes_it(project: Project) -> None:
     assert reasons(project) == ["qpu is free"] * 2
     _ended_well(project)
     assert "loop/solve 0.0 on qpu: qpu is free" in project.log
-    assert all(float(str(d["seconds"])) < 2.5 for d in decisions(project))
+    assert all(float(str(d["seconds"])) < LONGEST_SECONDS for d in decisions(project))
 
 
 def test_a_problem_that_is_too_large_goes_to_the_classical_place(
@@ -111,14 +116,14 @@ def test_a_qpu_that_is_closed_in_mid_job(
     driver = project.start()
     until(lambda: service.jobs() == ["Running"], "the job on the QPU")
     service.ask("POST", "/v1/device/close", {"message": "helium is low"})
-    assert driver.wait(60) == 0
+    assert driver.wait(120) == 0
     assert where(project) == ["cpu", "cpu"]
     _ended_well(project)
     first, second, third = reasons(project)
     assert first == "qpu is free"
     assert second.startswith("qpu failed this job before (QPU qpu was taken from job")
     assert "helium is low" in second
-    assert third.startswith("qpu is offline")
+    assert third.startswith("qpu rests for")
     assert service.held() == []
     assert service.jobs() == ["Cancelled"]
 
@@ -134,23 +139,59 @@ def test_a_service_that_dies_in_mid_job(
     until(project.on_qpu, "the job on the QPU")
     (service,) = project.commands("sfq serve")
     service.kill()
-    assert driver.wait(60) == 0
+    assert driver.wait(120) == 0
     assert where(project) == ["cpu", "cpu"]
     _ended_well(project)
-    # it rests, and beside that it does not answer any more
     assert "qpu failed this job before" in reasons(project)[1]
-    assert "qpu cannot be asked: QPU" in reasons(project)[2]
+    # and is not asked while it rests
+    assert "qpu rests for" in reasons(project)[2]
 
 
 def test_a_lease_that_expires(project: Project, serve: Serve, tmp_path: Path) -> None:
     config = tmp_path / "service.yml"
-    config.write_text(json.dumps({"leases": {"total_seconds": 0.7}}))
+    # long enough for a slow machine to come to the QPU job, which takes minutes
+    config.write_text(json.dumps({"leases": {"total_seconds": 6}}))
     _rest(project, serve("--config", str(config), *SLOW))
     candidate(project, rounds=1)
     assert project.run() == 0
     assert where(project) == ["cpu"]
     _ended_well(project)
     assert "its lease has ended: its time is over" in reasons(project)[1]
+
+
+def test_a_lease_that_ends_before_the_job_uses_it(
+    project: Project, serve: Serve, tmp_path: Path, until: Until
+) -> None:
+    config = tmp_path / "service.yml"
+    config.write_text(json.dumps({"leases": {"total_seconds": 0.7}}))
+    service = serve("--config", str(config), *FAST)
+    _rest(project, service)
+    gate = project.folder / "gate"
+    wait = f"while [ ! -e {gate} ]; do sleep 0.02; done"
+    candidate(project, rounds=1, script=f'{wait}\nexec sfq solve "$@"')
+    driver = project.start()
+    until(lambda: service.ask("GET", "/v1/leases?closed=true"), "a lease")
+    until(lambda: not service.held(), "the lease's end")
+    gate.touch()
+    assert driver.wait(120) == 0
+    assert where(project) == ["cpu"]
+    _ended_well(project)
+    assert "the lease has ended: its time is over" in reasons(project)[1]
+
+
+def test_a_command_that_ends_well_without_its_output(
+    project: Project, serve: Serve
+) -> None:
+    _rest(project, serve(*FAST))
+    lose = '[ -z "${QRMI_JOB_ID:-}" ] || rm samples.json'
+    candidate(project, script=f'sfq solve "$@"\n{lose}')
+    assert project.run() == 0
+    # the QPU does not rest: the output may be the step's own fault
+    told = [d["targets"] for d in decisions(project)]
+    assert told == [["qpu"], ["cpu"]] * 2
+    words = "qpu failed this job before (ended well, but without its outputs)"
+    assert reasons(project)[1::2] == [words] * 2
+    _ended_well(project)
 
 
 def test_a_job_that_fails_is_said_in_one_line(project: Project, serve: Serve) -> None:
@@ -228,9 +269,12 @@ def test_a_classical_place_is_taken_as_long_as_one_is_free(project: Project) -> 
 def test_the_earlier_end_as_the_queue_grows_and_drains(
     project: Project, serve: Serve, until: Until
 ) -> None:
-    service = serve("--vqpus", "2", "--time-scale", "1")
+    service = serve("--vqpus", "2", "--time-scale", "10")
     _rest(project, service)
-    candidate(project, rounds=6, prefer="earliest")
+    # 0.2 s on the QPU, or a minute and a half in its queue, against four seconds beside
+    # it: no machine is so slow in starting a command
+    solve = '[ -n "${QRMI_JOB_ID:-}" ] || sleep 4\nexec sfq solve "$@"'
+    candidate(project, rounds=6, prefer="earliest", script=solve)
     gates = project.folder / "gates"
     gates.mkdir()
     driver = project.start()
@@ -243,7 +287,7 @@ def test_the_earlier_end_as_the_queue_grows_and_drains(
     until(lambda: where(project), "the first round")
     next_round()
     next_round()
-    # each was measured once; the QPU's 18 ms beat the start of a classical solver
+    # each was measured once
     assert where(project) == ["qpu", "cpu", "qpu"]
     occupant = service.occupy()
     next_round()
@@ -253,7 +297,7 @@ def test_the_earlier_end_as_the_queue_grows_and_drains(
     next_round()
     assert where(project)[3:] == ["cpu", "qpu", "cpu"]
     (gates / "5").touch()
-    assert driver.wait(30) == 0
+    assert driver.wait(120) == 0
     told = reasons(project)[3]
     assert re.fullmatch(r"cpu would end in [\d.]+ s, qpu would end in [\d.]+ s", told)
     _ended_well(project)
@@ -272,8 +316,20 @@ def test_ten_qpus_of_which_nine_do_not_answer(project: Project, serve: Serve) ->
         bind(project, {"/loop/solve": targets})
         assert project.run() == 0
     assert where(project) == ["qpu", "qpu"]
-    assert all(float(str(d["seconds"])) < 2.5 for d in decisions(project))
+    assert all(float(str(d["seconds"])) < LONGEST_SECONDS for d in decisions(project))
     assert "QPU q0 does not answer within 2 s; it counts as offline" in project.log
+
+
+def _seconds(row: Row) -> float:
+    """From an attempt's asking for a place to its end."""
+    assert row.ended is not None
+    return row.ended - row.asked
+
+
+def _on_device(done: Run) -> float:
+    """Seconds on the QPU, those that came to nothing too."""
+    told = (event for event in done.events if event["event"] == "qpu")
+    return sum(float(str(event["ran_seconds"] or 0)) for event in told)
 
 
 @pytest.fixture
@@ -300,11 +356,20 @@ def test_the_clustering_workflow_outlives_a_fault_in_each_iteration(
     summary = json.loads((short / "out" / "summary.json").read_text())
     on_qpu = [told["qpu"] is not None for told in summary["per_iteration"]]
     assert on_qpu == [row.location == "qpu" for row in solved]
-    # each QPU job takes 0.5 s, an attempt that is lost half a second more to be noticed
-    more = done.solving - done.destroyed - classical.solving
-    assert more < 0.1 * classical.seconds + limit
+    # at this size starting a command is most of an attempt, so that is the measure of how
+    # slow the machine is in this minute
+    beside = [_seconds(r) for r in solved if r.location != "qpu"]
+    starts = beside or [_seconds(r) for r in classical.solved]
+    unfaulted = max(classical.solving, limit * statistics.mean(starts))
+    more = done.solving - _on_device(done) - unfaulted
+    # one that is lost has been started, and half a second later that is noticed at the
+    # latest; the emulator is started as well
+    lost = len(done.solved) - limit
+    slowest = max(_seconds(row) for row in [*classical.solved, *solved])
+    assert lost <= faults.closed
+    assert more < 0.1 * classical.seconds + (lost + 1) * (0.5 + slowest)
     decided = [event for event in done.events if event["event"] == "decision"]
-    assert all(float(str(event["seconds"])) < 2.5 for event in decided)
+    assert all(float(str(event["seconds"])) < LONGEST_SECONDS for event in decided)
 
 
 def test_a_failure_leads_to_another_qpu_and_then_to_a_classical_place(

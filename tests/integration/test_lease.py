@@ -445,6 +445,77 @@ def test_leases_that_the_batch_system_took_are_used_and_left(
     assert _run("--held", "--qpu", "far", *_shell("exit 4"), **told)[0] == 4
 
 
+def _close(service: RunningService) -> None:
+    service.ask("POST", "/v1/device/close", {"message": "helium is low"})
+
+
+LEFT = "sfq lease: QPU qpu is offline: the QPU is closed: helium is low; left"
+
+
+def test_a_command_that_can_run_elsewhere_leaves_a_closed_qpu(
+    service: RunningService, tmp_path: Path
+) -> None:
+    _close(service)
+    file = tmp_path / "account"
+    words = ["--url", service.url, "--elsewhere", "--account", str(file)]
+    code, out, err = _run(*words, *_shell("echo ran"))
+    assert (code, out) == (75, "")
+    assert err.splitlines()[-1].startswith(LEFT)
+    (ran,) = account.read(file.read_text())
+    assert ran.status == 75
+
+
+def test_a_command_is_taken_from_a_qpu_that_closes_under_it(tmp_path: Path) -> None:
+    with running_service(Device(technology="neutral-atom"), vqpus=2) as slow:
+        words = ["--url", slow.url, "--elsewhere"]
+        trap = "trap 'kill $!; echo ended; exit 1' TERM"
+        script = f"cd {tmp_path}; sleep 60 & {trap}; touch begun; wait $!"
+        lost = _start(*words, *_shell(script))
+        _until((tmp_path / "begun").exists)
+        # one that can run nowhere else waits for its QPU
+        patient = _start("--url", slow.url, "--", *_solve(tmp_path))
+        _until(
+            lambda: [job for job in slow.queue.store.jobs() if job.state == "Running"]
+        )
+        _close(slow)
+        out, err = lost.communicate(timeout=30)
+        assert (lost.returncode, out) == (75, "ended\n")
+        assert err.splitlines()[-1].startswith(LEFT)
+        assert patient.poll() is None
+        patient.terminate()
+        patient.communicate(timeout=30)
+        assert patient.returncode == 128 + signal.SIGTERM
+        assert _held(slow) == []
+
+
+def test_a_command_is_left_to_end_where_its_job_still_runs(
+    service: RunningService, tmp_path: Path
+) -> None:
+    # its QPU jobs are over, so it needs the QPU no more
+    script = f"{' '.join(_solve(tmp_path))}; touch {tmp_path}/solved; sleep 3"
+    process = _start("--url", service.url, "--elsewhere", *_shell(script))
+    _until((tmp_path / "solved").exists)
+    _close(service)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (0, "")
+
+
+def test_leases_that_the_batch_system_took_are_left_too(
+    service: RunningService,
+) -> None:
+    told = {
+        "SLURM_JOB_QPU_RESOURCES": "qpu",
+        "SLURM_JOB_QPU_TYPES": "sfq",
+        "qpu_SFQ_URL": service.url,
+        "qpu_QRMI_JOB_ACQUISITION_TOKEN": service.acquire(),
+    }
+    _close(service)
+    code, _, err = _run("--held", "--elsewhere", "--", "sleep", "60", **told)
+    assert code == 75
+    assert err.splitlines()[-1].startswith(LEFT)
+    assert _held(service) == ["test"]
+
+
 def test_its_own_start_is_light() -> None:
     code = "import sys, sf_quantum.cli.lease; print(*sys.modules)"
     done = subprocess.run(

@@ -134,6 +134,27 @@ def test_a_lease_that_does_not_come_in_time(
     assert service.held() == ["of the test"]
 
 
+def test_a_qpu_that_closes_after_submission_is_left(
+    cluster: Project, service: QpuService, until: Until
+) -> None:
+    begun = cluster.folder / "begun"
+    # on the QPU's node it never comes to its QPU job
+    waits = f'[ -z "${{QRMI_JOB_ID:-}}" ] || {{ touch {begun}; sleep 600; }}'
+    candidate(cluster, rounds=1, script=f'{waits}\nexec sfq solve "$@"')
+    bind(cluster, {"/loop/solve": TARGETS})
+    driver = cluster.start()
+    until(begun.exists, "the command under its lease")
+    service.ask("POST", "/v1/device/close", {"message": "helium is low"})
+    assert driver.wait(60) == 0, cluster.log[-3000:]
+    assert _where(cluster) == ["compute"]
+    assert outcome(cluster) == "completed"
+    why = "QPU a is offline: the QPU is closed: helium is low"
+    assert f"cluster/quantum failed this job before (sfq lease: {why}" in (
+        reasons(cluster)[1]
+    )
+    assert service.held() == []
+
+
 @pytest.mark.parametrize("closed", [False, True])
 def test_the_examples_maximum_cut(
     closed: bool,

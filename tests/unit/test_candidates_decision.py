@@ -107,6 +107,19 @@ def test_the_sentence_of_the_issue() -> None:
             "q would exceed the step's budget: 5 of 5 cost left",
         ),
         (
+            Quantum("q"),
+            Policy(run=Budget(10)),
+            Question(run=Spent(0, 0, unmeasured=True)),
+            "q may exceed the run's budget: how much a job under way spends is not "
+            "known yet",
+        ),
+        (
+            Quantum("q", cost=2),
+            Policy(step=Budget(cost=10)),
+            Question(known=False),
+            "q may exceed the step's budget: what was spent cannot be read in the journal",
+        ),
+        (
             Quantum("q", wait=None),
             Policy(max_wait=30),
             ANY,
@@ -139,6 +152,8 @@ def test_what_keeps_a_job_from_a_qpu(
         (Quantum("q", qpu_seconds=2), Policy(run=Budget(10)), Question(run=Spent(8))),
         # who costs nothing cannot exceed a cost
         (Quantum("q"), Policy(run=Budget(cost=1)), Question(run=Spent(0, 1))),
+        (Quantum("q"), Policy(run=Budget(cost=1)), Question(known=False)),
+        (Quantum("q"), Policy(), Question(known=False, run=Spent(unmeasured=True))),
         (Quantum("q", wait=None), Policy(), ANY),
     ],
 )
@@ -240,6 +255,32 @@ def test_a_classical_place_that_failed_is_left_while_there_are_others() -> None:
     assert ask(offline, failed).targets == ("bad",)
 
 
+@pytest.mark.parametrize("prefer", PREFERENCES)
+@pytest.mark.parametrize("last", [False, True])
+def test_a_classical_place_that_failed_is_left_while_a_qpu_is_free(
+    prefer: Prefer, last: bool
+) -> None:
+    failed = Classical("bad", failed="failed this job before (x)", seconds=1.0)
+    rests = Classical("tired", rests="rests for 3 s", seconds=1.0)
+    policy, job = Policy(prefer), Question(last=last)
+    assert ask(FREE, failed, rests, policy=policy, job=job) == Decision(
+        *(True, ("fresnel",)),
+        "fresnel is free; bad failed this job before (x); tired rests for 3 s",
+    )
+    late = Quantum("late", wait=9)
+    limited = Policy(prefer, max_wait=5)
+    assert ask(late, failed, policy=limited, job=job).targets == ("bad",)
+
+
+def test_without_a_classical_target_a_budget_that_nobody_knows_of_keeps_no_job() -> (
+    None
+):
+    unmeasured = Question(run=Spent(unmeasured=True))
+    assert ask(FREE, policy=Policy(run=Budget(1)), job=unmeasured).targets == (
+        "fresnel",
+    )
+
+
 def test_without_a_classical_target_the_least_bad_qpu_gets_it() -> None:
     late = Quantum("late", wait=500)
     resting = Quantum("resting", rests="rests for 3 s")
@@ -290,7 +331,7 @@ def test_every_combination_gives_a_target_and_a_reason() -> None:
         assert decision.quantum == (decision.targets == ("q",))
         assert decision.reason
         if decision.quantum:
-            assert not last
+            assert not last or c.failed or c.rests
             assert not any((q.trouble, q.rests, q.failed, q.qubits))
             assert policy.max_wait is None or (
                 q.wait is not None and q.wait <= policy.max_wait
@@ -320,6 +361,9 @@ def test_a_step_has_its_own_policy_and_that_of_those_above_it() -> None:
                     "prefer": "quantum",
                     "expectedSeconds": 2,
                     "budget": {"cost": 1},
+                },
+                "/loop/solve/part": {"budget": {"qpuSeconds": 3}},
+                "/loop/fails": {
                     "onFailure": "fail",
                 },
             },
@@ -329,6 +373,9 @@ def test_a_step_has_its_own_policy_and_that_of_those_above_it() -> None:
     assert policies.of("/loop/other").max_wait == 5
     assert policies.of("/loopy").max_wait == 30
     own = policies.of("/loop/solve")
-    assert (own.prefer, own.max_wait, own.fallback) == ("quantum", 5, False)
+    assert (own.prefer, own.max_wait, own.fallback) == ("quantum", 5, True)
+    assert not policies.of("/loop/fails").fallback
+    # limit by limit
+    assert policies.of("/loop/solve/part").step == Budget(seconds=3, cost=1)
     assert (own.run, own.step) == (Budget(9), Budget(cost=1))
     assert own.hints == {"expectedSeconds": 2, "pattern": "qc-heavy"}

@@ -487,11 +487,62 @@ def test_a_candidate_that_is_right() -> None:
             "bindingFilters.mix.config.variables: step /loop/solve has no input 'size'; "
             "known: points",
         ),
+        (
+            "{maxVariables: 3}",
+            "bindingFilters.mix.config.maxVariables: maxVariables is for a step that does "
+            "not tell how many variables it has; name its int input that does: "
+            "variables: INPUT",
+        ),
+        (
+            "{steps: {/loop: {minVariables: 3}}}",
+            "bindingFilters.mix.config.steps./loop.minVariables: minVariables is for a "
+            "step that does not tell how many variables it has; name its int input that "
+            "does: variables: INPUT",
+        ),
     ],
 )
 def test_a_filter_that_does_not_fit_its_steps(config: str, line: str) -> None:
     candidate("{deployment: q}", config)
     assert found() == [f"sf.yml:35: {line}"]
+
+
+def test_a_limit_on_variables_that_another_level_names_is_right() -> None:
+    candidate(
+        "{deployment: q}", "{maxVariables: 3, steps: {/loop: {variables: points}}}"
+    )
+    assert found() == []
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("{budget: {cost: 3}}", True),
+        ("{steps: {/loop/solve: {budget: {cost: 3}}}}", True),
+        ("{steps: {/prepare: {budget: {cost: 3}}}}", False),
+        ("{budget: {qpuSeconds: 3}}", False),
+        ("{budget: {cost: 3}, costs: {q: 0}}", False),
+    ],
+)
+def test_a_limit_on_costs_of_a_qpu_that_has_no_price(config: str, said: bool) -> None:
+    candidate("{deployment: q}", config)
+    line = (
+        "sf.yml:13: workflows.main.bindings[1].target[0]: q is emulated and has no price, "
+        "so budget.cost sets no limit; say what a QPU second costs there: costs: {q: ...}"
+    )
+    assert (line in found()) == said
+
+
+@pytest.mark.parametrize("config", ["{}", "{onFailure: fail}"])
+def test_a_candidate_with_fewer_attempts_than_places(config: str) -> None:
+    candidate("{deployment: q}", config)
+    edited(FILE, "max_retries: 3", "max_retries: 2")
+    assert found() == []
+    edited(FILE, "max_retries: 2", "max_retries: 1")
+    said = (
+        "sf.yml:36: failureManager.config.max_retries: 1 attempts in all, and /loop/solve "
+        "has 2 places to try; write 2 or more"
+    )
+    assert found() == ([said] if config == "{}" else [])
 
 
 def test_a_candidate_that_has_nothing_to_decide() -> None:

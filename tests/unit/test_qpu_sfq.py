@@ -300,8 +300,13 @@ def test_a_failed_job_is_tried_anew(bqm: dict[str, JSON]) -> None:
 def test_refusals_keep_the_words_of_the_service(
     service: RunningService, bqm: dict[str, JSON]
 ) -> None:
-    with pytest.raises(InputError, match="refuses: X-SFQ-Lease: needs a lease"):
+    # not the job's fault: it was given the lease, and another attempt gets another
+    with pytest.raises(QpuError, match="refuses: X-SFQ-Lease: needs a lease"):
         _job_side(service, "unknown").solve(bqm, PARAMETERS)
+    lease = service.acquire()
+    service.ask("DELETE", f"/v1/leases/{lease}")
+    with pytest.raises(QpuError, match="refuses: X-SFQ-Lease: the lease has ended"):
+        _job_side(service, lease).solve(bqm, PARAMETERS)
     with pytest.raises(
         InputError, match=r"refuses: parameters\.num_reads: Input should"
     ):

@@ -24,9 +24,10 @@ from streamflow.core.scheduling import AvailableLocation
 from streamflow.deployment.connector.local import LocalConnector
 
 from sf_quantum import qpu
-from sf_quantum.connectors import guardian
+from sf_quantum.connectors import guardian, watch, wishes
 from sf_quantum.connectors.nodes import NodesConnector
 from sf_quantum.connectors.rest import RestConnector
+from sf_quantum.connectors.wishes import Wish
 from sf_quantum.connectors.wrapper import LocationWrapper
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
@@ -316,6 +317,39 @@ async def test_patience_ends_with_the_qpus_reason(tmp_path: Path) -> None:
         await step.run("true")
     assert 0.03 <= time.monotonic() - began < 1
     await step.connector.undeploy(False)
+
+
+@pytest.fixture
+def late() -> Iterator[None]:
+    """A job whose wait is over before it comes to its lease."""
+    wished = time.monotonic() - 600
+    wishes.tell("/solve/0", Wish(wait_seconds=600, told=wished, elsewhere=True))
+    yield
+    wishes.forget("/solve/0")
+
+
+@pytest.mark.usefixtures("late")
+async def test_a_job_waits_for_what_is_left_of_its_wait(step: Step) -> None:
+    step.qpu.free.clear()
+    async with asyncio.timeout(60):
+        with pytest.raises(WorkflowExecutionException, match="no lease: all held"):
+            await step.run("true")
+
+
+@pytest.mark.usefixtures("late")
+async def test_its_qpu_jobs_wait_for_what_is_left_of_it_too(
+    step: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[float | None] = []
+
+    async def until_lost(*words: float | None) -> str:
+        left.append(words[-1])
+        return "it is enough"
+
+    monkeypatch.setattr(watch, "until_lost", until_lost)
+    with suppress(WorkflowExecutionException):
+        await step.run("sleep 0.2")
+    assert left == [0.0]
 
 
 async def test_trouble_is_borne_and_refusals_are_not(

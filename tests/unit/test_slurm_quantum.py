@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -108,11 +109,18 @@ class Site:
         Path(f"{use.account}.12").write_text(lines)
 
 
-def _run(use: Use, folder: Path, **environment: str) -> tuple[int, str]:
+def _run(
+    use: Use, folder: Path, line: str = LINE, **environment: str
+) -> tuple[int, str]:
     (folder / "problem.json").write_text(json.dumps({"bqm": example_bqm()}))
     done = subprocess.run(
-        ["/bin/sh", "-c", use.command(LINE.format(folder=folder))],
-        env={"PATH": f"{BIN}:/usr/bin:/bin", "SLURM_JOB_ID": "12", **environment},
+        ["/bin/sh", "-c", use.command(line.format(folder=folder))],
+        env={
+            "PATH": f"{BIN}:/usr/bin:/bin",
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            "SLURM_JOB_ID": "12",
+            **environment,
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -294,6 +302,29 @@ async def test_a_job_that_can_run_elsewhere_bears_silence_as_long_as_it_is_to_wa
         await qpus.lend(site.queue, site.location, "/one/0", ["a"])
 
 
+async def test_a_job_that_can_run_elsewhere_waits_for_no_login_node_for_ever(
+    site: Site,
+    definitions: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wish: Callable[[Wish], None],
+) -> None:
+    monkeypatch.setattr(quantum, "ASK_SECONDS", 0.1)
+    qpus = site.quantum(definitions, "a")
+    # its shell ends without a word, as that of a connection that is lost does
+    monkeypatch.setattr(LocalConnector, "run", _lost)
+    wish(Wish(wait_seconds=0.1, elsewhere=True))
+    async with asyncio.timeout(5):
+        with pytest.raises(
+            WorkflowExecutionException,
+            match="Job /one/0 is not submitted: the login node cannot be asked",
+        ):
+            await qpus.lend(site.queue, site.location, "/one/0", ["a"])
+
+
+async def _lost(*_: object, **__: object) -> tuple[str, int]:
+    return "", 255
+
+
 async def test_on_the_node_it_waits_for_what_is_left(
     site: Site, service: RunningService, tmp_path: Path, wish: Callable[[Wish], None]
 ) -> None:
@@ -306,6 +337,24 @@ async def test_on_the_node_it_waits_for_what_is_left(
     code, said = _run(use, tmp_path, a_SFQ_URL=service.url)
     assert code == 75
     assert "waiting for a lease of QPU a" in said
+
+
+@pytest.mark.parametrize("spank", [False, True])
+def test_on_the_node_it_leaves_a_qpu_that_is_offline_if_it_can_run_elsewhere(
+    service: RunningService, tmp_path: Path, spank: bool
+) -> None:
+    told = {"a_SFQ_URL": service.url}
+    if spank:
+        token = service.acquire()
+        told |= {"a_QRMI_JOB_ACQUISITION_TOKEN": token}
+        told |= {"SLURM_JOB_QPU_RESOURCES": "a", "SLURM_JOB_QPU_TYPES": "sfq"}
+    service.ask("POST", "/v1/device/close", {"message": "helium"})
+    wish = Wish(elsewhere=True)
+    use = Use("/solve/0", ["a"], spank, str(tmp_path / "account"), None, wish)
+    code, said = _run(use, tmp_path, "exec sleep 60", **told)
+    assert code == 75
+    why = "sfq lease: QPU a is offline: the QPU is closed: helium"
+    assert said.splitlines()[-1].startswith(why)
 
 
 def test_hints_reach_the_service(service: RunningService, tmp_path: Path) -> None:

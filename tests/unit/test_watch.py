@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -102,6 +103,36 @@ async def test_a_job_that_waits_longer_than_it_may_is_lost(
     assert why == "a QPU job waited for more than 0.1 s"
     assert not patient.done()
     patient.cancel()
+
+
+async def test_a_job_that_has_begun_may_wait_again(
+    service: RunningService, leases: Leases
+) -> None:
+    lease = await submit(service, leases, "a")
+    service.until(lease.token, "Running")
+    watching = asyncio.create_task(watch.until_lost(leases, lease, "a", 0.0))
+    await asyncio.sleep(0.1)
+    other = await submit(service, leases, "b")
+    body: dict[str, JSON] = {"problem": example_bqm(), "idempotency_key": "more"}
+    await asyncio.to_thread(service.ask, "POST", "/v1/jobs", body, lease=lease.token)
+    first = (await leases.jobs(lease, "a") or [])[0]
+    path = f"/v1/jobs/{first['id']}"
+    await asyncio.to_thread(service.ask, "DELETE", path, lease=lease.token)
+    await asyncio.to_thread(service.until, other.token, "Running")
+    await asyncio.sleep(0.2)
+    states = [told["state"] for told in await leases.jobs(lease, "a") or []]
+    assert states == ["Cancelled", "Queued"]
+    assert not watching.done()
+    watching.cancel()
+    await leases.release(other)
+
+
+async def test_the_wait_counts_from_when_it_was_wished() -> None:
+    wish = Wish(wait_seconds=60.0, told=time.monotonic() - 20.0)
+    assert wish.left is not None
+    assert 39 < wish.left <= 40
+    assert Wish(wait_seconds=1.0, told=time.monotonic() - 20.0).left == 0.0
+    assert Wish().left is None
 
 
 async def test_a_service_that_does_not_answer_is_left_to_the_jobs_own_client() -> None:

@@ -38,7 +38,8 @@ class Use:
     :param account: what the names of the files start with that it leaves
     :param config: the QPUs' definitions on the cluster; None for those that its
         environment has
-    :param wish: for its wait on the node; the plugin can be told of none
+    :param wish: for its wait on the node; the plugin can be told of none, but what runs
+        under it leaves a QPU that goes offline, if it can run elsewhere
     :param waited: how many seconds it waited before it was submitted
     """
 
@@ -67,18 +68,21 @@ class Use:
         rest = f"--account {file} -- {command}"
         if not self.spank:
             known = f"--qrmi-config {shlex.quote(self.config)} " if self.config else ""
-            return f"{lease} {known}{self._wishes()}{rest}"
+            return f"{lease} {known}{self._wishes()}{self._leaves()}{rest}"
         untold = account.Ran(0, [account.Lease(name, None) for name in self.qpus])
         wrapped = _SPANK.format(
             own=RESOURCES[0],
             names=" ".join(self.qpus),
             code=TRY_AGAIN,
-            lease=f"{lease} --held {rest}",
+            lease=f"{lease} --held {self._leaves()}{rest}",
             untold=shlex.quote(account.line(untold)),
             file=file,
             command=command,
         )
         return f"/bin/sh -c {shlex.quote(wrapped)}"
+
+    def _leaves(self) -> str:
+        return "--elsewhere " if self.wish.elsewhere else ""
 
     def _wishes(self) -> str:
         """Options of ``sfq lease``."""

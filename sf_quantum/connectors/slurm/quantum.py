@@ -38,6 +38,8 @@ from sf_quantum.qpu.waiting import TROUBLE_SECONDS
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
 GROWTH = 1.6
+# even a job that is not to wait asks: what an answer of the login node may take
+ASK_SECONDS = 10.0
 # how often an account is looked for that a slow file system may not show yet
 LOOKS = 10
 # sysexits.h: EX_NOINPUT, and the shell's own
@@ -142,18 +144,26 @@ class Quantum:
             offline, or has not answered for as long as the job is to wait
         """
         pause, waited, wish = FIRST_PAUSE_SECONDS, False, wishes.of(job)
+        asked, unsubmitted = (queue, location, job, qpus), f"Job {job} is not submitted"
+        patience = TROUBLE_SECONDS if wish.wait_seconds is None else wish.wait_seconds
+        bears = patience + ASK_SECONDS if wish.elsewhere else None
         deadline = waiting.deadline(wish.wait_seconds)
-        while state := self._hindrance(await self._ask(queue, location, job, qpus)):
-            left = pause if deadline is None else waiting.left(deadline)
-            if wish.elsewhere and (state.state == "offline" or left <= 0):
-                raise WorkflowExecutionException(
-                    f"Job {job} is not submitted: {state.words}"
-                )
-            if not waited and logger.isEnabledFor(logging.INFO):
-                logger.info(f"Job {job} waits: {state.words}")
-            waited = True
-            await asyncio.sleep(min(pause, left))
-            pause = min(pause * GROWTH, LONGEST_PAUSE_SECONDS)
+        try:
+            async with asyncio.timeout(bears):
+                while state := self._hindrance(await self._ask(*asked)):
+                    left = pause if deadline is None else waiting.left(deadline)
+                    if wish.elsewhere and (state.state == "offline" or left <= 0):
+                        raise WorkflowExecutionException(
+                            f"{unsubmitted}: {state.words}"
+                        )
+                    if not waited and logger.isEnabledFor(logging.INFO):
+                        logger.info(f"Job {job} waits: {state.words}")
+                    waited = True
+                    await asyncio.sleep(min(pause, left))
+                    pause = min(pause * GROWTH, LONGEST_PAUSE_SECONDS)
+        except TimeoutError as error:
+            why = f"{unsubmitted}: the login node cannot be asked"
+            raise WorkflowExecutionException(why) from error
         if waited and logger.isEnabledFor(logging.INFO):
             logger.info(f"Job {job} waits for its QPU no longer")
 
@@ -198,11 +208,7 @@ class Quantum:
         return replace(ran, leases=leases)
 
     async def _ask(
-        self,
-        queue: Queue,
-        location: ExecutionLocation,
-        job: str,
-        qpus: Collection[str],
+        self, queue: Queue, location: ExecutionLocation, job: str, qpus: Collection[str]
     ) -> list[_State] | None:
         """Ask QPUs how they are, once for all jobs that want to know it now."""
         key = (queue.login.spool, *qpus)
@@ -213,11 +219,7 @@ class Quantum:
         return await asyncio.shield(self._asking[key])
 
     async def _states(
-        self,
-        queue: Queue,
-        location: ExecutionLocation,
-        job: str,
-        qpus: Collection[str],
+        self, queue: Queue, location: ExecutionLocation, job: str, qpus: Collection[str]
     ) -> list[_State] | None:
         """Ask on the login node, where the QPUs' definitions are brought if need be.
 
