@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from sf_quantum.service.line import Entry, Line
-from sf_quantum.service.records import Forecast, JobClass
+from sf_quantum.service.records import Forecast, JobClass, Pattern
 from sf_quantum.service.worker import Worker
 
 # more than any job's number: SQLite's largest
@@ -34,7 +34,13 @@ class Forecasts:
             return None
         return Forecast(0, 0.0, self._expected(running.entry))
 
-    def new(self, job_class: JobClass, user: str) -> Forecast:
+    def new(
+        self,
+        job_class: JobClass,
+        user: str,
+        project: str | None,
+        pattern: Pattern | None,
+    ) -> Forecast:
         """Say when a user's problem with one shot would run that joined now."""
         device = self._worker.device
         model_seconds = device.model_seconds({})
@@ -43,6 +49,8 @@ class Forecasts:
             seconds=model_seconds * device.time_scale,
             qpu_seconds=model_seconds,
             submitted=time.time(),
+            project=project,
+            pattern=pattern,
         )
         return self._forecast(entry)
 

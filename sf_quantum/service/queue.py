@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from sf_quantum.files import JSON
 from sf_quantum.service import admission, audit
+from sf_quantum.service import policy as share_policy
 from sf_quantum.service.auth import Identity
 from sf_quantum.service.cancelling import Cancelling
 from sf_quantum.service.device import Device
@@ -21,7 +22,14 @@ from sf_quantum.service.line import Entry, Line
 from sf_quantum.service.observations import DeviceState, Observations
 from sf_quantum.service.policies import make
 from sf_quantum.service.policy import JobCounts
-from sf_quantum.service.records import Forecast, Job, JobClass, Lease, Submission
+from sf_quantum.service.records import (
+    Forecast,
+    Job,
+    JobClass,
+    Lease,
+    LeaseRequest,
+    Submission,
+)
 from sf_quantum.service.refusal import Refused
 from sf_quantum.service.retention import forget
 from sf_quantum.service.settings import ServiceSettings
@@ -272,7 +280,12 @@ class JobQueue:
 
     def forecast_new(self, job_class: JobClass, user: str = "") -> Forecast:
         """Say when a user's problem with one shot would run that joined now."""
-        return self._forecasts.new(job_class, user)
+        held = reversed(self.leases.held)
+        lease = next((lease for lease in held if lease.user == user), None)
+        if lease is not None:
+            return self._forecasts.new(job_class, user, lease.project, lease.pattern)
+        asked = share_policy.with_share(self.settings, user, LeaseRequest())
+        return self._forecasts.new(job_class, user, asked.project, None)
 
     async def open(self, *, user: str = SERVICE) -> None:
         """Let jobs and leases start."""
@@ -375,7 +388,7 @@ class JobQueue:
         job = self.store.job(job.number) or job
         running = self._worker.running
         if running is not None and running.entry.number == job.number:
-            running.entry.lease = job.lease
+            self._move_running(running.entry, job.lease)
         elif self._line.get(job.number) is not None:
             if (lease := self.leases.get(job.lease)) is not None:
                 self._line.move(job.number, lease)
@@ -387,6 +400,15 @@ class JobQueue:
             # the lease did not know of the job when it ended
             await self._cancelling.cancel(job.number, RELEASED)
         return self.store.job(job.number) or job
+
+    def _move_running(self, entry: Entry, lease_id: str) -> None:
+        lease = self.leases.get(lease_id)
+        if lease is None:
+            entry.lease = lease_id
+        else:  # whose share it uses, as the accounts will say
+            self.policy.ended(entry, 0.0)
+            entry.under(lease)
+            self.policy.began(entry)
 
     def _join(self, job: Job) -> None:
         lease = self.leases.get(job.lease)

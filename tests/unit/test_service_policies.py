@@ -321,9 +321,14 @@ def test_a_job_counts_from_its_start_as_long_as_expected() -> None:
     assert next(policy.order()) is first
 
 
-def test_tenths_of_leases_take_the_place_of_the_configured_ones() -> None:
-    policy = FairShare(Shares(users={"ann": 9}))
-    held = [lease("ann", tenths=2), lease("ann", tenths=1), lease("bob", tenths=6)]
+def test_tenths_of_leases_count_while_they_are_held() -> None:
+    policy = FairShare(Shares(users={"bob": 6}, default=9))
+    held = [
+        lease("ann", id="1", tenths=2, slurm_job_id="7"),
+        lease("ann", id="2", tenths=2, slurm_job_id="7"),  # the same two tenths
+        lease("ann", id="3", tenths=1),
+        lease("bob", id="4", tenths=1),  # no less than what is configured
+    ]
     for one in held:
         policy.leased(one)
     for number in range(60):
@@ -333,7 +338,8 @@ def test_tenths_of_leases_take_the_place_of_the_configured_ones() -> None:
     for one in held:
         policy.released(one)
     ran = Counter(one.user for one in run(policy, 20))
-    assert ran["ann"] > 15
+    # 9 tenths, and what was behind
+    assert ran["ann"] > 11
 
 
 def test_what_leases_promise_counts_for_those_who_wait() -> None:
@@ -385,6 +391,32 @@ def test_leases_are_shared_by_tenths_too() -> None:
         asks = waiting.pop(chosen)
         held.append(lease(asks.user, project=asks.request.project))
     assert Counter(one.user for one in held) == {"ann": 4, "bob": 2}
+
+
+def test_nobody_is_passed_for_ever_by_those_with_more_tenths() -> None:
+    policy = FairShare(Shares({"a": 5}))
+    waiting = [Asks("zoe"), *(Asks("ann", project="a") for _ in range(20))]
+    granted = []
+    for _ in range(12):
+        chosen = waiting.pop(policy.choose(waiting, []))
+        granted.append(chosen.user)
+        if waiting[0].user == "zoe":
+            waiting[0].passed += 1
+    assert granted.index("zoe") == 10
+
+
+def test_a_lease_promises_no_more_than_until_its_end() -> None:
+    clock = Clock()
+    policy = FairShare(Shares(), clock=clock)
+    hints: dict[str, str | int | float | None] = {"job_class": "development"}
+    hints |= {"pattern": "qc-heavy", "expected_seconds": 1e12}
+    policy.leased(lease("ann", id="l", expires=clock.now + 60.0, **hints))
+    first, last = job(1, "bob", 1000.0), job(2, "bob", 1.0)
+    policy.add(first)
+    policy.add(last)
+    assert policy.coming(last) == pytest.approx(54.0)
+    clock.now += 60.0
+    assert policy.coming(last) == 0.0
 
 
 def test_short_jobs_of_cc_heavy_tenants_go_before_long_ones_of_qc_heavy_ones() -> None:
@@ -454,7 +486,7 @@ async def submitted(queue: JobQueue, held: Lease, key: str, shots: int = 1) -> J
 async def occupied(queue: JobQueue, held: Lease) -> None:
     """Let a job run."""
     runs = await submitted(queue, held, "runs")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while queue.find(ROOT, runs.id).state != "Running":  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.001)
 
@@ -497,6 +529,25 @@ async def test_a_lease_is_for_a_project_of_its_user(tmp_path: Path) -> None:
     # as it was, for a service that is started again
     async with running(tmp_path, PROJECTS) as queue:
         assert {one.project for one in queue.leases.held} == {"bio", "chem", None}
+
+
+async def test_what_a_job_uses_is_of_the_project_it_comes_under(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, PROJECTS, Device(technology="neutral-atom")) as queue:
+        bio, chem = [
+            await acquired(queue, ANN, project=name) for name in ("bio", "chem")
+        ]
+        await occupied(queue, bio)
+        await submitted(queue, chem, "runs")
+        assert isinstance(queue.policy, FairShare)
+        used = queue.policy.usage
+        assert used.of((("project", "bio"), None)) == pytest.approx(0.0, abs=0.01)
+        assert used.of((("project", "chem"), None)) > 0.0
+        # one who joined now would be behind it, whose project has used the QPU
+        ahead = await acquired(queue, BOB)
+        await submitted(queue, ahead, "bobs")
+        assert queue.forecast_new("development", "ann").position == 2
 
 
 async def test_usage_is_known_after_a_restart(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from sf_quantum.service.records import CLASSES, RANKS, JobClass, Kind, Lease, Us
 DAY = 24 * 3600.0
 # what was used so many half-lives ago counts a thousandth
 HALF_LIVES = 10
+MOST_TENTHS = 10
 
 
 class FairShare(ByClass, Policy):
@@ -45,10 +46,12 @@ class FairShare(ByClass, Policy):
     user the oldest job; a job that begins counts at once, as long as it is expected to
     take. This is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with a
     memory; shares in tenths are from paper 004, section 3.5. Tenths of leases, which the
-    batch system gave, take the place of the configured ones while they are held.
+    batch system gave, count while they are held where they are more than those that are
+    configured by name, once for all leases of a Slurm job.
 
     Nobody starves: with each second that others use, they come nearer to being behind
-    those who wait. A free lease goes to the account that holds fewest per tenth.
+    those who wait. A free lease goes to the account that holds fewest per tenth, but
+    nobody is passed more often than ten times, who has two tenths five times, and so on.
 
     :param half_life_seconds: by the clock on the wall, above 0
     :param clock: seconds since the epoch
@@ -65,7 +68,7 @@ class FairShare(ByClass, Policy):
         self._half_life_seconds = half_life_seconds
         self._weights = Weights(shares)
         self.usage = Usage(half_life_seconds, clock)
-        self._promises = Promises()
+        self._promises = Promises(clock)
         self._accounts: dict[JobClass, dict[Account, _Waiting]] = {
             name: {} for name in CLASSES
         }
@@ -128,14 +131,15 @@ class FairShare(ByClass, Policy):
         when the job runs; at most what its leases promise, and no faster than its
         tenants can.
         """
-        if not entry.seconds:
+        promising = self._promises.accounts(entry.job_class)
+        if not (entry.seconds and promising):
             return 0.0
         # leases count by the clock on the wall, shares in QPU seconds
         scale = entry.seconds / entry.qpu_seconds
         job_class, own = entry.job_class, account(entry.user, entry.project)
         accounts = self._accounts[job_class]
         place = accounts[own].place(entry)
-        names = {*accounts, *self._promises.accounts(job_class)}
+        names = {*accounts, *promising}
         tenths = sum(self._weights.of((named, None)) for named in names)
 
         def part(named: Account) -> float:
@@ -150,7 +154,7 @@ class FairShare(ByClass, Policy):
                 passing += part(own) * max(0.0, more - accounts[own].seconds(user))
         until = place[0] + passing * self.usage.worth / self._weights.of((own, None))
         seconds = passing
-        for named in names - {own}:
+        for named in {*promising} - {own}:
             promised = sum(self._promises.users(job_class, named).values()) / scale
             waiting = accounts.get(named)
             before = waiting.seconds_before(place) if waiting else 0.0
@@ -210,12 +214,14 @@ class FairShare(ByClass, Policy):
     def leased(self, lease: Lease) -> None:
         """See :meth:`Policy.leased`."""
         self._promises.add(lease, account(lease.user, lease.project))
-        self._lease(lease, lease.tenths or 0)
+        self._weights.leased(lease)
+        self._changed(account(lease.user, lease.project))
 
     def released(self, lease: Lease) -> None:
         """See :meth:`Policy.released`."""
         self._promises.remove(lease.id)
-        self._lease(lease, -(lease.tenths or 0))
+        self._weights.released(lease)
+        self._changed(account(lease.user, lease.project))
 
     def choose(self, waiting: Sequence[Asking], held: Sequence[Lease]) -> int:
         """See :meth:`Policy.choose`."""
@@ -223,19 +229,19 @@ class FairShare(ByClass, Policy):
         for lease in held:
             holds[account(lease.user, lease.project)] += 1
 
+        def tenths(asking: Asking) -> int:
+            named = account(asking.user, asking.request.project)
+            return asking.request.tenths or self._weights.of((named, None))
+
         def per_tenth(index: int) -> tuple[float, int]:
             asking = waiting[index]
             named = account(asking.user, asking.request.project)
-            tenths = asking.request.tenths or self._weights.of((named, None))
-            return (holds[named] + 1) / tenths, index
+            return (holds[named] + 1) / tenths(asking), index
 
+        for index, asking in enumerate(waiting):
+            if asking.passed * tenths(asking) >= MOST_TENTHS:
+                return index
         return min(range(len(waiting)), key=per_tenth)
-
-    def _lease(self, lease: Lease, tenths: int) -> None:
-        named = account(lease.user, lease.project)
-        for who in ((named, None), (named, lease.user)):
-            self._weights.change(who, tenths)
-        self._changed(named)
 
     def _charge(self, entry: Entry, qpu_seconds: float) -> None:
         named = account(entry.user, entry.project)
@@ -279,14 +285,13 @@ class _Waiting:
 
     @property
     def next(self) -> Entry:
-        """The job of these that runs first."""
-        self._arrange(1)
-        return self._sums.entries[0]
+        """The job of these that runs first; looks at each user once."""
+        firsts = [jobs[0] for jobs in self._of_user.values()]
+        return min(firsts, key=lambda one: (self._per_tenth(one.user, 0), one.number))
 
     def next_place(self) -> tuple[float, int]:
         """Tell the place of that job among the accounts."""
-        self._arrange(1)
-        return self._places[0]
+        return self._per_tenth(None, 0), self.next.number
 
     def add(self, entry: Entry) -> None:
         """Let a job wait."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sf_quantum.service.policies.shares import Account
@@ -24,6 +25,13 @@ class _Promise:
     user: str
     load: float
     seconds: float
+    expires: float | None
+
+    def left(self, now: float) -> float:
+        """Tell the seconds that are yet to come, at most as long as it is held."""
+        if self.expires is None:
+            return max(0.0, self.seconds)
+        return max(0.0, min(self.seconds, self.load * (self.expires - now)))
 
 
 class Promises:
@@ -31,9 +39,12 @@ class Promises:
 
     A lease with a pattern and expected seconds promises that part of these. One without
     promises nothing, and after a restart what was used before is promised once more.
+
+    :param clock: seconds since the epoch
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         self._leases: dict[str, tuple[JobClass, Account]] = {}
         self._of: dict[JobClass, dict[Account, dict[str, _Promise]]] = {}
 
@@ -45,7 +56,7 @@ class Promises:
         self._leases[lease.id] = where = lease.job_class, named
         accounts = self._of.setdefault(where[0], {})
         accounts.setdefault(named, {})[lease.id] = _Promise(
-            lease.user, load, load * lease.expected_seconds
+            lease.user, load, load * lease.expected_seconds, lease.expires
         )
 
     def remove(self, lease_id: str) -> None:
@@ -73,6 +84,7 @@ class Promises:
     def users(self, job_class: JobClass, named: Account) -> Mapping[str, float]:
         """Tell the seconds that each user of an account has yet to use."""
         seconds: defaultdict[str, float] = defaultdict(float)
+        now = self._clock()
         for promise in self._of.get(job_class, {}).get(named, {}).values():
-            seconds[promise.user] += max(0.0, promise.seconds)
+            seconds[promise.user] += promise.left(now)
         return seconds

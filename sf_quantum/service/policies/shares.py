@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from sf_quantum.service.records import Lease
+
 # a project, or else a user who has none: ("project", name) or ("user", name)
 Account: TypeAlias = tuple[str, str]
 # halvings after which the sums are written anew, long before a float ends (2 ** 1023)
@@ -33,9 +35,12 @@ class Shares:
 
     def of(self, account: Account) -> int:
         """Tell the tenths of a project or user."""
+        return self.named(account) or self.default
+
+    def named(self, account: Account) -> int | None:
+        """Tell the tenths of one that the configuration names."""
         kind, name = account
-        named = self.projects if kind == "project" else self.users
-        return named.get(name, self.default)
+        return (self.projects if kind == "project" else self.users).get(name)
 
 
 def account(user: str, project: str | None) -> Account:
@@ -44,17 +49,30 @@ def account(user: str, project: str | None) -> Account:
 
 
 class Weights:
-    """The tenths that count now: those of the leases held, or else the configured ones."""
+    """The tenths that count now: those of the leases held, or of the configuration."""
 
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
         self._leased: Counter[tuple[Account, str | None]] = Counter()
+        # by whose job it is: its leases, and the tenths that it was given once
+        self._jobs: dict[tuple[Account, str, str], tuple[set[str], int]] = {}
 
-    def change(self, who: tuple[Account, str | None], tenths: int) -> None:
-        """Count tenths of a lease that begins, or negative ones of one that ends."""
-        self._leased[who] += tenths
-        if not self._leased[who]:
-            del self._leased[who]
+    def leased(self, lease: Lease) -> None:
+        """Count the tenths of a lease, unless another one of its Slurm job's is held."""
+        if lease.tenths is not None:
+            leases, tenths = self._jobs.setdefault(_job(lease), (set(), lease.tenths))
+            if not leases:
+                self._change(lease, tenths)
+            leases.add(lease.id)
+
+    def released(self, lease: Lease) -> None:
+        """Count a lease's tenths no longer, if it is the last of its Slurm job's."""
+        leases, tenths = self._jobs.get(_job(lease), (set(), 0))
+        if lease.id in leases:
+            leases.remove(lease.id)
+            if not leases:
+                del self._jobs[_job(lease)]
+                self._change(lease, -tenths)
 
     def of(self, who: tuple[Account, str | None]) -> int:
         """Tell the tenths of an account, or of a user within a project.
@@ -63,7 +81,21 @@ class Weights:
         """
         named, user = who
         configured = named if user is None else ("user", user)
-        return self._leased.get(who) or self._shares.of(configured)
+        if leased := self._leased.get(who):
+            return max(leased, self._shares.named(configured) or 0)
+        return self._shares.of(configured)
+
+    def _change(self, lease: Lease, tenths: int) -> None:
+        named = account(lease.user, lease.project)
+        for who in ((named, None), (named, lease.user)):
+            self._leased[who] += tenths
+            if not self._leased[who]:
+                del self._leased[who]
+
+
+def _job(lease: Lease) -> tuple[Account, str, str]:
+    named = account(lease.user, lease.project)
+    return named, lease.user, lease.slurm_job_id or lease.id
 
 
 class Usage:
