@@ -147,7 +147,8 @@ def _status_words(device: JSON) -> Iterator[str]:
     status, reason = told["status"], told["reason"]
     yield f"{told['name']} ({told['technology']}): {reason or status}"
     leases = f"{told['leases']} of {told['vqpus']} leases"
-    yield f"{leases}, {told['queue_length']} jobs wait or run"
+    asked = f"{told['leases_waiting']} more asked for"
+    yield f"{leases}, {asked}, {told['queue_length']} jobs wait or run"
     if windows := rows(told["windows"]):
         yield from _windows_words([*windows])
 

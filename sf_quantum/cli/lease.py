@@ -51,6 +51,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     parser.add_argument("--class", dest="class_", choices=CLASSES, help="of the leases")
     parser.add_argument(
+        "--project",
+        metavar="NAME",
+        help="whose share of the QPU they use, if not that of your first project",
+    )
+    parser.add_argument(
         "--expected-seconds",
         type=_seconds,
         metavar="S",
@@ -147,16 +152,16 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def selection(args: argparse.Namespace, class_: str | None = None) -> Selection:
+def selection(args: argparse.Namespace, **leases: str | None) -> Selection:
     """Read the options that say which QPUs are meant.
 
-    :param class_: of the leases to be taken
+    :param leases: what leases to be taken are asked for with
     """
     token_file = args.token_file and str(Path(args.token_file).absolute())
     return Selection(
         [name for words in args.qpu for name in words.split(",") if name],
         args.url,
-        {"tokenFile": token_file, "munge": args.munge, "class": class_},
+        {"tokenFile": token_file, "munge": args.munge, **leases},
         args.qrmi_config,
     )
 
@@ -207,7 +212,8 @@ def _run_held(args: argparse.Namespace, command: _Command) -> _Settle:
 
 def _run_leased(args: argparse.Namespace, command: _Command) -> _Settle:
     """Run the command under leases of its own, which are given back by the end."""
-    qpus = selection(args, args.class_).qpus(os.environ)
+    leases = {"class": args.class_, "project": args.project}
+    qpus = selection(args, **leases).qpus(os.environ)
     for client in qpus:
         if (problem := client.problem()) is not None:
             raise InputError(f"QPU {client.name!r}: {problem}")

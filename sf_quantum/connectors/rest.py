@@ -26,7 +26,7 @@ from sf_quantum.qpu import Qpu, QpuStatus, selection, waiting
 # the keys of the configuration that are the client's, and those of them that are paths
 CLIENT = (
     *("url", "tokenFile", "munge", "qrmiConfig", "resource"),
-    *("class", "expectedSeconds", "pattern"),
+    *("class", "project", "expectedSeconds", "pattern"),
 )
 PATHS = ("tokenFile", "qrmiConfig")
 
@@ -55,6 +55,7 @@ class RestConnector(QuantumConnector):
         lease: str = "job",
         idle: float = 600,
         wait: float | None = None,
+        project: str | None = None,
         expectedSeconds: float | None = None,
         pattern: str | None = None,
         transferBufferSize: int = 2**16,
@@ -74,6 +75,7 @@ class RestConnector(QuantumConnector):
             "qrmiConfig": qrmiConfig,
             "resource": resource,
             "class": reserved.get("class"),
+            "project": project,
             "expectedSeconds": expectedSeconds,
             "pattern": pattern,
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,19 +104,25 @@ class Access:
         :returns: the answer, whatever it says
         :raises QpuError: if none came in time
         """
-        for pause_seconds in self._pauses():
+        deadline, pause_seconds = None, FIRST_PAUSE_SECONDS
+        while True:
+            failure = None
             try:
                 answer = self.once(method, path, body, timeout_seconds=timeout_seconds)
-            except QpuError:
-                pass
-            else:
                 if answer.status not in BUSY:
                     return answer
-            time.sleep(pause_seconds)
-        try:
-            return self.once(method, path, body, timeout_seconds=timeout_seconds)
-        except QpuError as error:
-            raise QpuError(f"{error}{self._tried()}") from error
+            except QpuError as error:
+                failure = error
+            # not from the request, which may have waited for long before that
+            deadline = deadline or time.monotonic() + self._patience
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            time.sleep(min(pause_seconds, left))
+            pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
+        if failure is not None:
+            raise QpuError(f"{failure}{self._tried()}") from failure
+        return answer
 
     def once(
         self,
@@ -171,13 +177,6 @@ class Access:
     def _tried(self) -> str:
         how = f", which {self._patience_key} sets" if self._patience_key else ""
         return f" (tried for {self._patience:g} s{how})" if self._patience else ""
-
-    def _pauses(self) -> Iterator[float]:
-        deadline = time.monotonic() + self._patience
-        pause_seconds = FIRST_PAUSE_SECONDS
-        while (left := deadline - time.monotonic()) > 0:
-            yield min(pause_seconds, left)
-            pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
 
 
 def words(answer: Answer) -> str:

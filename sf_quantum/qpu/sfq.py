@@ -24,9 +24,13 @@ if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
 
 # of the configuration: what says who asks, and what a lease is asked for with
-KEYS = ("url", "tokenFile", "munge", "class", "expectedSeconds", "pattern")
+KEYS = (
+    *("url", "tokenFile", "munge"),
+    *("class", "project", "expectedSeconds", "pattern"),
+)
 _ASKED = {
     "class": "class",
+    "project": "project",
     "expectedSeconds": "expected_seconds",
     "pattern": "pattern",
 }
@@ -86,7 +90,7 @@ class SfqQpu(Qpu):
     def from_config(cls, name: str, config: Mapping[str, JSON]) -> Self:
         """See :meth:`Qpu.from_config`.
 
-        Key ``url``; ``tokenFile`` or ``munge`` if the service asks who it is; ``class``,
+        Key ``url``; ``tokenFile`` or ``munge`` if the service asks who it is; ``class``, ``project``,
         ``expectedSeconds`` and ``pattern`` of the leases.
         """
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):

@@ -205,6 +205,7 @@ class Activity:
         return LeasesShown(
             vqpus=self._queue.leases.vqpus,
             held=len(held),
+            waiting=self._queue.leases.waiting,
             shown=[ShownLease.of(lease) for lease in shown[:LEASES]],
         )
 

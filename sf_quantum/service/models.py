@@ -300,6 +300,7 @@ class DeviceAnswer(Strict):
     payloads: list[Kind] = Field(description="What a job may carry.")
     vqpus: int = Field(description="Leases that may be held at once.")
     leases: int = Field(description="Leases held.")
+    leases_waiting: int = Field(description="Requests for a lease that wait.")
     queue_length: int = Field(description="Jobs that wait or run.")
     policy: str = Field(description="Says which job is next: the name of a policy.")
     job_class: JobClass = Field(

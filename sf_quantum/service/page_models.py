@@ -90,6 +90,7 @@ class LeasesShown(Strict):
 
     vqpus: int = Field(description="How many may be held at once.")
     held: int
+    waiting: int = Field(description="How many requests for a lease wait.")
     shown: list[ShownLease] = Field(
         description="Those the caller may see, at most 100."
     )

@@ -110,6 +110,7 @@ def show(
         payloads=described.payloads,
         vqpus=queue.leases.vqpus,
         leases=len(queue.leases.held),
+        leases_waiting=queue.leases.waiting,
         queue_length=queue.length,
         policy=queue.settings.policy.type,
         **{"class": job_class},

@@ -209,6 +209,17 @@ def test_a_lease_that_runs_out_is_renewed_in_time() -> None:
         assert driver.renew(driver.acquire()) is None
 
 
+def test_a_lease_is_of_the_project_that_is_asked_for() -> None:
+    with running_service() as service:
+        user = service.ask("GET", f"/v1/leases/{service.acquire()}").json()["user"]
+    settings = ServiceSettings(user_projects={str(user): ["climate", "chemistry"]})
+    with running_service(settings=settings) as service:
+        config: dict[str, JSON] = {"url": service.url, "project": "chemistry"}
+        driver = SfqQpu.from_config("q", config)
+        lease = service.ask("GET", f"/v1/leases/{driver.acquire('step')}").json()
+        assert lease["project"] == "chemistry"
+
+
 def test_what_a_lease_is_asked_for_with(
     service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -400,7 +411,7 @@ class _Scripted(HTTPServer):
 
     def __init__(self, replies: list[Reply]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.replies = iter(replies)
+        self.replies: Iterator[Reply] = iter(replies)
         self.keys: list[str] = []
         self.credentials: list[str | None] = []
 
@@ -472,6 +483,25 @@ def test_lost_connections_are_tried_again_with_the_same_key(
     assert SfqQpu("q", server.url, lease="t").solve(bqm, PARAMETERS) == SAMPLES
     assert len(server.keys) == 3
     assert len(set(server.keys)) == 1
+
+
+def test_patience_begins_when_the_service_does_not_answer(
+    scripted: Serve, bqm: dict[str, JSON]
+) -> None:
+    wait = threading.Event()
+    queued: dict[str, JSON] = {"id": "j", "state": "Queued"}
+    done: dict[str, JSON] = {"id": "j", "state": "Completed"}
+
+    def replies() -> Iterator[Reply]:
+        yield 201, queued
+        wait.wait(0.3)  # ten times the patience, and then the connection is lost
+        yield None
+        yield 200, done
+        yield 200, SAMPLES
+
+    server = scripted([])
+    server.replies = replies()
+    assert SfqQpu("q", server.url, lease="t").solve(bqm, PARAMETERS) == SAMPLES
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,7 @@ def test_health_device_and_openapi(service: RunningService) -> None:
         "qubits": 5000,
         "vqpus": 1,
         "leases": 1,
+        "leases_waiting": 0,
         "queue_length": 0,
         "payloads": device["payloads"],
         "class": "development",

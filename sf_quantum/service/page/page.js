@@ -192,7 +192,8 @@ function showEnded(jobs) {
 function showLeases(leases) {
   const rest = leases.held - leases.shown.length;
   const others = rest && leases.shown.length ? `; ${rest} of others` : "";
-  write("held", `${leases.held} of ${leases.vqpus} held${others}`);
+  const waiting = leases.waiting ? `; ${leases.waiting} more asked for` : "";
+  write("held", `${leases.held} of ${leases.vqpus} held${others}${waiting}`);
   $("leases").hidden = !leases.shown.length;
   $("leases").tBodies[0].replaceChildren(...leases.shown.map((lease) => {
     const more = [lease.class, lease.job && lease.user, lease.slurm_job_id && `Slurm job ${lease.slurm_job_id}`];
