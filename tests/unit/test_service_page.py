@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -229,6 +230,24 @@ def test_announced_maintenance_and_the_message_of_a_closed_qpu_are_told() -> Non
         assert (device["status"], device["reason"]) == (
             *("closed", "the QPU is closed: a leak"),
         )
+
+
+@pytest.mark.parametrize("state", ["Queued", "Completed"])
+def test_a_job_between_two_states_is_not_shown_as_running(
+    service: RunningService, state: str
+) -> None:
+    lease = _lease(service, "ada", "test")
+    _submit(service, "ada", lease, "a")
+    service.until(lease, "Running")
+    assert _told(service, "ada")["running"] is not None
+
+    def change(db: sqlite3.Connection) -> None:
+        db.execute("UPDATE jobs SET state = ?, started = NULL", (state,))
+
+    # as before the device has it, or when it has just let go of it
+    service.queue.store.change(change).result()
+    answer = service.ask("GET", PATH, headers={"Authorization": "ada"})
+    assert (answer.status, answer.json()["running"]) == (200, None)
 
 
 def test_the_calibration_is_told_with_its_drift() -> None:
