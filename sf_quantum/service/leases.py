@@ -126,12 +126,12 @@ class LeaseBook:
             the QPU is closed
         """
         user = policy.lease_user(self._settings, who, request.user)
+        if (same := await self._known(user, request.key)) is not None:
+            return same
         request = await policy.completed(self._settings, who, user, request)
-        while (same := self._same(user, request.key)) is not None:
-            if (writing := self._writing.get(same.id)) is None:
-                self.touch(same.id)
-                return same
-            await writing.wait()
+        # Slurm takes its time
+        if (same := await self._known(user, request.key)) is not None:
+            return same
         self._door.check()
         if wait_seconds > self._settings.lease_wait_seconds:
             detail = f"expected at most {self._settings.lease_wait_seconds:g} seconds"
@@ -279,6 +279,15 @@ class LeaseBook:
                     raise
                 logger.error("a lease could not be closed, tried again: %s", error)
             await asyncio.sleep(RETRY_SECONDS)
+
+    async def _known(self, user: str, key: str | None) -> Lease | None:
+        """Find the lease that a key made before, once it is on disk."""
+        while (same := self._same(user, key)) is not None:
+            if (writing := self._writing.get(same.id)) is None:
+                self.touch(same.id)
+                return same
+            await writing.wait()
+        return None
 
     def _same(self, user: str, key: str | None) -> Lease | None:
         same = (
