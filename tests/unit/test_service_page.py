@@ -15,6 +15,7 @@ from starlette.requests import HTTPConnection
 
 from sf_quantum.files import JSON
 from sf_quantum.service import activity, page
+from sf_quantum.service.accounting import Filter, Page, usage
 from sf_quantum.service.auth import Identity, Unauthorized
 from sf_quantum.service.busy import MINUTES, Busy
 from sf_quantum.service.device import Device
@@ -292,12 +293,15 @@ def test_minutes_are_busy_for_as_long_as_jobs_ran(tmp_path: Path) -> None:
     store.add_lease(first).result()
 
     def ran(begin: float, end: float | None) -> None:
-        key = f"{begin}"
+        key, seconds = f"{begin}", (end or begin) - begin
         asked = Submission("problem", {}, {"num_reads": 1}, key)
         job, _ = store.add_job(first, asked, 1.0).result()
         state = "Running" if end is None else "Completed"
-        query = "UPDATE jobs SET state = ?, started = ?, ended = ? WHERE number = ?"
-        values = state, begin, end, job.number
+        query = (
+            "UPDATE jobs SET state = ?, started = ?, ended = ?, seconds = ? "
+            "WHERE number = ?"
+        )
+        values = state, begin, end, seconds, job.number
         store.change(lambda db: db.execute(query, values)).result()
 
     ran(minute - 3600, minute - 3570)  # too long ago
@@ -319,4 +323,34 @@ def test_minutes_are_busy_for_as_long_as_jobs_ran(tmp_path: Path) -> None:
     later = busy.minutes(minute + 330)
     assert later[44:53] == [0.5, 0, 0, 0, 0, 0, 0.5, 1.0, 0.5]
     assert later[54:] == [0.75, 1, 1, 1, 1, 1]
+    store.close()
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_service_that_was_down_was_not_busy(tmp_path: Path, attempts: int) -> None:
+    store = Store(tmp_path / "s")
+    now = time.time()
+    # closed from the start, as that of a quality job
+    closed = Lease(
+        *("l", "ada", "test", None, None, None, None, None, None, now, None, now)
+    )
+    store.add_lease(closed).result()
+    asked = Submission("problem", {}, {"num_reads": 1}, "k")
+    job, _ = store.add_job(closed, asked, 1.0).result()
+    for _ in range(1, attempts):
+        store.start(job.number).result()
+        store.put_back(job.number, "pre-empted", (6.0, 6.0)).result()
+    store.start(job.number).result()
+
+    def earlier(db: sqlite3.Connection) -> None:
+        db.execute(
+            "UPDATE jobs SET submitted = ?, started = ?", (now - 3020, now - 3000)
+        )
+
+    store.change(earlier).result()
+    store.recover("its lease was released").result()
+    assert sum(Busy(store).minutes(now)) == pytest.approx(0.1 * (attempts - 1))
+    # it waited until it ran, and not until the next service came
+    (row,) = usage(store, "user", Filter(("ended", None, None)), Page(1, 0)).rows
+    assert row["wait_seconds"] == pytest.approx(20)
     store.close()
