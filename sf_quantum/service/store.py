@@ -52,11 +52,18 @@ class Store:
         row = [getattr(lease, name) for name in names]
         return self._write(lambda db: _do(db, query, *row))
 
-    def close_lease(self, lease_id: str, reason: str, note: str) -> Future[Lease]:
+    def close_lease(
+        self,
+        lease_id: str,
+        reason: str,
+        note: str,
+        also: Callable[[sqlite3.Connection], None] | None = None,
+    ) -> Future[Lease]:
         """Close a lease and cancel its waiting jobs; closing it again changes nothing.
 
         :param reason: why, for those who still come with it
         :param note: what the cancelled jobs say
+        :param also: done in the same stroke
         """
 
         def change(db: sqlite3.Connection) -> Lease:
@@ -73,6 +80,8 @@ class Store:
                 "WHERE lease = ? AND state = 'Queued'",
                 *(now, note, lease_id),
             )
+            if also is not None:
+                also(db)
             return Lease(*db.execute(_LEASE + "WHERE id = ?", (lease_id,)).fetchone())
 
         return self._write(change)
