@@ -85,6 +85,9 @@ class Worker:
         self.may_start = may_start
         self._ended = ended
         self._observed = observed
+        observed.holds = lambda: self._found_none and len(line) > 0
+        # since it was last told to look for a job to start
+        self._found_none = False
         self._stopping = False
         self._changed = asyncio.Event()
         # held by a job while it runs; who waits for it goes before the next job
@@ -96,6 +99,7 @@ class Worker:
         The next job stops the one that runs if the policy says so.
         """
         self._changed.set()
+        self._found_none = False
         running = self.running
         if running is None or not self.may_start():
             return
@@ -133,6 +137,8 @@ class Worker:
                 if entry is not None:
                     await self._run(Running(entry))
             if entry is None:
+                self._found_none = True
+                self._observed.look()
                 await self._changed.wait()
 
     async def _run(self, running: Running) -> None:
