@@ -182,8 +182,15 @@ async def test_what_is_not_done_is_written_down_too(queue: JobQueue) -> None:
         await adjusting.run(queue, "operator", noise, {"noise": 2}, 0.01)
     assert refused.value.status == 409
     assert (queue.device.time_scale, queue.device.noise) == (0.01, 0.0)
+    many: JSON = ["x"] * 10_000
+    for given in ({"noise": "x" * 10_000}, {"x" * 10_000: 1}, {"noise": many}):
+        with pytest.raises(Refused):
+            await adjusting.run(queue, "operator", noise, given, 1)
+    kept = [one.entry for one in audit.entries(queue.store, 4)][::-1]
+    assert kept[0].parameters == {"noise": 2}
+    assert [len(str(one)) < 1000 for one in kept] == [True] * 4
     outcomes = [outcome for _, _, outcome in _audited(queue.store)]
-    assert len(outcomes) == 3
+    assert len(outcomes) == 6
     assert all(outcome.startswith("refused: ") for outcome in outcomes)
 
 

@@ -284,6 +284,32 @@ def test_the_calibration_is_told_with_its_drift() -> None:
         assert before > 1.5 * after
 
 
+def test_the_calibration_is_not_told_of_before_it_was_set_otherwise() -> None:
+    now = [1e9]
+    device = Device(
+        *("d", "superconducting", 0.0, 20),
+        noise=1.0,
+        calibration_seconds=1000.0,
+        seed=1,
+        clock=lambda: now[0],
+        started=1e9,
+    )
+    with running_service(device) as service:
+        now[0] += 2500
+        body: dict[str, JSON] = {"parameters": {"noise": 4}}
+        set_ = service.ask("POST", "/v1/admin/operations/set-noise", body)
+        assert set_.status == 200
+        told = _told(service)["calibration"]
+        assert isinstance(told, dict)
+        assert (told["times"], told["renewals"]) == ([1e9 + 2500], [])
+        now[0] += 600
+        told = _told(service)["calibration"]
+        assert isinstance(told, dict)
+        assert isinstance(told["times"], list)
+        assert (told["times"][0], len(told["times"])) == (1e9 + 2520, 16)
+        assert told["renewals"] == [1e9 + 3000]
+
+
 def test_minutes_are_busy_for_as_long_as_jobs_ran(tmp_path: Path) -> None:
     store = Store(tmp_path / "s")
     minute, lost = 60.0 * 20_000_000, list[tuple[float, float]]()
