@@ -111,12 +111,14 @@ class Activity:
         calibration = await asyncio.to_thread(calibration_history.tell, queue)
         # from here on there is no await: no part contradicts another
         now, running = time.time(), queue.running
+        if running is not None and running.state != "Running":
+            running = None  # it is about to begin, or has just ended
         order = {number: place for place, number in enumerate(numbers)}
         jobs.sort(key=lambda job: order[job.number])
         return _Common(
             now,
             self._device(),
-            self._forecast([running])[0] if running else None,
+            next(iter(self._forecast([running] if running else [])), None),
             [
                 (job, forecast)
                 for job, forecast in self._forecast(jobs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
@@ -13,6 +14,8 @@ from sf_quantum.service.queue import JobQueue
 from sf_quantum.service.refusal import Refused
 
 Shown = Mapping[str, JSON]
+# of a text that somebody sent, in the record: it is kept for ever
+KEPT_LETTERS = 200
 
 
 def find(queue: JobQueue, name: str) -> Operation:
@@ -81,7 +84,9 @@ async def _run(
         await _record(queue, user, operation, given, refused)
         raise refused
     device = queue.device
-    changed = operation.change(device, operation.values(given))
+    changed = replace(
+        operation.change(device, operation.values(given)), changed=device.clock()
+    )
     old, new = operation.shown(device), operation.shown(changed)
     entry = audit.Entry(user, operation.name, given, old, new)
     await audit.keep(queue.store, entry)
@@ -97,6 +102,20 @@ async def _record(
     refused: Refused,
 ) -> None:
     old = operation.shown(queue.device)
-    outcome = f"refused: {refused.field or operation.name}: {refused.detail}"
-    entry = audit.Entry(user, operation.name, given, old, old, outcome)
+    outcome = _cut(f"refused: {refused.field or operation.name}: {refused.detail}")
+    asked = _known(operation, given)
+    entry = audit.Entry(user, operation.name, asked, old, old, outcome)
     await audit.keep(queue.store, entry)
+
+
+def _known(operation: Operation, given: Mapping[str, JSON]) -> Shown:
+    """Keep what an operation could have meant, however much was sent."""
+    return {
+        one.name: _cut(value) if isinstance(value, str) else value
+        for one in operation.parameters
+        if one.name in given and not isinstance(value := given[one.name], dict | list)
+    }
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= KEPT_LETTERS else f"{text[:KEPT_LETTERS]}..."

@@ -9,7 +9,7 @@ from sf_quantum.service.device import Device
 from sf_quantum.service.drift import DriftWatch
 from sf_quantum.service.records import Submission
 from sf_quantum.service.refusal import Refused
-from sf_quantum.service.worker import in_thread
+from sf_quantum.service.threads import in_thread
 
 
 async def check(device: Device, watch: DriftWatch, asked: Submission) -> None:

@@ -13,12 +13,18 @@ MINUTES = 60
 LATE = 60.0
 # by minute since the epoch
 _Seconds = defaultdict[int, float]
+# What ran when a service died may have ended with the start of the next one only: of the
+# attempt nothing is known, and the time between was none on the device.
+_LEFT = (
+    "CASE WHEN attempt > 1 OR seconds = 0 THEN min(ended, started + seconds) "
+    "ELSE ended END"
+)
 # Jobs run one at a time, so a group that goes over a minute's end has one job in it.
 _GROUPS = (
-    "SELECT CAST(started / 60 AS INTEGER) AS first, CAST(ended / 60 AS INTEGER) AS last, "
-    "min(started) AS begin, max(ended) AS end, total(ended - started) AS seconds "
-    "FROM jobs WHERE ended >= ? AND ended < ? AND started IS NOT NULL "
-    "GROUP BY first, last"
+    "SELECT CAST(started / 60 AS INTEGER) AS first, CAST(off / 60 AS INTEGER) AS last, "
+    "min(started) AS begin, max(off) AS end, total(off - started) AS seconds "
+    f"FROM (SELECT started, {_LEFT} AS off FROM jobs "
+    "WHERE ended >= ? AND ended < ? AND started IS NOT NULL) GROUP BY first, last"
 )
 _RUNNING = (
     "SELECT started FROM jobs INDEXED BY jobs_live "

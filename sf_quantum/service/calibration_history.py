@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from sf_quantum.service.calibration import READINGS, Reading
@@ -17,7 +18,7 @@ EVERY = 4
 def tell(queue: JobQueue) -> CalibrationShown:
     """Tell the errors of the device, as it measured them over its last calibrations.
 
-    What was before an admin renewed the calibration is not known any more.
+    What was before an admin changed the device is not known any more.
     """
     device = queue.device
     calibrations, errors = device.calibrations, device.errors
@@ -30,8 +31,9 @@ def tell(queue: JobQueue) -> CalibrationShown:
         return replace(calibrations, clock=lambda: time).reading(errors)
 
     last = max(0, int((calibrations.clock() - started) / slot))
+    known = math.ceil(((device.changed or started) - started) / slot)
     # always the same ones, so that what was told once stays where it was
-    first = max(0, last - PERIODS * READINGS) // EVERY * EVERY
+    first = -(-max(0, last - PERIODS * READINGS, known) // EVERY) * EVERY
     numbers = [*range(first, last, EVERY), last]
     readings = [*map(reading, numbers)]
     renewed = range(-(-first // READINGS) * READINGS, last + 1, READINGS)

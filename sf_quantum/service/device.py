@@ -118,6 +118,8 @@ class Device:
     :param seed: for jobs without a seed, the faults and the errors; drawn if not given
     :param cost_per_second: of modelled QPU time, in the site's own unit, if it has a price
     :param first_calibration: how many calibrations there were before ``started``
+    :param changed: when an operator set it otherwise, by its clock; what it was like
+        before is not known any more
     :param bounds: of what operators may set, by name: the smallest value, the largest
     :raises InputError: if a value is out of its range
     """
@@ -139,6 +141,7 @@ class Device:
     clock: Callable[[], float] = field(default=time.time, repr=False)
     started: float = field(default_factory=time.time)
     first_calibration: int = 0
+    changed: float | None = None
     bounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

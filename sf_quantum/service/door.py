@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Literal, TypeAlias, cast
 
+from sf_quantum.files import JSON
 from sf_quantum.service import audit, windows
 from sf_quantum.service.refusal import Refused
 from sf_quantum.service.store import Store
@@ -152,11 +153,12 @@ class Door:
     async def _turn(self, status: Status, message: str, user: str) -> None:
         opens, now = status == "open", time.time()
         gone = [w for w in self.windows if opens and (w.covers(now) or w.ends is None)]
-        entry = audit.Entry(
-            *(user, _ACTIONS[status], {"message": message} if message else {}),
-            old={"status": self.status, "message": self.message},
-            new={"status": status, "message": message},
-        )
+        old: dict[str, JSON] = {"status": self.status, "message": self.message}
+        new: dict[str, JSON] = {"status": status, "message": message}
+        if gone:
+            old["windows"], new["windows"] = [window.told for window in gone], []
+        about: dict[str, JSON] = {"message": message} if message else {}
+        entry = audit.Entry(user, _ACTIONS[status], about, old, new)
 
         def change(db: sqlite3.Connection) -> None:
             db.execute("DELETE FROM door")

@@ -9,10 +9,13 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
-from sf_quantum.service import policy, slurm
+from sf_quantum.files import JSON
+from sf_quantum.service import audit, policy, slurm
 from sf_quantum.service.auth import Identity
 from sf_quantum.service.door import Door
 from sf_quantum.service.lease_line import LeaseLine, Waiter
@@ -126,12 +129,12 @@ class LeaseBook:
             the QPU is closed
         """
         user = policy.lease_user(self._settings, who, request.user)
+        if (same := await self._known(user, request.key)) is not None:
+            return same
         request = await policy.completed(self._settings, who, user, request)
-        while (same := self._same(user, request.key)) is not None:
-            if (writing := self._writing.get(same.id)) is None:
-                self.touch(same.id)
-                return same
-            await writing.wait()
+        # Slurm takes its time
+        if (same := await self._known(user, request.key)) is not None:
+            return same
         self._door.check()
         if wait_seconds > self._settings.lease_wait_seconds:
             detail = f"expected at most {self._settings.lease_wait_seconds:g} seconds"
@@ -209,14 +212,18 @@ class LeaseBook:
     async def release(self, who: Identity, lease_id: str) -> Lease:
         """End a lease and cancel its jobs, on the device too; again is fine.
 
+        Who ends another user's is written down.
+
         :raises Refused: 404, or 503 while that cannot be written down: the lease ends
             as soon as it can
         """
-        self.find(who, lease_id)
+        lease = self.find(who, lease_id)
         note = "cancelled: its lease was released"
+        entry = _released(who, lease)
+        also = None if entry is None else partial(audit.record, entry=entry)
         try:
             async with asyncio.timeout(RELEASE_SECONDS):
-                return await self.end(lease_id, RELEASED, note)
+                return await self.end(lease_id, RELEASED, note, also)
         except TimeoutError as error:
             detail = "the lease is being released, but that is not on disk yet"
             raise Refused(503, detail, headers={"Retry-After": "1"}) from error
@@ -235,17 +242,28 @@ class LeaseBook:
             return None
         return time.time() + max(0.0, used + idle - time.monotonic())
 
-    async def end(self, lease_id: str, reason: str, note: str) -> Lease:
+    async def end(
+        self,
+        lease_id: str,
+        reason: str,
+        note: str,
+        also: Callable[[sqlite3.Connection], None] | None = None,
+    ) -> Lease:
         """End a lease, whoever asks.
 
         :param reason: told to those who still come with it
         :param note: what its jobs say that are not over
+        :param also: written in the same stroke, unless the lease ends already
         """
         if lease_id in self._held and lease_id not in self._ending:
             self._reasons[lease_id] = reason
             left = self._jobs.drop(lease_id, note)
-            closing = asyncio.create_task(self._close(lease_id, reason, note, left))
-            self._ending[lease_id] = closing
+            self._ending[lease_id] = asyncio.create_task(
+                self._close(
+                    *(lease_id, left),
+                    lambda: self._store.close_lease(lease_id, reason, note, also),
+                )
+            )
         if lease_id in self._ending:
             # who gives up waiting does not stop the lease from ending
             return await asyncio.shield(self._ending[lease_id])
@@ -254,10 +272,13 @@ class LeaseBook:
         )
 
     async def _close(
-        self, lease_id: str, reason: str, note: str, left: Callable[[], Awaitable[None]]
+        self,
+        lease_id: str,
+        left: Callable[[], Awaitable[None]],
+        write: Callable[[], Future[Lease]],
     ) -> Lease:
         try:
-            closed = await self._closed(lease_id, reason, note)
+            closed = await self._closed(write)
             self._let_go(lease_id)
             self._grant()
             await left()
@@ -267,18 +288,25 @@ class LeaseBook:
             if timer := self._timers.pop(lease_id, None):
                 timer.cancel()
 
-    async def _closed(self, lease_id: str, reason: str, note: str) -> Lease:
+    async def _closed(self, write: Callable[[], Future[Lease]]) -> Lease:
         """Write down that a lease has ended; its jobs are out of the line by now."""
         while True:
             try:
-                return await asyncio.wrap_future(
-                    self._store.close_lease(lease_id, reason, note)
-                )
+                return await asyncio.wrap_future(write())
             except sqlite3.Error as error:
                 if self._stopped:  # the next service finds it held
                     raise
                 logger.error("a lease could not be closed, tried again: %s", error)
             await asyncio.sleep(RETRY_SECONDS)
+
+    async def _known(self, user: str, key: str | None) -> Lease | None:
+        """Find the lease that a key made before, once it is on disk."""
+        while (same := self._same(user, key)) is not None:
+            if (writing := self._writing.get(same.id)) is None:
+                self.touch(same.id)
+                return same
+            await writing.wait()
+        return None
 
     def _same(self, user: str, key: str | None) -> Lease | None:
         same = (
@@ -397,6 +425,13 @@ class LeaseBook:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _released(who: Identity, lease: Lease) -> audit.Entry | None:
+    if who.user == lease.user:
+        return None
+    about: dict[str, JSON] = {"lease": lease.id, "of": lease.user}
+    return audit.Entry(who.user, "release", about, {"held": True}, {"held": False})
 
 
 def visible(who: Identity, lease: Lease) -> bool:

@@ -64,7 +64,8 @@ class QpuCollector(Collector):
         state, seconds = observed.state, observed.seconds
         yield _gauge(
             "sfq_device_state",
-            "1 for the state that the device is in, 0 for the others.",
+            "1 for the state that the device is in, 0 for the others; held is it while "
+            "jobs wait of which none would end before the next maintenance.",
             ("state",),
             [((name,), float(name == state)) for name in STATES],
         )

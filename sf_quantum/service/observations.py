@@ -7,12 +7,15 @@ from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from sf_quantum.service.records import Job, JobClass, State
 
-DeviceState: TypeAlias = Literal["busy", "idle", "draining", "closed", "offline"]
-STATES: tuple[DeviceState, ...] = ("busy", "idle", "draining", "closed", "offline")
+# held: jobs wait, but none that would end before the next maintenance
+DeviceState: TypeAlias = Literal[
+    "busy", "idle", "held", "draining", "closed", "offline"
+]
+STATES: tuple[DeviceState, ...] = get_args(DeviceState)
 Reason: TypeAlias = Literal["preempted", "interrupted"]
 # how far back attempts are remembered that were interrupted, and how many at most
 REMEMBERED_SECONDS, REMEMBERED = 3600.0, 100_000
@@ -54,6 +57,8 @@ class Observations:
         self.waits: defaultdict[JobClass, Histogram] = defaultdict(Histogram)
         #: attempts that were interrupted, from when to when, in seconds since the epoch
         self.lost: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)
+        #: says whether jobs wait of which none may start
+        self.holds: Callable[[], bool] = lambda: False
         self._resting = resting
         self._clock = clock
         self._seconds = dict.fromkeys(STATES, 0.0)
@@ -71,7 +76,10 @@ class Observations:
     @property
     def state(self) -> DeviceState:
         """The state the device is in."""
-        return "busy" if self._busy else self._resting()
+        if self._busy:
+            return "busy"
+        resting = self._resting()
+        return "held" if resting == "idle" and self.holds() else resting
 
     def look(self) -> None:
         """Take note that the device's state may be another one."""

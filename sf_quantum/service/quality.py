@@ -127,7 +127,7 @@ class QualityJobs:
 
     async def work(self) -> None:
         """Run jobs until cancelled."""
-        self._read()
+        await self._read()
         begun = self.last.time if self.last else 0.0
         while True:
             due = begun + self._settings.every_seconds
@@ -154,7 +154,7 @@ class QualityJobs:
     async def _run(self) -> None:
         if (described := self._described()) != self._device:  # it was set otherwise
             self._device = described
-            self._read()
+            await self._read()
         bqm = benchmark.problem(self._queue.device.size)
         lease = _closed_lease()
         parameters = {"num_reads": self._settings.num_reads}
@@ -195,7 +195,7 @@ class QualityJobs:
             (*astuple(sample), self._device),
         )
 
-    def _read(self) -> None:
+    async def _read(self) -> None:
         """Find what was learned of the device before, and its last job."""
         query = (
             "SELECT time, age, reads, hits FROM quality WHERE device = ? "
@@ -203,10 +203,11 @@ class QualityJobs:
         )
         report, learn = self._queue.store.report, self._settings.learn
         most = max(LEARNED, learn)
-        first = report(query.format("ASC"), self._device, most)
+        # in a thread: all reports are made one after the other
+        first = await asyncio.to_thread(report, query.format("ASC"), self._device, most)
+        latest = await asyncio.to_thread(report, query.format("DESC"), self._device, 1)
         self._samples = [Sample(*row) for row in first]
         self.usual = Usual.of(self._samples, learn)
-        latest = report(query.format("DESC"), self._device, 1)
         self.last = next((Sample(*row) for row in latest), None)
 
 

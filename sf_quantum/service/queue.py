@@ -267,11 +267,19 @@ class JobQueue:
         await asyncio.shield(
             asyncio.create_task(self._cancelling.cancel(job.number, why))
         )
+        found = self.find(who, job_id)
         if job.user != who.user:
+            # it may have ended by itself, or not have left the device yet
+            done = found.state == "Cancelled"
             about: dict[str, JSON] = {"job": job.id, "of": job.user}
-            entry = audit.Entry(who.user, "cancel", about, {"state": job.state})
+            entry = audit.Entry(
+                *(who.user, "cancel", about),
+                old={"state": job.state},
+                new={"state": found.state},
+                outcome=audit.DONE if done else f"not done: the job is {found.state}",
+            )
             await audit.keep(self.store, entry)
-        return self.find(who, job_id)
+        return found
 
     def forecast(self, job: Job) -> Forecast | None:
         """Say when a job will run; ``None`` for one that is over."""

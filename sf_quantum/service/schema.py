@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 2
+VERSION = 3
 _LEASES_AND_JOBS = """
 CREATE TABLE leases (
     id TEXT PRIMARY KEY,
@@ -103,11 +103,16 @@ CREATE TRIGGER audit_is_kept BEFORE DELETE ON audit
 CREATE TRIGGER audit_stays BEFORE UPDATE ON audit
     BEGIN SELECT RAISE(ABORT, 'the audit is only added to'); END;
 """
-SCHEMA = _LEASES_AND_JOBS + _OPERATION
+# what a file of version 2 lacks besides
+_LATEST = """
+CREATE INDEX jobs_by_user_and_end ON jobs (user, ended) WHERE ended IS NOT NULL;
+"""
+SCHEMA = _LEASES_AND_JOBS + _OPERATION + _LATEST
 # by version: what makes of its file one of the next version
 UPGRADES = {
     1: "ALTER TABLE leases ADD COLUMN project TEXT; "
     "ALTER TABLE leases ADD COLUMN tenths INTEGER; "
     "ALTER TABLE jobs ADD COLUMN purpose TEXT; "
-    f"ALTER TABLE jobs ADD COLUMN calibration TEXT; {_OPERATION}"
+    f"ALTER TABLE jobs ADD COLUMN calibration TEXT; {_OPERATION}",
+    2: _LATEST,
 }

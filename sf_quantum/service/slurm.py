@@ -9,9 +9,13 @@ import subprocess
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
-# a service that is told to stop waits for an answer under way, and has five seconds
+from sf_quantum.service.threads import in_thread
+
 ANSWER_SECONDS = 3.0
+# each is a process, and asks a controller that is everybody's
+ASKED_AT_ONCE = 2
 _JOB = re.compile(r"\d+([_+]\d+)?")
 # the controller forgets a job some minutes after its end (MinJobAge)
 _FORGOTTEN = b"Invalid job id specified"
@@ -79,8 +83,18 @@ def _units(*columns: str) -> Mapping[str, int]:
 
 
 async def _squeue(job: str, columns: str) -> tuple[int, bytes, bytes] | None:
-    # in a thread: a subprocess of the event loop outlives a loop that closes meanwhile
-    return await asyncio.to_thread(_answer, ["squeue", "-h", "-j", job, "-o", columns])
+    command = ["squeue", "-h", "-j", job, "-o", columns]
+    async with _turns(asyncio.get_running_loop()):
+        # in a thread: a subprocess of the event loop outlives a loop that closes
+        # meanwhile; and not one of the loop's own, in which credentials are checked
+        asked = in_thread(lambda: _answer(command))
+        return await asyncio.wrap_future(asked)
+
+
+@lru_cache(maxsize=8)
+def _turns(_: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
+    """Find the semaphore of an event loop, to which it belongs."""
+    return asyncio.Semaphore(ASKED_AT_ONCE)
 
 
 def _answer(command: list[str]) -> tuple[int, bytes, bytes] | None:

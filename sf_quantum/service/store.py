@@ -23,6 +23,8 @@ _T = TypeVar("_T")
 _LEASE = f"SELECT {', '.join(field.name for field in fields(Lease))} FROM leases "
 _JOB = f"SELECT {', '.join(field.name for field in fields(Job))} FROM jobs "
 _LIVE = "state IN ('Queued', 'Running')"
+# of the time over which what was used is summed up: an hour each of ten days
+USED_PARTS = 240
 # what one purge deletes at most in one go, so that submissions do not wait for it
 PURGED_AT_ONCE = 500
 
@@ -52,11 +54,18 @@ class Store:
         row = [getattr(lease, name) for name in names]
         return self._write(lambda db: _do(db, query, *row))
 
-    def close_lease(self, lease_id: str, reason: str, note: str) -> Future[Lease]:
+    def close_lease(
+        self,
+        lease_id: str,
+        reason: str,
+        note: str,
+        also: Callable[[sqlite3.Connection], None] | None = None,
+    ) -> Future[Lease]:
         """Close a lease and cancel its waiting jobs; closing it again changes nothing.
 
         :param reason: why, for those who still come with it
         :param note: what the cancelled jobs say
+        :param also: done in the same stroke
         """
 
         def change(db: sqlite3.Connection) -> Lease:
@@ -73,6 +82,8 @@ class Store:
                 "WHERE lease = ? AND state = 'Queued'",
                 *(now, note, lease_id),
             )
+            if also is not None:
+                also(db)
             return Lease(*db.execute(_LEASE + "WHERE id = ?", (lease_id,)).fetchone())
 
         return self._write(change)
@@ -135,17 +146,23 @@ class Store:
         return self._jobs(query, *given.values(), limit)[::-1]
 
     def used(self, since: float) -> list[Used]:
-        """List what was used of the QPU, also by jobs forgotten and jobs that wait again.
+        """Sum up what was used of the QPU, also by jobs forgotten and that wait again.
+
+        What was used at nearly the same time is one sum, at the mean of these times.
 
         :param since: seconds since the epoch; what ended before does not matter
         """
+        width = max(1.0, (time.time() - since) / USED_PARTS)
         query = (
-            f"SELECT user, project, qpu_seconds, ended FROM ({past.OVER}) "
-            "WHERE ended > ? AND qpu_seconds > 0 UNION ALL SELECT jobs.user, project, "
-            "qpu_seconds, submitted FROM jobs INDEXED BY jobs_live JOIN leases "
-            f"ON leases.id = lease WHERE {_LIVE} AND qpu_seconds > 0 AND submitted > ?"
+            "SELECT user, project, total(used), total(used * at) / total(used) FROM ("
+            "SELECT user, project, qpu_seconds AS used, ended AS at "
+            f"FROM ({past.OVER}) WHERE ended > ? AND qpu_seconds > 0 "
+            "UNION ALL SELECT jobs.user, project, qpu_seconds, submitted "
+            "FROM jobs INDEXED BY jobs_live JOIN leases ON leases.id = lease "
+            f"WHERE {_LIVE} AND qpu_seconds > 0 AND submitted > ?"
+            ") GROUP BY user, project, CAST(at / ? AS INTEGER)"
         )
-        return [Used(*row) for row in self._db.report(query, since, since)]
+        return [Used(*row) for row in self._db.report(query, since, since, width)]
 
     def live(self) -> list[Job]:
         """List the jobs that wait or run, in the order they came."""
@@ -158,12 +175,10 @@ class Store:
 
     def last_ended(self, most: int, user: str | None) -> list[Job]:
         """List jobs that are over, the last one first: a user's latest, or of all."""
+        latest = "ended IS NOT NULL ORDER BY ended DESC LIMIT ?"
         if user is None:
-            query = "WHERE ended IS NOT NULL ORDER BY ended DESC LIMIT ?"
-            return self._jobs(query, most)
-        query = "WHERE user = ? AND ended IS NOT NULL ORDER BY number DESC LIMIT ?"
-        found = self._jobs(query, user, most)
-        return sorted(found, key=lambda job: job.ended or 0.0, reverse=True)
+            return self._jobs(f"WHERE {latest}", most)
+        return self._jobs(f"WHERE user = ? AND {latest}", user, most)
 
     def payload(self, number: int) -> JSON:
         """Read a job's payload."""

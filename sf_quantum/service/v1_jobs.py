@@ -18,7 +18,7 @@ from sf_quantum.service.policy import LEASE_HEADER
 from sf_quantum.service.queue import JobQueue
 from sf_quantum.service.records import Submission
 from sf_quantum.service.refusal import Refused
-from sf_quantum.service.worker import in_thread
+from sf_quantum.service.threads import in_thread
 
 LONGEST_WAIT_SECONDS = 60.0
 LeaseToken = Annotated[

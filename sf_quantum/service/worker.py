@@ -21,6 +21,7 @@ from sf_quantum.service.line import Entry, Line
 from sf_quantum.service.observations import Observations
 from sf_quantum.service.records import Job, State
 from sf_quantum.service.store import Store
+from sf_quantum.service.threads import in_thread
 
 _T = TypeVar("_T")
 logger = logging.getLogger(__name__)
@@ -84,6 +85,9 @@ class Worker:
         self.may_start = may_start
         self._ended = ended
         self._observed = observed
+        observed.holds = lambda: self._found_none and len(line) > 0
+        # since it was last told to look for a job to start
+        self._found_none = False
         self._stopping = False
         self._changed = asyncio.Event()
         # held by a job while it runs; who waits for it goes before the next job
@@ -95,10 +99,12 @@ class Worker:
         The next job stops the one that runs if the policy says so.
         """
         self._changed.set()
-        running, first = self.running, self._line.first()
-        if running is None or first is None or not self.may_start():
+        self._found_none = False
+        running = self.running
+        if running is None or not self.may_start():
             return
-        if self._line.policy.preempts(first, running.entry):
+        first = self._line.first()
+        if first is not None and self._line.policy.preempts(first, running.entry):
             note = PREEMPTED.replace("{class}", first.job_class)
             self.interrupt(Stop(note, cancel=False))
 
@@ -131,6 +137,8 @@ class Worker:
                 if entry is not None:
                     await self._run(Running(entry))
             if entry is None:
+                self._found_none = True
+                self._observed.look()
                 await self._changed.wait()
 
     async def _run(self, running: Running) -> None:
@@ -207,21 +215,6 @@ class Worker:
             return outcome, json.dumps(_timed(job, outcome, outcome.result))
         except Exception as error:  # noqa: BLE001 - no job's content ends the service
             return Outcome(None, f"{type(error).__name__}: {error}", *used), None
-
-
-def in_thread(call: Callable[[], _T]) -> Future[_T]:
-    """Call in a thread that does not keep the process from ending."""
-    future: Future[_T] = Future()
-    future.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - who waits is told
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="device", daemon=True).start()
-    return future
 
 
 async def _written(write: Callable[[], Future[_T]]) -> _T:

@@ -182,8 +182,15 @@ async def test_what_is_not_done_is_written_down_too(queue: JobQueue) -> None:
         await adjusting.run(queue, "operator", noise, {"noise": 2}, 0.01)
     assert refused.value.status == 409
     assert (queue.device.time_scale, queue.device.noise) == (0.01, 0.0)
+    many: JSON = ["x"] * 10_000
+    for given in ({"noise": "x" * 10_000}, {"x" * 10_000: 1}, {"noise": many}):
+        with pytest.raises(Refused):
+            await adjusting.run(queue, "operator", noise, given, 1)
+    kept = [one.entry for one in audit.entries(queue.store, 4)][::-1]
+    assert kept[0].parameters == {"noise": 2}
+    assert [len(str(one)) < 1000 for one in kept] == [True] * 4
     outcomes = [outcome for _, _, outcome in _audited(queue.store)]
-    assert len(outcomes) == 3
+    assert len(outcomes) == 6
     assert all(outcome.startswith("refused: ") for outcome in outcomes)
 
 
@@ -250,6 +257,48 @@ async def test_an_admin_who_cancels_for_another_is_written_down(
     (kept,) = audit.entries(queue.store, 10)
     assert kept.entry.parameters == {"job": others, "of": "ann"}
     assert kept.entry.user == "operator"
+    assert kept.entry.new == {"state": "Cancelled"}
+    assert kept.entry.outcome == "done"
+
+
+async def test_a_job_that_ends_before_it_is_cancelled_is_not_written_down_as_cancelled(
+    queue: JobQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await _submit(queue, await _lease(queue), "a", 1000)
+
+    async def too_late(_number: int, _why: str) -> None:
+        assert (await queue.wait(ANN, job, 5)).final
+
+    monkeypatch.setattr(queue._cancelling, "cancel", too_late)
+    assert (await queue.cancel(ADMIN, job)).state == "Completed"
+    (kept,) = audit.entries(queue.store, 10)
+    assert kept.entry.new == {"state": "Completed"}
+    assert kept.entry.outcome == "not done: the job is Completed"
+
+
+async def test_an_admin_who_releases_anothers_lease_is_written_down(
+    queue: JobQueue,
+) -> None:
+    lease = await _lease(queue)
+    await queue.leases.release(ADMIN, lease.id)
+    await queue.leases.release(ADMIN, lease.id)
+    (kept,) = audit.entries(queue.store, 10)
+    assert (kept.entry.user, kept.entry.action) == ("operator", "release")
+    assert kept.entry.parameters == {"lease": lease.id, "of": "ann"}
+    # their own, and one that its user gives back
+    for who in (ADMIN, ANN):
+        own = await queue.leases.acquire(who, LeaseRequest())
+        await queue.leases.release(who, own.id)
+    assert len(audit.entries(queue.store, 10)) == 1
+
+
+async def test_to_open_tells_of_the_windows_that_it_takes_back(queue: JobQueue) -> None:
+    window = await queue.door.announce("operator", time.time() + DAY, None, "cryostat")
+    await queue.open(user="operator")
+    assert queue.door.windows == []
+    kept, _ = audit.entries(queue.store, 10)
+    assert (kept.entry.action, kept.entry.old["windows"]) == ("open", [window.told])
+    assert kept.entry.new["windows"] == []
 
 
 # maintenance

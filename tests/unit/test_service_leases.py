@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import socket
@@ -25,6 +26,7 @@ from sf_quantum.service.queue import JobQueue
 from sf_quantum.service.records import Job, JobClass, Lease, LeaseRequest, Submission
 from sf_quantum.service.refusal import Refused
 from sf_quantum.service.settings import ServiceSettings
+from sf_quantum.service.slurm import ASKED_AT_ONCE
 from sf_quantum.service.store import Store
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
@@ -339,6 +341,9 @@ there) echo 12;;
 gone) ;;
 forgotten) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1;;
 down) echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1;;
+hangs)
+    echo "$*" >> "{folder}/asked"
+    until [ -e "{folder}/go" ]; do sleep 0.02; done;;
 esac
 echo "$*" >> "{folder}/asked"
 """
@@ -383,6 +388,39 @@ async def test_a_lease_ends_with_its_slurm_job(
         assert [held(queue, lease) for lease in leases] == [False, True, True]
         assert ended(queue, leases[0]) == "Slurm job 12 is gone"
         assert set(asked.read_text().splitlines()) <= {"-h -j 12 -o %i"}
+
+
+async def test_a_slurm_that_hangs_keeps_no_other_thread_waiting(
+    tmp_path: Path, slurm: Callable[[str], None]
+) -> None:
+    folder = tmp_path / "slurm"
+
+    def asked() -> int:
+        return len((folder / "asked").read_text().splitlines())
+
+    settings = ServiceSettings(50, partition_classes={"quantum": "production"})
+    request = LeaseRequest(slurm_job_id="12", key="k")
+    async with running(tmp_path, settings) as queue:
+        first = await queue.leases.acquire(ANN, request)
+        slurm("hangs")
+        before = asked()
+        # the same lease again, of which Slurm has nothing to say
+        assert await queue.leases.acquire(ANN, request) == first
+        others = [
+            asyncio.create_task(
+                queue.leases.acquire(ANN, dataclasses.replace(request, key=f"{key}"))
+            )
+            for key in range(40)
+        ]
+        await until(lambda: asked() == before + ASKED_AT_ONCE)
+        # where credentials are checked, for example
+        async with asyncio.timeout(2):
+            await asyncio.to_thread(time.time)
+        assert not any(other.done() for other in others)
+        assert asked() == before + ASKED_AT_ONCE
+        (folder / "go").touch()
+        slurm("there")
+        assert len({lease.id for lease in await asyncio.gather(*others)}) == 40
 
 
 def by_header(connection: HTTPConnection) -> Identity:

@@ -144,6 +144,7 @@ def test_busy_seconds_grow_while_a_job_runs_and_states_add_up() -> None:
     assert observed.seconds == {
         "busy": 0,
         "idle": 0,
+        "held": 0,
         "draining": 0,
         "closed": 3,
         "offline": 2,
@@ -156,6 +157,22 @@ def test_busy_seconds_grow_while_a_job_runs_and_states_add_up() -> None:
         after = told(service)["sfq_device_busy_seconds_total", ""]
         assert 0 <= before < after < 60
         service.ask("DELETE", f"/v1/jobs/{job['id']}")
+
+
+def test_a_device_whose_jobs_would_run_into_maintenance_is_held() -> None:
+    with running_service(Device(technology="neutral-atom")) as service:
+        lease = service.acquire()
+        soon: dict[str, JSON] = {"starts": time.time() + 60, "ends": time.time() + 900}
+        service.ask("POST", "/v1/device/maintenance", soon)
+        assert told(service)["sfq_device_state", "idle"] == 1
+        job = submit(service, lease, "a", 1000)
+        counts = told(service)
+        assert counts["sfq_queue_jobs", "development"] == 1
+        assert counts["sfq_device_state", "held"] == 1
+        assert counts["sfq_device_state", "idle"] == 0
+        assert told(service)["sfq_device_state_seconds_total", "held"] > 0
+        service.ask("DELETE", f"/v1/jobs/{job['id']}")
+        assert told(service)["sfq_device_state", "held"] == 0
 
 
 def test_a_scrape_reads_nothing_from_the_disk() -> None:

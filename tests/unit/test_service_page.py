@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from starlette.requests import HTTPConnection
 
 from sf_quantum.files import JSON
 from sf_quantum.service import activity, page
+from sf_quantum.service.accounting import Filter, Page, usage
 from sf_quantum.service.auth import Identity, Unauthorized
 from sf_quantum.service.busy import MINUTES, Busy
 from sf_quantum.service.device import Device
@@ -231,6 +233,24 @@ def test_announced_maintenance_and_the_message_of_a_closed_qpu_are_told() -> Non
         )
 
 
+@pytest.mark.parametrize("state", ["Queued", "Completed"])
+def test_a_job_between_two_states_is_not_shown_as_running(
+    service: RunningService, state: str
+) -> None:
+    lease = _lease(service, "ada", "test")
+    _submit(service, "ada", lease, "a")
+    service.until(lease, "Running")
+    assert _told(service, "ada")["running"] is not None
+
+    def change(db: sqlite3.Connection) -> None:
+        db.execute("UPDATE jobs SET state = ?, started = NULL", (state,))
+
+    # as before the device has it, or when it has just let go of it
+    service.queue.store.change(change).result()
+    answer = service.ask("GET", PATH, headers={"Authorization": "ada"})
+    assert (answer.status, answer.json()["running"]) == (200, None)
+
+
 def test_the_calibration_is_told_with_its_drift() -> None:
     now = [1e9]
     device = Device(
@@ -264,6 +284,32 @@ def test_the_calibration_is_told_with_its_drift() -> None:
         assert before > 1.5 * after
 
 
+def test_the_calibration_is_not_told_of_before_it_was_set_otherwise() -> None:
+    now = [1e9]
+    device = Device(
+        *("d", "superconducting", 0.0, 20),
+        noise=1.0,
+        calibration_seconds=1000.0,
+        seed=1,
+        clock=lambda: now[0],
+        started=1e9,
+    )
+    with running_service(device) as service:
+        now[0] += 2500
+        body: dict[str, JSON] = {"parameters": {"noise": 4}}
+        set_ = service.ask("POST", "/v1/admin/operations/set-noise", body)
+        assert set_.status == 200
+        told = _told(service)["calibration"]
+        assert isinstance(told, dict)
+        assert (told["times"], told["renewals"]) == ([1e9 + 2500], [])
+        now[0] += 600
+        told = _told(service)["calibration"]
+        assert isinstance(told, dict)
+        assert isinstance(told["times"], list)
+        assert (told["times"][0], len(told["times"])) == (1e9 + 2520, 16)
+        assert told["renewals"] == [1e9 + 3000]
+
+
 def test_minutes_are_busy_for_as_long_as_jobs_ran(tmp_path: Path) -> None:
     store = Store(tmp_path / "s")
     minute, lost = 60.0 * 20_000_000, list[tuple[float, float]]()
@@ -273,12 +319,15 @@ def test_minutes_are_busy_for_as_long_as_jobs_ran(tmp_path: Path) -> None:
     store.add_lease(first).result()
 
     def ran(begin: float, end: float | None) -> None:
-        key = f"{begin}"
+        key, seconds = f"{begin}", (end or begin) - begin
         asked = Submission("problem", {}, {"num_reads": 1}, key)
         job, _ = store.add_job(first, asked, 1.0).result()
         state = "Running" if end is None else "Completed"
-        query = "UPDATE jobs SET state = ?, started = ?, ended = ? WHERE number = ?"
-        values = state, begin, end, job.number
+        query = (
+            "UPDATE jobs SET state = ?, started = ?, ended = ?, seconds = ? "
+            "WHERE number = ?"
+        )
+        values = state, begin, end, seconds, job.number
         store.change(lambda db: db.execute(query, values)).result()
 
     ran(minute - 3600, minute - 3570)  # too long ago
@@ -300,4 +349,34 @@ def test_minutes_are_busy_for_as_long_as_jobs_ran(tmp_path: Path) -> None:
     later = busy.minutes(minute + 330)
     assert later[44:53] == [0.5, 0, 0, 0, 0, 0, 0.5, 1.0, 0.5]
     assert later[54:] == [0.75, 1, 1, 1, 1, 1]
+    store.close()
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_service_that_was_down_was_not_busy(tmp_path: Path, attempts: int) -> None:
+    store = Store(tmp_path / "s")
+    now = time.time()
+    # closed from the start, as that of a quality job
+    closed = Lease(
+        *("l", "ada", "test", None, None, None, None, None, None, now, None, now)
+    )
+    store.add_lease(closed).result()
+    asked = Submission("problem", {}, {"num_reads": 1}, "k")
+    job, _ = store.add_job(closed, asked, 1.0).result()
+    for _ in range(1, attempts):
+        store.start(job.number).result()
+        store.put_back(job.number, "pre-empted", (6.0, 6.0)).result()
+    store.start(job.number).result()
+
+    def earlier(db: sqlite3.Connection) -> None:
+        db.execute(
+            "UPDATE jobs SET submitted = ?, started = ?", (now - 3020, now - 3000)
+        )
+
+    store.change(earlier).result()
+    store.recover("its lease was released").result()
+    assert sum(Busy(store).minutes(now)) == pytest.approx(0.1 * (attempts - 1))
+    # it waited until it ran, and not until the next service came
+    (row,) = usage(store, "user", Filter(("ended", None, None)), Page(1, 0)).rows
+    assert row["wait_seconds"] == pytest.approx(20)
     store.close()

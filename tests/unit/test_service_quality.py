@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import threading
@@ -14,9 +15,11 @@ from dimod import BinaryQuadraticModel, ExactSolver
 from sf_quantum.files import JSON
 from sf_quantum.service import benchmark
 from sf_quantum.service.device import Device, Faults, Task
-from sf_quantum.service.quality import SERIES, Sample, Usual
+from sf_quantum.service.quality import SERIES, QualityJobs, Sample, Usual
+from sf_quantum.service.queue import JobQueue
 from sf_quantum.service.records import Job
 from sf_quantum.service.settings import QualitySettings, TelemetrySettings
+from sf_quantum.service.store import Store
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
 # an hour's jobs in a moment
@@ -210,6 +213,29 @@ def test_a_device_that_went_wrong_is_found_by_its_quality_jobs(tmp_path: Path) -
         service.until_true(
             lambda: SERIES in service.queue.watch.alarms, "no alarm was raised"
         )
+
+
+async def test_a_long_report_keeps_no_request_waiting(tmp_path: Path) -> None:
+    store = Store(tmp_path / "service.sqlite")
+    begun, end = threading.Event(), threading.Event()
+
+    def linger() -> bool:
+        begun.set()
+        return end.wait(5)
+
+    store._db._reports._db.create_function("linger", 0, linger)
+    queue = JobQueue(store, Device(time_scale=0))
+    report = asyncio.create_task(asyncio.to_thread(store.report, "SELECT linger()"))
+    assert await asyncio.to_thread(begun.wait, 5)
+    work = asyncio.create_task(QualityJobs(queue, QualitySettings(1e6)).work())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    end.set()
+    # it was told in time, by an event loop that could go on
+    assert (await report)[0][0] == 1
+    work.cancel()
+    await asyncio.wait([work])
+    store.close()
 
 
 class Clock:

@@ -451,6 +451,32 @@ async def test_order_and_shares_survive_a_restart(
         assert {job.key for job in jobs if job.note} >= {"production0"}
 
 
+async def test_while_nothing_runs_nobody_asks_who_would_preempt_it(
+    tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, device) as queue:
+        held = await lease(queue)
+        for name in "abc":
+            await submit(queue, held, name)
+        await until(lambda: queue.running is not None)
+    asked = list[int]()
+
+    def first(line: Line) -> Entry | None:
+        asked.append(len(line))
+        return None
+
+    monkeypatch.setattr(Line, "first", first)
+    store = Store(tmp_path / "service.sqlite")
+    queue = JobQueue(store, device, SETTINGS)
+    # with maintenance ahead each question looks at many jobs
+    queue.start()
+    assert (queue.length, asked) == (3, [])
+    queue.request_stop()
+    await asyncio.sleep(0)
+    await queue.stopped()
+    store.close()
+
+
 async def test_jobs_that_ended_are_forgotten_after_a_while(
     tmp_path: Path, device: Device, gate: Gate
 ) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import sqlite3
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -183,6 +184,66 @@ def test_lists_are_of_a_lease_a_user_or_all(store: Store) -> None:
     assert [job.key for job in store.jobs(limit=2)] == ["c", "d"]
     assert [job.key for job in store.jobs(user="ann")] == ["a", "b", "c"]
     assert store.jobs(lease="1", user="bob") == []
+
+
+def test_what_ended_last_comes_first(path: Path, store: Store) -> None:
+    lease, other = _lease(store), _lease(store, "2", "bob")
+    first, *others = [_add(store, lease, key) for key in "abcd"]
+    strange = _add(store, other, "e")
+    for job in (*others, strange, first):
+        store.cancel_waiting(job.number, "").result()
+        time.sleep(0.002)  # by the clock on the wall
+    assert [job.key for job in store.last_ended(2, "ann")] == ["a", "d"]
+    assert [job.key for job in store.last_ended(3, None)] == ["a", "e", "d"]
+
+
+def test_a_file_of_version_2_finds_what_ended_last_as_quickly(path: Path) -> None:
+    Store(path).close()
+    with sqlite3.connect(path) as db:
+        db.executescript("DROP INDEX jobs_by_user_and_end; PRAGMA user_version = 2")
+    db.close()
+    store = Store(path)
+    (plan,) = store.report(
+        "EXPLAIN QUERY PLAN SELECT number FROM jobs WHERE user = 'ann' "
+        "AND ended IS NOT NULL ORDER BY ended DESC LIMIT 10"
+    )
+    assert "jobs_by_user_and_end" in plan["detail"]
+    store.close()
+
+
+def test_what_was_used_is_summed_up_by_the_time(store: Store) -> None:
+    now = time.time()
+    ann, bob = _lease(store), _lease(store, "2", "bob")
+
+    def ended(lease: Lease, key: str, ago: float, seconds: float) -> None:
+        job = _add(store, lease, key)
+        store.start(job.number).result()
+        used = (seconds, seconds)
+        store.finish(job.number, "Completed", note=None, used=used).result()
+        query = "UPDATE jobs SET ended = ? WHERE number = ?"
+        store.change(lambda db: db.execute(query, (now - ago, job.number))).result()
+
+    day = 86400.0
+    for number in range(20):
+        ended(ann, f"{number}", 5 * day + number, 2.0)
+    ended(ann, "later", 3 * day, 1.0)
+    ended(ann, "old", 11 * day, 1.0)
+    ended(bob, "bob", 3 * day, 1.0)
+    again = _add(store, bob, "again")
+    store.start(again.number).result()
+    store.put_back(again.number, "pre-empted", (7.0, 7.0)).result()
+    used = store.used(now - 10 * day)
+    # an hour's end may go through those that were used together
+    assert len(used) <= 5
+    sums = Counter[tuple[str, int]]()
+    for one in used:
+        sums[one.user, round((now - one.when) / day)] += round(one.qpu_seconds)
+    assert sums == {("ann", 5): 40, ("ann", 3): 1, ("bob", 3): 1, ("bob", 0): 7}
+    parts = [
+        one for one in used if (one.user, round((now - one.when) / day)) == ("ann", 5)
+    ]
+    mean = sum(one.when * one.qpu_seconds for one in parts) / 40
+    assert mean == pytest.approx(now - 5 * day - 9.5, abs=0.01)
 
 
 async def test_the_door_is_remembered(path: Path, store: Store) -> None:

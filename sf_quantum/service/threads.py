@@ -1,0 +1,25 @@
+"""Calls that may take long, in threads of their own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+
+def in_thread(call: Callable[[], _T]) -> Future[_T]:
+    """Call in a thread that does not keep the process from ending."""
+    future: Future[_T] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - who waits is told
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
