@@ -95,7 +95,10 @@ async def status(queue: Queue, who: Admin) -> StatusAnswer:
     running = queue.running
     return StatusAnswer(
         pending_jobs_count=queue.length - (running is not None),
-        current_job=None if running is None else _current(running),
+        # between two states it does not run
+        current_job=(
+            _current(running) if running and running.state == "Running" else None
+        ),
         open_sessions=[
             OpenSession(
                 id=lease.id,
