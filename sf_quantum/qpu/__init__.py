@@ -6,17 +6,17 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, ClassVar, Self, cast
+from typing import TYPE_CHECKING, ClassVar, Self
 
-from sf_quantum import samplers
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.samplers.registry import Registry
 
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
 
 GROUP = "sf_quantum.qpus"
+_registry: Registry[type[Qpu]] = Registry(GROUP, "QPU type")
 RESOURCES = ("QRMI_JOB_QPU_RESOURCES", "SLURM_JOB_QPU_RESOURCES")
 TYPES = ("QRMI_JOB_QPU_TYPES", "SLURM_JOB_QPU_TYPES")
 
@@ -215,7 +215,7 @@ class Qpu(ABC):
 
 def names() -> list[str]:
     """Name the kinds of QPU that are installed; nothing is imported."""
-    return sorted(_registered())
+    return _registry.names()
 
 
 def load(type_: str) -> type[Qpu]:
@@ -223,13 +223,7 @@ def load(type_: str) -> type[Qpu]:
 
     :raises InputError: if there is no such kind, or its package cannot be imported
     """
-    registered = _registered()
-    if type_ not in registered:
-        raise InputError(samplers.unknown("QPU type", type_, [*registered]))
-    try:
-        return cast("type[Qpu]", registered[type_].load())
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"QPU type {type_!r} cannot be loaded: {error}") from error
+    return _registry.load(type_)
 
 
 def environment(leases: Iterable[tuple[Qpu, str]]) -> dict[str, str]:
@@ -277,7 +271,3 @@ def words(variables: Mapping[str, str], keys: tuple[str, str]) -> list[str] | No
     if value is None:
         return None
     return [word.strip() for word in value.split(",") if word.strip()]
-
-
-def _registered() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=GROUP)}

@@ -7,16 +7,17 @@ that they are refused too where a presolve leaves it nothing to do.
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from sf_quantum.errors import InputError
+from sf_quantum.samplers.registry import Registry
+from sf_quantum.samplers.registry import unknown as unknown
 
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
 
 GROUP = "sf_quantum.samplers"
+_registry: Registry[type[Sampler]] = Registry(GROUP, "sampler")
 
 
 def names() -> list[str]:
@@ -24,7 +25,7 @@ def names() -> list[str]:
 
     :returns: the names, sorted; nothing is imported
     """
-    return sorted(_registered())
+    return _registry.names()
 
 
 def load(name: str) -> type[Sampler]:
@@ -34,13 +35,7 @@ def load(name: str) -> type[Sampler]:
     :returns: its class, a ``dimod.Sampler`` made without arguments
     :raises InputError: if no sampler has that name, or its package cannot be imported
     """
-    registered = _registered()
-    if name not in registered:
-        raise InputError(unknown("sampler", name, [*registered]))
-    try:
-        return cast("type[Sampler]", registered[name].load())
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"sampler {name!r} cannot be loaded: {error}") from error
+    return _registry.load(name)
 
 
 def obstacle(name: str) -> str | None:
@@ -54,24 +49,9 @@ def obstacle(name: str) -> str | None:
     try:
         sampler = load(name)
     except InputError as error:
-        if name not in _registered():
+        if name not in names():
             raise
         return str(error)
     tell = getattr(sampler, "problem", None)
     told = tell() if callable(tell) else None
     return told if told is None else str(told)
-
-
-def unknown(kind: str, name: str, known: list[str]) -> str:
-    """Say that a name is not known, which are, and which was perhaps meant.
-
-    :param kind: what the name should name, in one word
-    :returns: one line
-    """
-    close = get_close_matches(name, known, n=1)
-    meant = f", did you mean {close[0]!r}?" if close else ""
-    return f"unknown {kind} {name!r}{meant} (known: {', '.join(sorted(known))})"
-
-
-def _registered() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=GROUP)}

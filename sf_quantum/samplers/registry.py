@@ -1,0 +1,56 @@
+"""What is installed by name: entry points, ours and those of a site's own packages."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib.metadata import EntryPoint, entry_points
+from typing import Generic, TypeVar
+
+from sf_quantum.errors import InputError
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """A group of entry points; nothing is imported before it is loaded.
+
+    :param group: its name
+    :param kind: what its entries are called in messages
+    """
+
+    def __init__(self, group: str, kind: str) -> None:
+        self._group = group
+        self._kind = kind
+
+    def names(self) -> list[str]:
+        """Name what is installed, sorted."""
+        return sorted(self._registered())
+
+    def load(self, name: str) -> T:
+        """Find what is installed under a name.
+
+        :raises InputError: if nothing is, or its package cannot be imported
+        """
+        registered = self._registered()
+        if name not in registered:
+            raise InputError(unknown(self._kind, name, [*registered]))
+        try:
+            loaded: T = registered[name].load()
+        except (ImportError, AttributeError) as error:
+            message = f"{self._kind} {name!r} cannot be loaded: {error}"
+            raise InputError(message) from error
+        return loaded
+
+    def _registered(self) -> dict[str, EntryPoint]:
+        return {entry.name: entry for entry in entry_points(group=self._group)}
+
+
+def unknown(kind: str, name: str, known: list[str]) -> str:
+    """Say that a name is not known, which are, and which was perhaps meant.
+
+    :param kind: what the name should name, in one word
+    :returns: one line
+    """
+    close = get_close_matches(name, known, n=1)
+    meant = f", did you mean {close[0]!r}?" if close else ""
+    return f"unknown {kind} {name!r}{meant} (known: {', '.join(sorted(known))})"
