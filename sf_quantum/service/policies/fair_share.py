@@ -26,6 +26,7 @@ from sf_quantum.service.policies.shares import (
     Usage,
     Weights,
     account,
+    account_of,
 )
 from sf_quantum.service.records import CLASSES, RANKS, JobClass, Kind, Lease, Used
 
@@ -81,7 +82,7 @@ class FairShare(ByClass, Policy):
 
     def add(self, entry: Entry) -> None:
         """See :meth:`Policy.add`."""
-        named = account(entry.user, entry.project)
+        named = account_of(entry)
         accounts = self._accounts[entry.job_class]
         if named not in accounts:
             accounts[named] = _Waiting(named, self, entry.job_class)
@@ -90,7 +91,7 @@ class FairShare(ByClass, Policy):
 
     def remove(self, entry: Entry) -> None:
         """See :meth:`Policy.remove`."""
-        named = account(entry.user, entry.project)
+        named = account_of(entry)
         accounts = self._accounts[entry.job_class]
         accounts[named].remove(entry)
         if not accounts[named].jobs:
@@ -101,7 +102,7 @@ class FairShare(ByClass, Policy):
         """See :meth:`Policy.first`; looks at each account once."""
         for accounts in self._accounts.values():
             if accounts:
-                return min(accounts.values(), key=_Waiting.next_place).next
+                return min(one.first() for one in accounts.values())[-1]
         return None
 
     def order(self) -> Iterator[Entry]:
@@ -116,7 +117,7 @@ class FairShare(ByClass, Policy):
         for name, accounts in self._accounts.items():
             place = None
             if name == entry.job_class:
-                place = accounts[account(entry.user, entry.project)].place(entry)
+                place = accounts[account_of(entry)].place(entry)
             for one in accounts.values():
                 for kind, work in one.before(place).items():
                     works[kind] += work
@@ -136,7 +137,7 @@ class FairShare(ByClass, Policy):
             return 0.0
         # leases count by the clock on the wall, shares in QPU seconds
         scale = entry.seconds / entry.qpu_seconds
-        job_class, own = entry.job_class, account(entry.user, entry.project)
+        job_class, own = entry.job_class, account_of(entry)
         accounts = self._accounts[job_class]
         place = accounts[own].place(entry)
         names = {*accounts, *promising}
@@ -151,7 +152,8 @@ class FairShare(ByClass, Policy):
         for user, promised in self._promises.users(job_class, own).items():
             if user != entry.user:
                 more = self._more((own, user), job_class, until, promised / scale)
-                passing += part(own) * max(0.0, more - accounts[own].seconds(user))
+                passing += max(0.0, more - accounts[own].seconds(user))
+        passing *= part(own)
         until = place[0] + passing * self.usage.worth / self._weights.of((own, None))
         seconds = passing
         for named in {*promising} - {own}:
@@ -191,7 +193,7 @@ class FairShare(ByClass, Policy):
 
     def used(self, past: Used) -> None:
         """See :meth:`Policy.used`."""
-        named = account(past.user, past.project)
+        named = account_of(past)
         self.usage.charge(named, past.user, past.qpu_seconds, past.when)
         self._changed(named)
 
@@ -213,21 +215,22 @@ class FairShare(ByClass, Policy):
 
     def leased(self, lease: Lease) -> None:
         """See :meth:`Policy.leased`."""
-        self._promises.add(lease, account(lease.user, lease.project))
+        named = account_of(lease)
+        self._promises.add(lease, named)
         self._weights.leased(lease)
-        self._changed(account(lease.user, lease.project))
+        self._changed(named)
 
     def released(self, lease: Lease) -> None:
         """See :meth:`Policy.released`."""
         self._promises.remove(lease.id)
         self._weights.released(lease)
-        self._changed(account(lease.user, lease.project))
+        self._changed(account_of(lease))
 
     def choose(self, waiting: Sequence[Asking], held: Sequence[Lease]) -> int:
         """See :meth:`Policy.choose`."""
         holds: defaultdict[Account, int] = defaultdict(int)
         for lease in held:
-            holds[account(lease.user, lease.project)] += 1
+            holds[account_of(lease)] += 1
 
         def tenths(asking: Asking) -> int:
             named = account(asking.user, asking.request.project)
@@ -244,7 +247,7 @@ class FairShare(ByClass, Policy):
         return min(range(len(waiting)), key=per_tenth)
 
     def _charge(self, entry: Entry, qpu_seconds: float) -> None:
-        named = account(entry.user, entry.project)
+        named = account_of(entry)
         self.usage.charge(named, entry.user, qpu_seconds)
         self._changed(named)
 
@@ -283,15 +286,14 @@ class _Waiting:
         """Count the jobs."""
         return len(self._own)
 
-    @property
-    def next(self) -> Entry:
-        """The job of these that runs first; looks at each user once."""
-        firsts = [jobs[0] for jobs in self._of_user.values()]
-        return min(firsts, key=lambda one: (self._per_tenth(one.user, 0), one.number))
+    def first(self) -> tuple[float, int, Entry]:
+        """Tell the job of these that runs first, behind its place among the accounts.
 
-    def next_place(self) -> tuple[float, int]:
-        """Tell the place of that job among the accounts."""
-        return self._per_tenth(None, 0), self.next.number
+        Looks at each user once.
+        """
+        firsts = [jobs[0] for jobs in self._of_user.values()]
+        entry = min(firsts, key=lambda one: (self._per_tenth(one.user, 0), one.number))
+        return self._per_tenth(None, 0), entry.number, entry
 
     def add(self, entry: Entry) -> None:
         """Let a job wait."""

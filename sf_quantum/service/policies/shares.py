@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from sf_quantum.service.records import Lease
+from sf_quantum.service.line import Entry
+from sf_quantum.service.records import Lease, Used
 
 # a project, or else a user who has none: ("project", name) or ("user", name)
 Account: TypeAlias = tuple[str, str]
@@ -46,6 +47,11 @@ class Shares:
 def account(user: str, project: str | None) -> Account:
     """Tell whose share a user's job uses."""
     return ("user", user) if project is None else ("project", project)
+
+
+def account_of(one: Entry | Lease | Used) -> Account:
+    """Tell whose share a job or a lease uses, or used."""
+    return account(one.user, one.project)
 
 
 class Weights:
@@ -86,7 +92,7 @@ class Weights:
         return self._shares.of(configured)
 
     def _change(self, lease: Lease, tenths: int) -> None:
-        named = account(lease.user, lease.project)
+        named = account_of(lease)
         for who in ((named, None), (named, lease.user)):
             self._leased[who] += tenths
             if not self._leased[who]:
@@ -94,8 +100,7 @@ class Weights:
 
 
 def _job(lease: Lease) -> tuple[Account, str, str]:
-    named = account(lease.user, lease.project)
-    return named, lease.user, lease.slurm_job_id or lease.id
+    return account_of(lease), lease.user, lease.slurm_job_id or lease.id
 
 
 class Usage:
