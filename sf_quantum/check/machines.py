@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sf_quantum.candidates.asking import Answer, Asker, Source, name, source
+from sf_quantum.candidates.policy import Policies
 from sf_quantum.check.candidates import TYPE, targets_of
 from sf_quantum.check.deployments import Deployments
 from sf_quantum.check.document import Document, Problem, listing, mapping
@@ -50,13 +51,11 @@ class Machines:
         answers = self._answers(steps)
         for binding in steps:
             targets = [name(t) for t in targets_of(self.deployments, binding).values()]
+            if not targets or not answers.keys() >= {*targets}:
+                continue  # it has a place that is no QPU, for which no file is read
             size = _size(self.deployments, binding, settings)
-            why = {
-                target: _refusal(answers[target], size)
-                for target in targets
-                if target in answers
-            }
-            if targets and all(why.get(target) for target in targets):
+            why = {target: _refusal(answers[target], size) for target in targets}
+            if all(why.values()):
                 words = "; ".join(f"{target}: {why[target]}" for target in targets)
                 what = f"{binding.path} cannot run now: {words}"
                 right = "bind it elsewhere, or wait for the QPU"
@@ -97,7 +96,7 @@ def _refusal(answer: Answer, size: int) -> str | None:
 def _size(deployments: Deployments, binding: Binding, settings: Document | None) -> int:
     """How many variables a step's problem has at least, as far as it is known.
 
-    A candidate says it, or the name of the input that does; else it is the smallest of
+    A candidate says the name of the input that tells it; else it is the smallest of
     the problem files among the workflow's inputs, since any of them may be the step's.
     """
     inputs = settings.content if settings is not None else {}
@@ -105,12 +104,9 @@ def _size(deployments: Deployments, binding: Binding, settings: Document | None)
     for key in listing(binding.content.get("filters")):
         entry = mapping(filters.get(str(key)))
         if entry.get("type") == TYPE:
-            config = mapping(entry.get("config"))
-            own = mapping(mapping(config.get("steps")).get(binding.path))
-            told = own.get("variables", config.get("variables"))
-            told = inputs.get(told) if isinstance(told, str) else told
-            if isinstance(told, int):
-                return told
+            told = Policies(mapping(entry.get("config"))).of(binding.path).variables
+            if isinstance(size := inputs.get(told or ""), int):
+                return size
     folder = settings.folder if settings is not None else Path()
     sizes = [_variables(value, folder) for value in inputs.values()]
     return min((size for size in sizes if size), default=0)
