@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from sf_quantum.errors import InputError
@@ -26,6 +26,41 @@ class FieldError(InputError):
         super().__init__(f"{field}: {detail}")
         self.field = field
         self.detail = detail
+
+
+def document(
+    labels: Sequence[JSON],
+    linear: Sequence[float],
+    pairs: Sequence[tuple[int, int]],
+    quadratic: Sequence[float],
+    vartype: str,
+    offset: float = 0.0,
+) -> dict[str, JSON]:
+    """Write a BQM as ``BinaryQuadraticModel.to_serializable`` does, without dimod.
+
+    :param labels: of the variables, n
+    :param linear: n biases
+    :param pairs: the places of m pairs of variables that interact
+    :param quadratic: m biases
+    :param vartype: ``BINARY`` or ``SPIN``
+    """
+    return {
+        "type": "BinaryQuadraticModel",
+        "version": {"bqm_schema": "3.0.0"},
+        "use_bytes": False,
+        "index_type": "int32",
+        "bias_type": "float64",
+        "num_variables": len(labels),
+        "num_interactions": len(pairs),
+        "variable_labels": [*labels],
+        "variable_type": vartype,
+        "offset": offset,
+        "info": {},
+        "linear_biases": [*linear],
+        "quadratic_biases": [*quadratic],
+        "quadratic_head": [head for head, _ in pairs],
+        "quadratic_tail": [tail for _, tail in pairs],
+    }
 
 
 def check(bqm: JSON, field: str = "bqm") -> dict[str, JSON]:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from math import fsum, isclose
 
 from sf_quantum.files import JSON
+from sf_quantum.samplers.problem import document
 from sf_quantum.service.noise import FIELD_RANGE
 
 SPINS = 12
@@ -22,27 +23,14 @@ def problem(qubits: int) -> dict[str, JSON]:
     and has as many spins up as down, so that both errors of read-out show.
     """
     spins = _planted(qubits)
-    pairs = [*pairwise(spins)]
     fields = [FIELD_RANGE, *[WEAK] * (len(spins) - 1)]
-    return {
-        "type": "BinaryQuadraticModel",
-        "version": {"bqm_schema": "3.0.0"},
-        "use_bytes": False,
-        "index_type": "int32",
-        "bias_type": "float64",
-        "num_variables": len(spins),
-        "num_interactions": len(pairs),
-        "variable_labels": [f"s{place}" for place in range(len(spins))],
-        "variable_type": "SPIN",
-        "offset": 0.0,
-        "info": {},
-        "linear_biases": [
-            -size * spin for size, spin in zip(fields, spins, strict=True)
-        ],
-        "quadratic_biases": [-WEAK * low * high for low, high in pairs],
-        "quadratic_head": [*range(len(pairs))],
-        "quadratic_tail": [*range(1, len(spins))],
-    }
+    return document(
+        [f"s{place}" for place in range(len(spins))],
+        [-size * spin for size, spin in zip(fields, spins, strict=True)],
+        [*pairwise(range(len(spins)))],
+        [-WEAK * low * high for low, high in pairwise(spins)],
+        "SPIN",
+    )
 
 
 def optimum(bqm: Mapping[str, JSON]) -> float:

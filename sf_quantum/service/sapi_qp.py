@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy
 
 from sf_quantum.files import JSON
+from sf_quantum.samplers.problem import document
 from sf_quantum.service.refusal import Refused
 from sf_quantum.service.sapi_models import TYPES, Asked, Problem
 from sf_quantum.service.topology import Graph
@@ -48,23 +49,15 @@ def bqm(problem: Problem, graph: Graph) -> dict[str, JSON]:
     pairs, quadratic = pairs[quadratic != 0], quadratic[quadratic != 0]
     places = numpy.searchsorted(qubits, pairs)
     asked = Asked(type=problem.type, params=problem.params, label=problem.label)
-    return {
-        "type": "BinaryQuadraticModel",
-        "version": {"bqm_schema": "3.0.0"},
-        "use_bytes": False,
-        "index_type": "int32",
-        "bias_type": "float64",
-        "num_variables": len(qubits),
-        "num_interactions": len(pairs),
-        "variable_labels": qubits.tolist(),
-        "variable_type": TYPES[problem.type],
-        "offset": problem.data.offset,
-        "info": {"sapi": asked.model_dump(exclude_unset=True)},
-        "linear_biases": linear[used].tolist(),
-        "quadratic_biases": quadratic.tolist(),
-        "quadratic_head": places[:, 0].tolist(),
-        "quadratic_tail": places[:, 1].tolist(),
-    }
+    model = document(
+        qubits.tolist(),
+        linear[used].tolist(),
+        places.tolist(),
+        quadratic.tolist(),
+        TYPES[problem.type],
+        problem.data.offset,
+    )
+    return model | {"info": {"sapi": asked.model_dump(exclude_unset=True)}}
 
 
 def problem_data(content: Mapping[str, JSON], graph: Graph) -> dict[str, JSON]:

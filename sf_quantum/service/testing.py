@@ -14,6 +14,7 @@ import uvicorn
 
 from sf_quantum.files import JSON
 from sf_quantum.qpu.transport import Answer, Client
+from sf_quantum.samplers.problem import document
 from sf_quantum.service.app import create_app
 from sf_quantum.service.auth import Authenticate, nobody_checked
 from sf_quantum.service.device import Device
@@ -28,23 +29,9 @@ T = TypeVar("T")
 
 def example_bqm() -> dict[str, JSON]:
     """Three variables, two of which exclude each other, serialized; optimum a = c = 1."""
-    return {
-        "type": "BinaryQuadraticModel",
-        "version": {"bqm_schema": "3.0.0"},
-        "use_bytes": False,
-        "index_type": "int32",
-        "bias_type": "float64",
-        "num_variables": 3,
-        "num_interactions": 2,
-        "variable_labels": ["a", "b", "c"],
-        "variable_type": "BINARY",
-        "offset": 0.0,
-        "info": {},
-        "linear_biases": [-1.0, -0.5, -0.75],
-        "quadratic_biases": [2.0, 0.25],
-        "quadratic_head": [0, 1],
-        "quadratic_tail": [1, 2],
-    }
+    return document(
+        *(["a", "b", "c"], [-1.0, -0.5, -0.75], [(0, 1), (1, 2)], [2.0, 0.25], "BINARY")
+    )
 
 
 class RunningService:

@@ -24,6 +24,7 @@ from sf_quantum import qpu
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import RESOURCES, TYPES, Qpu
+from sf_quantum.samplers.problem import document
 
 STATES = ("Queued", "Running", *qpu.OVER)
 #: reads with which no QPU that works misses the optimum of two variables
@@ -32,23 +33,7 @@ READS = 100
 
 def problem() -> dict[str, JSON]:
     """Two variables that exclude each other, serialized; the lowest energy is -1.5."""
-    return {
-        "type": "BinaryQuadraticModel",
-        "version": {"bqm_schema": "3.0.0"},
-        "use_bytes": False,
-        "index_type": "int32",
-        "bias_type": "float64",
-        "num_variables": 2,
-        "num_interactions": 1,
-        "variable_labels": ["one", "other"],
-        "variable_type": "BINARY",
-        "offset": -0.5,
-        "info": {},
-        "linear_biases": [-1.0, -0.25],
-        "quadratic_biases": [2.0],
-        "quadratic_head": [0],
-        "quadratic_tail": [1],
-    }
+    return document(["one", "other"], [-1.0, -0.25], [(0, 1)], [2.0], "BINARY", -0.5)
 
 
 @pytest.fixture(params=qpu.names())
