@@ -5,8 +5,8 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -86,6 +86,25 @@ class RunningService:
                 raise TimeoutError(otherwise)
             time.sleep(0.002)
         return answer
+
+
+@asynccontextmanager
+async def running_queue(
+    path: Path, device: Device, settings: ServiceSettings | None = None
+) -> AsyncIterator[JobQueue]:
+    """Run a queue in the caller's event loop.
+
+    :param path: the folder of its state, to be found again by another queue
+    """
+    store = Store(path / "service.sqlite")
+    queue = JobQueue(store, device, settings)
+    queue.start()
+    try:
+        yield queue
+    finally:
+        queue.request_stop()
+        await queue.stopped()
+        store.close()
 
 
 @contextmanager

@@ -363,18 +363,8 @@ def test_what_is_decided_is_checked_all_the_same() -> None:
         Booked(NealSampler()).sample(decided(), num_reads=0)
 
 
-class Fixed(Sampler):
+class Fixed(Seedless):
     """A sampler without a seed that answers with occurrences."""
-
-    @property
-    def parameters(self) -> dict[str, list[str]]:
-        """One."""
-        return {"num_reads": []}
-
-    @property
-    def properties(self) -> dict[str, JSON]:
-        """None."""
-        return {}
 
     def sample(self, bqm: BinaryQuadraticModel, *, num_reads: int = 1) -> SampleSet:
         """One state, often, and one once."""

@@ -11,7 +11,7 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -27,27 +27,22 @@ from sf_quantum.service.records import Job, JobClass, Lease, LeaseRequest, Submi
 from sf_quantum.service.refusal import Refused
 from sf_quantum.service.settings import ServiceSettings
 from sf_quantum.service.slurm import ASKED_AT_ONCE
-from sf_quantum.service.store import Store
-from sf_quantum.service.testing import RunningService, example_bqm, running_service
+from sf_quantum.service.testing import (
+    RunningService,
+    example_bqm,
+    running_queue,
+    running_service,
+)
 
 ANN, BOB = Identity("ann", admin=False), Identity("bob", admin=False)
 ADMIN = Identity("root", admin=True, root=True)
 
 
-@asynccontextmanager
-async def running(
+def running(
     path: Path, settings: ServiceSettings | None = None
-) -> AsyncIterator[JobQueue]:
+) -> AbstractAsyncContextManager[JobQueue]:
     """A queue whose jobs take minutes."""
-    store = Store(path / "service.sqlite")
-    queue = JobQueue(store, Device(technology="neutral-atom"), settings)
-    queue.start()
-    try:
-        yield queue
-    finally:
-        queue.request_stop()
-        await queue.stopped()
-        store.close()
+    return running_queue(path, Device(technology="neutral-atom"), settings)
 
 
 @pytest.fixture

@@ -251,9 +251,8 @@ def test_a_job_between_two_states_is_not_shown_as_running(
     assert (answer.status, answer.json()["running"]) == (200, None)
 
 
-def test_the_calibration_is_told_with_its_drift() -> None:
-    now = [1e9]
-    device = Device(
+def _renewed_each_1000_seconds(now: list[float]) -> Device:
+    return Device(
         *("d", "superconducting", 0.0, 20),
         noise=1.0,
         calibration_seconds=1000.0,
@@ -261,6 +260,11 @@ def test_the_calibration_is_told_with_its_drift() -> None:
         clock=lambda: now[0],
         started=1e9,
     )
+
+
+def test_the_calibration_is_told_with_its_drift() -> None:
+    now = [1e9]
+    device = _renewed_each_1000_seconds(now)
     with running_service(device) as service:
         now[0] += 2500
         told = _told(service)["calibration"]
@@ -286,14 +290,7 @@ def test_the_calibration_is_told_with_its_drift() -> None:
 
 def test_the_calibration_is_not_told_of_before_it_was_set_otherwise() -> None:
     now = [1e9]
-    device = Device(
-        *("d", "superconducting", 0.0, 20),
-        noise=1.0,
-        calibration_seconds=1000.0,
-        seed=1,
-        clock=lambda: now[0],
-        started=1e9,
-    )
+    device = _renewed_each_1000_seconds(now)
     with running_service(device) as service:
         now[0] += 2500
         body: dict[str, JSON] = {"parameters": {"noise": 4}}

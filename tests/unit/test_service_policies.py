@@ -6,8 +6,8 @@ import asyncio
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -35,8 +35,7 @@ from sf_quantum.service.records import (
 )
 from sf_quantum.service.refusal import Refused
 from sf_quantum.service.settings import PolicyChoice, ServiceSettings
-from sf_quantum.service.store import Store
-from sf_quantum.service.testing import example_bqm
+from sf_quantum.service.testing import example_bqm, running_queue
 
 ANN, BOB = Identity("ann", admin=False), Identity("bob", admin=False)
 ROOT = Identity("root", admin=True, root=True)
@@ -459,19 +458,10 @@ def test_a_free_lease_brings_the_load_nearest_to_one_qpu() -> None:
     assert policy.choose([passed, light], [lease(pattern="qc-heavy")]) == 0
 
 
-@asynccontextmanager
-async def running(
+def running(
     path: Path, settings: ServiceSettings, device: Device | None = None
-) -> AsyncIterator[JobQueue]:
-    store = Store(path / "service.sqlite")
-    queue = JobQueue(store, device or Device(time_scale=0), settings)
-    queue.start()
-    try:
-        yield queue
-    finally:
-        queue.request_stop()
-        await queue.stopped()
-        store.close()
+) -> AbstractAsyncContextManager[JobQueue]:
+    return running_queue(path, device or Device(time_scale=0), settings)
 
 
 async def acquired(queue: JobQueue, who: Identity, **asked: object) -> Lease:

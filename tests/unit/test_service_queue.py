@@ -7,7 +7,7 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from sf_quantum.service.records import Job, JobClass, LeaseRequest, Submission
 from sf_quantum.service.refusal import Refused
 from sf_quantum.service.settings import ClassLimits, ServiceSettings
 from sf_quantum.service.store import Store
-from sf_quantum.service.testing import example_bqm
+from sf_quantum.service.testing import example_bqm, running_queue
 
 ANN, BOB = Identity("ann", admin=False), Identity("bob", admin=False)
 ADMIN = Identity("root", admin=True, root=True)
@@ -74,19 +74,10 @@ def gate() -> Gate:
     return Gate()
 
 
-@asynccontextmanager
-async def running(
+def running(
     path: Path, device: Device, settings: ServiceSettings = SETTINGS
-) -> AsyncIterator[JobQueue]:
-    store = Store(path / "service.sqlite")
-    queue = JobQueue(store, device, settings)
-    queue.start()
-    try:
-        yield queue
-    finally:
-        queue.request_stop()
-        await queue.stopped()
-        store.close()
+) -> AbstractAsyncContextManager[JobQueue]:
+    return running_queue(path, device, settings)
 
 
 @pytest.fixture
