@@ -9,7 +9,7 @@ from sf_quantum.connectors.emulator import EmulatorConnector
 from sf_quantum.connectors.nodes import NodesConnector
 from sf_quantum.connectors.rest import RestConnector
 from sf_quantum.connectors.slurm.connector import SlurmConnector
-from sf_quantum.scheduler import JournalScheduler
+from sf_quantum.journal.scheduler import JournalScheduler
 
 
 class QuantumPlugin(StreamFlowPlugin):

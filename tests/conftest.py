@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.errors import QpuError
-from sf_quantum.qpu import munge
+from sf_quantum.net import munge
 from tests.lab import Lab, running, shared
 from tests.lab_conf import Options
 from tests.lab_supervisor import SYSTEM_PATH, missing, munged_command

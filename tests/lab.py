@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TextIO
 
 from sf_quantum.errors import QpuError
-from sf_quantum.qpu import munge
+from sf_quantum.net import munge
 from tests import lab_conf, lab_jobcomp
 from tests.lab_conf import Options
 from tests.lab_jobcomp import Completed

@@ -11,8 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-from sf_quantum import journal, report
-from sf_quantum.timeline import draw
+from sf_quantum import journal
+from sf_quantum.reporting import report
+from sf_quantum.reporting.timeline import draw
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -23,8 +23,8 @@ from dimod.core.sampler import Sampler
 from sf_quantum import samplers
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.net.transport import Answer, Client, Unreachable
 from sf_quantum.qpu import NoLease, Qpu, QpuStatus
-from sf_quantum.qpu.transport import Answer, Client, Unreachable
 
 POLL_SECONDS = 0.05
 MICROSECONDS = 1e6

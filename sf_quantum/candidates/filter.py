@@ -19,7 +19,7 @@ from streamflow.core.utils import get_job_step_name, get_job_tag
 from streamflow.core.workflow import Job
 from streamflow.log_handler import logger
 
-from sf_quantum import journal, scheduler
+from sf_quantum import journal
 from sf_quantum.candidates import asking, places, saying
 from sf_quantum.candidates.asking import Answer, Asker, Source
 from sf_quantum.candidates.decision import (
@@ -37,6 +37,7 @@ from sf_quantum.connectors.observed import Ending
 from sf_quantum.connectors.wishes import Wish
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.journal import scheduler
 from sf_quantum.qpu import QpuStatus
 
 JOURNAL = "scheduling: {scheduler: {type: sfq.journal, config: {}}}"

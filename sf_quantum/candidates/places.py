@@ -17,10 +17,10 @@ from streamflow.recovery.failure_manager import (
     RollbackFailureManager,
 )
 
-from sf_quantum import scheduler
 from sf_quantum.candidates.asking import name
 from sf_quantum.candidates.ledger import Room
-from sf_quantum.scheduler import JournalScheduler
+from sf_quantum.journal import scheduler
+from sf_quantum.journal.scheduler import JournalScheduler
 
 PLACED = (Status.FIREABLE, Status.RUNNING)
 FULL = Room(1, 0)

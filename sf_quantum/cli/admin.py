@@ -9,10 +9,10 @@ from typing import TypeAlias
 from urllib.parse import quote
 
 from sf_quantum.cli.asking import add_service, ahead, ask, rows, service, shown
-from sf_quantum.columns import align
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.access import Access
+from sf_quantum.reporting.columns import align
 
 _DEVICE, _WINDOWS = "/v1/device", "/v1/device/maintenance"
 _OPERATIONS, _AUDIT = "/v1/admin/operations", "/v1/admin/audit"

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 
 from sf_quantum import qpu
 from sf_quantum.cli.lease import add_selection, selection
-from sf_quantum.columns import align
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.qpu import RESOURCES, Qpu
+from sf_quantum.reporting.columns import align
 
 HEADS = ("qpu", "type", "technology", "state", "leases", "queue", "start in", "note")
 

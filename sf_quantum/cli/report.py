@@ -7,9 +7,10 @@ import json
 import sys
 from pathlib import Path
 
-from sf_quantum import journal, report, usage, usage_table
+from sf_quantum import journal
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
+from sf_quantum.reporting import report, usage, usage_table
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     if len(runs) > 1:
         print(usage_table.overall(runs))
     if args.nodes is not None:
-        from sf_quantum import usage_picture
+        from sf_quantum.reporting import usage_picture
 
         usage_picture.draw(runs, args.nodes)
     return 0
@@ -90,7 +91,7 @@ def _show(path: Path, args: argparse.Namespace) -> usage.Usage:
         tables = filter(None, (report.table(rows), usage_table.table(held)))
         print(path, *tables, sep="\n\n", end="\n\n" if len(args.where) > 1 else "\n")
     if args.timeline is not None:
-        from sf_quantum import timeline  # takes half a second to import
+        from sf_quantum.reporting import timeline  # takes half a second to import
 
         timeline.draw(rows, args.timeline)
     return held

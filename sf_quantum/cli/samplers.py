@@ -6,8 +6,8 @@ import argparse
 import re
 
 from sf_quantum import samplers
-from sf_quantum.columns import align
 from sf_quantum.errors import InputError
+from sf_quantum.reporting.columns import align
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

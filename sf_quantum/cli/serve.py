@@ -137,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
     """
     values = _values(args)
     # the web framework is imported only once the options are read
-    from sf_quantum.service.checked import Wrong
+    from sf_quantum.validation import Wrong
 
     try:
         config = _configuration(args.config, values)

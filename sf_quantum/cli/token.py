@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     :returns: 0
     :raises InputError: if the name is none, or the file is wrong or not writable
     """
-    from sf_quantum.service.auth import entry, new_token
+    from sf_quantum.service.http.auth import entry, new_token
 
     token = new_token()
     try:
@@ -79,11 +79,11 @@ def _with_line(path: Path, line: str) -> str:
     """Add a line to a tokens file, whose own text stays if it is a list of lines."""
     import yaml
 
-    from sf_quantum.service import checked
-    from sf_quantum.service.auth import Tokens
+    from sf_quantum import validation
+    from sf_quantum.service.http.auth import Tokens
 
     Tokens(path)  # refuses a file that no service would take
-    content = checked.read_yaml(path, "tokens")
+    content = validation.read_yaml(path, "tokens")
     if content is None:
         content = []
     if not isinstance(content, list):

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from urllib.parse import urlencode
 
 from sf_quantum.cli.asking import add_service, ago, ask, rows, seconds, service, shown
-from sf_quantum.columns import align
 from sf_quantum.files import JSON
 from sf_quantum.qpu.access import Access
+from sf_quantum.reporting.columns import align
 
 # each with the columns that tell its rows apart
 REPORTS = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, cannot_read
-from sf_quantum.qpu.transport import Answer, Client, Unreachable
+from sf_quantum.net.transport import Answer, Client, Unreachable
 
 LEASE_HEADER = "X-SFQ-Lease"
 # a service that is being restarted is back in less
@@ -49,7 +49,7 @@ class Credentials:
 
     def _credential(self) -> Mapping[str, str]:
         # ctypes and libmunge are only loaded where they are needed
-        from sf_quantum.qpu import munge
+        from sf_quantum.net import munge
 
         # a credential holds once, so each request has its own
         socket = self.munge if isinstance(self.munge, str) else None

@@ -16,9 +16,9 @@ from urllib.parse import quote
 from sf_quantum import samplers
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.net.transport import Answer
 from sf_quantum.qpu import OVER, NoLease, Qpu, QpuStatus
 from sf_quantum.qpu.access import Access, Credentials, words
-from sf_quantum.qpu.transport import Answer
 
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler

@@ -12,33 +12,23 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from sf_quantum import __version__
-from sf_quantum.service import (
-    metrics,
-    page,
-    sapi,
-    v1_accounting,
-    v1_admin,
-    v1_device,
-    v1_jobs,
-    v1_leases,
-    warden,
-    warden_acct,
-)
-from sf_quantum.service.activity import Activity
-from sf_quantum.service.auth import Authenticate, nobody_checked
-from sf_quantum.service.depends import EVERYWHERE
-from sf_quantum.service.models import Refusal
-from sf_quantum.service.queue import JobQueue
-from sf_quantum.service.refusal import Refused
-from sf_quantum.service.sapi_leases import ShortLeases
-from sf_quantum.service.sapi_problems import Problems
-from sf_quantum.service.telemetry import Telemetry
+from sf_quantum.service.api import metrics
+from sf_quantum.service.api.page import routes as page
+from sf_quantum.service.api.page.activity import Activity
+from sf_quantum.service.api.sapi import routes as sapi
+from sf_quantum.service.api.sapi.leases import ShortLeases
+from sf_quantum.service.api.sapi.problems import Problems
+from sf_quantum.service.api.v1 import accounting, admin, device, jobs, leases
+from sf_quantum.service.api.warden import accounting as warden_accounting
+from sf_quantum.service.api.warden import routes as warden
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.http.auth import Authenticate, nobody_checked
+from sf_quantum.service.http.dependencies import EVERYWHERE, Refusal
+from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.queue.telemetry import Telemetry
 
-_V1 = (
-    *(v1_device.router, v1_leases.router, v1_jobs.router),
-    *(v1_accounting.router, v1_admin.router, page.router),
-)
-_OTHERS = (metrics.router, warden.router, warden_acct.router, sapi.router)
+_V1 = (device, leases, jobs, accounting, admin, page)
+_OTHERS = (metrics, warden, warden_accounting, sapi)
 
 
 def create_app(
@@ -67,10 +57,10 @@ def create_app(
     app.state.telemetry = telemetry
     app.state.metrics = metrics.registered(queue, telemetry)
     app.state.activity = Activity(queue)
-    for router in _V1:
-        app.include_router(router, responses=EVERYWHERE)
-    for router in _OTHERS:
-        app.include_router(router)
+    for dialect in _V1:
+        app.include_router(dialect.router, responses=EVERYWHERE)
+    for dialect in _OTHERS:
+        app.include_router(dialect.router)
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _not_served)

@@ -21,9 +21,26 @@ from pydantic_core import core_schema
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.qpu.transport import is_loopback
+from sf_quantum.net.transport import is_loopback
 from sf_quantum.samplers import unknown
-from sf_quantum.service.checked import (
+from sf_quantum.service.device.emulated import Device, Faults
+from sf_quantum.service.device.operations import check_bounds
+from sf_quantum.service.device.technologies import TECHNOLOGIES
+from sf_quantum.service.device.topology import TOPOLOGIES
+from sf_quantum.service.domain.jobs import AskedClass
+from sf_quantum.service.domain.settings import (
+    ClassLimits,
+    DriftSettings,
+    PolicyChoice,
+    QualitySettings,
+    ServiceSettings,
+    Shares,
+    TelemetrySettings,
+)
+from sf_quantum.service.http.limits import Limits
+from sf_quantum.service.scheduling.policies import load as load_policy
+from sf_quantum.service.scheduling.policies import make as make_policy
+from sf_quantum.validation import (
     Section,
     Where,
     Wrong,
@@ -32,23 +49,6 @@ from sf_quantum.service.checked import (
     read_yaml,
     validated,
 )
-from sf_quantum.service.controls import check_bounds
-from sf_quantum.service.device import Device, Faults
-from sf_quantum.service.drift import DriftSettings
-from sf_quantum.service.limits import Limits
-from sf_quantum.service.policies import load as load_policy
-from sf_quantum.service.policies import make as make_policy
-from sf_quantum.service.policies.shares import Shares
-from sf_quantum.service.records import AskedClass
-from sf_quantum.service.settings import (
-    ClassLimits,
-    PolicyChoice,
-    QualitySettings,
-    ServiceSettings,
-    TelemetrySettings,
-)
-from sf_quantum.service.technologies import TECHNOLOGIES
-from sf_quantum.service.topology import TOPOLOGIES
 
 MIB = 1024 * 1024
 File: TypeAlias = Annotated[Path, Strict(False)]

@@ -23,16 +23,16 @@ from pathlib import Path
 import uvicorn
 
 from sf_quantum.errors import InputError, QuantumError
-from sf_quantum.qpu.transport import SOCKET_PATH_BYTES
-from sf_quantum.service import auth
+from sf_quantum.net.transport import SOCKET_PATH_BYTES
+from sf_quantum.service.api.v1.submissions import Submissions
 from sf_quantum.service.app import create_app
-from sf_quantum.service.checked import check_private
 from sf_quantum.service.config import Auth, Configuration, Listen
-from sf_quantum.service.limits import Guard
-from sf_quantum.service.queue import JobQueue
-from sf_quantum.service.store import Store
-from sf_quantum.service.submissions import Submissions
-from sf_quantum.service.telemetry import Telemetry
+from sf_quantum.service.http import auth
+from sf_quantum.service.http.limits import Guard
+from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.queue.telemetry import Telemetry
+from sf_quantum.service.store.store import Store
+from sf_quantum.validation import check_private
 
 # how long those who wait may take to read their answers
 STOP_SECONDS = 1

@@ -13,16 +13,16 @@ from typing import TypeVar
 import uvicorn
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu.transport import Answer, Client
+from sf_quantum.net.transport import Answer, Client
 from sf_quantum.samplers.problem import document
 from sf_quantum.service.app import create_app
-from sf_quantum.service.auth import Authenticate, nobody_checked
-from sf_quantum.service.device import Device
-from sf_quantum.service.queue import JobQueue
+from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.domain.settings import ServiceSettings, TelemetrySettings
+from sf_quantum.service.http.auth import Authenticate, nobody_checked
+from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.queue.telemetry import Telemetry
 from sf_quantum.service.run import unix_socket
-from sf_quantum.service.settings import ServiceSettings, TelemetrySettings
-from sf_quantum.service.store import Store
-from sf_quantum.service.telemetry import Telemetry
+from sf_quantum.service.store.store import Store
 
 T = TypeVar("T")
 

@@ -25,11 +25,12 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from sf_quantum import journal, report
+from sf_quantum import journal
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event
-from sf_quantum.qpu.transport import Client
+from sf_quantum.net.transport import Client
+from sf_quantum.reporting import report
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from sf_quantum import report
 from sf_quantum.files import JSON
+from sf_quantum.reporting import report
 from tests.integration.candidates import bind, candidate, decisions, where
 from tests.integration.conftest import Project
 from tests.integration.services import QpuService

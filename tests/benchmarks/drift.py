@@ -16,10 +16,11 @@ import random
 from collections.abc import Iterator
 from statistics import fmean, median, stdev
 
-from sf_quantum.service.calibration import READINGS, Reading
-from sf_quantum.service.device import Device, Faults
-from sf_quantum.service.drift import Cusum, DriftSettings, DriftWatch, run_length
-from sf_quantum.service.technologies import TECHNOLOGIES
+from sf_quantum.service.device.calibration import READINGS, Reading
+from sf_quantum.service.device.drift import Cusum, DriftWatch, run_length
+from sf_quantum.service.device.emulated import Device, Faults
+from sf_quantum.service.device.technologies import TECHNOLOGIES
+from sf_quantum.service.domain.settings import DriftSettings
 
 SHIFTS = (0.5, 1.0, 2.0, 3.0)
 # where a false alarm is rarer, its mean takes too long to measure

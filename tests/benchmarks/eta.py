@@ -38,13 +38,19 @@ from pathlib import Path
 from statistics import fmean, mean, median, quantiles
 from typing import NamedTuple
 
-from sf_quantum.service.auth import Identity
-from sf_quantum.service.device import Device
-from sf_quantum.service.queue import JobQueue
-from sf_quantum.service.records import RANKS, Job, JobClass, LeaseRequest, Submission
-from sf_quantum.service.settings import ServiceSettings
-from sf_quantum.service.store import Store
-from sf_quantum.service.technologies import TECHNOLOGIES
+from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.technologies import TECHNOLOGIES
+from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.domain.jobs import (
+    RANKS,
+    Job,
+    JobClass,
+    LeaseRequest,
+    Submission,
+)
+from sf_quantum.service.domain.settings import ServiceSettings
+from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.store.store import Store
 from sf_quantum.service.testing import example_bqm
 from tests.benchmarks import eta_oracle
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from sf_quantum.service.records import CLASSES, JobClass
+from sf_quantum.service.domain.jobs import CLASSES, JobClass
 
 FUTURES = 100
 

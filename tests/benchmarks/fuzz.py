@@ -46,10 +46,10 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu import munge
-from sf_quantum.qpu.transport import Answer, Client
-from sf_quantum.service import auth
-from sf_quantum.service.controls import EMULATED
+from sf_quantum.net import munge
+from sf_quantum.net.transport import Answer, Client
+from sf_quantum.service.device.operations import EMULATED
+from sf_quantum.service.http import auth
 from sf_quantum.service.testing import example_bqm
 
 SFQ = "import sys; from sf_quantum.cli import main; sys.exit(main())"

@@ -46,14 +46,13 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
 
-from sf_quantum.service.auth import Identity
-from sf_quantum.service.device import Device, Outcome, Task
-from sf_quantum.service.policies import names
-from sf_quantum.service.policies.shares import Shares
-from sf_quantum.service.queue import JobQueue
-from sf_quantum.service.records import JobClass, LeaseRequest, Pattern, Submission
-from sf_quantum.service.settings import PolicyChoice, ServiceSettings
-from sf_quantum.service.store import Store
+from sf_quantum.service.device.emulated import Device, Outcome, Task
+from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.domain.jobs import JobClass, LeaseRequest, Pattern, Submission
+from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings, Shares
+from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.scheduling.policies import names
+from sf_quantum.service.store.store import Store
 from sf_quantum.service.testing import example_bqm
 
 TECHNOLOGY = "neutral-atom"

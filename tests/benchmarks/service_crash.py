@@ -40,9 +40,15 @@ from typing import cast, get_args
 
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu.transport import Answer, Client
-from sf_quantum.service.records import CLASSES, AskedClass, JobClass, Lease, Submission
-from sf_quantum.service.store import Store
+from sf_quantum.net.transport import Answer, Client
+from sf_quantum.service.domain.jobs import (
+    CLASSES,
+    AskedClass,
+    JobClass,
+    Lease,
+    Submission,
+)
+from sf_quantum.service.store.store import Store
 from sf_quantum.service.testing import example_bqm
 
 # the service, with a device that notes the seed of each job it begins to run: one write
@@ -50,7 +56,7 @@ from sf_quantum.service.testing import example_bqm
 SERVICE = """
 import os, sys
 from sf_quantum.cli import main
-from sf_quantum.service.runners import ProblemRunner
+from sf_quantum.service.device.runners import ProblemRunner
 runs = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 run = ProblemRunner.run
 def noted(self, content, parameters, interrupted):

@@ -15,8 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
 
-from sf_quantum import journal, usage
+from sf_quantum import journal
 from sf_quantum.files import JSON
+from sf_quantum.reporting import usage
 from tests.lab import Lab
 
 BIN = Path(sys.executable).parent

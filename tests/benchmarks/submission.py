@@ -49,8 +49,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from sf_quantum.files import JSON
-from sf_quantum.service import auth
-from sf_quantum.service.models import JobBody
+from sf_quantum.service.api.v1.models import JobBody
+from sf_quantum.service.http import auth
 from sf_quantum.service.testing import example_bqm
 
 VARIABLES = 12

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from sf_quantum import usage
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event, Journal, read
-from sf_quantum.usage import Allocation
+from sf_quantum.reporting import usage
+from sf_quantum.reporting.usage import Allocation
 from tests.integration.slurm_jobs import Cluster, cluster
 from tests.lab import Lab
 

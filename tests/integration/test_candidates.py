@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.report import Row
+from sf_quantum.reporting.report import Row
 from tests.benchmarks.candidates import Faults, Run, prepare, run
 from tests.integration.candidates import (
     bind,

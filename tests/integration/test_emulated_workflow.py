@@ -16,7 +16,8 @@ import psutil
 import pytest
 import yaml
 
-from sf_quantum import journal, report
+from sf_quantum import journal
+from sf_quantum.reporting import report
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent

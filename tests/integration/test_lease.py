@@ -17,9 +17,9 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.qpu import account
-from sf_quantum.service import auth
-from sf_quantum.service.device import Device
-from sf_quantum.service.settings import ServiceSettings
+from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.domain.settings import ServiceSettings
+from sf_quantum.service.http import auth
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 from tests.integration.services import SFQ, only_by_qrmi
 

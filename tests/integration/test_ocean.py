@@ -13,8 +13,8 @@ import pytest
 from dimod import BinaryQuadraticModel
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu.transport import Client as Http
-from sf_quantum.service import topology
+from sf_quantum.net.transport import Client as Http
+from sf_quantum.service.device import topology
 from tests.integration.services import QpuService
 
 if TYPE_CHECKING:

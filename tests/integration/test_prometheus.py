@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import pytest
 import yaml
 
-from sf_quantum.qpu.transport import Client, Unreachable
+from sf_quantum.net.transport import Client, Unreachable
 from tests.integration.services import QpuService
 
 ROOT = Path(__file__).parents[2]

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu import munge
-from sf_quantum.qpu.transport import Answer, Client
-from sf_quantum.service import sequence
+from sf_quantum.net import munge
+from sf_quantum.net.transport import Answer, Client
+from sf_quantum.service.device import sequence
 from sf_quantum.service.testing import example_bqm
 from sf_quantum.testing.samplers import problem as ring
 

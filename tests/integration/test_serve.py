@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu.transport import Client
+from sf_quantum.net.transport import Client
 from sf_quantum.service.testing import example_bqm
 
 SFQ = [

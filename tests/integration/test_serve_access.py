@@ -21,9 +21,9 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu import munge
-from sf_quantum.qpu.transport import Answer, Client
-from sf_quantum.service import auth
+from sf_quantum.net import munge
+from sf_quantum.net.transport import Answer, Client
+from sf_quantum.service.http import auth
 from sf_quantum.service.testing import example_bqm
 
 SFQ = [

@@ -16,8 +16,8 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu.transport import Client
-from sf_quantum.service import auth
+from sf_quantum.net.transport import Client
+from sf_quantum.service.http import auth
 from sf_quantum.service.testing import example_bqm
 from tests.integration.services import QpuService
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sf_quantum import usage
 from sf_quantum.files import JSON
+from sf_quantum.reporting import usage
 from tests.integration.slurm_site import NODE, agrees
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sf_quantum import journal, report
+from sf_quantum import journal
 from sf_quantum.files import JSON
+from sf_quantum.reporting import report
 from tests.integration.candidates import (
     bind,
     candidate,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.service.settings import PolicyChoice, ServiceSettings
+from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings
 from sf_quantum.service.testing import running_service
 from tests.conftest import StartLab
 from tests.lab_conf import Options

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 import yaml
 
-from sf_quantum import journal, report
+from sf_quantum import journal
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event
+from sf_quantum.reporting import report
 from tests.integration.services import QpuService
 from tests.integration.sshd import sshd
 from tests.lab import Lab

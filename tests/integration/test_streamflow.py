@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sf_quantum import report
 from sf_quantum.files import JSON
+from sf_quantum.reporting import report
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Project

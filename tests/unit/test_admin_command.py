@@ -12,9 +12,9 @@ import pytest
 
 from sf_quantum.cli import main, usage
 from sf_quantum.files import JSON
-from sf_quantum.service.accounting import KEYS
-from sf_quantum.service.auth import Identity
-from sf_quantum.service.device import Device
+from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.store.accounting import KEYS
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
 Sfq = Callable[..., str]

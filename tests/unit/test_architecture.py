@@ -20,21 +20,24 @@ MODULES = {
 }
 GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
 
-# What each room may import of ours; errors and files are everybody's. Rooms that are
-# not here stand at the end of the line: nothing below may import them.
+# What each room may import of ours. Rooms that are not here may import any but cli.
+_FOUNDATION = {"errors", "files", "threads", "validation"}
 LAYERS = {
     "errors": set(),
-    "files": set(),
-    "samplers": {"samplers"},
-    "clustering": {"clustering"},
-    "journal": {"journal"},
-    "columns": set(),
-    "report": {"columns", "journal", "report"},
-    "usage": {"journal", "usage"},
-    "qpu": {"samplers", "clustering", "qpu"},
-    "service": {"samplers", "clustering", "qpu", "service"},
+    "files": {"errors"},
+    "threads": set(),
+    "validation": {"errors", "files", "samplers"},
+    "samplers": {"samplers", *_FOUNDATION},
+    "clustering": {"clustering", *_FOUNDATION},
+    "journal": {"journal", "connectors", *_FOUNDATION},
+    "reporting": {"reporting", "journal", *_FOUNDATION},
+    "net": {"net", *_FOUNDATION},
+    "qpu": {"samplers", "net", "qpu", *_FOUNDATION},
+    "service": {"samplers", "net", "qpu", "service", *_FOUNDATION},
 }
-STREAMFLOW = {"plugin", "scheduler", "connectors", "candidates", "check"}
+# the rooms of the service: each imports itself and those before it
+SERVICE = "domain store device scheduling queue http api".split()
+STREAMFLOW = {"plugin", "connectors", "candidates", "check"}
 # of these rooms, the modules that decide are free of the engine
 PURE = (
     "candidates.decision",
@@ -50,7 +53,7 @@ VENDORS = {
     "iqm": "qpu/qrmi_circuits.py",
     **dict.fromkeys(
         ("pulser", "pulser_simulation"),
-        "samplers/neutral_atom.py service/simulation.py",
+        "samplers/neutral_atom.py service/device/pulser_process.py",
     ),
     **dict.fromkeys(("emu_mps", "torch"), "samplers/neutral_atom.py"),
     "qiskit": "samplers/qaoa.py qpu/qrmi_circuits.py",
@@ -94,9 +97,48 @@ every_module = pytest.mark.parametrize("module", MODULES)
 @every_module
 def test_imports_point_one_way(module: str) -> None:
     if (allowed := LAYERS.get(room(module))) is not None:
-        assert own(module) <= allowed | {"errors", "files"}
+        assert own(module) <= allowed
     if room(module) != "cli":
         assert "cli" not in own(module)
+
+
+def service_room(module: str) -> int:
+    """Where a module of the service stands: its root is after all rooms."""
+    name = [*module.split("."), "", ""][2]
+    return SERVICE.index(name) if name in SERVICE else len(SERVICE)
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if room(m) == "service"])
+def test_rooms_of_the_service_import_one_way(module: str) -> None:
+    for name in imports(module):
+        if room(name) == "service":
+            assert service_room(name) <= service_room(module), name
+
+
+@pytest.mark.xfail(reason="four circles are left to open", strict=True)
+def test_no_module_imports_itself_through_others() -> None:
+    """No circle of imports, those for type checkers alone included."""
+    graph = {module: {*modules_imported(module)} for module in MODULES}
+    for module, others in graph.items():
+        others.discard(module)
+    while leaves := [module for module, others in graph.items() if not others]:
+        for leaf in leaves:
+            del graph[leaf]
+        for others in graph.values():
+            others.difference_update(leaves)
+    assert not graph, f"in a circle, or above one: {sorted(graph)}"
+
+
+def modules_imported(module: str) -> Iterator[str]:
+    """The modules that a module imports, also as names of their package."""
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            submodules = names & MODULES.keys()
+            yield from submodules
+            package = f"{node.module}.__init__"
+            if names - submodules:
+                yield from {node.module, package} & MODULES.keys()
 
 
 @every_module
@@ -105,7 +147,8 @@ def test_streamflow_stays_in_its_rooms(module: str) -> None:
         name for name in imports(module) if name.split(".")[0] == "streamflow"
     ]
     pure = module.removeprefix("sf_quantum.") in PURE
-    assert not streamflow or (room(module) in STREAMFLOW and not pure)
+    scheduler = module == "sf_quantum.journal.scheduler"
+    assert not streamflow or scheduler or (room(module) in STREAMFLOW and not pure)
 
 
 @every_module

@@ -27,15 +27,15 @@ from streamflow.core.workflow import Job, Token
 from streamflow.deployment.connector.local import LocalConnector
 from streamflow.log_handler import logger
 
-from sf_quantum import scheduler
 from sf_quantum.candidates import asking, places, saying
 from sf_quantum.candidates.asking import Asker
 from sf_quantum.candidates.filter import CandidateFilter
 from sf_quantum.candidates.ledger import Ledger
 from sf_quantum.check.schema import rules
 from sf_quantum.files import JSON
+from sf_quantum.journal import scheduler
 from sf_quantum.qpu import QpuStatus
-from sf_quantum.service.device import Device
+from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.testing import running_service
 
 

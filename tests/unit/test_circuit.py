@@ -10,10 +10,10 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.circuit import CircuitRunner
-from sf_quantum.service.device import Device, Task
-from sf_quantum.service.openqasm import Unreadable, parse
-from sf_quantum.service.technologies import TECHNOLOGIES
+from sf_quantum.service.device.circuit import CircuitRunner
+from sf_quantum.service.device.emulated import Device, Task
+from sf_quantum.service.device.openqasm import Unreadable, parse
+from sf_quantum.service.device.technologies import TECHNOLOGIES
 from sf_quantum.service.testing import running_service
 
 HEAD = 'OPENQASM 3.0;\ninclude "stdgates.inc";\n'

@@ -25,7 +25,7 @@ from sf_quantum.connectors.nodes import NodesConnector
 from sf_quantum.connectors.rest import RestConnector
 from sf_quantum.connectors.wrapper import LocationWrapper
 from sf_quantum.errors import QpuError
-from sf_quantum.scheduler import JournalScheduler
+from sf_quantum.journal.scheduler import JournalScheduler
 
 # what StreamFlow itself gives to a constructor
 IMPOSED = {"self", "deployment_name", "config_dir", "connector", "service", "context"}

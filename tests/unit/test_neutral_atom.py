@@ -13,7 +13,7 @@ from sf_quantum.files import JSON
 from sf_quantum.samplers import neutral_atom
 from sf_quantum.samplers.neutral_atom import NeutralAtomSampler
 from sf_quantum.samplers.register import Embedding, Limits, Pairs, embed
-from sf_quantum.service.sequence import available
+from sf_quantum.service.device.sequence import available
 from sf_quantum.testing.samplers import problem
 
 LIMITS = Limits(radius=9.8, apart=4.0, reach=50.0)

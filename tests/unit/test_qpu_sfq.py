@@ -15,11 +15,12 @@ from dimod import BinaryQuadraticModel
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import NoLease, access, munge, waiting
+from sf_quantum.net import munge
+from sf_quantum.qpu import NoLease, access, waiting
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
-from sf_quantum.service.device import Device, Faults
-from sf_quantum.service.settings import ServiceSettings
+from sf_quantum.service.device.emulated import Device, Faults
+from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
 PARAMETERS = {"num_reads": 10, "seed": 1, "num_sweeps": None}

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum import journal, report, timeline
+from sf_quantum import journal
 from sf_quantum.cli import main
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event
+from sf_quantum.reporting import report, timeline
 
 
 def event(

@@ -17,12 +17,13 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from sf_quantum.files import JSON
-from sf_quantum.service import auth, sapi, sapi_solver
-from sf_quantum.service.device import Device
-from sf_quantum.service.refusal import Refused
-from sf_quantum.service.settings import ServiceSettings
+from sf_quantum.service.api.sapi import routes, solver
+from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.topology import pegasus
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
-from sf_quantum.service.topology import pegasus
 
 GRAPH = pegasus(2)
 
@@ -53,9 +54,11 @@ def problem(**changes: JSON) -> dict[str, JSON]:
 
 
 def test_a_problem_and_its_answer(service: RunningService) -> None:
-    answer = service.ask("POST", f"{sapi.PREFIX}/problems", problem())
+    answer = service.ask("POST", f"{routes.PREFIX}/problems", problem())
     assert answer.status == 200
-    told = service.ask("GET", f"{sapi.PREFIX}/problems/{answer.json()['id']}?timeout=9")
+    told = service.ask(
+        "GET", f"{routes.PREFIX}/problems/{answer.json()['id']}?timeout=9"
+    )
     content = told.json()["answer"]
     assert isinstance(content, dict)
     (energy,) = struct.unpack("<d", base64.b64decode(str(content["energies"])))
@@ -102,7 +105,7 @@ def data(**changes: JSON) -> dict[str, JSON]:
 def test_wrong_problems(
     service: RunningService, body: dict[str, JSON], words: str
 ) -> None:
-    answer = service.ask("POST", f"{sapi.PREFIX}/problems/", body)
+    answer = service.ask("POST", f"{routes.PREFIX}/problems/", body)
     assert answer.status == 400
     assert answer.json()["error_code"] == 400
     assert words in str(answer.json()["error_msg"])
@@ -116,7 +119,7 @@ def test_wrong_problems(
         (b'"\xff"', "identity", "the body is not JSON"),
         (b"[]", "deflate", "the body is not deflated data"),
         (zlib.compress(b"[" * 1000)[:-5], "deflate", "the body is cut off"),
-        (zlib.compress(b" " * (sapi.BODY_BYTES + 1)), "deflate", "has more than"),
+        (zlib.compress(b" " * (routes.BODY_BYTES + 1)), "deflate", "has more than"),
         (b"[]", "gzip", "expected deflate or none"),
         # half a surrogate pair
         (zlib.compress(b'["\\ud800"]'), "deflate", "is not UTF-8 text"),
@@ -124,7 +127,7 @@ def test_wrong_problems(
 )
 def test_wrong_bodies(body: bytes, packing: str, words: str) -> None:
     with pytest.raises(Refused, match=words):
-        sapi._unpacked(body, packing)
+        routes._unpacked(body, packing)
 
 
 def test_wrong_requests(service: RunningService) -> None:
@@ -139,7 +142,7 @@ def test_wrong_requests(service: RunningService) -> None:
         ("GET", "/solvers/remote/?filter=all,status", 400),
         ("GET", "/nothing/there", 404),
     ):
-        answer = service.ask(method, f"{sapi.PREFIX}{path}")
+        answer = service.ask(method, f"{routes.PREFIX}{path}")
         assert (path, answer.status) == (path, status)
         assert answer.json()["error_code"] == status
         assert answer.json()["error_msg"]
@@ -151,9 +154,9 @@ def test_only_problems_of_sapi_are_told(service: RunningService) -> None:
         job: dict[str, JSON] = {"idempotency_key": "k", "problem": example_bqm()}
         answer = service.ask("POST", "/v1/jobs", job, lease=lease)
         assert answer.status == 201
-        told = service.ask("GET", f"{sapi.PREFIX}/problems/{answer.json()['id']}")
+        told = service.ask("GET", f"{routes.PREFIX}/problems/{answer.json()['id']}")
         assert told.status == 404
-        every = service.ask("GET", f"{sapi.PREFIX}/problems/")
+        every = service.ask("GET", f"{routes.PREFIX}/problems/")
         ids = [one["id"] for one in json.loads(every.body)]
         assert answer.json()["id"] not in ids
     finally:
@@ -162,7 +165,7 @@ def test_only_problems_of_sapi_are_told(service: RunningService) -> None:
 
 def cached(**headers: str) -> Response:
     raw = [(name.replace("_", "-").encode(), v.encode()) for name, v in headers.items()]
-    return sapi._cached(Request({"type": "http", "headers": raw}), [{"a": 1}])
+    return routes._cached(Request({"type": "http", "headers": raw}), [{"a": 1}])
 
 
 def test_the_media_type_is_what_was_asked_for() -> None:
@@ -187,18 +190,18 @@ def test_filters() -> None:
         ("-a,-b", {"e": 4}),
         ("none,+nothing,+a.b", {"a": 1}),
     ):
-        assert sapi_solver.filtered(whole, filter_) == expected
+        assert solver.filtered(whole, filter_) == expected
     assert whole == {"a": 1, "b": {"c": 2, "d": 3}, "e": 4}
 
 
 def test_only_root_leases_where_users_may_not() -> None:
-    def ada(_: HTTPConnection) -> auth.Identity:
-        return auth.Identity("ada", admin=False)
+    def ada(_: HTTPConnection) -> Identity:
+        return Identity("ada", admin=False)
 
     settings = ServiceSettings(users_may_lease=False)
     device = Device(time_scale=0, qubits=40)
     with running_service(device, settings=settings, authenticate=ada) as service:
-        answer = service.ask("POST", f"{sapi.PREFIX}/problems/", problem())
+        answer = service.ask("POST", f"{routes.PREFIX}/problems/", problem())
         assert answer.status == 403
         assert "only root and admins" in str(answer.json()["error_msg"])
 
@@ -206,9 +209,9 @@ def test_only_root_leases_where_users_may_not() -> None:
 def test_no_annealer_no_solver() -> None:
     device = Device(technology="superconducting", time_scale=0)
     with running_service(device) as service:
-        answer = service.ask("GET", f"{sapi.PREFIX}/solvers/remote/")
+        answer = service.ask("GET", f"{routes.PREFIX}/solvers/remote/")
         assert json.loads(answer.body) == []
-        answer = service.ask("POST", f"{sapi.PREFIX}/problems/", problem())
+        answer = service.ask("POST", f"{routes.PREFIX}/problems/", problem())
         assert answer.status == 404
         assert "no annealer" in str(answer.json()["error_msg"])
         # nothing is left that holds the vQPU

@@ -17,10 +17,10 @@ import pytest
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service import sequence
-from sf_quantum.service.device import Device, Task
-from sf_quantum.service.runners import installed
-from sf_quantum.service.sequence import SequenceRunner
+from sf_quantum.service.device import sequence
+from sf_quantum.service.device.emulated import Device, Task
+from sf_quantum.service.device.runners import installed
+from sf_quantum.service.device.sequence import SequenceRunner
 
 TEXT = (Path(__file__).parent / "data/sequence.json").read_text()
 with_pulser = pytest.mark.skipif(
@@ -86,7 +86,7 @@ def test_wrong_sequences_are_refused_with_their_reason() -> None:
     ]
     # in one process, since each has Pulser to import
     code = (
-        "import json, sys; from sf_quantum.service.simulation import answered; "
+        "import json, sys; from sf_quantum.service.device.pulser_process import answered; "
         "print(json.dumps([answered(request) for request in json.load(sys.stdin)]))"
     )
     requests = [{"sequence": text, "qubits": 5} for text, _ in cases]
@@ -148,7 +148,7 @@ def test_interrupted_it_leaves_no_process() -> None:
 
 @with_pulser
 def test_it_ends_with_the_service() -> None:
-    command = [sys.executable, "-m", "sf_quantum.service.simulation"]
+    command = [sys.executable, "-m", "sf_quantum.service.device.pulser_process"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:

@@ -13,14 +13,14 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.qpu.sfq import SfqQpu
-from sf_quantum.service import accounting
-from sf_quantum.service.accounting import KEYS, By, Filter, Page
-from sf_quantum.service.auth import Identity
-from sf_quantum.service.device import Device
-from sf_quantum.service.past import HOUR
-from sf_quantum.service.records import Job, Lease, State, Submission
-from sf_quantum.service.schema import UPGRADES, VERSION
-from sf_quantum.service.store import Store
+from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.domain.jobs import Job, Lease, State, Submission
+from sf_quantum.service.store import accounting
+from sf_quantum.service.store.accounting import KEYS, By, Filter, Page
+from sf_quantum.service.store.past import HOUR
+from sf_quantum.service.store.schema import UPGRADES, VERSION
+from sf_quantum.service.store.store import Store
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
 RUN = "20261121T150444Z-4711"

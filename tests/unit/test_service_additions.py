@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum.service.records import Lease, Submission
-from sf_quantum.service.refusal import Refused
-from sf_quantum.service.store import Store
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import Lease, Submission
+from sf_quantum.service.store.store import Store
 
 MANY = 150
 

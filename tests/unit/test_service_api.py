@@ -12,12 +12,12 @@ import pytest
 from dimod import BinaryQuadraticModel, SampleSet
 
 from sf_quantum.files import JSON
+from sf_quantum.net.transport import Answer, Client
 from sf_quantum.qpu.sfq import SfqQpu
-from sf_quantum.qpu.transport import Answer, Client
 from sf_quantum.samplers.neal import NealSampler
-from sf_quantum.service import intake
-from sf_quantum.service.device import Device, Faults
-from sf_quantum.service.store import Store
+from sf_quantum.service.api.v1 import large_bodies
+from sf_quantum.service.device.emulated import Device, Faults
+from sf_quantum.service.store.store import Store
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
 MakeJob = Callable[[str], dict[str, JSON]]
@@ -230,7 +230,7 @@ def test_a_large_job_is_what_a_small_one_is(
 ) -> None:
     lease = service.acquire()
     small = _waited(service, _submit(service, lease, job("small")))
-    monkeypatch.setattr(intake, "LARGE_BYTES", 0)
+    monkeypatch.setattr(large_bodies, "LARGE_BYTES", 0)
     large = _waited(service, _submit(service, lease, job("large")))
     assert (large["state"], large["kind"]) == ("Completed", "problem")
     assert large["parameters"] == small["parameters"]
@@ -260,7 +260,7 @@ def test_wrong_large_jobs_name_the_field_too(
     field: str | None,
     words: str,
 ) -> None:
-    monkeypatch.setattr(intake, "LARGE_BYTES", 0)
+    monkeypatch.setattr(large_bodies, "LARGE_BYTES", 0)
     lease = service.acquire()
     refused = service.ask("POST", "/v1/jobs", {**job("a"), **change}, lease=lease)
     assert (refused.status, refused.json()["field"]) == (422, field)
@@ -270,7 +270,7 @@ def test_wrong_large_jobs_name_the_field_too(
 def test_a_large_body_is_read_for_those_who_may_only(
     service: RunningService, job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "LARGE_BYTES", 0)
+    monkeypatch.setattr(large_bodies, "LARGE_BYTES", 0)
     client = _RawClient(service.url, {"X-SFQ-Lease": "none"})
     assert client.send(b"{").status == 403
     client = _RawClient(service.url, {"X-SFQ-Lease": service.acquire()})
@@ -282,8 +282,8 @@ def test_a_large_body_is_read_for_those_who_may_only(
 def test_a_large_body_that_takes_too_long(
     service: RunningService, job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "LARGE_BYTES", 0)
-    monkeypatch.setattr(intake, "SECONDS", 0.001)
+    monkeypatch.setattr(large_bodies, "LARGE_BYTES", 0)
+    monkeypatch.setattr(large_bodies, "SECONDS", 0.001)
     lease = service.acquire()
     refused = service.ask("POST", "/v1/jobs", job("a"), lease=lease)
     assert refused.status == 503

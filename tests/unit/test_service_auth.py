@@ -15,9 +15,10 @@ from starlette.requests import HTTPConnection
 
 from sf_quantum.cli import main
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.qpu import munge
-from sf_quantum.service import auth
-from sf_quantum.service.auth import AuthError, Identity, Munge, Tokens, Unauthorized
+from sf_quantum.net import munge
+from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.http import auth
+from sf_quantum.service.http.auth import AuthError, Munge, Tokens, Unauthorized
 
 # moves the time that a process sees
 SHIM = """

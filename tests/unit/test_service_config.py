@@ -12,10 +12,14 @@ from pydantic import BaseModel
 
 from sf_quantum.cli import main
 from sf_quantum.errors import InputError
-from sf_quantum.service.checked import Wrong
 from sf_quantum.service.config import Configuration, load
-from sf_quantum.service.policies.shares import Shares
-from sf_quantum.service.settings import ClassLimits, PolicyChoice, ServiceSettings
+from sf_quantum.service.domain.settings import (
+    ClassLimits,
+    PolicyChoice,
+    ServiceSettings,
+    Shares,
+)
+from sf_quantum.validation import Wrong
 
 DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
 EXAMPLE = DEPLOYMENTS / "qpu-service.yml"

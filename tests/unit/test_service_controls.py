@@ -22,18 +22,19 @@ from sf_quantum.candidates.decision import (
 from sf_quantum.candidates.policy import Policy
 from sf_quantum.files import JSON
 from sf_quantum.qpu.sfq import SfqQpu
-from sf_quantum.service import adjusting, audit
-from sf_quantum.service.auth import Identity
-from sf_quantum.service.checked import Wrong
 from sf_quantum.service.config import load
-from sf_quantum.service.controls import EMULATED, Operation, check_bounds
-from sf_quantum.service.device import Device, Faults
-from sf_quantum.service.door import Door
-from sf_quantum.service.queue import JobQueue
-from sf_quantum.service.records import Lease, LeaseRequest, Submission
-from sf_quantum.service.refusal import Refused
-from sf_quantum.service.store import Store
+from sf_quantum.service.device.emulated import Device, Faults
+from sf_quantum.service.device.operations import EMULATED, Operation, check_bounds
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.domain.jobs import Lease, LeaseRequest, Submission
+from sf_quantum.service.queue import device_operations
+from sf_quantum.service.queue.availability import Door
+from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.store import audit
+from sf_quantum.service.store.store import Store
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
+from sf_quantum.validation import Wrong
 
 ADMIN, ANN = Identity("operator", admin=True), Identity("ann", admin=False)
 DAY = 86400.0
@@ -158,7 +159,7 @@ async def test_it_is_done_between_two_jobs_and_written_down(queue: JobQueue) -> 
     second = await _submit(queue, lease, "b", 10_000)
     await _until(lambda: queue.running is not None)
     setting = OPERATIONS["set-faults"]
-    old, new = await adjusting.run(queue, "operator", setting, {"fail": 1.0}, 5)
+    old, new = await device_operations.run(queue, "operator", setting, {"fail": 1.0}, 5)
     assert (old["fail"], new["fail"]) == (0.0, 1.0)
     # the one that ran had the old settings to its end, the next has the new ones
     states = [(await queue.wait(ANN, job, 5)).state for job in (first, second)]
@@ -170,22 +171,22 @@ async def test_it_is_done_between_two_jobs_and_written_down(queue: JobQueue) -> 
 async def test_what_is_not_done_is_written_down_too(queue: JobQueue) -> None:
     scale, noise = OPERATIONS["set-time-scale"], OPERATIONS["set-noise"]
     with pytest.raises(Refused) as refused:
-        await adjusting.run(queue, "operator", scale, {"time_scale": 2}, 1)
+        await device_operations.run(queue, "operator", scale, {"time_scale": 2}, 1)
     assert refused.value.status == 409
     with pytest.raises(Refused) as refused:
-        await adjusting.run(queue, "operator", noise, {"noise": -1}, 1)
+        await device_operations.run(queue, "operator", noise, {"noise": -1}, 1)
     assert (refused.value.status, refused.value.field) == (422, "parameters.noise")
     lease = await _lease(queue)
     await _submit(queue, lease, "a", 100_000)
     await _until(lambda: queue.running is not None)
     with pytest.raises(Refused) as refused:
-        await adjusting.run(queue, "operator", noise, {"noise": 2}, 0.01)
+        await device_operations.run(queue, "operator", noise, {"noise": 2}, 0.01)
     assert refused.value.status == 409
     assert (queue.device.time_scale, queue.device.noise) == (0.01, 0.0)
     many: JSON = ["x"] * 10_000
     for given in ({"noise": "x" * 10_000}, {"x" * 10_000: 1}, {"noise": many}):
         with pytest.raises(Refused):
-            await adjusting.run(queue, "operator", noise, given, 1)
+            await device_operations.run(queue, "operator", noise, given, 1)
     kept = [one.entry for one in audit.entries(queue.store, 4)][::-1]
     assert kept[0].parameters == {"noise": 2}
     assert [len(str(one)) < 1000 for one in kept] == [True] * 4
@@ -204,7 +205,7 @@ async def test_a_drained_qpu_takes_another_time_scale_and_so_does_its_queue(
     await queue.drain(user="operator")
     before = queue.forecast(queue.find(ANN, waiting))
     scale = OPERATIONS["set-time-scale"]
-    await adjusting.run(queue, "operator", scale, {"time_scale": 0.001}, 5)
+    await device_operations.run(queue, "operator", scale, {"time_scale": 0.001}, 5)
     assert queue.find(ANN, running).final
     after = queue.forecast(queue.find(ANN, waiting))
     assert before is not None
@@ -223,7 +224,7 @@ async def test_what_cannot_be_written_down_is_not_done(queue: JobQueue) -> None:
     await asyncio.wrap_future(queue.store.change(fail))
     noise = OPERATIONS["set-noise"]
     with pytest.raises(sqlite3.Error):
-        await adjusting.run(queue, "operator", noise, {"noise": 2}, 1)
+        await device_operations.run(queue, "operator", noise, {"noise": 2}, 1)
     assert queue.device.noise == 0
     assert not queue.resting.locked()
     with pytest.raises(sqlite3.Error):

@@ -11,8 +11,8 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.samplers.problem import sample
-from sf_quantum.service.device import Device, Faults, Task
-from sf_quantum.service.technologies import TECHNOLOGIES
+from sf_quantum.service.device.emulated import Device, Faults, Task
+from sf_quantum.service.device.technologies import TECHNOLOGIES
 from sf_quantum.service.testing import example_bqm
 
 

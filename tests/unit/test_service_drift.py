@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.service.calibration import READINGS, Reading
-from sf_quantum.service.device import Device, Faults
-from sf_quantum.service.drift import Cusum, DriftSettings, DriftWatch, run_length
+from sf_quantum.service.device.calibration import READINGS, Reading
+from sf_quantum.service.device.drift import Cusum, DriftWatch, run_length
+from sf_quantum.service.device.emulated import Device, Faults
+from sf_quantum.service.domain.settings import DriftSettings
 from sf_quantum.service.testing import running_service
 
 # Montgomery, Introduction to Statistical Quality Control, table 9.1: mean 10, deviation 1,

@@ -18,15 +18,21 @@ import pytest
 from starlette.requests import HTTPConnection
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu.transport import Answer
-from sf_quantum.service.auth import Identity
-from sf_quantum.service.device import Device
-from sf_quantum.service.policy import lease_class
-from sf_quantum.service.queue import JobQueue
-from sf_quantum.service.records import Job, JobClass, Lease, LeaseRequest, Submission
-from sf_quantum.service.refusal import Refused
-from sf_quantum.service.settings import ServiceSettings
-from sf_quantum.service.slurm import ASKED_AT_ONCE
+from sf_quantum.net.transport import Answer
+from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.domain.jobs import (
+    Job,
+    JobClass,
+    Lease,
+    LeaseRequest,
+    Submission,
+)
+from sf_quantum.service.domain.settings import ServiceSettings
+from sf_quantum.service.queue.entitlements import lease_class
+from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.queue.slurm_jobs import ASKED_AT_ONCE
 from sf_quantum.service.testing import (
     RunningService,
     example_bqm,
@@ -520,7 +526,7 @@ async def test_a_client_that_hangs_up_leaves_the_line(ask: Service) -> None:
 async def test_an_end_that_cannot_be_written_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sf_quantum.service.leases.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("sf_quantum.service.queue.leases.RETRY_SECONDS", 0.01)
     settings = ServiceSettings(lease_total_seconds=0.2)
     async with running(tmp_path, settings) as queue:
         lease = await acquire(queue)
@@ -546,8 +552,8 @@ async def test_an_end_that_cannot_be_written_is_tried_again(
 async def test_a_release_is_answered_while_the_disk_fails(
     queue: JobQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sf_quantum.service.leases.RETRY_SECONDS", 0.01)
-    monkeypatch.setattr("sf_quantum.service.leases.RELEASE_SECONDS", 0.05)
+    monkeypatch.setattr("sf_quantum.service.queue.leases.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("sf_quantum.service.queue.leases.RELEASE_SECONDS", 0.05)
     lease = await acquire(queue)
     failed: Future[Lease] = Future()
     failed.set_exception(sqlite3.OperationalError("disk I/O error"))

@@ -14,9 +14,10 @@ from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
 
 from sf_quantum.files import JSON
-from sf_quantum.service import limits
-from sf_quantum.service.auth import Identity, Unauthorized, once
-from sf_quantum.service.limits import Buckets, Guard, Limits
+from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.http import limits
+from sf_quantum.service.http.auth import Unauthorized, once
+from sf_quantum.service.http.limits import Buckets, Guard, Limits
 
 SECRET = "s3cret"
 App = Callable[[Scope, Receive, Send], Awaitable[None]]

@@ -13,14 +13,15 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as families
 
 from sf_quantum.files import JSON
-from sf_quantum.service import auth, metrics
+from sf_quantum.service.api import metrics
 from sf_quantum.service.config import Configuration
-from sf_quantum.service.device import Device, Faults
-from sf_quantum.service.observations import Observations
-from sf_quantum.service.settings import (
+from sf_quantum.service.device.emulated import Device, Faults
+from sf_quantum.service.domain.settings import (
     QualitySettings,
     TelemetrySettings,
 )
+from sf_quantum.service.http import auth
+from sf_quantum.service.queue.observations import Observations
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
 

@@ -13,8 +13,8 @@ from dimod import BinaryQuadraticModel, SampleSet, Vartype
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device import Device, Faults, Task
-from sf_quantum.service.technologies import HOUR, TECHNOLOGIES
+from sf_quantum.service.device.emulated import Device, Faults, Task
+from sf_quantum.service.device.technologies import HOUR, TECHNOLOGIES
 
 
 class Echo:

@@ -14,13 +14,14 @@ import pytest
 from starlette.requests import HTTPConnection
 
 from sf_quantum.files import JSON
-from sf_quantum.service import activity, page
-from sf_quantum.service.accounting import Filter, Page, usage
-from sf_quantum.service.auth import Identity, Unauthorized
-from sf_quantum.service.busy import MINUTES, Busy
-from sf_quantum.service.device import Device
-from sf_quantum.service.records import Lease, Submission
-from sf_quantum.service.store import Store
+from sf_quantum.service.api.page import activity, routes
+from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.domain.jobs import Lease, Submission
+from sf_quantum.service.http.auth import Unauthorized
+from sf_quantum.service.store.accounting import Filter, Page, usage
+from sf_quantum.service.store.store import Store
+from sf_quantum.service.store.utilisation import MINUTES, Busy
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
 PATH = "/v1/activity"
@@ -196,7 +197,7 @@ def test_what_has_not_changed_is_not_sent_again(service: RunningService) -> None
 
 
 def test_a_credential_that_does_not_hold_is_refused(service: RunningService) -> None:
-    for name in page.CREDENTIALS:
+    for name in routes.CREDENTIALS:
         assert service.ask("GET", PATH, headers={name: "eve"}).status == 401
 
 

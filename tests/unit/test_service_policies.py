@@ -14,16 +14,10 @@ import pytest
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.service.auth import Identity
-from sf_quantum.service.device import Device
-from sf_quantum.service.line import Entry, Line, Work
-from sf_quantum.service.policies import load, make, names
-from sf_quantum.service.policies.base import Policy
-from sf_quantum.service.policies.fair_share import FairShare
-from sf_quantum.service.policies.interleave import MOST_PASSES, Interleave
-from sf_quantum.service.policies.shares import Shares
-from sf_quantum.service.queue import JobQueue
-from sf_quantum.service.records import (
+from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.domain.jobs import (
     Job,
     JobClass,
     Kind,
@@ -33,8 +27,13 @@ from sf_quantum.service.records import (
     Submission,
     Used,
 )
-from sf_quantum.service.refusal import Refused
-from sf_quantum.service.settings import PolicyChoice, ServiceSettings
+from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings, Shares
+from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.scheduling.pending import Entry, Line, Work
+from sf_quantum.service.scheduling.policies import load, make, names
+from sf_quantum.service.scheduling.policies.base import Policy
+from sf_quantum.service.scheduling.policies.fair_share import FairShare
+from sf_quantum.service.scheduling.policies.interleave import MOST_PASSES, Interleave
 from sf_quantum.service.testing import example_bqm, running_queue
 
 ANN, BOB = Identity("ann", admin=False), Identity("bob", admin=False)
@@ -583,7 +582,7 @@ async def test_a_job_takes_the_hints_of_the_lease_it_moves_to(tmp_path: Path) ->
 
 
 SITE = '''
-from sf_quantum.service.policies.base import Keyed
+from sf_quantum.service.scheduling.policies.base import Keyed
 
 
 class Shortest(Keyed):

@@ -13,13 +13,13 @@ import pytest
 from dimod import BinaryQuadraticModel, ExactSolver
 
 from sf_quantum.files import JSON
-from sf_quantum.service import benchmark
-from sf_quantum.service.device import Device, Faults, Task
-from sf_quantum.service.quality import SERIES, QualityJobs, Sample, Usual
-from sf_quantum.service.queue import JobQueue
-from sf_quantum.service.records import Job
-from sf_quantum.service.settings import QualitySettings, TelemetrySettings
-from sf_quantum.service.store import Store
+from sf_quantum.service.device import quality_problem
+from sf_quantum.service.device.emulated import Device, Faults, Task
+from sf_quantum.service.domain.jobs import Job
+from sf_quantum.service.domain.settings import QualitySettings, TelemetrySettings
+from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.queue.quality import SERIES, QualityJobs, Sample, Usual
+from sf_quantum.service.store.store import Store
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
 # an hour's jobs in a moment
@@ -46,15 +46,15 @@ def ended(service: RunningService, jobs: int) -> int:
 
 @pytest.mark.parametrize("qubits", [1, 2, 7, 12])
 def test_the_planted_state_is_the_only_optimum(qubits: int) -> None:
-    bqm = benchmark.problem(qubits)
+    bqm = quality_problem.problem(qubits)
     model = BinaryQuadraticModel.from_serializable(bqm)
     found = ExactSolver().sample(model)  # type: ignore[no-untyped-call]
     energies = sorted(found.record.energy)
     assert len(model) == qubits
-    assert energies[0] == pytest.approx(benchmark.optimum(bqm))
+    assert energies[0] == pytest.approx(quality_problem.optimum(bqm))
     assert energies[1] > energies[0] + 0.1
     serialized = found.to_serializable()  # type: ignore[no-untyped-call]
-    assert benchmark.hits(serialized, energies[0]) == (1, 2**qubits)
+    assert quality_problem.hits(serialized, energies[0]) == (1, 2**qubits)
 
 
 @pytest.mark.parametrize("technology", ["annealer", "superconducting", "neutral-atom"])
@@ -63,10 +63,12 @@ def test_errors_show(technology: str) -> None:
         device = Device(
             technology=technology, noise=1, time_scale=0, seed=1, faults=faults
         )
-        bqm = benchmark.problem(device.size)
+        bqm = quality_problem.problem(device.size)
         task = Task(1, 1, "problem", bqm, {"num_reads": 200, "num_sweeps": None})
         outcome = device.run(task, threading.Event())
-        found, reads = benchmark.hits(outcome.result, benchmark.optimum(bqm))
+        found, reads = quality_problem.hits(
+            outcome.result, quality_problem.optimum(bqm)
+        )
         assert reads == 200
         return found
 

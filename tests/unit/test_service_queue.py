@@ -14,15 +14,15 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.auth import Identity
-from sf_quantum.service.device import Device
-from sf_quantum.service.line import Entry, Line
-from sf_quantum.service.policies.classes import Classes
-from sf_quantum.service.queue import JobQueue
-from sf_quantum.service.records import Job, JobClass, LeaseRequest, Submission
-from sf_quantum.service.refusal import Refused
-from sf_quantum.service.settings import ClassLimits, ServiceSettings
-from sf_quantum.service.store import Store
+from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.domain.jobs import Job, JobClass, LeaseRequest, Submission
+from sf_quantum.service.domain.settings import ClassLimits, ServiceSettings
+from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.scheduling.pending import Entry, Line
+from sf_quantum.service.scheduling.policies.classes import Classes
+from sf_quantum.service.store.store import Store
 from sf_quantum.service.testing import example_bqm, running_queue
 
 ANN, BOB = Identity("ann", admin=False), Identity("bob", admin=False)
@@ -510,8 +510,8 @@ async def test_a_device_that_does_not_let_go_does_not_keep_the_service(
 
     gate = Stubborn()
     device = Device(time_scale=0, runners={"problem": gate})
-    monkeypatch.setattr("sf_quantum.service.queue.STOP_SECONDS", 0.05)
-    monkeypatch.setattr("sf_quantum.service.cancelling.LET_GO_SECONDS", 0.05)
+    monkeypatch.setattr("sf_quantum.service.queue.job_queue.STOP_SECONDS", 0.05)
+    monkeypatch.setattr("sf_quantum.service.queue.cancelling.LET_GO_SECONDS", 0.05)
     async with running(tmp_path, device) as queue:
         job = await submit(queue, await lease(queue), "a")
         await until(lambda: gate.order == ["a"])

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.errors import InputError
-from sf_quantum.service.database import Database
-from sf_quantum.service.door import Door
-from sf_quantum.service.records import Job, Lease, Submission
-from sf_quantum.service.refusal import Refused
-from sf_quantum.service.store import PURGED_AT_ONCE, Store
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import Job, Lease, Submission
+from sf_quantum.service.queue.availability import Door
+from sf_quantum.service.store.database import Database
+from sf_quantum.service.store.store import PURGED_AT_ONCE, Store
 
 
 @pytest.fixture

@@ -16,15 +16,16 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Scope
 
 from sf_quantum.files import JSON
-from sf_quantum.service import intake
+from sf_quantum.service.api.v1 import large_bodies
+from sf_quantum.service.api.v1.submissions import Submissions
 from sf_quantum.service.app import create_app
-from sf_quantum.service.auth import Identity, Unauthorized, once
-from sf_quantum.service.device import Device
-from sf_quantum.service.limits import Guard, Limits
-from sf_quantum.service.queue import JobQueue
-from sf_quantum.service.records import Job, Lease, LeaseRequest, Submission
-from sf_quantum.service.store import Store
-from sf_quantum.service.submissions import Submissions
+from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.domain.jobs import Job, Lease, LeaseRequest, Submission
+from sf_quantum.service.http.auth import Unauthorized, once
+from sf_quantum.service.http.limits import Guard, Limits
+from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.store.store import Store
 from sf_quantum.service.testing import example_bqm
 
 # of a job: what differs between two services, or changes as it begins to run
@@ -198,7 +199,7 @@ async def test_what_cannot_be_written_down(
 async def test_a_large_one_is_not_read_here(
     one: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sf_quantum.service.submissions.LARGE_BYTES", 10)
+    monkeypatch.setattr("sf_quantum.service.api.v1.submissions.LARGE_BYTES", 10)
     reached: list[FastAPI] = []
     handled = FastAPI.__call__
 
@@ -210,7 +211,7 @@ async def test_a_large_one_is_not_read_here(
     assert (await one.past(body()))[0] == 201
     assert reached
     monkeypatch.setattr(
-        "sf_quantum.service.submissions.LARGE_BYTES", intake.LARGE_BYTES
+        "sf_quantum.service.api.v1.submissions.LARGE_BYTES", large_bodies.LARGE_BYTES
     )
     assert (await one.past(body(idempotency_key="b")))[0] == 201
     assert len(reached) == 1
@@ -219,6 +220,6 @@ async def test_a_large_one_is_not_read_here(
 async def test_the_log_has_the_route(
     one: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, "sf_quantum.service.limits"):
+    with caplog.at_level(logging.INFO, "sf_quantum.service.http.limits"):
         await one.past(body())
     assert caplog.messages == ["ada POST /v1/jobs 201"]

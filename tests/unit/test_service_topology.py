@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sf_quantum.service.topology import (
+from sf_quantum.service.device.topology import (
     Graph,
     pegasus,
     smallest_pegasus,

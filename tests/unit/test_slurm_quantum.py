@@ -34,7 +34,7 @@ from sf_quantum.connectors.slurm.queue import Queue
 from sf_quantum.connectors.wishes import Wish
 from sf_quantum.files import JSON
 from sf_quantum.qpu import account
-from sf_quantum.service.device import Device
+from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
 BIN = Path(sys.executable).parent

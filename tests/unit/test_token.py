@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from sf_quantum.cli import main
-from sf_quantum.service import auth
+from sf_quantum.service.http import auth
 
 OLD = json.dumps(auth.entry("ada", "t", admin=False))
 

@@ -12,8 +12,8 @@ import pytest
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event
-from sf_quantum.usage import Hold, Usage, measure, together
-from sf_quantum.usage_table import overall, table
+from sf_quantum.reporting.usage import Hold, Usage, measure, together
+from sf_quantum.reporting.usage_table import overall, table
 
 
 def allocation(

@@ -12,14 +12,15 @@ import pytest
 from starlette.requests import HTTPConnection
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu.transport import Answer
+from sf_quantum.net.transport import Answer
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service import sequence
-from sf_quantum.service.auth import Identity, Unauthorized
-from sf_quantum.service.device import Device
-from sf_quantum.service.records import Kind
-from sf_quantum.service.runners import ProblemRunner, Runner, installed
-from sf_quantum.service.settings import ClassLimits, ServiceSettings
+from sf_quantum.service.device import sequence
+from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.runners import ProblemRunner, Runner, installed
+from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.domain.jobs import Kind
+from sf_quantum.service.domain.settings import ClassLimits, ServiceSettings
+from sf_quantum.service.http.auth import Unauthorized
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
 ROOT, ADA, BOB = "root", "70001", "70002"

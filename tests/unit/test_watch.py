@@ -15,7 +15,7 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu import waiting
 from sf_quantum.qpu.access import Credentials
 from sf_quantum.qpu.sfq import SfqQpu
-from sf_quantum.service.device import Device
+from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
 

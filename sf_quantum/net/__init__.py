@@ -1,0 +1,1 @@
+"""Transports and credentials that clients and the QPU service share."""

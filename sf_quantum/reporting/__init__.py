@@ -1,0 +1,1 @@
+"""What is made of journals: tables, timelines, node and QPU usage."""

@@ -1,0 +1,1 @@
+"""The page ``GET /``, and the activity it shows."""

@@ -1,0 +1,1 @@
+"""SAPI, the dialect of D-Wave's Ocean tools."""

@@ -1,0 +1,109 @@
+"""Leases for a dialect that has none: held by a user's jobs while there are some."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.domain.jobs import Job, Lease, LeaseRequest
+from sf_quantum.service.queue.job_queue import JobQueue
+
+# by which such a lease is known, also after a restart
+KEY = "sapi"
+JOB = "problems over SAPI"
+OVER = "its problems are over"
+# less than the 120 seconds after which the client takes the service for dead
+WAIT_SECONDS = 90.0
+POLL_SECONDS = 60.0
+_ANYBODY = Identity("", admin=True)
+logger = logging.getLogger(__name__)
+
+
+class ShortLeases:
+    """One lease per user, from the first problem until the last is over.
+
+    It counts as any other: it is waited for while all vQPUs are held, and the user's
+    share, class and accounting go by it. Who has a lease of another dialect names it in
+    the header ``X-SFQ-Lease`` instead.
+    """
+
+    def __init__(self, queue: JobQueue) -> None:
+        self._queue = queue
+        # requests and jobs that keep a lease
+        self._users: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Go on with the leases that a service before this one left."""
+        for lease in self._queue.leases.held:
+            if lease.key == KEY:
+                jobs = self._queue.store.jobs(lease=lease.id)
+                self._keep(lease.id, [job for job in jobs if not job.final])
+
+    def stop(self) -> None:
+        """Look after none any more; they stay held, on disk."""
+        for task in self._tasks:
+            task.cancel()
+
+    @asynccontextmanager
+    async def submitting(
+        self, who: Identity, lease_id: str | None
+    ) -> AsyncIterator[tuple[str, list[Job]]]:
+        """Hold a lease during a submission, and until the jobs listed in it are over.
+
+        :param lease_id: of a lease that is held anyway, if the caller named one
+        :returns: the lease's id, and the list for its new jobs
+        :raises Refused: if there is none to be had
+        """
+        jobs: list[Job] = []
+        if lease_id is not None:
+            yield lease_id, jobs
+            return
+        lease = await self._acquired(who)
+        self._users[lease.id] += 1
+        try:
+            yield lease.id, jobs
+        finally:
+            self._keep(lease.id, jobs)
+            self._users[lease.id] -= 1
+
+    async def _acquired(self, who: Identity) -> Lease:
+        longest = min(WAIT_SECONDS, self._queue.settings.lease_wait_seconds)
+        request = LeaseRequest(job=JOB, key=KEY)
+        while True:
+            lease = await self._queue.leases.acquire(who, request, longest)
+            if self._queue.leases.holds(lease.id):
+                return lease
+
+    def _keep(self, lease_id: str, jobs: Iterable[Job]) -> None:
+        self._users[lease_id] += 1
+        task = asyncio.get_running_loop().create_task(self._follow(lease_id, [*jobs]))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _follow(self, lease_id: str, jobs: list[Job]) -> None:
+        for job in jobs:
+            while not await self._over(job):
+                if self._queue.failure:  # the next service finds it held
+                    return
+        self._users[lease_id] -= 1
+        if self._users[lease_id]:
+            return
+        del self._users[lease_id]
+        if self._queue.leases.holds(lease_id) and not self._queue.failure:
+            try:
+                await self._queue.leases.end(lease_id, OVER, f"cancelled: {OVER}")
+            except sqlite3.Error as error:
+                logger.error("a lease could not be closed: %s", error)
+
+    async def _over(self, job: Job) -> bool:
+        try:
+            return (await self._queue.wait(_ANYBODY, job.id, POLL_SECONDS)).final
+        except Refused:  # so long over that it is forgotten
+            return True

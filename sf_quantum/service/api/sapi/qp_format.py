@@ -1,0 +1,130 @@
+"""Problems and answers in SAPI's ``qp`` format.
+
+A problem: ``lin`` is base64 of little-endian float64, one for each of the solver's qubits
+in their order, NaN where a qubit is not used; ``quad`` the same for those couplers, in
+their order, whose two qubits are used. An answer: energies float64, occurrences int32,
+the qubits used int32, and a row of bits for each answer, filled up to whole bytes (read
+from ``dwave.cloud.coders``).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy
+
+from sf_quantum.files import JSON
+from sf_quantum.samplers.problem import document
+from sf_quantum.service.api.sapi.models import TYPES, Asked, Problem
+from sf_quantum.service.device.topology import Graph
+from sf_quantum.service.domain.errors import Refused
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_NOT_USED = float("nan")
+
+
+def bqm(problem: Problem, graph: Graph) -> dict[str, JSON]:
+    """Read a problem into a serialized BQM whose variables are qubits.
+
+    :raises Refused: 400, naming the part that is wrong
+    """
+    linear = _floats(problem.data.lin, "data.lin", len(graph.qubits), "qubits")
+    used = ~numpy.isnan(linear)
+    _check_finite(linear[used], "data.lin")
+    if not used.any():
+        raise Refused(400, "data.lin: the problem uses no qubit")
+    qubits = numpy.array(graph.qubits)[used]
+    active = numpy.zeros(graph.labels, dtype=bool)
+    active[qubits] = True
+    pairs = numpy.array(graph.couplers)
+    pairs = pairs[active[pairs].all(axis=1)]
+    quadratic = _floats(problem.data.quad, "data.quad", len(pairs), "couplers in use")
+    _check_finite(quadratic, "data.quad")
+    pairs, quadratic = pairs[quadratic != 0], quadratic[quadratic != 0]
+    places = numpy.searchsorted(qubits, pairs)
+    asked = Asked(type=problem.type, params=problem.params, label=problem.label)
+    model = document(
+        qubits.tolist(),
+        linear[used].tolist(),
+        places.tolist(),
+        quadratic.tolist(),
+        TYPES[problem.type],
+        problem.data.offset,
+    )
+    return model | {"info": {"sapi": asked.model_dump(exclude_unset=True)}}
+
+
+def problem_data(content: Mapping[str, JSON], graph: Graph) -> dict[str, JSON]:
+    """Write a BQM of :func:`bqm` as it came, less zeros that nobody needs."""
+    from dimod import BinaryQuadraticModel
+
+    model = BinaryQuadraticModel.from_serializable(content)
+    linear = [float(model.linear.get(qubit, _NOT_USED)) for qubit in graph.qubits]
+    quadratic = [
+        float(model.get_quadratic(*pair, default=0.0))
+        for pair in graph.couplers
+        if all(qubit in model.linear for qubit in pair)
+    ]
+    offset = float(model.offset)
+    lin, quad = (_text(numpy.array(v, dtype="<f8")) for v in (linear, quadratic))
+    return {"format": "qp", "lin": lin, "quad": quad, "offset": offset}
+
+
+def answer(
+    result: str, asked: Asked, content: Mapping[str, JSON], graph: Graph
+) -> dict[str, JSON]:
+    """Write a sample set as an answer, without its timing.
+
+    :param result: the sample set, serialized, as JSON text
+    :param content: the problem; its offset is told apart from the energies
+    """
+    from dimod import SampleSet
+
+    # dimod leaves these untyped
+    found: SampleSet = SampleSet.from_serializable(json.loads(result))  # type: ignore[no-untyped-call]
+    if asked.params.answer_mode == "histogram":
+        found = found.aggregate()  # type: ignore[no-untyped-call]
+        record = numpy.sort(found.record, order="energy", kind="stable")
+    else:
+        record = found.record
+    record = record[: asked.params.max_answers]
+    qubits = numpy.array(found.variables)
+    order = numpy.argsort(qubits)
+    bits = numpy.packbits(record["sample"][:, order] > 0, axis=1)
+    offset = content["offset"]
+    energies = record["energy"] - (offset if isinstance(offset, int | float) else 0.0)
+    return {
+        "format": "qp",
+        "active_variables": _text(qubits[order].astype("<i4")),
+        "energies": _text(energies.astype("<f8")),
+        "num_occurrences": _text(record["num_occurrences"].astype("<i4")),
+        "num_variables": graph.labels,
+        "offset": offset,
+        "solutions": _text(bits),
+    }
+
+
+def _floats(text: str, field: str, expected: int, what: str) -> NDArray[numpy.float64]:
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Refused(400, f"{field}: not base64") from error
+    if len(raw) != 8 * expected:
+        detail = f"{field}: has {len(raw) / 8:g} numbers for {expected} {what}"
+        raise Refused(400, detail)
+    return numpy.frombuffer(raw, dtype="<f8").astype(numpy.float64)
+
+
+def _check_finite(values: NDArray[numpy.float64], field: str) -> None:
+    if not numpy.isfinite(values).all():
+        raise Refused(400, f"{field}: a bias is not a finite number")
+
+
+def _text(values: NDArray[numpy.generic]) -> str:
+    return base64.b64encode(values.tobytes()).decode()

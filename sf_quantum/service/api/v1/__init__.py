@@ -1,0 +1,1 @@
+"""The service's own dialect, ``/v1``, described by ``/openapi.json``."""

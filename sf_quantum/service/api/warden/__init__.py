@@ -1,0 +1,1 @@
+"""The dialect of Pasqal's warden, which QRMI's type ``pasqal-local`` speaks."""

@@ -1,0 +1,1 @@
+"""What the service drives: the device, its calibration, its errors, its simulators."""

@@ -1,0 +1,1 @@
+"""What the service is about: jobs, leases, identities, errors. Plain data."""

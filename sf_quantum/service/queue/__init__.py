@@ -1,0 +1,1 @@
+"""The job queue at work: worker, leases, availability, telemetry."""

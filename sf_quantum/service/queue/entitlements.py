@@ -1,0 +1,143 @@
+"""Who may use which class, project and share, and how much of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.domain.jobs import CLASSES, RANKS, JobClass, LeaseRequest
+from sf_quantum.service.domain.settings import ClassLimits, ServiceSettings
+from sf_quantum.service.queue import slurm_jobs
+
+LEASE_HEADER = "X-SFQ-Lease"
+MOST_TENTHS = 10
+
+
+def lease_user(settings: ServiceSettings, who: Identity, asked: str | None) -> str:
+    """Find whose lease it is to be.
+
+    :param asked: another user, for whom root and admins may acquire
+    :raises Refused: if the caller may not
+    """
+    powerful = who.admin or who.root
+    if not powerful and not settings.users_may_lease:
+        raise Refused(403, "only root and admins acquire leases here")
+    if not powerful and asked not in (None, who.user):
+        raise Refused(403, "only root and admins acquire leases for others", "user")
+    return asked or who.user
+
+
+def lease_class(
+    settings: ServiceSettings, user: str, request: LeaseRequest
+) -> JobClass:
+    """Find the class of a lease: what is asked for, or less.
+
+    Neither the partition's class nor the highest one of the user is exceeded.
+    """
+    partition = settings.partition_classes.get(request.partition or "")
+    asked = request.job_class or partition or settings.default_class
+    highest = settings.user_classes.get(user, settings.highest_class)
+    ranks = [RANKS[asked], RANKS[highest], RANKS[partition or CLASSES[0]]]
+    return CLASSES[max(ranks)]
+
+
+def with_share(
+    settings: ServiceSettings, user: str, request: LeaseRequest
+) -> LeaseRequest:
+    """Find whose share of the QPU a lease uses.
+
+    :param user: whose lease it is to be
+    :returns: the request with the project that it is for
+    :raises Refused: 403 for a project that is not the user's
+    """
+    projects = settings.user_projects.get(user, ())
+    project = request.project
+    if project is None:
+        asked = [name for name in projects if name == request.account]
+        project = next(iter([*asked, *projects]), None)
+    elif project not in projects:
+        known = ", ".join(projects) or "none"
+        detail = f"{user} may not use project {project!r} (may: {known})"
+        raise Refused(403, detail, "project")
+    return replace(request, project=project)
+
+
+async def completed(
+    settings: ServiceSettings, who: Identity, user: str, request: LeaseRequest
+) -> LeaseRequest:
+    """Find out of Slurm what a request does not say of the job that it is for.
+
+    Only of a job of the same user: anybody can write down a number.
+
+    :returns: the request with partition, account and tenths, as far as they matter here
+    :raises Refused: 403 for tenths unless from root and admins, who speak for the batch
+        system
+    """
+    if request.tenths is not None and not (who.admin or who.root):
+        raise Refused(403, "only root and admins give tenths of the QPU", "tenths")
+    wanted = (
+        (settings.partition_classes and request.partition is None)
+        or (settings.user_projects and request.account is None)
+        or (settings.slurm_unit and request.tenths is None)
+    )
+    job = request.slurm_job_id
+    if not wanted or job is None or not slurm_jobs.can_ask(job):
+        return request
+    told = await slurm_jobs.about(job, user)
+    if told is None:
+        return request
+    units = told.units.get(settings.slurm_unit or "")
+    return replace(
+        request,
+        partition=request.partition or told.partition,
+        account=request.account or told.account,
+        tenths=request.tenths or (units and min(units, MOST_TENTHS)),
+    )
+
+
+class JobCounts:
+    """Counts the live jobs of each user and class, and says when they are too many."""
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        self._settings = settings
+        self._jobs: Counter[tuple[str, JobClass]] = Counter()
+
+    def take(self, user: str, job_class: JobClass) -> None:
+        """Count a job that waits from now on."""
+        self._jobs[user, job_class] += 1
+
+    def give_back(self, user: str, job_class: JobClass) -> None:
+        """Count a job that is over."""
+        self._jobs[user, job_class] -= 1
+        if not self._jobs[user, job_class]:
+            del self._jobs[user, job_class]
+
+    def check(
+        self, user: str, job_class: JobClass, *, shots: int, seconds: float
+    ) -> None:
+        """Refuse a job that exceeds a limit.
+
+        :param seconds: of QPU time, as modelled
+        :raises Refused: 422 if the job is too large, 429 if the user has too many
+        """
+        limits = self._settings.limits.get(job_class, ClassLimits())
+        if limits.shots is not None and shots > limits.shots:
+            detail = f"{shots} shots, a {job_class} job has at most {limits.shots}"
+            raise Refused(422, detail, "parameters.num_reads")
+        if limits.seconds is not None and seconds > limits.seconds:
+            detail = (
+                f"{shots} shots take {seconds:,.0f} s, a {job_class} job has at most "
+                f"{limits.seconds:g} s"
+            )
+            raise Refused(422, detail, "parameters.num_reads")
+        if limits.jobs is not None and self._jobs[user, job_class] >= limits.jobs:
+            detail = f"the user has {limits.jobs} {job_class} jobs that are not over"
+            raise Refused(429, detail, LEASE_HEADER, {"Retry-After": "1"})
+        most = self._settings.user_jobs
+        if most is not None:
+            jobs = sum(self._jobs[user, name] for name in CLASSES)
+            if jobs >= most:
+                detail = f"the user has {jobs} jobs that are not over"
+                raise Refused(429, detail, LEASE_HEADER, {"Retry-After": "1"})

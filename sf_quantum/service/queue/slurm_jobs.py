@@ -1,0 +1,110 @@
+"""Asks Slurm whether a job is still there, and what it asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sf_quantum.threads import in_thread
+
+ANSWER_SECONDS = 3.0
+# each is a process, and asks a controller that is everybody's
+ASKED_AT_ONCE = 2
+_JOB = re.compile(r"\d+([_+]\d+)?")
+# the controller forgets a job some minutes after its end (MinJobAge)
+_FORGOTTEN = b"Invalid job id specified"
+# gres as "gres:qpu:2" or "gres/qpu:2", with or without a type; a licence as "qpu:2"
+_UNITS = re.compile(
+    r"(?:gres[:/])?([^:=,@()]+)(?:@[^:=,]+)?(?::[^:=,\d][^:=,]*)?(?:[:=](\d+))?"
+)
+_NONE = ("N/A", "(null)")
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """What a job asked for.
+
+    :param units: of each gres and licence, by name
+    """
+
+    partition: str
+    account: str
+    units: Mapping[str, int]
+
+
+def can_ask(job: str | None) -> bool:
+    """Say whether this is a job's number, and this machine has Slurm's commands."""
+    return bool(job and _JOB.fullmatch(job) and shutil.which("squeue"))
+
+
+async def is_gone(job: str) -> bool | None:
+    """Ask whether a job neither waits nor runs.
+
+    :returns: ``None`` if Slurm gave no clear answer
+    """
+    # a job that is over, but that the controller remembers, is not in the list
+    answer = await _squeue(job, "%i")
+    if answer is None:
+        return None
+    status, output, errors = answer
+    if status == 0:
+        return not output.strip()
+    return True if _FORGOTTEN in errors else None
+
+
+async def about(job: str, user: str) -> SlurmJob | None:
+    """Ask what a user's job asked for.
+
+    :returns: ``None`` if Slurm knows no such job, or it is another user's
+    """
+    answer = await _squeue(job, "%u|%P|%a|%b|%W")
+    if answer is None or answer[0] != 0:
+        return None
+    # each task of a job array has its line
+    line = answer[1].decode(errors="replace").partition("\n")[0]
+    match [word.strip() for word in line.split("|")]:
+        case [owner, partition, account, gres, licences] if owner == user:
+            return SlurmJob(partition, account, _units(gres, licences))
+    return None
+
+
+def _units(*columns: str) -> Mapping[str, int]:
+    counts: Counter[str] = Counter()
+    for word in ",".join(one for one in columns if one not in _NONE).split(","):
+        if found := _UNITS.fullmatch(word.strip()):
+            counts[found[1]] += int(found[2] or 1)
+    return counts
+
+
+async def _squeue(job: str, columns: str) -> tuple[int, bytes, bytes] | None:
+    command = ["squeue", "-h", "-j", job, "-o", columns]
+    async with _turns(asyncio.get_running_loop()):
+        # in a thread: a subprocess of the event loop outlives a loop that closes
+        # meanwhile; and not one of the loop's own, in which credentials are checked
+        asked = in_thread(lambda: _answer(command))
+        return await asyncio.wrap_future(asked)
+
+
+@lru_cache(maxsize=8)
+def _turns(_: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
+    """Find the semaphore of an event loop, to which it belongs."""
+    return asyncio.Semaphore(ASKED_AT_ONCE)
+
+
+def _answer(command: list[str]) -> tuple[int, bytes, bytes] | None:
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=ANSWER_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.returncode, done.stdout, done.stderr
