@@ -13,8 +13,8 @@ import pytest
 
 from sf_quantum.service.domain.jobs import JobClass
 from sf_quantum.service.scheduling.arrivals import Arrivals, stretched
-from sf_quantum.service.scheduling.pending import Work
 from sf_quantum.service.scheduling.run_times import HOST_SECONDS, Pace
+from sf_quantum.service.scheduling.work import Work
 from tests.benchmarks import eta_oracle
 
 ROOT = Path(__file__).parents[2]

@@ -29,11 +29,12 @@ from sf_quantum.service.domain.jobs import (
 )
 from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings, Shares
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.scheduling.pending import Entry, Line, Work
+from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies import load, make, names
 from sf_quantum.service.scheduling.policies.base import Policy
 from sf_quantum.service.scheduling.policies.fair_share import FairShare
 from sf_quantum.service.scheduling.policies.interleave import MOST_PASSES, Interleave
+from sf_quantum.service.scheduling.work import PendingJob, Work
 from sf_quantum.service.testing import example_bqm, running_queue
 
 ANN, BOB = Identity("ann", admin=False), Identity("bob", admin=False)
@@ -53,9 +54,9 @@ def job(
     project: str | None = None,
     pattern: Pattern | None = None,
     kind: Kind = "problem",
-) -> Entry:
+) -> PendingJob:
     """A job that came in the second of its number."""
-    return Entry(
+    return PendingJob(
         *(number, str(number), user, "lease", job_class, kind, seconds),
         qpu_seconds=seconds,
         submitted=float(number),
@@ -92,7 +93,7 @@ class Clock:
         return self.now
 
 
-def run(policy: Policy, jobs: int) -> list[Entry]:
+def run(policy: Policy, jobs: int) -> list[PendingJob]:
     """Let jobs run one after the other, each as long as it is expected to."""
     ran = []
     for _ in range(jobs):
@@ -139,7 +140,7 @@ class Random:
         policy = make(name, {}, SHARES)
         if isinstance(policy, FairShare):  # one whose time stands still
             policy = FairShare(SHARES, clock=Clock())
-        self.line = Line(policy)
+        self.line = PendingJobs(policy)
         self.number = 0
 
     def come(self) -> None:
@@ -221,7 +222,7 @@ def test_a_job_that_would_join_changes_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", OURS)
 def test_ten_thousand_jobs_of_two_hundred_tenants_are_quick(name: str) -> None:
     """A submission asks who is next and what is before the new job."""
-    line = Line(make(name, {}, Shares()))
+    line = PendingJobs(make(name, {}, Shares()))
     projects = [None, "a", "b", "c"]
     for number in range(10_000):
         user = number % 200

@@ -20,8 +20,9 @@ from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.domain.jobs import Job, JobClass, LeaseRequest, Submission
 from sf_quantum.service.domain.settings import ClassLimits, ServiceSettings
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.scheduling.pending import Entry, Line
+from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies.classes import Classes
+from sf_quantum.service.scheduling.work import PendingJob
 from sf_quantum.service.store.store import Store
 from sf_quantum.service.testing import example_bqm, running_queue
 
@@ -452,11 +453,11 @@ async def test_while_nothing_runs_nobody_asks_who_would_preempt_it(
         await until(lambda: queue.running is not None)
     asked = list[int]()
 
-    def first(line: Line) -> Entry | None:
+    def first(line: PendingJobs) -> PendingJob | None:
         asked.append(len(line))
         return None
 
-    monkeypatch.setattr(Line, "first", first)
+    monkeypatch.setattr(PendingJobs, "first", first)
     store = Store(tmp_path / "service.sqlite")
     queue = JobQueue(store, device, SETTINGS)
     # with maintenance ahead each question looks at many jobs
@@ -480,9 +481,9 @@ async def test_jobs_that_ended_are_forgotten_after_a_while(
 
 
 def test_a_line_of_ten_thousand_is_quick() -> None:
-    line = Line(Classes())
+    line = PendingJobs(Classes())
     entries = [
-        Entry(n, str(n), "u", f"l{n % 7}", CLASSES[n % 3], "problem", 0.5)
+        PendingJob(n, str(n), "u", f"l{n % 7}", CLASSES[n % 3], "problem", 0.5)
         for n in range(10_000)
     ]
     begin = time.perf_counter()

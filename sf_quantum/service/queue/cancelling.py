@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.queue.worker import Running, Stop, Worker
-from sf_quantum.service.scheduling.pending import Entry, Line
+from sf_quantum.service.scheduling.pending import PendingJobs
+from sf_quantum.service.scheduling.work import PendingJob
 from sf_quantum.service.store.store import Store
 
 # how long to wait for the device to let go of a job: one read of a large problem may
@@ -27,11 +28,11 @@ class Cancelling:
     def __init__(
         self,
         store: Store,
-        line: Line,
+        line: PendingJobs,
         worker: Worker,
         *,
         holds: Callable[[str], bool],
-        over: Callable[[Entry], None],
+        over: Callable[[PendingJob], None],
     ) -> None:
         self._store = store
         self._line = line
@@ -101,7 +102,9 @@ class Cancelling:
 
         return left
 
-    async def _cancel_waiting(self, number: int, entry: Entry | None, why: str) -> None:
+    async def _cancel_waiting(
+        self, number: int, entry: PendingJob | None, why: str
+    ) -> None:
         over = self._leaving[number] = asyncio.Event()
         try:
             await asyncio.wrap_future(self._store.cancel_waiting(number, why))

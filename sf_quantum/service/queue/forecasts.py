@@ -8,7 +8,8 @@ from typing import TypeAlias
 
 from sf_quantum.service.domain.jobs import Forecast, JobClass, Pattern
 from sf_quantum.service.queue.worker import Worker
-from sf_quantum.service.scheduling.pending import Entry, Line
+from sf_quantum.service.scheduling.pending import PendingJobs
+from sf_quantum.service.scheduling.work import PendingJob
 
 # more than any job's number: SQLite's largest
 LAST = 2**63 - 1
@@ -20,7 +21,7 @@ StartsIn: TypeAlias = Callable[[float, float], float | None]
 class Forecasts:
     """Adds up what runs before a job, and what is likely to come in between."""
 
-    def __init__(self, line: Line, worker: Worker, starts_in: StartsIn) -> None:
+    def __init__(self, line: PendingJobs, worker: Worker, starts_in: StartsIn) -> None:
         self._line = line
         self._worker = worker
         self._starts_in = starts_in
@@ -44,7 +45,7 @@ class Forecasts:
         """Say when a user's problem with one shot would run that joined now."""
         device = self._worker.device
         model_seconds = device.model_seconds({})
-        entry = Entry(
+        entry = PendingJob(
             *(LAST, "", user, "", job_class, "problem"),
             seconds=model_seconds * device.time_scale,
             qpu_seconds=model_seconds,
@@ -54,12 +55,12 @@ class Forecasts:
         )
         return self._forecast(entry)
 
-    def _forecast(self, entry: Entry) -> Forecast:
+    def _forecast(self, entry: PendingJob) -> Forecast:
         jobs, wait = self._before(entry)
         expected = self._expected(entry)
         return Forecast(jobs, self._starts_in(wait, expected), expected)
 
-    def _before(self, entry: Entry) -> tuple[int, float]:
+    def _before(self, entry: PendingJob) -> tuple[int, float]:
         """Count the jobs that run before one, and their seconds with those to come."""
         (works, coming), policy = self._line.ahead(entry), self._line.policy
         jobs = sum(work.jobs for work in works.values())
@@ -74,5 +75,5 @@ class Forecasts:
         passing = policy.passing(entry.job_class)
         return jobs, self._worker.arrivals.wait(entry.job_class, seconds, passing)
 
-    def _expected(self, entry: Entry) -> float:
+    def _expected(self, entry: PendingJob) -> float:
         return self._worker.pace.job_seconds(entry.kind, entry.seconds)

@@ -32,8 +32,9 @@ from sf_quantum.service.queue.leases import LeaseBook
 from sf_quantum.service.queue.observations import DeviceState, Observations
 from sf_quantum.service.queue.waiters import Waiters
 from sf_quantum.service.queue.worker import CLOSED, Stop, Worker
-from sf_quantum.service.scheduling.pending import Entry, Line
+from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies import make
+from sf_quantum.service.scheduling.work import PendingJob
 from sf_quantum.service.store import audit
 from sf_quantum.service.store.retention import forget
 from sf_quantum.service.store.store import Store
@@ -67,7 +68,7 @@ class JobQueue:
         self.on_end: Callable[[], None] | None = None
         self.observed = Observations(self._resting)
         self.watch = DriftWatch(device.name, self.settings.drift)
-        self._line = Line(self.policy)
+        self._line = PendingJobs(self.policy, may_start=self._may_start)
         self._worker = Worker(
             *(store, device, self._line),
             may_start=lambda: self.door.is_open and not self._stopping,
@@ -87,7 +88,6 @@ class JobQueue:
         self._forgetting: asyncio.Task[None] | None = None
         self._stopping = False
         self.door.listen(self._door_turned)
-        self._line.may_start = self._may_start
 
     def start(self) -> None:
         """Go on where a service before this one ended, however it did.
@@ -384,7 +384,7 @@ class JobQueue:
         if self.leases.holds(job.lease):
             self._join(job)
         else:  # it has ended, and cancelled the job, on disk
-            self._cancelled(Entry.of(job, self.device.time_scale))
+            self._cancelled(PendingJob.of(job, self.device.time_scale))
         return []
 
     async def _moved(self, job: Job) -> Job:
@@ -410,18 +410,18 @@ class JobQueue:
             await self._cancelling.cancel(job.number, RELEASED)
         return self.store.job(job.number) or job
 
-    def _move_running(self, entry: Entry, lease_id: str) -> None:
+    def _move_running(self, entry: PendingJob, lease_id: str) -> None:
         lease = self.leases.get(lease_id)
         if lease is None:
             entry.lease = lease_id
         else:  # whose share it uses, as the accounts will say
             self.policy.ended(entry, 0.0)
-            entry.under(lease)
+            entry.move_to(lease)
             self.policy.began(entry)
 
     def _join(self, job: Job) -> None:
         lease = self.leases.get(job.lease)
-        entry = Entry.of(job, self.device.time_scale, lease)
+        entry = PendingJob.of(job, self.device.time_scale, lease)
         seconds = self._worker.pace.job_seconds(entry.kind, entry.seconds)
         self._worker.arrivals.came(entry.job_class, seconds)
         self._line.add(entry)
@@ -431,9 +431,9 @@ class JobQueue:
         self.leases.touch(job.lease)
         if job.final:
             self.observed.over(job.job_class, job.state)
-            self._over(Entry.of(job, self.device.time_scale))
+            self._over(PendingJob.of(job, self.device.time_scale))
 
-    def _cancelled(self, job: Entry) -> None:
+    def _cancelled(self, job: PendingJob) -> None:
         self.observed.over(job.job_class, "Cancelled")
         self._over(job)
 
@@ -442,11 +442,11 @@ class JobQueue:
             return "offline"
         return "idle" if self.door.status == "open" else self.door.status
 
-    def _over(self, job: Entry) -> None:
+    def _over(self, job: PendingJob) -> None:
         self._counts.give_back(job.user, job.job_class)
         self._waiters.over(job.id)
 
-    def _may_start(self, entry: Entry) -> bool:
+    def _may_start(self, entry: PendingJob) -> bool:
         seconds = self._worker.pace.job_seconds(entry.kind, entry.seconds)
         return self.door.fits(seconds)
 

@@ -18,8 +18,9 @@ from sf_quantum.service.device.emulated import Device, Outcome, Task
 from sf_quantum.service.domain.jobs import Job, State
 from sf_quantum.service.queue.observations import Observations
 from sf_quantum.service.scheduling.arrivals import Arrivals
-from sf_quantum.service.scheduling.pending import Entry, Line
+from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.run_times import Pace
+from sf_quantum.service.scheduling.work import PendingJob
 from sf_quantum.service.store.store import Store
 from sf_quantum.threads import in_thread
 
@@ -51,7 +52,7 @@ class Running:
     :param over: set when it is on disk how the attempt ended
     """
 
-    entry: Entry
+    entry: PendingJob
     began: float = field(default_factory=time.monotonic)
     why: Stop | None = None
     stop: threading.Event = field(default_factory=threading.Event)
@@ -70,7 +71,7 @@ class Worker:
         self,
         store: Store,
         device: Device,
-        line: Line,
+        line: PendingJobs,
         *,
         may_start: Callable[[], bool],
         ended: Callable[[Job], None],

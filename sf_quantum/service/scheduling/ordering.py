@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Generic, TypeVar
 
 from sf_quantum.service.domain.jobs import Kind
-from sf_quantum.service.scheduling.pending import Entry, Work
+from sf_quantum.service.scheduling.work import PendingJob, Work
 
 # of one block: a line of 10,000 has about 40
 MOST = 512
@@ -17,13 +17,13 @@ K = TypeVar("K", bound="tuple[tuple[float, ...], int]")
 class Sums:
     """Running sums over some jobs, made again from the first change on."""
 
-    def __init__(self, entries: list[Entry]) -> None:
+    def __init__(self, entries: list[PendingJob]) -> None:
         self.entries = entries
         # of the first so many jobs, as far as it is known: how many, and their seconds
         self._sums: dict[Kind, tuple[list[int], list[float]]] = {}
         self._known = 0
 
-    def insert(self, place: int, entry: Entry) -> None:
+    def insert(self, place: int, entry: PendingJob) -> None:
         """Put a job before the one that has its place now."""
         self.entries.insert(place, entry)
         self._forget(place)
@@ -42,7 +42,7 @@ class Sums:
             for kind, (numbers, seconds) in self._sums.items()
         }
 
-    def _count(self, entry: Entry) -> None:
+    def _count(self, entry: PendingJob) -> None:
         if entry.kind not in self._sums:
             zeros = self._known + 1
             self._sums[entry.kind] = [0] * zeros, [0.0] * zeros
@@ -60,7 +60,7 @@ class Sums:
 
 
 class _Block(Sums, Generic[K]):
-    def __init__(self, keys: list[K], entries: list[Entry]) -> None:
+    def __init__(self, keys: list[K], entries: list[PendingJob]) -> None:
         super().__init__(entries)
         self.keys = keys
 
@@ -74,12 +74,12 @@ class Row(Generic[K]):
         # joins at the end changes none of it
         self._works: list[dict[Kind, Work]] = [{}]
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[PendingJob]:
         """List the jobs by their keys."""
         for block in self._blocks:
             yield from block.entries
 
-    def add(self, key: K, entry: Entry) -> None:
+    def add(self, key: K, entry: PendingJob) -> None:
         """Put a job at its place."""
         if not self._blocks:
             self._blocks.append(_Block([], []))

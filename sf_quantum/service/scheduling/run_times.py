@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from sf_quantum.service.domain.jobs import Kind
-from sf_quantum.service.scheduling.pending import Work
+from sf_quantum.service.scheduling.work import Work
 
 # what a job costs beside its time on the device: reading and writing it. Also keeps the
 # ratio defined where the device does not wait at all (time scale 0).

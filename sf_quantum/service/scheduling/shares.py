@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from sf_quantum.service.domain.jobs import Lease, Used
 from sf_quantum.service.domain.settings import Account, Shares
-from sf_quantum.service.scheduling.pending import Entry
+from sf_quantum.service.scheduling.work import PendingJob
 
 # halvings after which the sums are written anew, long before a float ends (2 ** 1023)
 MOST_HALVINGS = 500.0
@@ -22,7 +22,7 @@ def account(user: str, project: str | None) -> Account:
     return ("user", user) if project is None else ("project", project)
 
 
-def account_of(one: Entry | Lease | Used) -> Account:
+def account_of(one: PendingJob | Lease | Used) -> Account:
     """Tell whose share a job or a lease uses, or used."""
     return account(one.user, one.project)
 

@@ -21,7 +21,7 @@ from sf_quantum.service.domain.jobs import (
 )
 from sf_quantum.service.domain.settings import Shares
 from sf_quantum.service.scheduling.ordering import Row
-from sf_quantum.service.scheduling.pending import Entry, Work
+from sf_quantum.service.scheduling.work import PendingJob, Work
 
 
 class Asking(Protocol):
@@ -68,25 +68,25 @@ class Policy(ABC):
         return cls()
 
     @abstractmethod
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: PendingJob) -> None:
         """Let a job wait: it came, or it was stopped and is to run again."""
 
     @abstractmethod
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: PendingJob) -> None:
         """Forget a job that waited: it runs now, or was cancelled."""
 
     @abstractmethod
-    def order(self) -> Iterator[Entry]:
+    def order(self) -> Iterator[PendingJob]:
         """List the jobs as they would run if nothing came any more."""
 
-    def first(self) -> Entry | None:
+    def first(self) -> PendingJob | None:
         """Tell the job that runs next, which goes on waiting until it is removed.
 
         Asked at each submission and before each attempt.
         """
         return next(iter(self.order()), None)
 
-    def preempts(self, waiting: Entry, running: Entry) -> bool:
+    def preempts(self, waiting: PendingJob, running: PendingJob) -> bool:
         """Say whether a job stops the one that runs, which then waits again."""
         return False
 
@@ -97,7 +97,7 @@ class Policy(ABC):
         """
         return ()
 
-    def ahead(self, entry: Entry) -> dict[Kind, Work]:
+    def ahead(self, entry: PendingJob) -> dict[Kind, Work]:
         """Add up, by kind, what runs before a job that waits, as things stand now.
 
         Asked for each job that is submitted or shown; by default it walks the line.
@@ -109,7 +109,7 @@ class Policy(ABC):
             works[other.kind] += Work(1, other.seconds)
         return works
 
-    def coming(self, entry: Entry) -> float:
+    def coming(self, entry: PendingJob) -> float:
         """Expect what runs before a job that waits and is yet to come.
 
         :returns: seconds on the device, as modelled and scaled, without those of the
@@ -124,11 +124,11 @@ class Policy(ABC):
         """Tell how far back it wants to be told what was used."""
         return 0.0
 
-    def began(self, entry: Entry) -> None:  # noqa: B027 - it may not care
+    def began(self, entry: PendingJob) -> None:  # noqa: B027 - it may not care
         """Take note that a job, removed before, is on the device now."""
 
     def ended(  # noqa: B027 - it may not care
-        self, entry: Entry, qpu_seconds: float
+        self, entry: PendingJob, qpu_seconds: float
     ) -> None:
         """Take note that an attempt has ended, one way or another.
 
@@ -160,33 +160,33 @@ class Keyed(Policy, Generic[K]):
         self._row: Row[tuple[K, int]] = Row()
 
     @abstractmethod
-    def key(self, entry: Entry) -> K:
+    def key(self, entry: PendingJob) -> K:
         """Tell a job's key, which stays as it is while the job waits."""
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: PendingJob) -> None:
         """See :meth:`Policy.add`."""
         self._row.add(self._place(entry), entry)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: PendingJob) -> None:
         """See :meth:`Policy.remove`."""
         self._row.remove(self._place(entry))
 
-    def order(self) -> Iterator[Entry]:
+    def order(self) -> Iterator[PendingJob]:
         """See :meth:`Policy.order`."""
         return iter(self._row)
 
-    def ahead(self, entry: Entry) -> dict[Kind, Work]:
+    def ahead(self, entry: PendingJob) -> dict[Kind, Work]:
         """See :meth:`Policy.ahead`; takes the square root of the line's length."""
         return self._row.before(self._place(entry))
 
-    def _place(self, entry: Entry) -> tuple[K, int]:
+    def _place(self, entry: PendingJob) -> tuple[K, int]:
         return self.key(entry), entry.number
 
 
 class ByClass:
     """Production before test before development; production stops what is lower."""
 
-    def preempts(self, waiting: Entry, running: Entry) -> bool:
+    def preempts(self, waiting: PendingJob, running: PendingJob) -> bool:
         """See :meth:`Policy.preempts`."""
         highest = waiting.job_class == CLASSES[0]
         return highest and running.job_class != CLASSES[0]

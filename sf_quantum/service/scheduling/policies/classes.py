@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sf_quantum.service.domain.jobs import RANKS
-from sf_quantum.service.scheduling.pending import Entry
 from sf_quantum.service.scheduling.policies.base import ByClass, Keyed
+from sf_quantum.service.scheduling.work import PendingJob
 
 
 class Classes(ByClass, Keyed[tuple[int]]):
@@ -14,6 +14,6 @@ class Classes(ByClass, Keyed[tuple[int]]):
     its class: put back, it is first.
     """
 
-    def key(self, entry: Entry) -> tuple[int]:
+    def key(self, entry: PendingJob) -> tuple[int]:
         """See :meth:`Keyed.key`."""
         return (RANKS[entry.job_class],)

@@ -14,7 +14,6 @@ from sf_quantum.service.domain.jobs import CLASSES, RANKS, JobClass, Kind, Lease
 from sf_quantum.service.domain.settings import Account, Shares
 from sf_quantum.service.scheduling.expected_work import Promises
 from sf_quantum.service.scheduling.ordering import Sums
-from sf_quantum.service.scheduling.pending import Entry, Work
 from sf_quantum.service.scheduling.policies.base import (
     Asking,
     ByClass,
@@ -23,6 +22,7 @@ from sf_quantum.service.scheduling.policies.base import (
     number_option,
 )
 from sf_quantum.service.scheduling.shares import Usage, Weights, account, account_of
+from sf_quantum.service.scheduling.work import PendingJob, Work
 
 DAY = 24 * 3600.0
 # what was used so many half-lives ago counts a thousandth
@@ -74,7 +74,7 @@ class FairShare(ByClass, Policy):
         check_options(options, ["half_life_seconds"])
         return cls(shares, number_option(options, "half_life_seconds", DAY))
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: PendingJob) -> None:
         """See :meth:`Policy.add`."""
         named = account_of(entry)
         accounts = self._accounts[entry.job_class]
@@ -83,7 +83,7 @@ class FairShare(ByClass, Policy):
         accounts[named].add(entry)
         self._changed(named, below=entry.job_class)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: PendingJob) -> None:
         """See :meth:`Policy.remove`."""
         named = account_of(entry)
         accounts = self._accounts[entry.job_class]
@@ -92,20 +92,20 @@ class FairShare(ByClass, Policy):
             del accounts[named]
         self._changed(named, below=entry.job_class)
 
-    def first(self) -> Entry | None:
+    def first(self) -> PendingJob | None:
         """See :meth:`Policy.first`; looks at each account once."""
         for accounts in self._accounts.values():
             if accounts:
                 return min(one.first() for one in accounts.values())[-1]
         return None
 
-    def order(self) -> Iterator[Entry]:
+    def order(self) -> Iterator[PendingJob]:
         """See :meth:`Policy.order`."""
         for accounts in self._accounts.values():
             for _, entry in heapq.merge(*(one.ordered() for one in accounts.values())):
                 yield entry
 
-    def ahead(self, entry: Entry) -> dict[Kind, Work]:
+    def ahead(self, entry: PendingJob) -> dict[Kind, Work]:
         """See :meth:`Policy.ahead`; looks once at each account of its class and above."""
         works: defaultdict[Kind, Work] = defaultdict(Work)
         for name, accounts in self._accounts.items():
@@ -119,7 +119,7 @@ class FairShare(ByClass, Policy):
                 break
         return works
 
-    def coming(self, entry: Entry) -> float:
+    def coming(self, entry: PendingJob) -> float:
         """See :meth:`Policy.coming`; of those who hold leases, as their hints say.
 
         Each account goes on to submit until it has had, per tenth, what the job's has
@@ -195,12 +195,12 @@ class FairShare(ByClass, Policy):
         """See :meth:`Policy.remembers_seconds`."""
         return HALF_LIVES * self._half_life_seconds
 
-    def began(self, entry: Entry) -> None:
+    def began(self, entry: PendingJob) -> None:
         """See :meth:`Policy.began`."""
         self._charge(entry, entry.qpu_seconds)
         self._promises.used(entry.lease, entry.seconds)
 
-    def ended(self, entry: Entry, qpu_seconds: float) -> None:
+    def ended(self, entry: PendingJob, qpu_seconds: float) -> None:
         """See :meth:`Policy.ended`."""
         self._charge(entry, qpu_seconds - entry.qpu_seconds)
         if entry.qpu_seconds:
@@ -240,7 +240,7 @@ class FairShare(ByClass, Policy):
                 return index
         return min(range(len(waiting)), key=per_tenth)
 
-    def _charge(self, entry: Entry, qpu_seconds: float) -> None:
+    def _charge(self, entry: PendingJob, qpu_seconds: float) -> None:
         named = account_of(entry)
         self.usage.charge(named, entry.user, qpu_seconds)
         self._changed(named)
@@ -266,7 +266,7 @@ class _Waiting:
         self._job_class = job_class
         self._stamp = policy.usage.stamp
         # by number
-        self._of_user: dict[str, list[Entry]] = {}
+        self._of_user: dict[str, list[PendingJob]] = {}
         self._seconds: dict[str, float] = {}
         self._own: dict[int, float] = {}
         self._order: list[tuple[float, int]] = []
@@ -280,7 +280,7 @@ class _Waiting:
         """Count the jobs."""
         return len(self._own)
 
-    def first(self) -> tuple[float, int, Entry]:
+    def first(self) -> tuple[float, int, PendingJob]:
         """Tell the job of these that runs first, behind its place among the accounts.
 
         Looks at each user once.
@@ -289,7 +289,7 @@ class _Waiting:
         entry = min(firsts, key=lambda one: (self._per_tenth(one.user, 0), one.number))
         return self._per_tenth(None, 0), entry.number, entry
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: PendingJob) -> None:
         """Let a job wait."""
         jobs = self._of_user.setdefault(entry.user, [])
         seconds = self._seconds.get(entry.user, 0.0)
@@ -301,7 +301,7 @@ class _Waiting:
         if not self.changed:
             self._insert(entry, self._per_tenth(entry.user, seconds))
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: PendingJob) -> None:
         """Let a job wait no longer."""
         jobs = self._of_user[entry.user]
         place = bisect_left(jobs, entry.number, key=lambda one: one.number)
@@ -318,14 +318,14 @@ class _Waiting:
             del self._order[place], self._places[place:], self._used[place:]
             self._sums.delete(place)
 
-    def place(self, entry: Entry) -> tuple[float, int]:
+    def place(self, entry: PendingJob) -> tuple[float, int]:
         """Tell a job's place among the accounts."""
         self._arrange(0)
         place = bisect_left(self._order, (self._own[entry.number], entry.number))
         self._arrange(place + 1)
         return self._places[place]
 
-    def own_place(self, entry: Entry) -> float:
+    def own_place(self, entry: PendingJob) -> float:
         """Tell what a job's user will have used per tenth of theirs before it."""
         self._arrange(0)
         return self._own[entry.number]
@@ -346,7 +346,7 @@ class _Waiting:
         self._arrange(self.jobs)
         return self._sums.first(bisect_left(self._places, place))
 
-    def ordered(self) -> Iterator[tuple[tuple[float, int], Entry]]:
+    def ordered(self) -> Iterator[tuple[tuple[float, int], PendingJob]]:
         """List the jobs with their places among the accounts."""
         self._arrange(self.jobs)
         return iter([*zip(self._places, self._sums.entries, strict=True)])
@@ -361,7 +361,7 @@ class _Waiting:
         who = self._named, user
         return self._policy.per_tenth(who, self._job_class, seconds)
 
-    def _insert(self, entry: Entry, own: float) -> None:
+    def _insert(self, entry: PendingJob, own: float) -> None:
         self._own[entry.number] = own
         place = bisect_left(self._order, (own, entry.number))
         self._order.insert(place, (own, entry.number))

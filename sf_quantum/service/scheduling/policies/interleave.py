@@ -9,7 +9,6 @@ from sf_quantum.files import JSON
 from sf_quantum.service.domain.jobs import RANKS, Lease, Pattern
 from sf_quantum.service.domain.settings import Shares
 from sf_quantum.service.scheduling.expected_work import LOAD
-from sf_quantum.service.scheduling.pending import Entry
 from sf_quantum.service.scheduling.policies.base import (
     Asking,
     ByClass,
@@ -17,6 +16,7 @@ from sf_quantum.service.scheduling.policies.base import (
     check_options,
     number_option,
 )
+from sf_quantum.service.scheduling.work import PendingJob
 
 # how much of its own length a job may be kept waiting for others, in parts of `patience`;
 # who says nothing counts as balanced
@@ -67,7 +67,7 @@ class Interleave(ByClass, Keyed[tuple[int, float]]):
         check_options(options, ["patience"])
         return cls(number_option(options, "patience", PATIENCE))
 
-    def key(self, entry: Entry) -> tuple[int, float]:
+    def key(self, entry: PendingJob) -> tuple[int, float]:
         """See :meth:`Keyed.key`: the class, and when the job is due."""
         late = _PATIENCE[entry.pattern] * self._patience * entry.seconds
         return RANKS[entry.job_class], entry.submitted + late
