@@ -24,7 +24,6 @@ import uvicorn
 
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.net.transport import SOCKET_PATH_BYTES
-from sf_quantum.service.api.v1.submissions import Submissions
 from sf_quantum.service.app import create_app
 from sf_quantum.service.config import Auth, Configuration, Listen
 from sf_quantum.service.http import auth
@@ -61,8 +60,7 @@ def serve(
         queue = JobQueue(store, config.device.make(), config.settings())
         telemetry = Telemetry(queue, config.telemetry())
         app = create_app(queue, authenticate=authenticate, telemetry=telemetry)
-        submissions = Submissions(app, queue, authenticate)
-        guard = Guard(submissions, authenticate, config.request_limits(), blocks)
+        guard = Guard(app, authenticate, config.request_limits(), blocks)
         service = _Service(queue, guard, config)
         # what is there now stays: to look for garbage in it, as Python would from time to
         # time, keeps all requests waiting for some 50 ms

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,44 @@ def test_a_job_moves_to_the_lease_that_asks_for_it(store: Store) -> None:
     store.close_lease("1", "released", "note").result()
     assert store.job(job.id) == moved
     assert (store.jobs(lease="1"), store.jobs(lease="2")) == ([], [moved])
+
+
+@contextmanager
+def in_one_commit(store: Store) -> Iterator[None]:
+    """Let changes wait until all have been requested."""
+    requested = threading.Event()
+    store.change(lambda _: requested.wait(5))
+    yield
+    requested.set()
+
+
+def test_a_key_used_before_fails_no_other_submission(store: Store) -> None:
+    lease = _lease(store)
+    old = _add(store, lease, "old")
+    with in_one_commit(store):
+        first = store.add_job(lease, _ask("a"), 1.0)
+        again = store.add_job(lease, _ask("old"), 1.0)
+        wrong = store.add_job(lease, _ask("old", shots=2), 1.0)
+        last = store.add_job(lease, _ask("b"), 1.0)
+        twice = store.add_job(lease, _ask("b"), 1.0)
+    assert again.result(5) == (old, False)
+    with pytest.raises(Refused, match="another content"):
+        wrong.result(5)
+    assert [first.result(5)[1], last.result(5)[1]] == [True, True]
+    assert twice.result(5) == (last.result()[0], False)
+    assert [job.key for job in store.live()] == ["old", "a", "b"]
+
+
+def test_changes_of_one_commit_keep_their_order(store: Store) -> None:
+    lease = _lease(store)
+    with in_one_commit(store):
+        before = [store.add_job(lease, _ask(key), 1.0) for key in "ab"]
+        closing = store.close_lease(lease.id, "released", "cancelled")
+        after = store.add_job(lease, _ask("c"), 1.0)
+    assert not closing.result(5).held
+    cancelled = [store.job(future.result(5)[0].number) for future in before]
+    assert [job and job.state for job in cancelled] == ["Cancelled", "Cancelled"]
+    assert [job.number for job in store.live()] == [after.result(5)[0].number]
 
 
 def test_from_waiting_to_over(store: Store) -> None:

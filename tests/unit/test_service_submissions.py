@@ -1,27 +1,26 @@
-"""Submissions that pass the web framework by: answered as it would answer them."""
+"""Submissions through the guard and the application, as ASGI messages."""
 
 from __future__ import annotations
 
 import json
 import logging
 import sqlite3
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from fastapi import FastAPI
 from starlette.requests import HTTPConnection
-from starlette.types import ASGIApp, Message, Scope
+from starlette.types import Message, Scope
 
 from sf_quantum.files import JSON
 from sf_quantum.service.api.v1 import large_bodies
-from sf_quantum.service.api.v1.submissions import Submissions
 from sf_quantum.service.app import create_app
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.identities import Identity
-from sf_quantum.service.domain.jobs import Job, Lease, LeaseRequest, Submission
+from sf_quantum.service.domain.jobs import Job, Kind, Lease, LeaseRequest, Submission
 from sf_quantum.service.http.auth import Unauthorized, once
 from sf_quantum.service.http.limits import Guard, Limits
 from sf_quantum.service.queue.job_queue import JobQueue
@@ -42,7 +41,7 @@ def authenticate(connection: HTTPConnection) -> Identity:
 
 
 class Service:
-    """The service without a server, with its framework or past it."""
+    """The service without a server."""
 
     def __init__(self, folder: Path) -> None:
         self.store = Store(folder)
@@ -60,16 +59,7 @@ class Service:
             yield self
         self.store.close()
 
-    async def past(self, body: bytes, **headers: str) -> tuple[int, JSON]:
-        app = Submissions(self.app, self.queue, authenticate)
-        return await self._ask(app, body, headers)
-
-    async def framework(self, body: bytes, **headers: str) -> tuple[int, JSON]:
-        return await self._ask(self.app, body, headers)
-
-    async def _ask(
-        self, app: ASGIApp, body: bytes, headers: dict[str, str]
-    ) -> tuple[int, JSON]:
+    async def submit(self, body: bytes, **headers: str) -> tuple[int, JSON]:
         given = {"content-type": TYPE, "x-sfq-lease": self.lease, **headers}
         scope: Scope = {
             **{"type": "http", "method": "POST", "path": "/v1/jobs"},
@@ -88,7 +78,7 @@ class Service:
         async def send(message: Message) -> None:
             sent.append(message)
 
-        await Guard(app, authenticate, Limits())(scope, receive, send)
+        await Guard(self.app, authenticate, Limits())(scope, receive, send)
         start, *rest = sent
         answer: JSON = json.loads(b"".join(part["body"] for part in rest))
         assert (b"content-type", TYPE.encode()) in start["headers"]
@@ -98,15 +88,9 @@ class Service:
 
 
 @pytest.fixture
-async def one(tmp_path: Path) -> AsyncIterator[Service]:
-    async with Service(tmp_path / "one").started() as service:
-        yield service
-
-
-@pytest.fixture
-async def other(tmp_path: Path) -> AsyncIterator[Service]:
-    async with Service(tmp_path / "other").started() as service:
-        yield service
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    async with Service(tmp_path / "state").started() as running:
+        yield running
 
 
 def body(**changes: JSON) -> bytes:
@@ -154,72 +138,72 @@ def bqm(**changes: JSON) -> bytes:
         (body(), {"x_sfq_lease": "none"}, 403),
     ],
 )
-async def test_the_answer_is_the_frameworks(
-    one: Service, other: Service, content: bytes, headers: dict[str, str], status: int
+async def test_what_is_submitted_is_checked(
+    service: Service, content: bytes, headers: dict[str, str], status: int
 ) -> None:
     given = {name.replace("_", "-"): value for name, value in headers.items()}
-    past = await one.past(content, **given)
-    assert past == await other.framework(content, **given)
-    assert past[0] == status, past
+    answer = await service.submit(content, **given)
+    assert answer[0] == status, answer
+    assert service.queue.length == (status == 201)
 
 
-async def test_a_key_again(one: Service, other: Service) -> None:
-    for service in (one, other):
-        asks = service.past, service.framework
-        told = [await ask(body()) for ask in asks]
-        assert [status for status, _ in told] == [201, 200]
-        assert told[0][1] == told[1][1]
-        told = [await ask(body(parameters={"num_reads": 2})) for ask in asks]
-        assert told[0] == told[1]
-        assert told[0][0] == 409
+async def test_the_answer_to_a_new_job(service: Service) -> None:
+    status, answer = await service.submit(body())
+    assert status == 201
+    assert isinstance(answer, dict)
+    assert answer.items() >= {"user": "ada", "kind": "problem", "attempt": 1}.items()
 
 
-async def test_a_qpu_that_is_drained(one: Service) -> None:
-    await one.queue.drain("until noon")
-    past = await one.past(body())
-    assert past == await one.framework(body())
-    assert past[0] == 503
+async def test_a_key_again(service: Service) -> None:
+    answers = [await service.submit(body()) for _ in range(2)]
+    assert [status for status, _ in answers] == [201, 200]
+    assert answers[0][1] == answers[1][1]
+    refused = await service.submit(body(parameters={"num_reads": 2}))
+    assert refused[0] == 409
+
+
+async def test_a_qpu_that_is_drained(service: Service) -> None:
+    await service.queue.drain("until noon")
+    assert (await service.submit(body()))[0] == 503
 
 
 async def test_what_cannot_be_written_down(
-    one: Service, monkeypatch: pytest.MonkeyPatch
+    service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: Lease, __: Submission, ___: float) -> Future[tuple[Job, bool]]:
         failed: Future[tuple[Job, bool]] = Future()
         failed.set_exception(sqlite3.OperationalError("database or disk is full"))
         return failed
 
-    monkeypatch.setattr(one.store, "add_job", full)
-    past = await one.past(body())
-    assert past == await one.framework(body())
-    assert past[0] == 503
-    assert one.queue.length == 0
+    monkeypatch.setattr(service.store, "add_job", full)
+    assert (await service.submit(body()))[0] == 503
+    assert service.queue.length == 0
 
 
-async def test_a_large_one_is_not_read_here(
-    one: Service, monkeypatch: pytest.MonkeyPatch
+async def test_a_large_body_is_read_by_another_process(
+    service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sf_quantum.service.api.v1.submissions.LARGE_BYTES", 10)
-    reached: list[FastAPI] = []
-    handled = FastAPI.__call__
+    """Reading it in this process would stop the event loop, in whatever thread."""
+    read: list[threading.Thread] = []
 
-    async def seen(app: FastAPI, *args: object) -> None:
-        reached.append(app)
-        await handled(app, *args)  # type: ignore[arg-type]
+    def counted(body: bytes, *, qubits: int, payloads: Sequence[Kind]) -> Submission:
+        read.append(threading.current_thread())
+        return large_bodies_read(body, qubits=qubits, payloads=payloads)
 
-    monkeypatch.setattr(FastAPI, "__call__", seen)
-    assert (await one.past(body()))[0] == 201
-    assert reached
-    monkeypatch.setattr(
-        "sf_quantum.service.api.v1.submissions.LARGE_BYTES", large_bodies.LARGE_BYTES
-    )
-    assert (await one.past(body(idempotency_key="b")))[0] == 201
-    assert len(reached) == 1
+    large_bodies_read = large_bodies.read
+    monkeypatch.setattr(large_bodies, "read", counted)
+    assert (await service.submit(body()))[0] == 201
+    assert read == []
+    problem = example_bqm() | {"info": {"of": "x" * large_bodies.LARGE_BYTES}}
+    large = body(problem=problem, idempotency_key="b")
+    assert (await service.submit(large))[0] == 201
+    assert len(read) == 1
+    assert read[0] is not threading.main_thread()
 
 
 async def test_the_log_has_the_route(
-    one: Service, caplog: pytest.LogCaptureFixture
+    service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "sf_quantum.service.http.limits"):
-        await one.past(body())
+        await service.submit(body())
     assert caplog.messages == ["ada POST /v1/jobs 201"]

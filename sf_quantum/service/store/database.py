@@ -6,7 +6,6 @@ import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from itertools import groupby
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
@@ -14,30 +13,14 @@ from typing import Generic, Protocol, TypeVar
 from sf_quantum.errors import InputError
 
 T = TypeVar("T")
-Item = TypeVar("Item", contravariant=True)
 # of one commit: who waits for a commit waits for all changes in it
 MOST_CHANGES = 500
-# statements of each connection: one for each number of rows that are written at once
-COMPILED = 256
 # of the write-ahead log, of 4 KiB, before they are copied to the file
 COPIED_PAGES = 8000
 # of the connection that writes
 CACHE_KIB = 16 * 1024
 # how long to wait for another process that holds the file, a backup for example
 LOCKED_SECONDS = 30.0
-
-
-class Kind(Protocol[Item, T]):
-    """A kind of change that often many ask for at once."""
-
-    def one(self, db: sqlite3.Connection, item: Item) -> T:
-        """Make one change."""
-
-    def many(self, db: sqlite3.Connection, items: Sequence[Item]) -> list[T]:
-        """Make several at once, in their order.
-
-        :raises sqlite3.Error: if they are to be made one by one instead
-        """
 
 
 class Database:
@@ -88,15 +71,6 @@ class Database:
         self._changes.put(pending)
         return pending.future
 
-    def write_one(self, kind: Kind[Item, T], item: Item) -> Future[T]:
-        """Make a change of a kind, in one go with others of it next to it.
-
-        :returns: see :meth:`write`
-        """
-        pending = _OfKind(kind, item)
-        self._changes.put(pending)
-        return pending.future
-
     def read(self, query: str, *values: str | float | None) -> list[sqlite3.Row]:
         """Read what is committed."""
         return self._requests.read(query, values)
@@ -118,8 +92,8 @@ class Database:
         db = self._writer
         try:
             db.execute("BEGIN IMMEDIATE")
-            for _, changes in groupby(batch, _kind):
-                _make(db, [*changes])
+            for change in batch:
+                change.make(db)
             db.execute("COMMIT")
         except sqlite3.Error as error:
             if db.in_transaction:
@@ -151,6 +125,8 @@ class _Reader:
 
 
 class _Pending(Protocol):
+    """A :class:`_Change`, whatever it returns."""
+
     def make(self, db: sqlite3.Connection) -> None: ...
     def tell(self) -> None: ...
     def fail(self, error: BaseException) -> None: ...
@@ -185,38 +161,12 @@ class _Change(Generic[T]):
         self.future.set_exception(self.error or error)
 
 
-class _OfKind(_Change[T], Generic[Item, T]):
-    def __init__(self, kind: Kind[Item, T], item: Item) -> None:
-        super().__init__(lambda db: kind.one(db, item))
-        self.kind = kind
-        self.item = item
-
-
-def _kind(pending: _Pending) -> int:
-    return id(pending.kind if isinstance(pending, _OfKind) else pending)
-
-
-def _make(db: sqlite3.Connection, changes: list[_Pending]) -> None:
-    """Make changes of one kind, all at once if they can be made so."""
-    alike = [change for change in changes if isinstance(change, _OfKind)]
-    if len(alike) > 1:
-        items = [change.item for change in alike]
-        all_of_them = _Change(lambda db: alike[0].kind.many(db, items))
-        all_of_them.make(db)
-        if all_of_them.error is None:
-            for change, done in zip(alike, all_of_them.done[0], strict=True):
-                change.done.append(done)
-            return
-    for pending in changes:
-        pending.make(db)
-
-
 def _connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(
-        *(path, LOCKED_SECONDS),
+        path,
+        LOCKED_SECONDS,
         check_same_thread=False,
         isolation_level=None,
-        cached_statements=COMPILED,
     )
     db.row_factory = sqlite3.Row
     return db

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -15,7 +16,6 @@ from sf_quantum.files import JSON
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, State, Submission, Used
 from sf_quantum.service.store import past
-from sf_quantum.service.store.additions import Addition, Additions, add
 from sf_quantum.service.store.database import Database
 from sf_quantum.service.store.schema import SCHEMA, UPGRADES, VERSION
 
@@ -40,7 +40,6 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self._db = Database(path, version=VERSION, schema=SCHEMA, upgrades=UPGRADES)
-        self._additions = Additions(_add_job)
 
     def close(self) -> None:
         """Finish what was asked for and close the file."""
@@ -48,11 +47,11 @@ class Store:
 
     def add_lease(self, lease: Lease) -> Future[None]:
         """Write down a new lease."""
-        names = [field.name for field in fields(Lease)]
-        marks = ", ".join("?" * len(names))
-        query = f"INSERT INTO leases ({', '.join(names)}) VALUES ({marks})"
-        row = [getattr(lease, name) for name in names]
-        return self._write(lambda db: _do(db, query, *row))
+
+        def change(db: sqlite3.Connection) -> None:
+            _insert(db, "leases", asdict(lease))
+
+        return self._write(change)
 
     def close_lease(
         self,
@@ -117,7 +116,34 @@ class Store:
         :returns: the job, and whether it is new
         :raises Refused: if the key belongs to a job of another content
         """
-        return self._db.write_one(self._additions, Addition(lease, job, model_seconds))
+        row = {
+            "id": secrets.token_hex(16),
+            "user": lease.user,
+            "lease": lease.id,
+            "job_class": lease.job_class,
+            "kind": job.kind,
+            "key": job.key,
+            "parameters": job.parameters_text,
+            "digest": job.digest,
+            "purpose": job.purpose,
+            "model_seconds": model_seconds,
+            "submitted": time.time(),
+        }
+        payload = job.payload
+
+        def change(db: sqlite3.Connection) -> tuple[Job, bool]:
+            same = "WHERE user = ? AND key = ?"
+            query = f"SELECT digest FROM jobs {same}"
+            known = db.execute(query, (lease.user, job.key)).fetchone()
+            if known is None:
+                number = _insert(db, "jobs", row)
+                _insert(db, "contents", {"number": number, "payload": payload})
+                return _one(db, "WHERE number = ?", number), True
+            _check_digest(known["digest"], job)
+            _do(db, f"UPDATE jobs SET lease = ? {same}", lease.id, lease.user, job.key)
+            return _one(db, same, lease.user, job.key), False
+
+        return self._write(change)
 
     def known(self, user: str, job: Submission) -> Job | None:
         """Find the job a key made before.
@@ -323,18 +349,6 @@ class Store:
         return [_job(row) for row in self._db.read(_JOB + where, *values)]
 
 
-def _add_job(db: sqlite3.Connection, item: Addition) -> tuple[Job, bool]:
-    user, asked = item.lease.user, item.asked
-    query = "SELECT digest FROM jobs WHERE user = ? AND key = ?"
-    found = db.execute(query, (user, asked.key)).fetchone()
-    if found is None:
-        return add(db, item), True
-    _check_digest(found[0], asked)
-    query = "UPDATE jobs SET lease = ? WHERE user = ? AND key = ?"
-    _do(db, query, item.lease.id, user, asked.key)
-    return _one(db, "WHERE user = ? AND key = ?", user, asked.key), False
-
-
 def _check_digest(found: str, job: Submission) -> None:
     if found != job.digest:
         detail = "belongs to a job with another content or other parameters"
@@ -349,6 +363,15 @@ def _job(row: sqlite3.Row) -> Job:
 
 def _do(db: sqlite3.Connection, query: str, *values: str | float | None) -> None:
     db.execute(query, values)
+
+
+def _insert(
+    db: sqlite3.Connection, table: str, row: Mapping[str, str | float | None]
+) -> int:
+    """Insert a row, and return its number."""
+    marks = ", ".join("?" * len(row))
+    query = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})"
+    return db.execute(query, [*row.values()]).lastrowid or 0
 
 
 def _one(db: sqlite3.Connection, where: str, *values: str | int) -> Job:
