@@ -44,7 +44,7 @@ def test_the_qpu_is_shut_and_opened(service: RunningService, sfq: Sfq) -> None:
     assert "emulator (annealer): online" in sfq("admin", "status")
     told = sfq("admin", "drain", "new laser")
     assert "the QPU is being drained: new laser" in told
-    assert not service.queue.door.is_open
+    assert not service.queue.availability.is_open
     assert "the QPU is closed: broken" in sfq("admin", "close", "broken")
     assert json.loads(sfq("admin", "open", "--json"))["status"] == "online"
     lines = sfq("admin", "audit").splitlines()
@@ -58,12 +58,12 @@ def test_maintenance_is_announced_and_taken_back(
 ) -> None:
     assert sfq("admin", "maintenance") == "no maintenance\n"
     sfq("admin", "maintenance", "--starts", "2h", "--ends", "3h", "--message", "laser")
-    (window,) = service.queue.door.windows
+    (window,) = service.queue.availability.windows
     assert window.starts == pytest.approx(time.time() + 7200, abs=10)
     assert window.ends == pytest.approx(window.starts + 3600, abs=10)
     assert "laser" in sfq("admin", "status")
     sfq("admin", "maintenance", "--take-back", str(window.id))
-    assert service.queue.door.windows == []
+    assert service.queue.availability.windows == []
     wrong = sfq("admin", "maintenance", "--ends", "2h", code=2)
     assert "--ends: needs --starts" in wrong
     late = ("--starts", "2h", "--ends", "1h")

@@ -29,7 +29,7 @@ from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.domain.jobs import Lease, LeaseRequest, Submission
 from sf_quantum.service.queue import device_operations
-from sf_quantum.service.queue.availability import Door
+from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store import audit
 from sf_quantum.service.store.store import Store
@@ -202,7 +202,7 @@ async def test_a_drained_qpu_takes_another_time_scale_and_so_does_its_queue(
     running = await _submit(queue, lease, "a", 100)
     waiting = await _submit(queue, lease, "b", 20_000)
     await _until(lambda: queue.running is not None)
-    await queue.drain(user="operator")
+    await queue.availability.set_status("draining", user="operator")
     before = queue.forecast(queue.find(ANN, waiting))
     scale = OPERATIONS["set-time-scale"]
     await device_operations.run(queue, "operator", scale, {"time_scale": 0.001}, 5)
@@ -211,7 +211,7 @@ async def test_a_drained_qpu_takes_another_time_scale_and_so_does_its_queue(
     assert before is not None
     assert after is not None
     assert after.expected_seconds < before.expected_seconds / 2
-    await queue.open(user="operator")
+    await queue.availability.set_status("open", user="operator")
     assert (await queue.wait(ANN, waiting, 5)).state == "Completed"
     actions = [action for _, action, _ in _audited(queue.store)]
     assert actions == ["drain", "set-time-scale", "open"]
@@ -226,17 +226,17 @@ async def test_what_cannot_be_written_down_is_not_done(queue: JobQueue) -> None:
     with pytest.raises(sqlite3.Error):
         await device_operations.run(queue, "operator", noise, {"noise": 2}, 1)
     assert queue.device.noise == 0
-    assert not queue.resting.locked()
+    assert not queue.between_jobs.locked()
     with pytest.raises(sqlite3.Error):
-        await queue.close()
-    assert queue.door.is_open
+        await queue.availability.set_status("closed")
+    assert queue.availability.is_open
 
 
 # the audit
 
 
 async def test_an_audit_is_only_added_to(queue: JobQueue) -> None:
-    await queue.close("why", user="operator")
+    await queue.availability.set_status("closed", "why", user="operator")
     for query in ("DELETE FROM audit", "UPDATE audit SET user = 'ann'"):
         changing = queue.store.change(methodcaller("execute", query))
         with pytest.raises(sqlite3.IntegrityError, match="only added to"):
@@ -294,11 +294,16 @@ async def test_an_admin_who_releases_anothers_lease_is_written_down(
 
 
 async def test_to_open_tells_of_the_windows_that_it_takes_back(queue: JobQueue) -> None:
-    window = await queue.door.announce("operator", time.time() + DAY, None, "cryostat")
-    await queue.open(user="operator")
-    assert queue.door.windows == []
+    window = await queue.availability.announce(
+        "operator", time.time() + DAY, None, "cryostat"
+    )
+    await queue.availability.set_status("open", user="operator")
+    assert queue.availability.windows == []
     kept, _ = audit.entries(queue.store, 10)
-    assert (kept.entry.action, kept.entry.old["windows"]) == ("open", [window.told])
+    assert (kept.entry.action, kept.entry.old["windows"]) == (
+        "open",
+        [dataclasses.asdict(window)],
+    )
     assert kept.entry.new["windows"] == []
 
 
@@ -308,16 +313,16 @@ async def test_to_open_tells_of_the_windows_that_it_takes_back(queue: JobQueue) 
 async def test_a_window_shuts_the_qpu_and_opens_it_again(queue: JobQueue) -> None:
     now = time.time()
     lease = await _lease(queue)
-    await queue.door.announce("operator", now + 0.2, now + 0.5, "new laser")
-    assert queue.door.is_open
-    await _until(lambda: not queue.door.is_open)
+    await queue.availability.announce("operator", now + 0.2, now + 0.5, "new laser")
+    assert queue.availability.is_open
+    await _until(lambda: not queue.availability.is_open)
     with pytest.raises(Refused, match=r"in maintenance until .*: new laser"):
         await _submit(queue, lease, "a", 1)
     assert time.time() >= now + 0.2
-    assert queue.door.status == "draining"
-    await _until(lambda: queue.door.is_open)
+    assert queue.availability.status == "draining"
+    await _until(lambda: queue.availability.is_open)
     assert now + 0.5 <= time.time() < now + 1.5
-    assert queue.door.windows == []
+    assert queue.availability.windows == []
     job = await _submit(queue, lease, "b", 1)
     assert (await queue.wait(ANN, job, 5)).state == "Completed"
 
@@ -326,10 +331,10 @@ async def test_no_job_starts_that_would_not_end_before_and_a_shorter_one_does(
     queue: JobQueue,
 ) -> None:
     lease = await _lease(queue)
-    queue.equip(dataclasses.replace(queue.device, time_scale=0.1))
+    queue.replace_device(dataclasses.replace(queue.device, time_scale=0.1))
     now = time.time()
     ends = now + 2.5
-    await queue.door.announce("operator", now + 2.2, ends, "")
+    await queue.availability.announce("operator", now + 2.2, ends, "")
     long = await _submit(queue, lease, "long", 100_000)
     short = await _submit(queue, lease, "short", 100)
     assert _seconds(queue, 100_000) > 2.2
@@ -362,39 +367,39 @@ async def test_etas_go_around_the_windows(
     expected: float | None,
 ) -> None:
     store, now = Store(path), time.time()
-    door = Door(store)
+    availability = Availability(store)
     for starts, ends in windows:
         until = None if ends is None else now + ends
-        await door.announce("operator", now + starts, until, "")
-    told = door.starts_in(wait, seconds)
+        await availability.announce("operator", now + starts, until, "")
+    told = availability.seconds_until_start(wait, seconds)
     assert told == (expected if expected is None else pytest.approx(expected, abs=1))
     store.close()
 
 
 async def test_windows_stay_over_a_restart(path: Path) -> None:
     store, now = Store(path), time.time()
-    door = Door(store)
-    await door.announce("operator", now - 5, now + DAY, "lasts")
-    await door.announce("operator", now + 2 * DAY, None, "no end")
+    availability = Availability(store)
+    await availability.announce("operator", now - 5, now + DAY, "lasts")
+    await availability.announce("operator", now + 2 * DAY, None, "no end")
     store.close()
     store = Store(path)
-    door = Door(store)
-    assert [window.message for window in door.windows] == ["lasts", "no end"]
-    assert door.status == "draining"
-    await door.turn("open")  # which ends both
-    assert door.is_open
-    assert Door(store).windows == []
+    availability = Availability(store)
+    assert [window.message for window in availability.windows] == ["lasts", "no end"]
+    assert availability.status == "draining"
+    await availability.set_status("open")  # which ends both
+    assert availability.is_open
+    assert Availability(store).windows == []
     store.close()
 
 
 async def test_the_operators_switch_is_as_it_was_after_a_window(path: Path) -> None:
     store, now = Store(path), time.time()
-    door = Door(store)
-    await door.turn("closed", "broken")
-    await door.announce("operator", now - 5, now + 0.1, "")
-    assert (door.status, door.message) == ("closed", "broken")
+    availability = Availability(store)
+    await availability.set_status("closed", "broken")
+    await availability.announce("operator", now - 5, now + 0.1, "")
+    assert (availability.status, availability.message) == ("closed", "broken")
     await asyncio.sleep(0.12)
-    assert (door.status, door.window) == ("closed", None)
+    assert (availability.status, availability.window) == ("closed", None)
     store.close()
 
 

@@ -160,7 +160,7 @@ async def test_those_who_wait_are_told_that_the_qpu_closes(queue: JobQueue) -> N
     await acquire(queue)
     waiting = asyncio.create_task(acquire(queue, 5))
     await asyncio.sleep(0.01)
-    await queue.close("helium")
+    await queue.availability.set_status("closed", "helium")
     with pytest.raises(Refused) as refused:
         await waiting
     assert (refused.value.status, refused.value.detail) == (

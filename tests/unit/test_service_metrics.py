@@ -123,7 +123,7 @@ def test_failures_cancellations_and_preemptions_are_counted() -> None:
         service.ask("DELETE", f"/v1/jobs/{second['id']}")
         assert over(service, first) == "Completed"
         counts = told(service)
-        [(begin, end)] = service.queue.observed.lost
+        [(begin, end)] = service.queue.observations.lost
         assert 0 < end - begin < time.time() - begin < 60
     assert counts["sfq_job_interruptions_total", "development,preempted"] == 1
     assert counts["sfq_jobs_total", "development,Cancelled"] == 1

@@ -546,10 +546,10 @@ async def test_usage_is_known_after_a_restart(tmp_path: Path) -> None:
         held = await acquired(queue, ANN)
         done = await submitted(queue, held, "done", shots=1000)
         await queue.wait(ROOT, done.id, 5)
-        await queue.drain()
+        await queue.availability.set_status("draining")
         assert queue.store.used(0.0)[0].qpu_seconds == pytest.approx(0.104, abs=0.001)
     async with running(tmp_path, settings, Device(technology="neutral-atom")) as queue:
-        await queue.open()
+        await queue.availability.set_status("open")
         other = await acquired(queue, BOB)
         await occupied(queue, other)
         # ann came first, but bob's job, begun, is the only one that counts for more

@@ -213,7 +213,7 @@ def test_a_device_that_went_wrong_is_found_by_its_quality_jobs(tmp_path: Path) -
         wrong: dict[str, JSON] = {"parameters": {"calibration": 1}}
         service.ask("POST", "/v1/admin/operations/set-faults", wrong)
         service.until_true(
-            lambda: SERIES in service.queue.watch.alarms, "no alarm was raised"
+            lambda: SERIES in service.queue.drift.alarms, "no alarm was raised"
         )
 
 

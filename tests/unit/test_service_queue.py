@@ -358,7 +358,7 @@ async def test_draining_lets_the_running_job_end(queue: JobQueue, gate: Gate) ->
     id_ = await lease(queue)
     running, waiting = [await submit(queue, id_, name) for name in "ab"]
     await until(lambda: gate.order == ["a"])
-    await queue.drain("back at noon")
+    await queue.availability.set_status("draining", "back at noon")
     for refused_call in (submit(queue, id_, "c"), lease(queue)):
         with pytest.raises(Refused) as refused:
             await refused_call
@@ -373,7 +373,7 @@ async def test_draining_lets_the_running_job_end(queue: JobQueue, gate: Gate) ->
     forecast = queue.forecast(waiting)
     assert forecast is not None
     assert (forecast.position, forecast.eta_seconds) == (0, None)
-    await queue.open()
+    await queue.availability.set_status("open")
     assert (await over(queue, waiting)).state == "Completed"
 
 
@@ -383,15 +383,15 @@ async def test_closing_puts_the_running_job_back(
     async with running(tmp_path, device) as queue:
         job = await submit(queue, await lease(queue, "production"), "a")
         await until(lambda: gate.order == ["a"])
-        await queue.close()
+        await queue.availability.set_status("closed")
         await until(lambda: state(queue, job) == "Queued")
-        assert queue.door.reason == "the QPU is closed"
+        assert queue.availability.reason == "the QPU is closed"
     # also for a service that is started again
     async with running(tmp_path, device) as queue:
         await asyncio.sleep(0.02)
         assert state(queue, job) == "Queued"
         gate.all = True
-        await queue.open()
+        await queue.availability.set_status("open")
         done = await over(queue, job)
         assert (done.state, done.attempt) == ("Completed", 2)
         assert done.note == "interrupted: the QPU was closed during attempt 1"

@@ -17,7 +17,7 @@ import pytest
 from sf_quantum.errors import InputError
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, Submission
-from sf_quantum.service.queue.availability import Door
+from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.store.database import Database
 from sf_quantum.service.store.store import PURGED_AT_ONCE, Store
 
@@ -287,8 +287,8 @@ def test_what_was_used_is_summed_up_by_the_time(store: Store) -> None:
 
 async def test_the_door_is_remembered(path: Path, store: Store) -> None:
     assert store.door() is None
-    await Door(store).turn("closed", "until noon")
-    await Door(store).turn("closed", "until one")
+    await Availability(store).set_status("closed", "until noon")
+    await Availability(store).set_status("closed", "until one")
     again = Store(path)
     assert again.door() == ("closed", "until one")
     again.close()

@@ -163,7 +163,7 @@ async def test_a_key_again(service: Service) -> None:
 
 
 async def test_a_qpu_that_is_drained(service: Service) -> None:
-    await service.queue.drain("until noon")
+    await service.queue.availability.set_status("draining", "until noon")
     assert (await service.submit(body()))[0] == 503
 
 

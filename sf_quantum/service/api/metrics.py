@@ -54,7 +54,7 @@ class QpuCollector(Collector):
         yield from self._quality()
 
     def _device(self) -> Iterator[Metric]:
-        device, observed = self._queue.device, self._queue.observed
+        device, observed = self._queue.device, self._queue.observations
         info = {
             "version": __version__,
             "device": device.name,
@@ -87,7 +87,7 @@ class QpuCollector(Collector):
         yield _gauge("sfq_device_out_of_service_qubits", what, (), [((), dead)])
 
     def _jobs(self) -> Iterator[Metric]:
-        queue, observed = self._queue, self._queue.observed
+        queue, observed = self._queue, self._queue.observations
         yield _gauge(
             "sfq_queue_jobs",
             "Jobs that wait.",
@@ -137,7 +137,7 @@ class QpuCollector(Collector):
             yield _gauge(f"sfq_leases_{name}", what, (), [((), value)])
 
     def _calibration(self) -> Iterator[Metric]:
-        device, watch = self._queue.device, self._queue.watch
+        device, watch = self._queue.device, self._queue.drift
         watch.look(device)
         reading = device.reading
         made = reading.calibration.made.timestamp()

@@ -1,88 +1,117 @@
-"""Whether the QPU takes work: open, draining or closed, with the operator's message."""
+"""Whether the QPU takes work: the status an operator set, and maintenance windows.
+
+::
+
+    open <--> draining <--> closed      set by operators, in any order
+
+    draining   no job and no lease starts; the running job ends
+    closed     no job and no lease starts; the running job is interrupted
+
+While a maintenance window lasts, an open QPU is draining; a status that an operator set
+holds during the window and after it. Status and windows survive a restart.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import sqlite3
 import time
-from collections.abc import Callable
-from typing import Literal, TypeAlias, cast
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Literal, TypeAlias, TypeVar, cast
 
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.queue import maintenance
-from sf_quantum.service.queue.maintenance import Window
 from sf_quantum.service.store import audit
 from sf_quantum.service.store.store import Store
 
 Status: TypeAlias = Literal["open", "draining", "closed"]
-_WORDS = {"draining": "the QPU is being drained", "closed": "the QPU is closed"}
+_T = TypeVar("_T")
+_REASONS = {"draining": "the QPU is being drained", "closed": "the QPU is closed"}
 _ACTIONS = {"open": "open", "draining": "drain", "closed": "close"}
-# the machine's clock may be set meanwhile
-LOOK_SECONDS = 60.0
+# the system's clock may be set while we wait for a window
+CLOCK_CHECK_SECONDS = 60.0
 _NEVER = float("inf")
-# who turns the switch where nobody asked over HTTP
+# the user in the audit where no user asked for a change
 SERVICE = "service"
-logger = logging.getLogger(__name__)
 
 
-class Door:
-    """The operator's switch, and the maintenance that shuts the QPU by itself.
+@dataclass(frozen=True)
+class MaintenanceWindow:
+    """A time during which no job starts, in seconds since the epoch.
 
-    Both stay as they are over a restart. At a window's start the QPU is drained; what
-    the switch says comes back at its end.
+    :param ends: ``None`` if it lasts until an operator opens the QPU
     """
+
+    id: int
+    starts: float
+    ends: float | None
+    message: str
+
+    @property
+    def reason(self) -> str:
+        """Why the QPU takes no work during the window."""
+        until = "until it is opened"
+        if self.ends is not None:
+            end = datetime.fromtimestamp(self.ends, UTC)
+            until = f"until {end.isoformat(timespec='seconds')}"
+        return _with_message(f"the QPU is in maintenance {until}", self.message)
+
+    def over(self, now: float) -> bool:
+        """Whether the window has ended by itself."""
+        return self.ends is not None and self.ends <= now
+
+    def covers(self, now: float) -> bool:
+        """Whether the window has begun and is not over."""
+        return self.starts <= now and not self.over(now)
+
+
+class Availability:
+    """The status and the maintenance windows of one QPU, kept in the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         status, message = store.door() or ("open", "")
-        self._switch = cast("Status", status)
+        self._status = cast("Status", status)
         self._message = message
-        self._windows = maintenance.load(store)
-        self._seen: Window | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        rows = store.report(
+            "SELECT id, starts, ends, message FROM windows "
+            "WHERE ends IS NULL OR ends > ? ORDER BY starts",
+            time.time(),
+        )
+        self._windows = [MaintenanceWindow(*row) for row in rows]
         # one change at a time: each depends on what the one before it left
-        self._turning = asyncio.Lock()
-        self._listeners: list[Callable[[], None]] = []
-
-    def start(self) -> None:
-        """Begin to look at the clock; needs an event loop."""
-        self._seen = self.window
-        self._look()
-
-    def stop(self) -> None:
-        """Look at the clock no more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._changing = asyncio.Lock()
+        self._changed = asyncio.Event()
 
     @property
     def status(self) -> Status:
-        """What the switch says, or ``draining`` in a maintenance window."""
-        lasts = self._switch == "open" and self.window is not None
-        return "draining" if lasts else self._switch
+        """The operator's, or ``draining`` while a maintenance window lasts."""
+        in_maintenance = self._status == "open" and self.window is not None
+        return "draining" if in_maintenance else self._status
 
     @property
     def message(self) -> str:
-        """The operator's, of the switch or of the window."""
+        """The operator's, of the status or of the window."""
         window = self.window
-        return window.message if window and self._switch == "open" else self._message
+        return window.message if window and self._status == "open" else self._message
 
     @property
-    def windows(self) -> list[Window]:
+    def windows(self) -> list[MaintenanceWindow]:
         """The maintenance windows that are not over, in the order of their starts."""
         now = time.time()
         return [window for window in self._windows if not window.over(now)]
 
     @property
-    def window(self) -> Window | None:
-        """The maintenance window that lasts."""
+    def window(self) -> MaintenanceWindow | None:
+        """The maintenance window that lasts now."""
         now = time.time()
         return next((one for one in self._windows if one.covers(now)), None)
 
     @property
-    def maintenance(self) -> float | None:
+    def next_maintenance(self) -> float | None:
         """When the next window starts, in seconds since the epoch."""
         now = time.time()
         return next((w.starts for w in self._windows if w.starts > now), None)
@@ -94,33 +123,32 @@ class Door:
 
     @property
     def reason(self) -> str:
-        """Why the QPU takes no work, empty while it does."""
+        """Why the QPU takes no work; empty while it does."""
+        if self._status != "open":
+            return _with_message(_REASONS[self._status], self._message)
         window = self.window
-        if self._switch == "open":
-            return window.words if window else ""
-        words = _WORDS[self._switch]
-        return f"{words}: {self._message}" if self._message else words
+        return window.reason if window else ""
 
     def check(self) -> None:
-        """Refuse to start anything while the QPU takes no work.
+        """Refuse new work while the QPU takes none.
 
         :raises Refused: 503
         """
         if not self.is_open:
             raise Refused(503, self.reason)
 
-    def fits(self, seconds: float) -> bool:
-        """Say whether a job of so many seconds would end before the next window."""
-        return time.time() + seconds <= (self.maintenance or _NEVER)
+    def ends_before_maintenance(self, seconds: float) -> bool:
+        """Whether a job of a duration, started now, ends before the next window."""
+        return time.time() + seconds <= (self.next_maintenance or _NEVER)
 
-    def starts_in(self, wait: float, seconds: float) -> float | None:
-        """Expect when a job starts, between the windows.
+    def seconds_until_start(self, wait: float, seconds: float) -> float | None:
+        """Expect when a job starts, given that no job runs during maintenance.
 
-        :param wait: seconds of work before it
-        :param seconds: that it takes itself
-        :returns: seconds from now; ``None`` while nobody can tell
+        :param wait: seconds of work before the job
+        :param seconds: the job's own duration
+        :returns: seconds from now; ``None`` if nobody knows when the QPU opens
         """
-        if self._switch != "open":
+        if self._status != "open":
             return None
         now = at = time.time()
         for window in self.windows:
@@ -133,91 +161,124 @@ class Door:
             at = window.ends
         return at + wait - now
 
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Call a function whenever the QPU is opened or shut, or will be."""
-        self._listeners.append(listener)
+    async def changed(self) -> None:
+        """Wait until the status changes, or a window is set, begins or ends."""
+        changed, window = self._changed, self.window
+        while not changed.is_set() and self.window == window:
+            now = time.time()
+            times = [t for w in self.windows for t in (w.starts, w.ends) if t]
+            seconds = min((t - now for t in times if t > now), default=_NEVER)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(
+                    changed.wait(), min(seconds, CLOCK_CHECK_SECONDS)
+                )
 
-    async def turn(
+    async def opened(self) -> None:
+        """Wait until the QPU is open."""
+        while not self.is_open:
+            await self.changed()
+
+    async def set_status(
         self, status: Status, message: str = "", *, user: str = SERVICE
     ) -> None:
-        """Turn the switch; on the disk when this returns.
+        """Open, drain or close the QPU; on disk when this returns.
 
-        To open it ends the window that lasts, and takes back those without an end.
+        To open it ends the window that lasts, and cancels the one without an end.
 
-        :param message: shown to whoever is refused
-        :param user: who turns it, for the audit
+        :param message: shown to users whose requests are refused
+        :param user: who asked for it, for the audit
         """
-        async with self._turning:
-            await self._turn(status, message, user)
-        self._changed()
+        async with self._changing:
+            opens, now = status == "open", time.time()
+            ended = [
+                w for w in self.windows if opens and (w.covers(now) or w.ends is None)
+            ]
+            old: dict[str, JSON] = {"status": self.status, "message": self.message}
+            new: dict[str, JSON] = {"status": status, "message": message}
+            if ended:
+                old["windows"], new["windows"] = [asdict(one) for one in ended], []
+            parameters: dict[str, JSON] = {"message": message} if message else {}
+            entry = audit.Entry(user, _ACTIONS[status], parameters, old, new)
 
-    async def _turn(self, status: Status, message: str, user: str) -> None:
-        opens, now = status == "open", time.time()
-        gone = [w for w in self.windows if opens and (w.covers(now) or w.ends is None)]
-        old: dict[str, JSON] = {"status": self.status, "message": self.message}
-        new: dict[str, JSON] = {"status": status, "message": message}
-        if gone:
-            old["windows"], new["windows"] = [window.told for window in gone], []
-        about: dict[str, JSON] = {"message": message} if message else {}
-        entry = audit.Entry(user, _ACTIONS[status], about, old, new)
+            def change(db: sqlite3.Connection) -> None:
+                db.execute("DELETE FROM door")
+                db.execute("INSERT INTO door VALUES (?, ?)", (status, message))
+                for window in ended:
+                    _delete(db, window)
+                audit.record(db, entry)
 
-        def change(db: sqlite3.Connection) -> None:
-            db.execute("DELETE FROM door")
-            db.execute("INSERT INTO door VALUES (?, ?)", (status, message))
-            for window in gone:
-                maintenance.forget(db, window)
-            audit.record(db, entry)
-
-        await asyncio.wrap_future(self._store.change(change))
-        self._switch, self._message = status, message
-        self._windows = [window for window in self._windows if window not in gone]
+            await self._write(change)
+            self._status, self._message = status, message
+            self._set_windows([one for one in self.windows if one not in ended])
 
     async def announce(
         self, user: str, starts: float, ends: float | None, message: str
-    ) -> Window:
-        """Announce maintenance; one without an end takes the place of another such.
+    ) -> MaintenanceWindow:
+        """Announce maintenance; a window without an end replaces another such.
 
-        :raises Refused: 422 or 409, see :func:`sf_quantum.service.queue.maintenance.check`
+        :raises Refused: 422 if it ends too early, 409 if it overlaps with another window
         """
-        async with self._turning:
-            known = self.windows
-            replaced = [one for one in known if ends is None and one.ends is None]
-            kept = [one for one in known if one not in replaced]
-            wanted = Window(0, starts, ends, message)
-            maintenance.check(wanted, kept)
-            window = await asyncio.wrap_future(
-                maintenance.add(self._store, user, wanted, replaced)
-            )
-            self._windows = sorted([*kept, window], key=lambda one: one.starts)
-        self._changed()
+        async with self._changing:
+            replaced = [w for w in self.windows if ends is None and w.ends is None]
+            kept = [window for window in self.windows if window not in replaced]
+            wanted = MaintenanceWindow(0, starts, ends, message)
+            _check(wanted, kept)
+
+            def change(db: sqlite3.Connection) -> MaintenanceWindow:
+                _cancel(db, user, replaced)
+                query = "INSERT INTO windows (starts, ends, message) VALUES (?, ?, ?)"
+                row = db.execute(query, (starts, ends, message)).lastrowid or 0
+                added = replace(wanted, id=row)
+                new = asdict(added)
+                audit.record(
+                    db, audit.Entry(user, "announce maintenance", new, {}, new)
+                )
+                return added
+
+            window = await self._write(change)
+            self._set_windows([*kept, window])
         return window
 
-    async def take_back(self, user: str, gone: list[Window]) -> None:
-        """Take windows back, or end them early."""
-        async with self._turning:
-            await asyncio.wrap_future(maintenance.remove(self._store, user, gone))
-            self._windows = [one for one in self._windows if one not in gone]
-        self._changed()
+    async def cancel_windows(
+        self, user: str, windows: Sequence[MaintenanceWindow]
+    ) -> None:
+        """Cancel windows, or end them early."""
+        async with self._changing:
+            await self._write(lambda db: _cancel(db, user, windows))
+            self._set_windows([one for one in self.windows if one not in windows])
 
-    def _changed(self) -> None:
-        self._seen = self.window
-        for listener in self._listeners:
-            listener()
-        if self._timer is not None:  # else there is no loop, or it has ended
-            self._look()
+    async def _write(self, change: Callable[[sqlite3.Connection], _T]) -> _T:
+        return await asyncio.wrap_future(self._store.change(change))
 
-    def _look(self) -> None:
-        """Take note of a window's start or end, and look again at the next one."""
-        if self.window != self._seen:
-            begins = self.window
-            words = begins.words if begins else "maintenance is over"
-            logger.info("%s", words)
-            self._seen = begins
-            for listener in self._listeners:
-                listener()
-        now, self._windows = time.time(), self.windows
-        times = [t for w in self._windows for t in (w.starts, w.ends) if t is not None]
-        pause = min((t - now for t in times if t > now), default=LOOK_SECONDS)
-        self.stop()
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(min(pause, LOOK_SECONDS), self._look)
+    def _set_windows(self, windows: list[MaintenanceWindow]) -> None:
+        self._windows = sorted(windows, key=lambda one: one.starts)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _with_message(reason: str, message: str) -> str:
+    return f"{reason}: {message}" if message else reason
+
+
+def _check(window: MaintenanceWindow, others: Sequence[MaintenanceWindow]) -> None:
+    starts = window.starts
+    ends = _NEVER if window.ends is None else window.ends
+    if ends <= max(starts, time.time()):
+        raise Refused(422, "expected a time after `starts`, and after now", "ends")
+    for other in others:
+        if other.starts < ends and (other.ends is None or starts < other.ends):
+            detail = f"it overlaps with window {other.id}, which can be cancelled"
+            raise Refused(409, detail, "starts")
+
+
+def _delete(db: sqlite3.Connection, window: MaintenanceWindow) -> None:
+    db.execute("DELETE FROM windows WHERE id = ?", (window.id,))
+
+
+def _cancel(
+    db: sqlite3.Connection, user: str, windows: Sequence[MaintenanceWindow]
+) -> None:
+    for window in windows:
+        _delete(db, window)
+        action, parameters = "take maintenance back", {"id": window.id}
+        audit.record(db, audit.Entry(user, action, parameters, asdict(window)))

@@ -64,7 +64,7 @@ async def run(
     try:
         rehearse(queue, operation, given)
         async with asyncio.timeout(wait_seconds):
-            await queue.resting.acquire()
+            await queue.between_jobs.acquire()
     except (Refused, TimeoutError) as error:
         words = "a job runs still; try again, wait for longer, or drain the QPU"
         refused = error if isinstance(error, Refused) else Refused(409, words)
@@ -73,13 +73,13 @@ async def run(
     try:
         return await _run(queue, user, operation, given)
     finally:
-        queue.resting.release()
+        queue.between_jobs.release()
 
 
 async def _run(
     queue: JobQueue, user: str, operation: Operation, given: Mapping[str, JSON]
 ) -> tuple[Shown, Shown]:
-    if operation.drained and queue.door.is_open:
+    if operation.drained and queue.availability.is_open:
         refused = Refused(409, "the QPU must be drained first")
         await _record(queue, user, operation, given, refused)
         raise refused
@@ -90,7 +90,7 @@ async def _run(
     old, new = operation.shown(device), operation.shown(changed)
     entry = audit.Entry(user, operation.name, given, old, new)
     await audit.keep(queue.store, entry)
-    queue.equip(changed)
+    queue.replace_device(changed)
     return old, new
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,11 +25,11 @@ from sf_quantum.service.domain.jobs import (
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import admission
 from sf_quantum.service.queue import entitlements as share_policy
-from sf_quantum.service.queue.availability import SERVICE, Door
+from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.queue.cancelling import Cancelling
 from sf_quantum.service.queue.entitlements import JobCounts
 from sf_quantum.service.queue.forecasts import Forecasts
-from sf_quantum.service.queue.leases import LeaseBook
+from sf_quantum.service.queue.leases import Leases
 from sf_quantum.service.queue.observations import DeviceState, Observations
 from sf_quantum.service.queue.waiters import Waiters
 from sf_quantum.service.queue.worker import CLOSED, Stop, Worker
@@ -43,6 +44,7 @@ CANCELLED = "cancelled"
 RELEASED = "cancelled: its lease was released"
 STOPPING = "the service is being stopped"
 STOP_SECONDS = 3.0
+logger = logging.getLogger(__name__)
 
 
 class JobQueue:
@@ -61,19 +63,19 @@ class JobQueue:
         self.store = store
         self.device = device
         self.settings = settings or ServiceSettings()
-        self.door = Door(store)
+        self.availability = Availability(store)
         chosen = self.settings.policy
         self.policy = make(chosen.type, chosen.options, self.settings.shares)
-        self.leases = LeaseBook(store, self.settings, self.door, self, self.policy)
+        self.leases = Leases(store, self.settings, self.availability, self, self.policy)
         self.on_end: Callable[[], None] | None = None
-        self.observed = Observations(self._resting)
-        self.watch = DriftWatch(device.name, self.settings.drift)
+        self.observations = Observations(self._resting)
+        self.drift = DriftWatch(device.name, self.settings.drift)
         self._line = PendingJobs(self.policy, may_start=self._may_start)
         self._worker = Worker(
             *(store, device, self._line),
-            may_start=lambda: self.door.is_open and not self._stopping,
+            may_start=lambda: self.availability.is_open and not self._stopping,
             ended=self._attempt_ended,
-            observed=self.observed,
+            observed=self.observations,
         )
         self._forecasts = Forecasts(self._line, self._worker, self._starts_in)
         self._counts = JobCounts(self.settings)
@@ -86,8 +88,8 @@ class JobQueue:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._work: asyncio.Task[None] | None = None
         self._forgetting: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
         self._stopping = False
-        self.door.listen(self._door_turned)
 
     def start(self) -> None:
         """Go on where a service before this one ended, however it did.
@@ -101,11 +103,10 @@ class JobQueue:
         for job in self.store.live():
             self._counts.take(job.user, job.job_class)
             self._join(job)
-        self.door.start()
         self.leases.start()
         self._work = self._loop.create_task(self._worker.work())
         self._work.add_done_callback(lambda _: self._ended())
-        self.observed.look()
+        self._following = self._loop.create_task(self._follow_availability())
         if self.settings.retention_seconds is not None:
             forgetting = forget(self.store, self.settings.retention_seconds)
             self._forgetting = self._loop.create_task(forgetting)
@@ -175,14 +176,14 @@ class JobQueue:
         known = self.store.known(lease.user, asked)
         if known is None:
             self._check_open()
-            await admission.check(self.device, self.watch, asked)
+            await admission.check(self.device, self.drift, asked)
         elif known.lease == lease.id:
             return known, False
         else:  # one that is being cancelled is over before it moves
             await self._cancelling.wait(known.number)
         return await self._admit(who, lease.id, asked, new=known is None)
 
-    async def submit_own(self, lease: Lease, asked: Submission) -> Job:
+    async def submit_service_job(self, lease: Lease, asked: Submission) -> Job:
         """Let a job of the service itself wait, under a lease that takes no vQPU.
 
         :param lease: closed from the start, so that nobody comes under it and a job that
@@ -296,32 +297,12 @@ class JobQueue:
         asked = share_policy.with_share(self.settings, user, LeaseRequest())
         return self._forecasts.new(job_class, user, asked.project, None)
 
-    async def open(self, *, user: str = SERVICE) -> None:
-        """Let jobs and leases start."""
-        await self.door.turn("open", user=user)
-
-    async def drain(self, message: str = "", *, user: str = SERVICE) -> None:
-        """Let nothing start any more; the job that runs ends.
-
-        :param message: shown to whoever is refused
-        :param user: who asked for it
-        """
-        await self.door.turn("draining", message, user=user)
-
-    async def close(self, message: str = "", *, user: str = SERVICE) -> None:
-        """Let nothing start any more, nor go on: the job that runs waits again.
-
-        :param message: shown to whoever is refused
-        :param user: who asked for it
-        """
-        await self.door.turn("closed", message, user=user)
-
     @property
-    def resting(self) -> asyncio.Lock:
-        """What the job that runs holds; who has it may :meth:`equip` the queue."""
-        return self._worker.resting
+    def between_jobs(self) -> asyncio.Lock:
+        """What the job that runs holds; who has it may :meth:`replace_device`."""
+        return self._worker.between_jobs
 
-    def equip(self, device: Device) -> None:
+    def replace_device(self, device: Device) -> None:
         """Run the next jobs on a device that is set otherwise."""
         self.device = device
         self._worker.device = device
@@ -345,7 +326,7 @@ class JobQueue:
     def _check_open(self) -> None:
         if self.failure:
             raise Refused(503, self.failure)
-        self.door.check()
+        self.availability.check()
 
     async def _admit(
         self, who: Identity, lease_id: str, asked: Submission, *, new: bool
@@ -430,17 +411,19 @@ class JobQueue:
     def _attempt_ended(self, job: Job) -> None:
         self.leases.touch(job.lease)
         if job.final:
-            self.observed.over(job.job_class, job.state)
+            self.observations.over(job.job_class, job.state)
             self._over(PendingJob.of(job, self.device.time_scale))
 
     def _cancelled(self, job: PendingJob) -> None:
-        self.observed.over(job.job_class, "Cancelled")
+        self.observations.over(job.job_class, "Cancelled")
         self._over(job)
 
     def _resting(self) -> DeviceState:
         if self.failure:
             return "offline"
-        return "idle" if self.door.status == "open" else self.door.status
+        return (
+            "idle" if self.availability.status == "open" else self.availability.status
+        )
 
     def _over(self, job: PendingJob) -> None:
         self._counts.give_back(job.user, job.job_class)
@@ -448,20 +431,31 @@ class JobQueue:
 
     def _may_start(self, entry: PendingJob) -> bool:
         seconds = self._worker.pace.job_seconds(entry.kind, entry.seconds)
-        return self.door.fits(seconds)
+        return self.availability.ends_before_maintenance(seconds)
 
     def _starts_in(self, wait: float, seconds: float) -> float | None:
-        return None if self._stopping else self.door.starts_in(wait, seconds)
+        return (
+            None
+            if self._stopping
+            else self.availability.seconds_until_start(wait, seconds)
+        )
 
-    def _door_turned(self) -> None:
-        self.observed.look()
-        if self.door.status == "closed":
-            self._worker.interrupt(Stop(CLOSED, cancel=False))
-        self._worker.look()
+    async def _follow_availability(self) -> None:
+        window = None
+        while True:
+            if window != (window := self.availability.window):
+                logger.info("%s", window.reason if window else "maintenance is over")
+            self.observations.look()
+            if self.availability.status == "closed":
+                self._worker.interrupt(Stop(CLOSED, cancel=False))
+            self._worker.look()
+            self.leases.availability_changed()
+            await self.availability.changed()
 
     def _stop(self, drain_seconds: float) -> None:
         self._stopping = True
-        self.door.stop()
+        if self._following is not None:
+            self._following.cancel()
         self.leases.stop()
         self._worker.stop(drain_seconds)
 

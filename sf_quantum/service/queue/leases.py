@@ -20,7 +20,7 @@ from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.domain.jobs import Lease, LeaseRequest
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import entitlements, slurm_jobs
-from sf_quantum.service.queue.availability import Door
+from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.queue.lease_line import LeaseLine, Waiter
 from sf_quantum.service.scheduling.policies.base import Policy
 from sf_quantum.service.store import audit
@@ -50,7 +50,7 @@ class Jobs(Protocol):
         """
 
 
-class LeaseBook:
+class Leases:
     """The leases of one QPU; belongs to the event loop's thread.
 
     :param vqpus: how many are held at once; see :meth:`resize`
@@ -62,14 +62,14 @@ class LeaseBook:
         self,
         store: Store,
         settings: ServiceSettings,
-        door: Door,
+        availability: Availability,
         jobs: Jobs,
         scheduling: Policy,
     ) -> None:
         self.vqpus = settings.vqpus
         self._store = store
         self._settings = settings
-        self._door = door
+        self._availability = availability
         self._jobs = jobs
         self._scheduling = scheduling
         self._held = {lease.id: lease for lease in store.held()}
@@ -83,7 +83,6 @@ class LeaseBook:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._line = LeaseLine()
         self._tasks: set[asyncio.Task[None]] = set()
-        door.listen(self._door_turned)
 
     def start(self) -> None:
         """Watch over the leases that a service before this one left."""
@@ -136,7 +135,7 @@ class LeaseBook:
         # Slurm takes its time
         if (same := await self._known(user, request.key)) is not None:
             return same
-        self._door.check()
+        self._availability.check()
         if wait_seconds > self._settings.lease_wait_seconds:
             detail = f"expected at most {self._settings.lease_wait_seconds:g} seconds"
             raise Refused(422, detail, "wait")
@@ -318,7 +317,7 @@ class LeaseBook:
         return next((lease for lease in same if lease.id not in self._reasons), None)
 
     def _grant(self) -> None:
-        while self._door.is_open and len(self._held) < self.vqpus:
+        while self._availability.is_open and len(self._held) < self.vqpus:
             waiter = self._line.pop(
                 lambda waiting: self._scheduling.choose(waiting, self.held)
             )
@@ -373,10 +372,11 @@ class LeaseBook:
         else:
             waiter.set_result(lease)
 
-    def _door_turned(self) -> None:
+    def availability_changed(self) -> None:
+        """Grant leases once the QPU is open, refuse who waits once it is not."""
         self._grant()
-        if not self._door.is_open:
-            self._line.send_away(self._door.reason)
+        if not self._availability.is_open:
+            self._line.send_away(self._availability.reason)
 
     def _watch(self, lease_id: str) -> None:
         """End a lease whose time is up, or look again when it may be."""

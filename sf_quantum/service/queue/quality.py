@@ -122,8 +122,6 @@ class QualityJobs:
         self._settings = settings
         self._device = self._described()
         self._samples: list[Sample] = []
-        self._turned = asyncio.Event()
-        queue.door.listen(self._turned.set)
 
     async def work(self) -> None:
         """Run jobs until cancelled."""
@@ -132,9 +130,7 @@ class QualityJobs:
         while True:
             due = begun + self._settings.every_seconds
             await asyncio.sleep(max(0.0, due - time.time()))
-            while not self._queue.door.is_open:
-                self._turned.clear()
-                await self._turned.wait()
+            await self._queue.availability.opened()
             try:
                 await self._run()
             except Refused as error:
@@ -159,7 +155,7 @@ class QualityJobs:
         lease = _closed_lease()
         parameters = {"num_reads": self._settings.num_reads}
         asked = Submission("problem", bqm, parameters, lease.id)
-        job = await self._queue.submit_own(lease, asked)
+        job = await self._queue.submit_service_job(lease, asked)
         while not job.final:
             if self._queue.failure:
                 return
@@ -185,8 +181,8 @@ class QualityJobs:
             self._samples.append(sample)
             self.usual = Usual.of(self._samples, self._settings.learn)
         elif same:
-            self._queue.watch.renewed(present.id)
-            self._queue.watch.observe(SERIES, self.usual.deviation(sample))
+            self._queue.drift.renewed(present.id)
+            self._queue.drift.observe(SERIES, self.usual.deviation(sample))
 
     def _insert(self, db: sqlite3.Connection, sample: Sample) -> None:
         db.execute(

@@ -39,6 +39,6 @@ class Telemetry:
 
     async def _follow(self) -> None:
         while True:
-            self._queue.watch.look(self._queue.device)
+            self._queue.drift.look(self._queue.device)
             seconds = self._queue.device.calibrations.until_next
             await asyncio.sleep(max(LOOK_SECONDS, seconds))

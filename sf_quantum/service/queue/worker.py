@@ -92,7 +92,7 @@ class Worker:
         self._stopping = False
         self._changed = asyncio.Event()
         # held by a job while it runs; who waits for it goes before the next job
-        self.resting = asyncio.Lock()
+        self.between_jobs = asyncio.Lock()
 
     def look(self) -> None:
         """Look at the line again: a job came, or the QPU was opened.
@@ -133,7 +133,7 @@ class Worker:
         """Run jobs until stopped."""
         while not self._stopping:
             self._changed.clear()
-            async with self.resting:
+            async with self.between_jobs:
                 entry = self._line.pop() if self.may_start() else None
                 if entry is not None:
                     await self._run(Running(entry))

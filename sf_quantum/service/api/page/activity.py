@@ -77,7 +77,7 @@ class Activity:
 
     def __init__(self, queue: JobQueue) -> None:
         self._queue = queue
-        self._busy = Busy(queue.store, queue.observed.lost)
+        self._busy = Busy(queue.store, queue.observations.lost)
         self._read_at = float("-inf")
         self._common: asyncio.Task[_Common] | None = None
         self._views: dict[Identity | None, asyncio.Task[View]] = {}
@@ -184,11 +184,11 @@ class Activity:
         )
 
     def _device(self) -> DeviceShown:
-        queue, door = self._queue, self._queue.door
-        status = "online" if door.is_open else door.status
+        queue, availability = self._queue, self._queue.availability
+        status = "online" if availability.is_open else availability.status
         coming = (
             MaintenanceShown(starts=one.starts, ends=one.ends, message=one.message)
-            for one in door.windows
+            for one in availability.windows
             if one.starts > time.time()
         )
         return DeviceShown(
@@ -197,7 +197,7 @@ class Activity:
             qubits=queue.device.qubits,
             out_of_service=len(queue.device.out_of_service),
             status="offline" if queue.failure else status,
-            reason=queue.failure or door.reason,
+            reason=queue.failure or availability.reason,
             maintenance=next(coming, None),
         )
 

@@ -50,5 +50,5 @@ def tell(queue: JobQueue) -> CalibrationShown:
             )
             for name, value in readings[-1].values.items()
         ],
-        alarms=[*queue.watch.alarms],
+        alarms=[*queue.drift.alarms],
     )

@@ -63,7 +63,7 @@ def check(device: Device, asked: SolverName) -> None:
 def configuration(queue: JobQueue) -> dict[str, JSON]:
     """Describe the solver and how busy it is."""
     device = queue.device
-    online = queue.door.is_open and not queue.failure
+    online = queue.availability.is_open and not queue.failure
     return {
         "identity": identity(device),
         "status": "ONLINE" if online else "OFFLINE",

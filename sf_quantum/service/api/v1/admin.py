@@ -14,7 +14,7 @@ from sf_quantum.service.device.operations import Operation
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.http.dependencies import Admin, Queue, Who, refusals
 from sf_quantum.service.queue import device_operations
-from sf_quantum.service.queue.maintenance import Window
+from sf_quantum.service.queue.availability import MaintenanceWindow
 from sf_quantum.service.store import audit
 from sf_quantum.service.store.audit import Kept
 
@@ -170,7 +170,7 @@ def audited(
 @router.get("/device/maintenance", summary="List maintenance windows")
 async def maintenance(queue: Queue, _: Who) -> list[WindowAnswer]:
     """List the windows that are not over, in the order of their starts."""
-    return [_window(window) for window in queue.door.windows]
+    return [_window(window) for window in queue.availability.windows]
 
 
 @router.post(
@@ -190,11 +190,15 @@ async def announce(
     if body.starts is None:
         if body.ends is not None:
             raise Refused(422, "expected null, as `starts` is", "ends")
-        endless = [window for window in queue.door.windows if window.ends is None]
-        await queue.door.take_back(who.user, endless)
+        endless = [
+            window for window in queue.availability.windows if window.ends is None
+        ]
+        await queue.availability.cancel_windows(who.user, endless)
     else:
-        await queue.door.announce(who.user, body.starts, body.ends, body.message)
-    windows = [_window(window) for window in queue.door.windows]
+        await queue.availability.announce(
+            who.user, body.starts, body.ends, body.message
+        )
+    windows = [_window(window) for window in queue.availability.windows]
     return MaintenanceAnswer(**show(queue).model_dump(by_alias=True), windows=windows)
 
 
@@ -205,9 +209,9 @@ async def announce(
 )
 async def take_back(window_id: int, queue: Queue, who: Admin) -> WindowAnswer:
     """Take a window back, or end it early."""
-    for window in queue.door.windows:
+    for window in queue.availability.windows:
         if window.id == window_id:
-            await queue.door.take_back(who.user, [window])
+            await queue.availability.cancel_windows(who.user, [window])
             return _window(window)
     raise Refused(404, "no such window")
 
@@ -222,5 +226,5 @@ def _operation(operation: Operation, queue: Queue) -> OperationAnswer:
     )
 
 
-def _window(window: Window) -> WindowAnswer:
+def _window(window: MaintenanceWindow) -> WindowAnswer:
     return WindowAnswer(**asdict(window))

@@ -63,7 +63,7 @@ async def change(body: DeviceChange, queue: Queue, who: Admin) -> DeviceAnswer:
 @router.post("/device/open", summary="Open the QPU", responses=_ADMINS)
 async def open_(queue: Queue, who: Admin) -> DeviceAnswer:
     """Let jobs and leases start again."""
-    await queue.open(user=who.user)
+    await queue.availability.set_status("open", user=who.user)
     return show(queue)
 
 
@@ -73,7 +73,7 @@ async def close(body: Message, queue: Queue, who: Admin) -> DeviceAnswer:
 
     Waiting jobs and leases stay.
     """
-    await queue.close(body.message, user=who.user)
+    await queue.availability.set_status("closed", body.message, user=who.user)
     return show(queue)
 
 
@@ -83,7 +83,7 @@ async def drain(body: Message, queue: Queue, who: Admin) -> DeviceAnswer:
 
     Waiting jobs and leases stay.
     """
-    await queue.drain(body.message, user=who.user)
+    await queue.availability.set_status("draining", body.message, user=who.user)
     return show(queue)
 
 
@@ -98,12 +98,12 @@ def show(
     described = queue.device
     job_class = job_class or queue.settings.default_class
     forecast = queue.forecast_new(job_class, user)
-    status = "online" if queue.door.is_open else queue.door.status
+    status = "online" if queue.availability.is_open else queue.availability.status
     return DeviceAnswer(
         name=described.name,
         technology=described.technology,
         status="offline" if queue.failure else status,
-        reason=queue.failure or queue.door.reason,
+        reason=queue.failure or queue.availability.reason,
         qubits=described.size,
         out_of_service=sorted(described.out_of_service),
         shots=described.shots,
@@ -117,7 +117,7 @@ def show(
         position=forecast.position,
         eta_seconds=forecast.eta_seconds,
         cost_per_second=described.cost_per_second,
-        maintenance=queue.door.maintenance,
+        maintenance=queue.availability.next_maintenance,
         calibration=CalibrationAnswer.model_validate(described.reading.told),
         calibration_age_seconds=described.calibrations.age_seconds,
         drift=_drift(queue),
@@ -128,7 +128,7 @@ def show(
 
 
 def _drift(queue: JobQueue) -> DriftAnswer:
-    watch = queue.watch
+    watch = queue.drift
     watch.look(queue.device)
     return DriftAnswer(
         alarms=watch.alarms,

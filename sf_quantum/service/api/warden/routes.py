@@ -71,9 +71,9 @@ async def accessible(queue: Queue) -> Accessible:
 async def set_accessible(body: SetAccessible, queue: Queue, who: Admin) -> Accessible:
     """Take no more work, and stop the job that runs, or go on where it was left."""
     if body.is_accessible:
-        await queue.open(user=who.user)
+        await queue.availability.set_status("open", user=who.user)
     else:
-        await queue.close(body.message, user=who.user)
+        await queue.availability.set_status("closed", body.message, user=who.user)
     return _accessible(queue)
 
 
@@ -203,10 +203,10 @@ async def logs(number: JobNumber, queue: Queue, who: Who) -> Logs:
 
 
 def _accessible(queue: JobQueue) -> Accessible:
-    reason = queue.failure or queue.door.reason
+    reason = queue.failure or queue.availability.reason
     return Accessible(
         is_accessible=not reason,
-        message=reason or queue.door.message or "The QPU is open.",
+        message=reason or queue.availability.message or "The QPU is open.",
         **_slots(queue),
     )
 
