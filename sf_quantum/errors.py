@@ -1,19 +1,19 @@
-"""The errors a user of sf_quantum can meet.
+"""The errors of sf_quantum, with the exit status of a command that meets them.
 
 ::
 
-    QuantumError            exit 1   anything of ours; catch this to catch all
-      InputError            exit 2   a file, key or option is wrong: trying again is no use
-      QpuError              exit 75  the QPU or its service is in trouble: trying again may help
+    QuantumError            1    base class
+      InputError            2    a file, key or option is invalid: retrying does not help
+      QpuError              75   the QPU or its service is in trouble: retrying may help
 """
 
 from __future__ import annotations
 
 
 class QuantumError(Exception):
-    """Base of every error raised on purpose; its text is one line for a person.
+    """Base class of our errors; the text is one line for a person.
 
-    ``exit_code`` is the status with which a command ends (Contract 1).
+    ``exit_code`` is the exit status of a command (Contract 1).
     """
 
     exit_code = 1
@@ -26,6 +26,6 @@ class InputError(QuantumError):
 
 
 class QpuError(QuantumError):
-    """A QPU that cannot answer now; 75 is ``EX_TEMPFAIL`` of ``sysexits.h``."""
+    """A QPU is unavailable; 75 is ``EX_TEMPFAIL`` of ``sysexits.h``."""
 
     exit_code = 75

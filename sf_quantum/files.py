@@ -1,4 +1,4 @@
-"""Files in, files out: read with one-line errors, written beside and then renamed."""
+"""Reading files with one-line errors, and replacing files atomically."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ JSON: TypeAlias = "dict[str, JSON] | list[JSON] | str | int | float | bool | Non
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a file that takes the name ``path`` only once it is complete.
+    """Open a file that replaces ``path`` when the block ends without an error.
 
-    :param path: where the file is to appear; nothing is there before the block ends,
-        or what was there before stays if the block fails
+    Until then, and if the block fails, ``path`` is unchanged.
+
     :raises InputError: if the folder is missing or not writable, or the disk is full
     """
     path = Path(path)
@@ -45,7 +45,7 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def write_json(path: str | Path, content: JSON) -> None:
-    """Write JSON, whole or not at all.
+    """Write JSON atomically.
 
     :raises InputError: see :func:`replacing`
     """
@@ -57,7 +57,7 @@ def write_json(path: str | Path, content: JSON) -> None:
 def read_json(path: str | Path, kind: str) -> dict[str, JSON]:
     """Read a JSON object.
 
-    :param kind: what the file should be ("problem", "samples"), for the error
+    :param kind: what the file should hold ("problem", "samples"), for errors
     :raises InputError: if the file is missing, empty or not a JSON object
     """
     try:
@@ -70,7 +70,7 @@ def read_json(path: str | Path, kind: str) -> dict[str, JSON]:
         line = (
             f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         )
-        why = getattr(error, "msg", "too deep, or a number too long")
+        why = getattr(error, "msg", "nested too deeply, or a number is too long")
         raise InputError(
             f"{path}{line}: not JSON ({why}); expected a {kind} file"
         ) from error
@@ -80,10 +80,7 @@ def read_json(path: str | Path, kind: str) -> dict[str, JSON]:
 
 
 def cannot_read(path: str | Path, kind: str, error: Exception) -> InputError:
-    """One line for a file that cannot be read.
-
-    :returns: the error to raise, ``from`` its cause
-    """
+    """Make the error, to be raised ``from`` its cause, for a file that cannot be read."""
     why = error.strerror if isinstance(error, OSError) else "it is not text"
     return InputError(
         f"{path}: cannot be read as {kind}: {why}; name a file that you may read"
@@ -91,7 +88,7 @@ def cannot_read(path: str | Path, kind: str, error: Exception) -> InputError:
 
 
 def lack(error: Exception) -> str:
-    """What a file's content lacks, from the error that looking into it raised."""
+    """Describe what a file's content lacks, from the error that accessing it raised."""
     return f"no {error}" if isinstance(error, KeyError) else str(error)
 
 

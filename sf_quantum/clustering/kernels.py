@@ -55,7 +55,12 @@ def nearest(points: Doubles, queries: Doubles, radius: float) -> Ints:
     found = np.empty(len(queries), np.int32)
     _call(
         "sfq_nearest",
-        *(points, *points.shape, queries, len(queries), float(radius), found),
+        points,
+        *points.shape,
+        queries,
+        len(queries),
+        float(radius),
+        found,
     )
     return found
 
@@ -88,7 +93,13 @@ def kmeans_step(
     sizes = np.empty(len(centres), np.int64)
     changed = _call(
         "sfq_kmeans_step",
-        *(points, *points.shape, centres, len(centres), labels, sums, sizes),
+        points,
+        *points.shape,
+        centres,
+        len(centres),
+        labels,
+        sums,
+        sizes,
     )
     return changed, sums, sizes
 
@@ -115,8 +126,17 @@ def pair_sums(
         sums = np.zeros((len(points), groups))
         _call(
             "sfq_pair_sums",
-            *(points, columns, *points.shape, tiles, starts, group, groups, wanted),
-            *(chunk, chunks, sums),
+            points,
+            columns,
+            *points.shape,
+            tiles,
+            starts,
+            group,
+            groups,
+            wanted,
+            chunk,
+            chunks,
+            sums,
         )
         return sums
 
@@ -144,8 +164,13 @@ def group_sums(
         if len(parts[part]):
             _call(
                 "sfq_group_sums",
-                *(parts[part], len(parts[part]), columns, *points.shape),
-                *(offsets, groups, sums),
+                parts[part],
+                len(parts[part]),
+                columns,
+                *points.shape,
+                offsets,
+                groups,
+                sums,
             )
         return sums
 

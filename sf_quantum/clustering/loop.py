@@ -1,4 +1,4 @@
-"""What the loop carries from one iteration to the next, and when it ends."""
+"""The state of the loop from one iteration to the next, and its end."""
 
 from __future__ import annotations
 
@@ -26,16 +26,23 @@ from sf_quantum.clustering.silhouette import Score
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, lack, read_json
 
-#: what a sampler says of itself that the summary keeps
-TOLD = (
-    *("sampler", "qpu", "technology", "calibration", "timing"),
-    *("presolve", "optimum", "optimal_share", "feasible_share"),
+#: keys of the samples' ``info`` that the summary keeps
+INFO_KEYS = (
+    "sampler",
+    "qpu",
+    "technology",
+    "calibration",
+    "timing",
+    "presolve",
+    "optimum",
+    "optimal_share",
+    "feasible_share",
 )
 
 
 @dataclass(frozen=True)
 class Criteria:
-    """When the loop ends, and which samples are looked at."""
+    """When the loop ends, and which samples are scored."""
 
     #: the loop ends at this score or above
     threshold: float = 0.8
@@ -116,12 +123,12 @@ def advance(
     """Add an iteration to the state.
 
     :param record: of :func:`best_consensus`
-    :param info: what the samples say of their making
-    :param seed: of the iteration
+    :param info: ``info`` of the samples
+    :param seed: seed of the iteration
     """
     iteration: dict[str, JSON] = {"iteration": len(state.iterations) + 1, "seed": seed}
     iteration |= record
-    iteration |= {name: info.get(name) for name in TOLD}
+    iteration |= {name: info.get(name) for name in INFO_KEYS}
     iteration["sampler_seed"] = info.get("seed")
     iteration["clusterings"] = [
         {
@@ -147,7 +154,7 @@ def advance(
 
 
 def summary(state: State, criteria: Criteria, points: int, features: int) -> JSON:
-    """What a person or a script wants to know of the run."""
+    """Summarize the run for people and scripts."""
     best = state.iterations[state.best - 1]
     return {
         "type": "summary",
@@ -212,6 +219,6 @@ def state_content(state: State) -> JSON:
 
 
 def _nothing(found: Overlaps) -> Consensus:
-    nobody = Selection(np.zeros(len(found.candidates), bool), 0.0, 0)
-    everyone: Ints = np.zeros(len(found.atoms), np.int32)
-    return Consensus(nobody, everyone, Score(NO_SCORE, 0.0, True))
+    none = Selection(np.zeros(len(found.candidates), bool), 0.0, 0)
+    one_cluster: Ints = np.zeros(len(found.atoms), np.int32)
+    return Consensus(none, one_cluster, Score(NO_SCORE, 0.0, True))

@@ -12,10 +12,22 @@ from numpy.typing import NDArray
 from sf_quantum.clustering.loop import State
 from sf_quantum.clustering.points import Points
 
-#: B. Wong, Points of view: Color blindness, Nature Methods 8, 2011; then darker ones
+#: seven from B. Wong, Points of view: Color blindness, Nature Methods 8, 2011; seven darker
 COLOURS = (
-    *("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442"),
-    *("#004266", "#8A5F00", "#005C43", "#7F3800", "#7A4864", "#4D4D4D", "#B8A800"),
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#D55E00",
+    "#56B4E9",
+    "#CC79A7",
+    "#F0E442",
+    "#004266",
+    "#8A5F00",
+    "#005C43",
+    "#7F3800",
+    "#7A4864",
+    "#4D4D4D",
+    "#B8A800",
 )
 NOISE = "#BBBBBB"
 #: more points than this only darken the picture
@@ -81,7 +93,7 @@ def _plane(points: Points) -> tuple[NDArray[np.float64], list[str]]:
 def _colours(
     labels: NDArray[np.int64], consensus: NDArray[np.int64]
 ) -> NDArray[np.str_]:
-    """A colour per point; a cluster has that of the consensus' cluster it shares most with."""
+    """Colour each cluster like the consensus cluster with which it shares most points."""
     ours, theirs = int(labels.max(initial=-1)) + 1, int(consensus.max()) + 1
     inside = labels >= 0
     shared = np.bincount(

@@ -1,8 +1,9 @@
-"""How a QUBO is solved: the samplers installed here, one file and entry point each.
+"""How a QUBO is solved: the installed samplers, one module and entry point each.
 
-Beside what dimod asks of it a sampler may have ``problem()``, see :func:`obstacle`, and a
-method ``check_parameters(**parameters)`` that refuses wrong values as ``sample`` does, so
-that they are refused too where a presolve leaves it nothing to do.
+Beside dimod's interface, a sampler may offer a class method ``problem()`` (see
+:func:`obstacle`) and a method ``check_parameters(**parameters)`` that raises what
+``sample`` would raise for wrong values. :class:`~.presolve.Presolve` calls it, because a
+problem that the presolve solves completely never reaches ``sample``.
 """
 
 from __future__ import annotations
@@ -21,30 +22,26 @@ _registry: Registry[type[Sampler]] = Registry(GROUP, "sampler")
 
 
 def names() -> list[str]:
-    """Name the samplers that are installed, ours and a site's own.
-
-    :returns: the names, sorted; nothing is imported
-    """
+    """List the names of all installed samplers, sorted, without importing them."""
     return _registry.names()
 
 
 def load(name: str) -> type[Sampler]:
-    """Find a sampler by its name.
+    """Load a sampler's class, a ``dimod.Sampler`` that is constructed without arguments.
 
     :param name: the name of its entry point in the group ``sf_quantum.samplers``
-    :returns: its class, a ``dimod.Sampler`` made without arguments
-    :raises InputError: if no sampler has that name, or its package cannot be imported
+    :raises InputError: if there is no such sampler, or its package cannot be imported
     """
     return _registry.load(name)
 
 
 def obstacle(name: str) -> str | None:
-    """Say why a sampler cannot be used here, in a few words.
+    """Explain in a few words why a sampler cannot be used here; ``None`` if it can.
 
-    A sampler may tell by a class method ``problem()`` without arguments, which should
-    import nothing heavy; one that has none can be used if it can be loaded.
+    The explanation comes from the sampler's class method ``problem()``, which should
+    import nothing heavy. A sampler without that method is usable if it can be loaded.
 
-    :raises InputError: if no sampler has that name
+    :raises InputError: if there is no such sampler
     """
     try:
         sampler = load(name)
@@ -52,6 +49,6 @@ def obstacle(name: str) -> str | None:
         if name not in names():
             raise
         return str(error)
-    tell = getattr(sampler, "problem", None)
-    told = tell() if callable(tell) else None
-    return told if told is None else str(told)
+    problem = getattr(sampler, "problem", None)
+    obstacle = problem() if callable(problem) else None
+    return None if obstacle is None else str(obstacle)

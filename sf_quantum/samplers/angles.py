@@ -1,4 +1,4 @@
-"""The angles of QAOA's circuits, between one problem and the next."""
+"""QAOA angles: initial values, and reuse from one problem to the next."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, read_json
 
 _EXPECTED = (
-    "expected angles, as qaoa tells them: gamma and beta, two lists of as many numbers as "
-    "layers"
+    "expected angles as qaoa writes them: gamma and beta, two lists with one number per "
+    "layer"
 )
-# Where the ramps of gamma and beta end. On 12 parts of real clusterings with 7 to 12
-# variables 1 % of the reads are optimal with these, 7 % once both ramps are tuned, and 8 %
-# with the best two.
+# End values of the ramps of gamma and beta. On 12 parts of real clusterings with 7 to 12
+# variables, 1 % of the reads are optimal with these, 7 % after tuning both ramps, and 8 %
+# with the best possible end values.
 _RAMPS = (2.0, 0.6)
 
 
 def first(depth: int, known: NDArray[np.float64] | None) -> NDArray[np.float64]:
-    """Choose those to start from.
+    """Choose the initial angles.
 
-    :param known: of an earlier problem, if there are any
-    :returns: two by layers: gamma, of the energy, and beta, of the mixing
+    :param known: the angles of an earlier problem
+    :returns: shape (2, layers): gamma (cost layers) and beta (mixer layers)
     """
     if known is not None:
         return _stretched(known, depth)
@@ -35,10 +35,10 @@ def first(depth: int, known: NDArray[np.float64] | None) -> NDArray[np.float64]:
 
 
 def given(angles: JSON) -> NDArray[np.float64] | None:
-    """Read a parameter: the angles, or the file that they may be in.
+    """Read the parameter ``angles``: the angles themselves, or the name of their file.
 
-    :returns: see :func:`first`; ``None`` if there is no such file yet
-    :raises InputError: if these are no angles
+    :returns: see :func:`first`; ``None`` if the file does not exist yet
+    :raises InputError: if the content is not angles
     """
     match angles:
         case None:
@@ -48,11 +48,11 @@ def given(angles: JSON) -> NDArray[np.float64] | None:
             return _angles(read_json(path, "angles"), path) if exists else None
         case dict():
             return _angles(angles, "angles")
-    raise InputError(f"angles: {angles!r:.40}: expected the name of a file, or angles")
+    raise InputError(f"angles: {angles!r:.40}: expected a file name, or angles")
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a file that the angles could not be written to, before anything runs.
+    """Check that a file can be written, before anything runs.
 
     :raises InputError: if its folder is missing or not writable
     """
@@ -64,8 +64,8 @@ def check_writable(path: Path) -> None:
         )
 
 
-def told(angles: NDArray[np.float64]) -> dict[str, JSON]:
-    """Write angles as :func:`given` reads them."""
+def as_json(angles: NDArray[np.float64]) -> dict[str, JSON]:
+    """Convert angles to the form that :func:`given` reads."""
     return {"gamma": angles[0].tolist(), "beta": angles[1].tolist()}
 
 

@@ -1,4 +1,4 @@
-"""The true optimum, with proof: HiGHS on an integer program (https://highs.dev)."""
+"""The proven optimum: an integer program solved by HiGHS (https://highs.dev)."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ _SCALE = 1000.0
 
 
 class ExactSampler(Sampler):
-    """Every optimum, with proof that no energy is lower.
+    """All optima, with a proof that no state has a lower energy.
 
-    Pairs that no optimum has both of become rows "at most one of these", one for a whole
-    clique of such pairs, which is what makes independent sets of hundreds of candidates
-    easy; any other pair gets a variable of its own for its product. Each optimum found is
-    cut off, until the best of what is left is worse.
+    Pairs of variables that exclude each other become rows "at most one of these", one row
+    for each clique, which makes independent sets of hundreds of candidates easy. Every
+    other interaction gets an auxiliary variable for its product. Each optimum found is cut
+    off by a further row, until the best remaining state is worse.
     """
 
     @property
     def parameters(self) -> dict[str, list[str]]:
-        """The keywords :meth:`sample` takes, as dimod wants them."""
+        """The keyword arguments of :meth:`sample`, in dimod's form."""
         return {"num_reads": [], "seed": [], "time_limit": []}
 
     @property
     def properties(self) -> dict[str, int | float | bool]:
-        """The defaults; ``distinct``: the samples are different states, not reads."""
+        """The defaults; ``distinct`` means that samples are distinct states, not reads."""
         return {"num_reads": READS, "time_limit": TIME_LIMIT, "distinct": True}
 
     @staticmethod
     def check_parameters(
         *, num_reads: JSON = READS, time_limit: JSON = TIME_LIMIT
     ) -> None:
-        """Refuse values that :meth:`sample` would refuse, the seed's apart.
+        """Check all parameters of :meth:`sample` but the seed.
 
-        :raises InputError: if a parameter is out of its range
+        :raises InputError: if a parameter is out of range
         """
         check("num_reads", num_reads, 1)
         check_number("time_limit", time_limit, 0)
@@ -63,15 +63,14 @@ class ExactSampler(Sampler):
     ) -> SampleSet:
         """List the optima, each once.
 
-        ``info`` tells whether the energy is ``proven`` to be the lowest; ``bound``, below
-        which there is none; whether the list of optima is ``complete``. Where the time
-        does not suffice the best state found is the answer, unproven.
+        ``info`` reports whether the energy is ``proven`` to be the lowest, a lower
+        ``bound`` of all energies, and whether the list of optima is ``complete``. If the
+        time does not suffice, the result is the best state found, unproven.
 
-        :param num_reads: optima to list at most (default 1000)
-        :param seed: of HiGHS's own choices: which optima come first
-        :param time_limit: seconds (default 30) for the whole problem, after which what is
-            known is the answer
-        :raises InputError: if a parameter is out of its range
+        :param num_reads: maximum number of optima
+        :param seed: HiGHS's random seed, which decides which optima are found first
+        :param time_limit: seconds for the whole problem
+        :raises InputError: if a parameter is out of range
         """
         self.check_parameters(num_reads=num_reads, time_limit=time_limit)
         seed = seeded(seed)
@@ -92,9 +91,9 @@ class ExactSampler(Sampler):
 
 
 class _Search:
-    """One integer program, from which optima are cut off one by one.
+    """An integer program from which optima are cut off one by one.
 
-    :param until: by the monotonic clock
+    :param until: deadline on the monotonic clock
     """
 
     def __init__(self, problem: Quadratic, seed: int, until: float) -> None:
@@ -111,7 +110,7 @@ class _Search:
         self._highs.setOptionValue("random_seed", seed)
 
     def run(self, most: int) -> None:
-        """Find optima until there are no more, enough, or the time is over."""
+        """Find optima until there are no more, ``most`` are found, or time is up."""
         lowest = 0.0
         final = True
         while final:
@@ -121,7 +120,7 @@ class _Search:
             energy = self._problem.energy(state)
             if not self.states:
                 lowest, self.proven = energy, final
-                self.bound = energy if final else self._told_bound()
+                self.bound = energy if final else self._dual_bound()
             elif energy > lowest + self._tie:
                 break
             elif len(self.states) == most:
@@ -129,15 +128,15 @@ class _Search:
             self.states.append(state)
             self._cut_off(state)
         self.complete = final
-        # whoever ran out of time before anything was found still answers
+        # out of time before any state was found: the zero state is always feasible
         self.states = self.states or [[0] * len(self._problem.linear)]
 
     def _solve(self) -> tuple[list[int] | None, bool]:
-        """Find the best that is left, or the best so far, and say whether it is final."""
+        """Find the best remaining state; return it, and whether that is proven."""
         left = self._until - time.monotonic()
         if left <= 0:
             return None, False
-        # its clock goes on from one solution to the next
+        # HiGHS's clock runs on from one solution to the next
         self._highs.setOptionValue("time_limit", self._highs.getRunTime() + left)
         self._highs.run()
         status = self._highs.getModelStatus()
@@ -153,7 +152,7 @@ class _Search:
             == SolutionStatus.kSolutionStatusFeasible
         )
 
-    def _told_bound(self) -> float:
+    def _dual_bound(self) -> float:
         return max(
             self.bound, float(self._highs.getInfo().mip_dual_bound) / self._scale
         )
@@ -178,7 +177,7 @@ def _program(problem: Quadratic, scale: float) -> Highs:
         if i < j and bias and (i, j) not in apart
     ]
     biases = np.array([*problem.linear, *(bias for _, _, bias in products)])
-    # what costs more than all that can be gained may as well cost just that
+    # a penalty larger than all gains together may as well equal them: better conditioned
     gains = -float(biases[biases < 0].sum())
     biases = np.minimum(biases, 2 * gains) if gains else np.sign(biases)
     size = len(biases)
@@ -215,7 +214,7 @@ def _add_row(
 
 
 def _cliques(count: int, pairs: set[tuple[int, int]]) -> Iterator[list[int]]:
-    """Cover the edges of a graph with cliques, each as large as a greedy choice finds."""
+    """Cover the edges of a graph with cliques, chosen greedily."""
     near: list[set[int]] = [set() for _ in range(count)]
     for i, j in pairs:
         near[i].add(j)

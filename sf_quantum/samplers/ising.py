@@ -1,4 +1,4 @@
-"""A problem as QAOA's circuits have it: spins instead of bits, and energies of one size."""
+"""The Ising form of a problem, normalized for QAOA circuits."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from sf_quantum.samplers.states import Bits
 
 @dataclass(frozen=True)
 class Ising:
-    """An energy of spins, scaled to one unit per spin, so that angles carry over.
+    """An Ising energy, scaled to about one per spin so that angles carry over.
 
-    Bit 1 is spin -1, as Qiskit measures it; the constant is left out.
+    Bit 1 is spin -1, as in Qiskit's measurements. The constant term is dropped.
+
+    :param fields: one per spin
+    :param couplings: (spin, spin, coupling)
     """
 
     fields: NDArray[np.float64]
@@ -23,7 +26,7 @@ class Ising:
 
     @classmethod
     def of(cls, bqm: BinaryQuadraticModel) -> Ising:
-        """Take a problem's, the variables in its order."""
+        """Convert a model; spins are in the order of its variables."""
         spin = bqm.change_vartype(SPIN, inplace=False)
         vectors = spin.to_numpy_vectors(variable_order=[*bqm.variables])
         rows, columns, couplings = vectors.quadratic
@@ -40,7 +43,7 @@ class Ising:
         )
 
     def energies(self, rows: Bits) -> NDArray[np.float64]:
-        """Evaluate it, by read."""
+        """Compute the energy of each read."""
         spins = 1.0 - 2.0 * rows
         energies = spins @ self.fields
         for i, j, coupling in self.couplings:

@@ -1,4 +1,4 @@
-"""Simulated annealing: dwave-neal behind the interface every sampler here has."""
+"""Simulated annealing by dwave-neal, with the interface that all our samplers share."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SWEEPS = 100
 
 
 class NealSampler(Sampler):
-    """Simulated annealing; also what the emulated QPU answers with.
+    """Simulated annealing, also the sampler of the emulated QPU.
 
-    :param interrupted: asked after every read; once it says yes, the reads done so far
-        are returned
+    :param interrupted: called after every read; once it returns true, sampling stops and
+        the completed reads are returned
     """
 
     def __init__(self, interrupted: Callable[[], bool] | None = None) -> None:
@@ -32,19 +32,19 @@ class NealSampler(Sampler):
 
     @property
     def parameters(self) -> dict[str, list[str]]:
-        """The keywords :meth:`sample` takes, as dimod wants them."""
+        """The keyword arguments of :meth:`sample`, in dimod's form."""
         return {"num_reads": [], "seed": [], "num_sweeps": []}
 
     @property
     def properties(self) -> dict[str, int]:
-        """The defaults and the limit of the seeds."""
+        """The defaults, and the upper limit of seeds."""
         return {"num_reads": READS, "num_sweeps": SWEEPS, "seeds": SEEDS}
 
     @staticmethod
     def check_parameters(*, num_reads: JSON = READS, num_sweeps: JSON = SWEEPS) -> None:
-        """Refuse values that :meth:`sample` would refuse, the seed's apart.
+        """Check all parameters of :meth:`sample` but the seed.
 
-        :raises InputError: if a parameter is out of its range
+        :raises InputError: if a parameter is out of range
         """
         check("num_reads", num_reads, 1)
         check("num_sweeps", num_sweeps, 1)
@@ -57,16 +57,15 @@ class NealSampler(Sampler):
         seed: int | None = None,
         num_sweeps: int = SWEEPS,
     ) -> SampleSet:
-        """Anneal from ``num_reads`` random states, each on its own.
+        """Anneal from ``num_reads`` independent random states.
 
-        The same model, seed, reads and sweeps give the same sample set, ``info``
-        included, on every machine and through the service.
+        The same model, seed, reads and sweeps give the same sample set, including
+        ``info``, on every machine and through the service.
 
-        :param num_reads: samples to return, 1 or more (default 1000)
-        :param seed: from 0 to 2**31 - 1; without one, a random seed is drawn and told
-            in ``info``
-        :param num_sweeps: Metropolis sweeps over all variables per read (default 100)
-        :raises InputError: if a parameter is out of its range
+        :param num_reads: number of samples, 1 or more
+        :param seed: 0 to 2**31 - 1; drawn if omitted, and always reported in ``info``
+        :param num_sweeps: Metropolis sweeps over all variables per read
+        :raises InputError: if a parameter is out of range
         """
         self.check_parameters(num_reads=num_reads, num_sweeps=num_sweeps)
         seed = seeded(seed)
@@ -78,7 +77,7 @@ class NealSampler(Sampler):
             seed=seed,
             interrupt_function=self._interrupted,
         )
-        # neal's own info holds wall-clock times, different in every run
+        # neal's own info holds wall-clock times, which differ from run to run
         samples.info.clear()
         samples.info.update(
             sampler="neal", seed=seed, reads=num_reads, num_sweeps=num_sweeps
@@ -87,7 +86,7 @@ class NealSampler(Sampler):
 
 
 def _beta_range(bqm: BinaryQuadraticModel) -> tuple[float, float] | None:
-    # neal derives the range from the biases, and warns when all of them are zero: any
-    # range does then, since every state has the same energy
+    # neal derives the range from the biases and warns if all are zero; any range will do
+    # then, since all states have the same energy
     flat = not any(bqm.linear.values()) and not any(bqm.quadratic.values())
     return (0.1, 1.0) if flat else None

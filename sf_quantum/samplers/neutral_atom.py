@@ -1,8 +1,8 @@
-"""Neutral atoms: an independent set, found by the blockade between excited atoms.
+"""Neutral atoms: independent sets by the Rydberg blockade.
 
-Each candidate is an atom; atoms closer than the blockade radius are not excited together,
-so those of overlapping candidates are put there. A slow pulse ends with the detuning of
-each atom in proportion to its candidate's weight, which makes the heaviest independent set
+Each candidate is an atom. Two atoms within the blockade radius are not excited together, so
+atoms of overlapping candidates are placed within it. A slow pulse ends with each atom
+detuned in proportion to its candidate's weight, which makes the heaviest independent set
 the state of lowest energy (H. Pichler et al., arXiv:1808.10816; local detuning: K. Goswami
 et al., Phys. Rev. Research 6, 023031, 2024).
 """
@@ -31,67 +31,64 @@ if TYPE_CHECKING:
 
 READS = 1000
 DURATION = 4000
-#: atoms that QuTiP emulates (14 take 15 s), and emu-mps (a chain of 16 takes a minute)
+#: maximum atoms of the emulators: 14 take 15 s in QuTiP, a chain of 16 a minute in emu-mps
 ATOMS = {"qutip": 14, "emu-mps": 30}
 MISSING = "the package pulser is not installed (pip install 'sf-quantum[pulser]')"
-# rad/us of the Rabi frequency, as strong as devices allow; but the blockade radius, which
-# is smaller the stronger it is, must hold atoms that are as close as they may be.
+# Rabi frequency in rad/us, as strong as devices allow. The blockade radius shrinks as it
+# grows, and must stay at least _ROOM times the minimum distance of atoms.
 _OMEGA = 4 * np.pi
 _ROOM = 1.5
-# Of the weakest blockade: a pair that overlaps costs more than its lighter atom gains.
+# Fraction of the weakest blockade, so that a pair costs more than its lighter atom gains.
 _MARGIN = 0.8
 _STEEPEST = 4.0
-# nanoseconds of emu-mps's steps
+# emu-mps's time step in nanoseconds
 _STEP = 20
 
 
 class Machine(Protocol):
-    """A device that takes Pulser's sequences, as text."""
+    """A device that runs Pulser sequences in their serialized form."""
 
     name: str
 
     def specs(self) -> str:
-        """Tell the device as it is now, in Pulser's abstract representation."""
+        """Return the present device specification, in Pulser's abstract representation."""
 
     def run(self, sequence: str, shots: int) -> tuple[Mapping[str, int], JSON]:
         """Run a sequence.
 
-        :returns: how often each bit string was read, and the timing
+        :returns: counts by bit string, and the timing
         """
 
 
 class NeutralAtomSampler(Sampler):
-    """Independent sets on neutral atoms, emulated unless a machine is given.
-
-    :param machine: what runs the sequences
-    """
+    """Independent sets on neutral atoms, emulated unless a machine is given."""
 
     def __init__(self, machine: Machine | None = None) -> None:
         self._machine = machine
 
     @classmethod
     def problem(cls) -> str | None:
-        """Why it cannot be used here."""
+        """Explain why the sampler cannot be used here."""
         names = ("pulser", "pulser_simulation")
         known = (importlib.util.find_spec(name) for name in names)
         return None if all(known) else MISSING
 
     @property
     def parameters(self) -> dict[str, list[str]]:
-        """The keywords :meth:`sample` takes, as dimod wants them."""
+        """The keyword arguments of :meth:`sample`, in dimod's form."""
         return {"num_reads": [], "seed": [], "duration": []}
 
     @property
     def properties(self) -> dict[str, JSON]:
-        """The defaults, how many atoms can be emulated, and that parts fit better apart."""
+        """The defaults, the limits of emulation, and that parts are better sent one by one."""
         defaults: dict[str, JSON] = {"num_reads": READS, "duration": DURATION}
         return {**defaults, "atoms": {**ATOMS}, "together": False}
 
     @staticmethod
     def check_parameters(*, num_reads: JSON = READS, duration: JSON = DURATION) -> None:
-        """Refuse values that :meth:`sample` would refuse, the seed's apart.
+        """Check all parameters of :meth:`sample` but the seed.
 
-        :raises InputError: if a parameter is out of its range
+        :raises InputError: if a parameter is out of range
         """
         check("num_reads", num_reads, 1)
         check("duration", duration, 100)
@@ -104,21 +101,22 @@ class NeutralAtomSampler(Sampler):
         seed: int | None = None,
         duration: int = DURATION,
     ) -> SampleSet:
-        """Find a register, and read it ``num_reads`` times after the pulse.
+        """Find a register, run the pulse, and read the atoms ``num_reads`` times.
 
-        ``info`` has the device, the register, the overlaps it could not ``embed`` and the
-        pairs it blocks without an overlap (``missing``, ``extra``), and whether atoms have
-        their own weights: devices without local detuning find the largest set, not the
-        heaviest. Where the register is not exact the reads are repaired: of a missing
-        overlap the lighter candidate goes, then those that an extra blockade kept out are
-        put in where they fit, the heaviest first; ``repaired_reads`` counts them.
+        ``info`` has the device, the register, the overlaps it lacks (``missing``), the
+        pairs it blocks without an overlap (``extra``), and whether atoms have individual
+        weights (``local_detuning``): without it a device finds the largest set, not the
+        heaviest. If the register is not exact, the reads are repaired: of each missing
+        overlap the lighter candidate is removed, then candidates that an extra blockade
+        may have excluded are added where they fit, the heaviest first. ``repaired_reads``
+        counts the reads that this changed.
 
-        :param num_reads: samples to return (default 1000)
-        :param seed: of the search for positions, and of the reads if they are emulated
-        :param duration: of the pulse, in nanoseconds (default 4000)
-        :raises InputError: if the problem is no independent set, no register holds it, a
-            parameter is wrong, or Pulser is missing
-        :raises QpuError: if the machine fails, or answers with no reads of these atoms
+        :param num_reads: number of samples
+        :param seed: seed of the search for positions, and of emulated reads
+        :param duration: duration of the pulse in nanoseconds
+        :raises InputError: if the problem is not an independent set, no register
+            represents it, a parameter is invalid, or Pulser is not installed
+        :raises QpuError: if the machine fails, or returns no valid reads
         """
         self.check_parameters(num_reads=num_reads, duration=duration)
         seed = seeded(seed)
@@ -128,14 +126,18 @@ class NeutralAtomSampler(Sampler):
         reads, more = np.zeros((num_reads, 0), np.int8), dict[str, JSON]()
         if graph.atoms:
             reads, more = self._reads(graph, num_reads, seed, duration)
-        # a machine may answer with fewer than asked for
+        # a machine may return fewer reads than requested
         rows = np.zeros((len(reads), len(bqm.variables)), np.int8)
         rows[:, graph.atoms] = reads
-        told: dict[str, JSON] = {"sampler": "neutral-atom", "seed": seed}
-        told |= {"reads": len(rows), "duration": duration, "atoms": len(graph.atoms)}
-        told |= more
         samples = sample_set(rows, bqm)
-        samples.info.update(told)
+        samples.info.update(
+            sampler="neutral-atom",
+            seed=seed,
+            reads=len(rows),
+            duration=duration,
+            atoms=len(graph.atoms),
+            **more,
+        )
         return samples
 
     def _reads(
@@ -164,7 +166,7 @@ class NeutralAtomSampler(Sampler):
             counts = _emulate(sequence, emulator or "", shots, seed)
         rows = _rows(counts, len(graph.atoms))
         repaired = _repaired(rows, graph, embedding)
-        told: dict[str, JSON] = {
+        info: dict[str, JSON] = {
             "machine": self._machine.name if self._machine else emulator,
             "device": device.name,
             "local_detuning": bool(device.dmm_channels),
@@ -178,16 +180,17 @@ class NeutralAtomSampler(Sampler):
             "extra": graph.named(embedding.extra),
             "repaired_reads": int((repaired != rows).any(axis=1).sum()),
         }
-        return repaired, told | ({} if timing is None else {"timing": timing})
+        return repaired, info | ({} if timing is None else {"timing": timing})
 
 
 @dataclass(frozen=True)
 class _Graph:
-    """An independent set problem: what overlaps, and what each weighs.
+    """A weighted independent set problem.
 
-    :param atoms: the numbers of the variables that weigh anything; what follows counts
-        these only
-    :param weights: of at most 1
+    :param atoms: positions of the variables with a positive weight; the other fields are
+        about these only
+    :param weights: relative to the heaviest, at most 1
+    :param edges: pairs that overlap
     """
 
     atoms: list[int]
@@ -205,8 +208,8 @@ class _Graph:
                 if i < j and bias and (i, j) not in excluded:
                     raise InputError(
                         f"sampler 'neutral-atom': variables {labels[i]!r} and "
-                        f"{labels[j]!r} interact without excluding each other; it finds "
-                        "independent sets only"
+                        f"{labels[j]!r} interact without excluding each other; this "
+                        "sampler finds independent sets only"
                     )
         atoms = [i for i, bias in enumerate(problem.linear) if bias < 0]
         place = {i: number for number, i in enumerate(atoms)}
@@ -223,7 +226,7 @@ class _Graph:
         )
 
     def named(self, pairs: Pairs) -> JSON:
-        """Write pairs by their labels."""
+        """Replace positions by labels."""
         return [[str(self.labels[i]), str(self.labels[j])] for i, j in pairs]
 
 
@@ -231,9 +234,9 @@ class _Graph:
 class _Pulse:
     """The pulse.
 
-    :param omega: the Rabi frequency, in rad/us
+    :param omega: Rabi frequency in rad/us
     :param duration: in nanoseconds
-    :param detuning: of the heaviest atom at the end, in rad/us
+    :param detuning: final detuning of the heaviest atom in rad/us
     """
 
     omega: float
@@ -251,7 +254,7 @@ def _device(machine: Machine | None) -> BaseDevice:
     try:
         return deserialize_device(machine.specs())
     except DeserializeDeviceError as error:
-        raise InputError(f"{machine.name}: its specification is no device") from error
+        raise InputError(f"{machine.name}: invalid device specification") from error
 
 
 def _emulator(atoms: int) -> str:
@@ -278,7 +281,7 @@ def _blockade(device: BaseDevice) -> tuple[float, float]:
 def _detuning(
     graph: _Graph, embedding: Embedding, omega: float, device: BaseDevice
 ) -> float:
-    # in the end an edge must cost more than its lighter atom gains
+    # at the end an edge must cost more than its lighter atom gains
     distances = embedding.distances()
     most = _STEEPEST * omega
     for i, j in {*graph.edges} - {*embedding.missing}:
@@ -295,7 +298,7 @@ def _sequence(
     from pulser.devices import Device
     from pulser.waveforms import CompositeWaveform, ConstantWaveform, RampWaveform
 
-    # of an atom's name nothing but its order matters
+    # names are arbitrary, only their order matters
     places = {f"q{i}": xy for i, xy in enumerate(embedding.positions)}
     register = Register(places)
     step = device.channels["rydberg_global"].clock_period
@@ -309,7 +312,7 @@ def _sequence(
         if device.dmm_channels and any(lighter.values()):
             dmm = next(iter(device.dmm_channels))
             sequence.config_detuning_map(register.define_detuning_map(lighter), dmm)
-            # once above zero, each atom's detuning is its weight times the heaviest's
+            # once positive, each atom's detuning is its weight times that of the heaviest
             flat = duration // (2 * step) * step
             falling = CompositeWaveform(
                 ConstantWaveform(flat, 0.0),
@@ -345,7 +348,7 @@ def _emulate(
         from pulser.backend import EmulationConfig
         from pulser_simulation import QutipBackendV2
 
-        # Pulser draws from numpy's global state, which is not this sampler's to change
+        # Pulser draws from numpy's global state, which a sampler must not change
         state = np.random.get_state()
         np.random.seed(seed)
         try:
@@ -361,10 +364,10 @@ def _emulate(
 def _check_counts(counts: Mapping[str, int], atoms: int, name: str) -> None:
     for word, count in counts.items():
         if len(word) != atoms or count < 0:
-            detail = f"{word!r:.40}, {count} times, of {atoms} atoms"
-            raise QpuError(f"QPU {name!r} answers {detail}")
+            detail = f"{count} times {word!r:.40} for {atoms} atoms"
+            raise QpuError(f"QPU {name!r} returned {detail}")
     if not any(counts.values()):
-        raise QpuError(f"QPU {name!r} answers without a single read")
+        raise QpuError(f"QPU {name!r} returned no reads")
 
 
 def _rows(counts: Mapping[str, int], atoms: int) -> Bits:
@@ -374,7 +377,7 @@ def _rows(counts: Mapping[str, int], atoms: int) -> Bits:
 
 
 def _repaired(rows: Bits, graph: _Graph, embedding: Embedding) -> Bits:
-    """Make good what the register could not hold, and nothing else."""
+    """Correct for the edges in which the register differs from the graph."""
     rows = rows.copy()
     weights = np.array(graph.weights)
     for i, j in sorted(embedding.missing, key=lambda pair: weights[[*pair]].min()):

@@ -1,4 +1,4 @@
-"""What samplers' parameters have in common: ranges, and seeds and what follows from them."""
+"""Checks of sampler parameters, and seeds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ SEEDS = 2**31
 
 
 def check(name: str, value: JSON, least: int, most: int | None = None) -> None:
-    """Refuse what is no whole number, or is out of its range.
+    """Check that a parameter is an integer within a range.
 
-    :raises InputError: naming the parameter and what it may be
+    :raises InputError: naming the parameter and its range
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"{name}: {value!r:.40}: expected a whole number")
@@ -25,9 +25,9 @@ def check(name: str, value: JSON, least: int, most: int | None = None) -> None:
 
 
 def check_number(name: str, value: JSON, above: float) -> None:
-    """Refuse what is no finite number above a limit.
+    """Check that a parameter is a finite number above a limit.
 
-    :raises InputError: naming the parameter and what it may be
+    :raises InputError: naming the parameter and the limit
     """
     if (
         isinstance(value, bool)
@@ -38,18 +38,18 @@ def check_number(name: str, value: JSON, above: float) -> None:
 
 
 def check_choice(name: str, value: JSON, known: Iterable[str]) -> None:
-    """Refuse what is not one of the known words.
+    """Check that a parameter is one of the known words.
 
-    :raises InputError: naming the parameter and what it may be
+    :raises InputError: naming the parameter and the words
     """
     if value not in (choices := [*known]):
         raise InputError(f"{name}: {value!r:.40}: expected {' or '.join(choices)}")
 
 
 def seeded(seed: int | None) -> int:
-    """Check a seed, or draw one.
+    """Check a seed, or draw one for ``None``.
 
-    :raises InputError: if it is not from 0 to 2**31 - 1
+    :raises InputError: if it is not between 0 and 2**31 - 1
     """
     if seed is None:
         return secrets.randbelow(SEEDS)
@@ -58,9 +58,9 @@ def seeded(seed: int | None) -> int:
 
 
 def derived(seed: int, number: int) -> int:
-    """Make the seed of a part of the work: the first has the seed itself.
+    """Derive the seed of the part ``number``; the first part uses the seed itself.
 
-    :returns: the same on every machine
+    The result is the same on every machine.
     """
     if number == 0:
         return seed

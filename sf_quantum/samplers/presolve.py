@@ -1,4 +1,4 @@
-"""Any sampler, asked only what needs one: the composite that ``sfq solve`` puts on each."""
+"""The presolve: a composite that leaves a sampler only what needs sampling."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from sf_quantum.samplers.reduction import Quadratic, Reduction, focused, reduce
 from sf_quantum.samplers.states import Bits, as_binary, bits_of, quadratic, sample_set
 from sf_quantum.samplers.verdict import verdict
 
-# for a part whose turn comes when the time is over: what is easy is solved all the same
+# time limit of a part when the total has run out: easy parts are still solved
 LEAST_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
 class _Block:
-    """The answer to a part.
+    """The reads of one part.
 
-    :param part: its variables
-    :param states: reads by variables
-    :param energies: of the reads
+    :param part: the variables, by position
+    :param states: shape (reads, variables)
+    :param energies: shape (reads,)
     """
 
     part: list[int]
@@ -43,7 +43,7 @@ class _Block:
     def of(
         cls, part: list[int], model: BinaryQuadraticModel, answer: SampleSet
     ) -> _Block:
-        """Take the part out of an answer, sort its columns, and write every read out."""
+        """Extract a part from a sample set, one row per read."""
         each = np.repeat(np.arange(len(answer)), answer.record.num_occurrences)
         labels = [*model.variables]
         states = bits_of(answer, labels)[each]
@@ -52,17 +52,18 @@ class _Block:
 
 
 class Presolve(ComposedSampler):
-    """Fixes what every optimum agrees on, and has the rest sampled part by part.
+    """Fix the variables on which all optima agree, and sample the rest part by part.
 
-    The rules, and why tied optima survive them, are in
-    :mod:`~sf_quantum.samplers.reduction`. Parts that share no interaction are sampled
-    one after the other. Reads of several parts are paired by their energy, the best with
-    the best and equals at random, so no part waits for the luck of another. Variables
-    that do not matter are drawn. A child whose property ``distinct`` is true answers with
-    different states instead of reads; these are multiplied out, and its ``info`` has
-    ``proven``, ``complete`` and ``bound`` as :class:`exact <.exact.ExactSampler>` has.
+    The rules, and why they preserve tied optima, are in
+    :mod:`~sf_quantum.samplers.reduction`. Parts without a common interaction are sampled
+    one after the other. Their reads are combined by energy, the best with the best and
+    ties in random order, so that a good read of one part is not lost to a bad read of
+    another. Variables that do not change the energy are drawn at random. If the child's
+    property ``distinct`` is true, its samples are distinct states instead of reads: all
+    combinations are formed, and ``info`` has ``proven``, ``complete`` and ``bound`` as
+    :class:`exact <.exact.ExactSampler>` has.
 
-    :param child: what samples the parts
+    :param child: the sampler of the parts
     """
 
     def __init__(self, child: Sampler) -> None:
@@ -70,17 +71,17 @@ class Presolve(ComposedSampler):
 
     @property
     def children(self) -> list[Sampler]:
-        """The sampler inside."""
+        """The child, as a list."""
         return [self._child]
 
     @property
     def parameters(self) -> dict[str, list[str]]:
-        """The child's, and ``seed``, which here pairs and draws as well."""
+        """The child's parameters, and ``seed``, which also orders ties and draws."""
         return {"seed": [], **self._child.parameters}
 
     @property
     def properties(self) -> dict[str, JSON]:
-        """The child's."""
+        """The child's properties."""
         return {"child_properties": self._child.properties}
 
     def sample(
@@ -90,54 +91,54 @@ class Presolve(ComposedSampler):
         seed: int | None = None,
         **parameters: JSON,
     ) -> SampleSet:
-        """Sample what is left of the problem, and put the whole together again.
+        """Sample the reduced problem, and extend the samples to the whole problem.
 
-        ``info`` has what the parts' samplers say alike; what of the largest part the child
-        can start from a next time (its property ``carried``); in ``presolve`` the number of
-        variables fixed, drawn and in each part, and how often the child was asked; of
-        more than one answer what else it says, in ``parts``; and the keys of
-        :func:`~sf_quantum.samplers.verdict.verdict`.
+        ``info`` has the entries on which all parts agree; from the largest part, the
+        entries that a later call can start from (the child's property ``carried``);
+        ``presolve``: the numbers of variables fixed, drawn and in each part, and of calls
+        of the child (``asked``); ``parts``: what differs, if there was more than one call;
+        and the keys of :func:`~sf_quantum.samplers.verdict.verdict`.
 
-        :param seed: of the first part; the others' are derived from it
-        :param parameters: the child's
+        :param seed: seed of the first part; those of the others are derived from it
+        :param parameters: the child's parameters
         """
         seed = self._seed(seed)
         check = getattr(self._child, "check_parameters", None)
-        if callable(check):  # the child itself may never be asked
+        if callable(check):  # the child itself may never be called
             check(**parameters)
         binary = as_binary(bqm)
         problem = quadratic(binary)
         found = reduce(problem)
-        asked, answers = self._ask(bqm, problem, found, seed, parameters)
-        if [len(part) for part in asked.parts] == [len(problem.linear)]:
+        reduced, answers = self._sample_parts(bqm, problem, found, seed, parameters)
+        if [len(part) for part in reduced.parts] == [len(problem.linear)]:
             samples = answers[0]
         else:
             labels = [*binary.variables]
-            # one answer may be that of all parts
-            of = answers if len(answers) > 1 else answers * len(asked.parts)
+            # a single answer may hold all parts
+            of = answers if len(answers) > 1 else answers * len(reduced.parts)
             blocks = [
-                _Block.of(part, _model(asked.left, part, labels), answer)
-                for part, answer in zip(asked.parts, of, strict=True)
+                _Block.of(part, _model(reduced.left, part, labels), answer)
+                for part, answer in zip(reduced.parts, of, strict=True)
             ]
-            rows = self._put_together(asked, blocks, self._reads(parameters), seed)
+            rows = self._put_together(reduced, blocks, self._reads(parameters), seed)
             samples = sample_set(rows, bqm)
-        told = [dict(answer.info) for answer in answers]
+        infos = [dict(answer.info) for answer in answers]
         samples.info.clear()
-        # reads that no seed makes again have none
+        # no seed is reported where it cannot reproduce the reads
         if "seed" in self._child.parameters or not answers:
             samples.info["seed"] = seed
-        samples.info.update(_alike(told) | self._carried(asked, told))
+        samples.info.update(_alike(infos) | self._carried(reduced, infos))
         if self._distinct:
-            samples.info.update(_proof(samples, answers, asked))
+            samples.info.update(_proof(samples, answers, reduced))
         samples.info["presolve"] = {
-            "fixed": len(asked.fixed),
-            "drawn": len(asked.free),
-            "parts": [len(part) for part in asked.parts],
+            "fixed": len(reduced.fixed),
+            "drawn": len(reduced.free),
+            "parts": [len(part) for part in reduced.parts],
             "asked": len(answers),
         }
-        if len(told) > 1:
-            samples.info["parts"] = [_others(info, samples.info) for info in told]
-        proven = all(info.get("proven") is True for info in told)
+        if len(infos) > 1:
+            samples.info["parts"] = [_others(info, samples.info) for info in infos]
+        proven = all(info.get("proven") is True for info in infos)
         samples.info.update(verdict(binary, problem, found, samples, proven=proven))
         return samples
 
@@ -150,7 +151,7 @@ class Presolve(ComposedSampler):
     ) -> list[SampleSet]:
         labels = [*bqm.variables]
         answers = []
-        # of the whole problem, if the child takes one
+        # the limit holds for the whole problem
         limit = parameters.get("time_limit", self._child.properties.get("time_limit"))
         begin = time.monotonic()
         for number, part in enumerate(found.parts):
@@ -160,7 +161,7 @@ class Presolve(ComposedSampler):
             if number and isinstance(limit, int | float):
                 left = begin + limit - time.monotonic()
                 own["time_limit"] = max(left, LEAST_SECONDS)
-            # a part that is the whole goes through as it came
+            # a part that is the whole problem is passed on unchanged
             whole = len(part) == len(labels)
             model = bqm if whole else _model(found.left, part, labels)
             answer = self._child.sample(model, **own)
@@ -172,7 +173,7 @@ class Presolve(ComposedSampler):
     def _seed(self, seed: int | None) -> int | None:
         return seeded(seed)
 
-    def _ask(
+    def _sample_parts(
         self,
         bqm: BinaryQuadraticModel,
         problem: Quadratic,
@@ -184,12 +185,12 @@ class Presolve(ComposedSampler):
         return found, self._answers(bqm, found, seed, parameters)
 
     def _carried(
-        self, asked: Reduction, told: list[dict[str, JSON]]
+        self, reduced: Reduction, infos: list[dict[str, JSON]]
     ) -> dict[str, JSON]:
-        if not told:
+        if not infos:
             return {}
-        sizes = [len(part) for part in asked.parts]
-        largest = told[sizes.index(max(sizes))] if len(told) > 1 else told[0]
+        sizes = [len(part) for part in reduced.parts]
+        largest = infos[sizes.index(max(sizes))] if len(infos) > 1 else infos[0]
         known = self._child.properties.get("carried", [])
         return {name: largest[name] for name in known if name in largest}
 
@@ -224,21 +225,21 @@ class Presolve(ComposedSampler):
 
 
 class Booked(Presolve):
-    """The same for a QPU that is leased already, and has to be used for that.
+    """The presolve for a leased QPU, which must be used.
 
-    Where nothing is left of a problem its largest component is sent, since samples that
-    are not the QPU's are not what its lease was for, and half of that, and so on, if the
-    QPU refuses it; the rest is an optimum's. Parts go together, since each job on a QPU
-    costs its setting-up: they share no interaction, so the reads of each are reads of it
-    alone. They go apart if the QPU refuses them together, or its sampler's property ``together``
-    is false. Without a seed the QPU draws its own, so that the same problem stays the same
-    request, which a second try finds again.
+    If the presolve leaves nothing, the QPU is still given the largest component, since
+    samples without the QPU are not what the lease was for; if the QPU refuses it, half of
+    it, and so on. The other variables are taken from an optimum. All parts are sent as one
+    job, since every job costs set-up time; they share no interaction, so each part's reads
+    are valid on their own. They are sent one by one if the QPU refuses them together or the
+    child's property ``together`` is false. Without a seed the QPU draws its own, so that
+    the same problem remains the same request, which a retry finds again.
     """
 
     def _seed(self, seed: int | None) -> int | None:
         return seed
 
-    def _ask(
+    def _sample_parts(
         self,
         bqm: BinaryQuadraticModel,
         problem: Quadratic,
@@ -247,7 +248,7 @@ class Booked(Presolve):
         parameters: Mapping[str, JSON],
     ) -> tuple[Reduction, list[SampleSet]]:
         if not found.parts:
-            return self._ask_again(bqm, problem, found, seed, parameters)
+            return self._sample_opened(bqm, problem, found, seed, parameters)
         together = self._child.properties.get("together") is not False
         if len(found.parts) > 1 and together:
             one = replace(found, parts=[sorted(chain(*found.parts))])
@@ -255,7 +256,7 @@ class Booked(Presolve):
                 return found, self._answers(bqm, one, seed, parameters)
         return found, self._answers(bqm, found, seed, parameters)
 
-    def _ask_again(
+    def _sample_opened(
         self,
         bqm: BinaryQuadraticModel,
         problem: Quadratic,
@@ -263,13 +264,13 @@ class Booked(Presolve):
         seed: int | None,
         parameters: Mapping[str, JSON],
     ) -> tuple[Reduction, list[SampleSet]]:
-        """Ask of the largest piece of what is decided that the QPU takes."""
-        asked = focused(problem, found, len(problem.linear))
-        while (size := len(asked.parts[0])) > 1:
+        """Sample the largest decided piece that the QPU accepts."""
+        reduced = focused(problem, found, len(problem.linear))
+        while (size := len(reduced.parts[0])) > 1:
             with suppress(InputError):
-                return asked, self._answers(bqm, asked, seed, parameters)
-            asked = focused(problem, found, size // 2)
-        return asked, self._answers(bqm, asked, seed, parameters)
+                return reduced, self._answers(bqm, reduced, seed, parameters)
+            reduced = focused(problem, found, size // 2)
+        return reduced, self._answers(bqm, reduced, seed, parameters)
 
 
 def _model(
@@ -296,25 +297,25 @@ def _paired(
 ) -> NDArray[np.intp]:
     levels = np.round(energies)
     order = np.lexsort((random.random(len(levels)), levels))
-    # of a part that answered with fewer reads than another, some are used again
+    # a part with fewer reads than another reuses some
     return order[np.arange(reads) * len(order) // reads]
 
 
-def _alike(told: list[dict[str, JSON]]) -> dict[str, JSON]:
-    first = told[0] if told else {}
-    # times add up, so parts that took equally long still tell each their own
+def _alike(infos: list[dict[str, JSON]]) -> dict[str, JSON]:
+    first = infos[0] if infos else {}
+    # times add up, so equal times of two parts are still reported for each part
     return {
         key: value
         for key, value in first.items()
-        if all(info.get(key) == value for info in told)
-        and (key != "timing" or len(told) == 1)
+        if all(info.get(key) == value for info in infos)
+        and (key != "timing" or len(infos) == 1)
     }
 
 
 def _proof(
     samples: SampleSet, answers: list[SampleSet], found: Reduction
 ) -> dict[str, JSON]:
-    """What the parts' proofs prove of the whole."""
+    """Combine the proofs of the parts into one for the whole problem."""
     states = math.prod(len(answer) for answer in answers) << len(found.free)
     unproven = sum(
         float(answer.record.energy.min()) - answer.info["bound"] for answer in answers

@@ -1,4 +1,4 @@
-"""A serialized BQM: what it must be before any sampler sees it, and how it is run."""
+"""Serialized BQMs: how they are written, checked and sampled."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _VECTORS = ("linear_biases", "quadratic_biases", "quadratic_head", "quadratic_ta
 
 
 class FieldError(InputError):
-    """A field of a problem is wrong.
+    """A field of a problem is invalid.
 
     :param field: the path of the field, such as ``bqm.linear_biases[3]``
-    :param detail: what is wrong with it, and what would be right
+    :param detail: what is wrong, and what would be right
     """
 
     def __init__(self, field: str, detail: str) -> None:
@@ -38,10 +38,10 @@ def document(
 ) -> dict[str, JSON]:
     """Write a BQM as ``BinaryQuadraticModel.to_serializable`` does, without dimod.
 
-    :param labels: of the variables, n
-    :param linear: n biases
-    :param pairs: the places of m pairs of variables that interact
-    :param quadratic: m biases
+    :param labels: the labels of the n variables
+    :param linear: the n linear biases
+    :param pairs: the m interactions, as pairs of positions in ``labels``
+    :param quadratic: the m quadratic biases
     :param vartype: ``BINARY`` or ``SPIN``
     """
     return {
@@ -64,13 +64,13 @@ def document(
 
 
 def check(bqm: JSON, field: str = "bqm") -> dict[str, JSON]:
-    """Check a BQM as ``BinaryQuadraticModel.to_serializable`` writes it.
+    """Check a BQM in the form that ``BinaryQuadraticModel.to_serializable`` writes.
 
     Needs neither dimod nor numpy, whose imports cost more than solving a small problem.
 
-    :param field: what to call the BQM in an error
+    :param field: the name of the BQM in errors
     :returns: the same BQM
-    :raises FieldError: if it is not a BQM, has no variable, or has a bias that is not
+    :raises FieldError: if it is not a BQM, has no variables, or has a bias that is not
         a finite number
     """
     if not isinstance(bqm, dict) or bqm.get("type") != "BinaryQuadraticModel":
@@ -100,7 +100,7 @@ def check(bqm: JSON, field: str = "bqm") -> dict[str, JSON]:
 
 
 def size(bqm: Mapping[str, JSON]) -> int:
-    """Count the variables of a BQM that :func:`check` let pass."""
+    """Count the variables of a BQM that :func:`check` accepted."""
     return len(_list(bqm["variable_labels"], "variable_labels"))
 
 
@@ -109,9 +109,9 @@ def sample(
 ) -> dict[str, JSON]:
     """Run a sampler on a serialized BQM.
 
-    :param parameters: keywords of the sampler; those that are ``None`` are left out
-    :returns: the sample set, serialized
-    :raises InputError: if the sampler does not take one of the parameters
+    :param parameters: the sampler's keyword arguments; those that are ``None`` are omitted
+    :returns: the serialized sample set
+    :raises InputError: if the sampler does not accept one of the parameters
     """
     from dimod import BinaryQuadraticModel
 
@@ -122,19 +122,19 @@ def sample(
 
 
 def given(sampler: Sampler, parameters: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Leave out the parameters that are ``None``.
+    """Omit the parameters that are ``None``.
 
-    :raises InputError: if the sampler does not take one of the others
+    :raises InputError: if the sampler does not accept one of the others
     """
     own: dict[str, JSON] = {
         name: value for name, value in parameters.items() if value is not None
     }
     refused = sorted(own.keys() - sampler.parameters.keys())
     if refused:
-        asked = getattr(sampler, "child", sampler)
+        sampler_class = type(getattr(sampler, "child", sampler)).__name__
         raise InputError(
-            f"{refused[0]}: not a parameter of {type(asked).__name__} "
-            f"(it takes {', '.join(sorted(sampler.parameters))})"
+            f"{refused[0]}: not a parameter of {sampler_class} "
+            f"(expected one of {', '.join(sorted(sampler.parameters))})"
         )
     return own
 
@@ -148,7 +148,7 @@ def _check_version(version: JSON, field: str) -> None:
 def _check_labels(labels: JSON, field: str) -> int:
     names = [_label(label, field) for label in _list(labels, field)]
     if not names:
-        raise FieldError(field, "the problem has no variable")
+        raise FieldError(field, "the problem has no variables")
     if len(set(names)) < len(names):
         raise FieldError(field, "two variables have the same label")
     return len(names)
@@ -159,7 +159,7 @@ def _label(label: JSON, field: str) -> str | int | float | tuple[str, ...]:
         return label
     if isinstance(label, list):
         return tuple(repr(_label(part, field)) for part in label)
-    raise FieldError(field, "a label is neither a text nor a number")
+    raise FieldError(field, "a label is neither a string nor a number")
 
 
 def _list(value: JSON, field: str) -> list[JSON]:
@@ -174,7 +174,7 @@ def _check_length(values: list[JSON], expected: int, field: str) -> None:
 
 
 def _check_finite(values: list[JSON], field: str, *, single: bool = False) -> None:
-    # nearly always so, and looked at for each submission
+    # the common case, checked for every submission: no loop in Python
     floats = {*map(type, values)} == {float}
     if floats and all(map(math.isfinite, cast("list[float]", values))):
         return
@@ -201,5 +201,5 @@ def _check_indices(values: list[JSON], labels: int, field: str) -> None:
         if type(value) is not int or not 0 <= value < labels:
             raise FieldError(
                 f"{field}[{index}]",
-                f"expected the number of a variable, from 0 to {labels - 1}",
+                f"expected the index of a variable, from 0 to {labels - 1}",
             )

@@ -1,9 +1,9 @@
-"""QAOA: a circuit whose angles are tuned until its reads are low, on any Qiskit sampler.
+"""QAOA on any Qiskit sampler: a circuit whose angles are tuned for low energies.
 
 E. Farhi, J. Goldstone, S. Gutmann, A quantum approximate optimization algorithm,
-arXiv:1411.4028. The first angles are a linear ramp, which needs no tuning to be useful (J. A.
-Montanez-Barrera, K. Michielsen, npj Quantum Information 11, 2025); what is tuned is the mean
-of the lowest reads (CVaR: P. Barkoutsos et al., Quantum 4, 256, 2020).
+arXiv:1411.4028. The initial angles are linear ramps, which are useful even without tuning
+(J. A. Montanez-Barrera, K. Michielsen, npj Quantum Information 11, 2025). The objective of
+the tuning is the mean of the lowest reads (CVaR: P. Barkoutsos et al., Quantum 4, 256, 2020).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, write_json
-from sf_quantum.samplers.angles import check_writable, first, given, told
+from sf_quantum.samplers.angles import as_json, check_writable, first, given
 from sf_quantum.samplers.ising import Ising
 from sf_quantum.samplers.parameters import check, check_choice, seeded
 from sf_quantum.samplers.states import Bits, sample_set
@@ -40,47 +40,46 @@ READS = 1000
 DEPTH = 8
 SHOTS = 500
 EVALUATIONS = 40
-#: what ``optimiser`` may be: SciPy's methods that need no gradient, or to take the angles
-#: as they are
+#: values of ``optimiser``: SciPy's gradient-free methods, or no tuning
 OPTIMISERS = ("cobyla", "nelder-mead", "none")
 MISSING = "the package qiskit is not installed (pip install 'sf-quantum[qaoa]')"
-# The state of n qubits has 2^n amplitudes: tuning takes a minute or two on one core with 16
-# qubits of Qiskit's own simulation, and with 22 of Aer's.
+# Limits of emulation. Tuning takes a minute or two on one core with 16 qubits in Qiskit's
+# own simulator, and with 22 in Aer.
 QUBITS = {"statevector": 16, "aer": 22}
-# of the reads that an evaluation's angles are judged by
+# share of the reads whose mean energy is the objective
 _LOWEST = 0.25
 _STEP = 0.5
-# COBYLA warns below that
+# COBYLA warns about fewer evaluations
 _LEAST = 4
 
 
 class Machine(Protocol):
-    """What runs circuits."""
+    """A gate-based machine or simulator."""
 
     @property
     def name(self) -> str:
-        """What ``info`` calls it."""
+        """The name reported in ``info``."""
 
     @property
     def backend(self) -> BackendV2 | None:
-        """What circuits have to be compiled for."""
+        """The backend that circuits are compiled for."""
 
     def reads(
         self, circuit: QuantumCircuit, values: Doubles, shots: int
     ) -> tuple[Bits, Mapping[str, float] | None]:
         """Run a circuit.
 
-        :param values: of its parameters, in the order of their names
-        :returns: shots by qubits; seconds by what they were spent on, if it tells
+        :param values: values of the circuit's parameters, in the order of their names
+        :returns: bits of shape (shots, qubits), and seconds by kind, if known
         """
 
 
 class QaoaSampler(Sampler):
-    """QAOA on a gate-based machine, emulated unless one is given.
+    """QAOA, emulated unless a sampler, backend or machine is given.
 
-    :param sampler: a Qiskit ``SamplerV2``; emulation without one
-    :param backend: what circuits are compiled for, and run on where no sampler is given
-    :param machine: instead of both
+    :param sampler: a Qiskit ``SamplerV2``
+    :param backend: compile circuits for it, and run them on it if ``sampler`` is omitted
+    :param machine: used instead of both
     """
 
     def __init__(
@@ -92,26 +91,26 @@ class QaoaSampler(Sampler):
         self._sampler = sampler
         self._backend = backend
         self._given = machine
-        #: the size of the problem whose angles are in a file
+        #: by file of angles, the size of the problem they are for
         self._written: dict[str, int] = {}
 
     @classmethod
     def problem(cls) -> str | None:
-        """Why it cannot be used here."""
+        """Explain why the sampler cannot be used here."""
         known = (importlib.util.find_spec(name) for name in ("qiskit", "scipy"))
         return None if all(known) else MISSING
 
     @property
     def parameters(self) -> dict[str, list[str]]:
-        """The keywords :meth:`sample` takes, as dimod wants them."""
+        """The keyword arguments of :meth:`sample`, in dimod's form."""
         names = "num_reads seed depth optimiser shots evaluations angles".split()
         return {name: [] for name in names}
 
     @property
     def properties(self) -> dict[str, JSON]:
-        """The defaults; how many variables can be emulated; what a next time starts from.
+        """The defaults, the limits of emulation, and what a later call can start from.
 
-        ``carried`` names keys of ``info`` that may be given as parameters again.
+        ``carried`` names the keys of ``info`` that can be passed as parameters again.
         """
         return {
             "num_reads": READS,
@@ -133,9 +132,9 @@ class QaoaSampler(Sampler):
         evaluations: JSON = EVALUATIONS,
         angles: JSON = None,
     ) -> None:
-        """Refuse values that :meth:`sample` would refuse, the seed's apart.
+        """Check all parameters of :meth:`sample` but the seed.
 
-        :raises InputError: if a parameter is out of its range, or the file wrong
+        :raises InputError: if a parameter is out of range, or the file of angles invalid
         """
         for name, value in (("num_reads", num_reads), ("depth", depth)):
             check(name, value, 1)
@@ -158,23 +157,23 @@ class QaoaSampler(Sampler):
         evaluations: int = EVALUATIONS,
         angles: str | dict[str, JSON] | None = None,
     ) -> SampleSet:
-        """Tune the angles, then read the circuit.
+        """Tune the angles, then sample the circuit.
 
-        ``info`` has the machine, the angles first and last, how many were evaluated, and
-        the two-qubit gates of a circuit.
+        ``info`` has the machine, the first and last angles, the number of evaluations, and
+        the number of two-qubit gates in the circuit.
 
-        :param num_reads: samples to return (default 1000)
-        :param seed: of the reads, if they are emulated
-        :param depth: layers of the circuit, p (default 8)
-        :param optimiser: ``cobyla``, ``nelder-mead``, or ``none`` to take the first angles
-        :param shots: reads per evaluation of angles (default 500)
-        :param evaluations: of angles, at most (default 40)
-        :param angles: to start from, gamma and beta (those of another depth are
-            stretched); or a JSON file of them, to start from if it is there, and to which
-            the angles found are written: of several problems, as a presolve's parts are,
-            those of the largest
-        :raises InputError: if a parameter is wrong, the problem is too large to emulate,
-            or Qiskit is missing
+        :param num_reads: number of samples
+        :param seed: seed of emulated reads
+        :param depth: number of layers, p
+        :param optimiser: ``cobyla``, ``nelder-mead``, or ``none`` to keep the first angles
+        :param shots: reads per evaluation of angles
+        :param evaluations: maximum number of evaluations
+        :param angles: initial gamma and beta (interpolated to another depth if need be), or
+            the name of a JSON file. Angles are read from the file if it exists, and the
+            tuned angles are written to it: those of the largest problem, if one call after
+            the other samples several parts
+        :raises InputError: if a parameter is invalid, the problem is too large to emulate,
+            or Qiskit is not installed
         """
         self.check_parameters(
             num_reads=num_reads,
@@ -206,8 +205,8 @@ class QaoaSampler(Sampler):
             shots=shots,
             evaluations=run.count - 1,
             two_qubit_gates=run.two_qubit_gates,
-            first_angles=told(start),
-            angles=told(found),
+            first_angles=as_json(start),
+            angles=as_json(found),
         )
         if run.timing:
             samples.info["timing"] = run.timing
@@ -216,7 +215,7 @@ class QaoaSampler(Sampler):
     def _write(self, path: str, size: int, found: Doubles) -> None:
         if size >= self._written.get(path, 0):
             self._written[path] = size
-            write_json(path, told(found))
+            write_json(path, as_json(found))
 
     def _machine(self, qubits: int, seed: int) -> Machine:
         if self._given is not None:
@@ -235,10 +234,7 @@ class QaoaSampler(Sampler):
 
 @dataclass(frozen=True)
 class _Primitive:
-    """A Qiskit sampler.
-
-    :param backend: what circuits have to be compiled for
-    """
+    """A Qiskit sampler as a machine."""
 
     name: str
     sampler: BaseSamplerV2
@@ -254,11 +250,11 @@ class _Primitive:
 
 
 class _Enough(Exception):
-    """As many evaluations as there may be."""
+    """The evaluations are used up."""
 
 
 class _Run:
-    """A circuit on a machine.
+    """A compiled circuit on a machine.
 
     :param shots: reads per evaluation of angles
     """
@@ -284,12 +280,12 @@ class _Run:
         self._shots = shots
 
     def reads(self, angles: Doubles, shots: int) -> Bits:
-        """Run it once.
+        """Run the circuit.
 
-        :param angles: two by layers: gamma, of the energy, and beta, of the mixing
+        :param angles: see :func:`~sf_quantum.samplers.angles.first`
         """
         self.count += 1
-        # the parameters are in the order of their names: beta before gamma
+        # parameters are ordered by name: beta before gamma
         values = np.concatenate([angles[1], angles[0]])
         rows, timing = self._machine.reads(self._circuit, values, shots)
         for name, seconds in (timing or {}).items():
@@ -297,10 +293,10 @@ class _Run:
         return rows
 
     def tuned(self, first: Doubles, method: str, evaluations: int) -> Doubles:
-        """Tune the angles: how steep gamma's ramp is, and how steep beta's.
+        """Tune two factors, the slopes of gamma's and beta's ramps.
 
-        Two factors are found with few circuits, which angles one by one are not: their
-        gradients drown in the noise of the reads.
+        Two factors need few circuits. The gradients of single angles would be lost in the
+        noise of the reads.
 
         :param method: one of :data:`OPTIMISERS`
         """
@@ -322,7 +318,7 @@ class _Run:
             return value
 
         start: Vector = np.zeros(2)
-        # their own limits let a few more pass
+        # SciPy's own limits allow a few more evaluations
         with suppress(_Enough):
             if method == "cobyla":
                 near: _Options = {"maxiter": max(evaluations, _LEAST), "rhobeg": _STEP}
@@ -347,7 +343,7 @@ def _circuit(ising: Ising, depth: int) -> QuantumCircuit:
             circuit.rz(2 * field * gamma[layer], i)
         for i, j, coupling in ising.couplings:
             circuit.rzz(2 * coupling * gamma[layer], i, j)
-        # the state of the Hadamards is the ground state of minus the mixing
+        # minus, since the Hadamards prepare the ground state of the negated mixer
         circuit.rx(-2 * beta[layer], range(count))
     circuit.measure_all()
     return circuit

@@ -1,31 +1,32 @@
-"""What of a QUBO needs no sampler: variables that every optimum agrees on, and its parts.
+"""The reduction of a QUBO: variables on which all optima agree, and independent parts.
 
-Needs neither dimod nor numpy. Only what holds in *every* optimum is used, so a reduced
-problem has exactly the optima of the whole one, ties included. With energy
+Needs neither dimod nor numpy. Only conclusions that hold in *every* optimum are used, so
+the reduced problem has exactly the optima of the whole problem, ties included. With the
+energy
 
     f(x) = sum_i a_i x_i + sum_{i<j} b_ij x_i x_j,    x_i in {0, 1},
 
-write u+ for max(u, 0) and u- for max(-u, 0). A move that lowers the energy of a state
-shows that the state is no optimum. Three rules follow, each with a strict inequality:
+write u+ for max(u, 0) and u- for max(-u, 0). If a move lowers the energy of a state, that
+state is not an optimum. Three rules follow, each with a strict inequality:
 
 1. Flipping i changes f by ``d = a_i + sum_k b_ik x_k`` (up) or ``-d`` (down), and d is
-   between ``a_i - sum_k b_ik-`` and ``a_i + sum_k b_ik+``. If the least d is positive,
-   x_i = 0 in every optimum; if the greatest is negative, x_i = 1. A candidate that
-   overlaps with no other is the case of no b at all.
-2. i and j exclude each other if no optimum has both. Taking j out of a state that has
+   between ``a_i - sum_k b_ik-`` and ``a_i + sum_k b_ik+``. If the minimum of d is positive,
+   x_i = 0 in every optimum; if the maximum is negative, x_i = 1. A candidate without any
+   overlap is the special case without any b.
+2. i and j exclude each other if no optimum has both. Removing j from a state that has
    both changes f by ``-(a_j + b_ij + sum_{k != i} b_jk x_k)``, which is negative if
    ``a_j + b_ij - sum_{k != i} b_jk- > 0``; the same holds with i and j exchanged.
 3. Let S be a set of variables that j excludes, with no positive b between them, and take
-   an optimum with x_j = 1: all of S is 0 in it, and so is whatever else j excludes. Take
-   j out and all of S in. Taking j out costs at most ``-a_j + sum_k b_jk-``; taking in
-   i costs at most ``-g_i`` with ``g_i = -a_i - sum b_ik+`` over the k that j does not
-   exclude. If ``sum_S g_i`` is greater than j's cost, the state was no optimum after all,
-   so x_j = 0 in every optimum. With penalties that forbid overlaps this reads: j goes if
-   it is strictly lighter than candidates that overlap with it, not with each other, and
-   with nothing that j does not overlap with.
+   an optimum with x_j = 1. In it, all of S is 0, and so is everything else that j excludes.
+   Now remove j and add all of S. Removing j costs at most ``-a_j + sum_k b_jk-``; adding i
+   costs at most ``-g_i`` with ``g_i = -a_i - sum b_ik+``, summed over the k that j does not
+   exclude. If ``sum_S g_i`` is greater than the cost of removing j, the state was not an
+   optimum, so x_j = 0 in every optimum. With penalties that forbid overlaps: j is dropped
+   if it is strictly lighter than a set of candidates that overlap with j, but neither with
+   each other nor with anything that j does not overlap with.
 
-Each rule holds again in what is left after a variable was fixed, since the optima left are
-those of the whole problem with that variable struck out.
+The rules apply again after a variable has been fixed, since the remaining optima are those
+of the whole problem without that variable.
 """
 
 from __future__ import annotations
@@ -34,20 +35,20 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-# Of the biases that low energies are made of: what differs by less is taken for a tie,
-# since sums of biases that are equal on paper may differ by rounding.
+# Relative to the biases that make up low energies: energies that differ by less are a tie,
+# since sums that are equal on paper may differ by rounding.
 _TIE = 1e-9
-# Steps that rule 3 may take in all, about half a second: enough for 500 candidates of
-# clusterings. On larger problems it stops there, and the other rules go on.
+# Total steps of rule 3, about half a second: enough for 500 candidates of clusterings. On
+# larger problems only the other rules continue.
 EFFORT = 2_000_000
 
 
 @dataclass(frozen=True)
 class Quadratic:
-    """A function of bits.
+    """A quadratic function of bits, indexed by position.
 
-    :param linear: a, by the number of the variable
-    :param pairs: b, twice: for each variable, by the number of the other one
+    :param linear: a
+    :param pairs: b, stored twice: for each variable, by the other variable
     """
 
     linear: list[float]
@@ -57,7 +58,7 @@ class Quadratic:
     def of(
         cls, linear: Iterable[float], pairs: Iterable[tuple[int, int, float]]
     ) -> Quadratic:
-        """Make one of its biases; those of a pair that is told twice are added."""
+        """Build from biases; those of a repeated pair are added."""
         made = cls([*linear], [])
         made.pairs.extend({} for _ in made.linear)
         for i, j, bias in pairs:
@@ -66,10 +67,10 @@ class Quadratic:
 
     @property
     def deepest(self) -> float:
-        """The greatest bias that lowers the energy, without its sign.
+        """The largest absolute value of a negative bias.
 
-        All states that are as low as that of no variable at all gain more than they pay,
-        so penalties that outweigh every gain have no part in how large their energies are.
+        It is the scale of low energies: a state below the all-zero state gains more than it
+        pays, so penalties that outweigh every gain do not contribute.
         """
         lowest = min(self.linear, default=0.0)
         for row in self.pairs:
@@ -78,11 +79,11 @@ class Quadratic:
 
     @property
     def tie(self) -> float:
-        """By how much low energies that are equal on paper may differ."""
+        """The difference below which two low energies are a tie."""
         return _TIE * self.deepest
 
     def energy(self, bits: Sequence[int]) -> float:
-        """Evaluate it."""
+        """Evaluate the function."""
         ones = [i for i, bit in enumerate(bits) if bit]
         pairs = sum(self.pairs[i].get(j, 0.0) for i in ones for j in ones if i < j)
         return sum(self.linear[i] for i in ones) + pairs
@@ -90,12 +91,12 @@ class Quadratic:
 
 @dataclass(frozen=True)
 class Reduction:
-    """What of a problem is decided, and what is left of it.
+    """The decided variables of a problem, and what is left to solve.
 
-    :param fixed: the value that a variable has in every optimum
-    :param free: variables that no longer change the energy; either value is as good
-    :param parts: what is left, in pieces that share no interaction; variables in order
-    :param left: the biases of what is left, those of the fixed variables added in
+    :param fixed: variables with the same value in every optimum, and that value
+    :param free: variables that no longer affect the energy
+    :param parts: the remaining variables, in parts that share no interaction
+    :param left: the biases of the remaining problem, with the fixed variables inserted
     """
 
     fixed: dict[int, int]
@@ -105,10 +106,7 @@ class Reduction:
 
 
 def reduce(problem: Quadratic) -> Reduction:
-    """Fix what every optimum agrees on, and take the rest apart.
-
-    :returns: what was found; the problem itself is not changed
-    """
+    """Fix the variables on which all optima agree, and split the rest into parts."""
     work = _Work(problem)
     work.run()
     left = work.left
@@ -123,13 +121,12 @@ def reduce(problem: Quadratic) -> Reduction:
 
 
 def focused(problem: Quadratic, found: Reduction, size: int) -> Reduction:
-    """Ask of a problem that is decided once more, of a piece of it.
+    """Open one part of a completely decided problem again.
 
-    :param found: a reduction that leaves no parts
-    :param size: variables of the piece at most; where these suffice it is the largest that
-        shares no interaction with the rest
-    :returns: the piece, where the rest is an optimum's; what may be either and does not
-        touch the piece still may
+    :param found: a reduction without parts
+    :param size: maximum number of variables; the part is the largest component, cut to it
+    :returns: the part, with all other variables fixed as in an optimum; variables that
+        are free and do not interact with the part stay free
     """
     parts = _parts(problem, range(len(problem.linear)))
     part = max(parts, key=len, default=[])[:size]
@@ -148,7 +145,7 @@ def focused(problem: Quadratic, found: Reduction, size: int) -> Reduction:
 
 
 def exclusions(problem: Quadratic) -> list[tuple[int, int]]:
-    """Find the pairs that no optimum has both of, by rule 2: the smaller number first."""
+    """Find the pairs that exclude each other by rule 2, as (smaller, larger) index."""
     work = _Work(problem)
     return [
         (i, j)
@@ -172,7 +169,7 @@ class _Work:
         self.effort = EFFORT
 
     def run(self) -> None:
-        """Apply the rules until none says anything new."""
+        """Apply the rules until none fixes another variable."""
         waiting = deque(range(len(self.left.linear)))
         known = set(waiting)
         while waiting:
@@ -183,7 +180,7 @@ class _Work:
             value = self._value(i)
             if value is None:
                 continue
-            # a rule looks two steps far
+            # a rule depends on neighbours up to distance two
             near = {*self.left.pairs[i]}
             near |= {k for j in near for k in self.left.pairs[j]}
             self._fix(i, value)
@@ -209,7 +206,7 @@ class _Work:
         self.left.pairs[i] = {}
 
     def _outdone(self, j: int) -> bool:
-        """Rule 3, with the heaviest S that a greedy choice finds."""
+        """Apply rule 3 with an S that is chosen greedily by weight."""
         row = self.left.pairs[j]
         self.effort -= len(row) + sum(len(self.left.pairs[i]) for i in row)
         if self.effort < 0:
@@ -226,7 +223,7 @@ class _Work:
         return sum(gains[i] for i in chosen) > cost
 
     def exclude(self, i: int, j: int) -> bool:
-        """Rule 2."""
+        """Apply rule 2."""
         bias = self.left.pairs[i][j]
         if bias <= 0:
             return False

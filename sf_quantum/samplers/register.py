@@ -1,4 +1,4 @@
-"""Where atoms have to stand so that those, and only those, that overlap are close."""
+"""Atom registers whose blockade graph is a given graph."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ Pairs: TypeAlias = list[tuple[int, int]]
 
 STARTS = 20
 ROUNDS = 4
-# Of the blockade radius: the blockade falls with the sixth power of the distance, so at
-# these it is 2.6 times and 1/5 of what it is at the radius.
+# Multiples of the blockade radius. The blockade falls with the sixth power of the
+# distance: at these distances it is 2.6 times and 1/5 of its value at the radius.
 _NEAR = 0.85
 _FAR = 1.3
 _DEMANDED = 100.0
 _SAFE = 1.02
-# Of the radius: a pair that is wrong by this counts half in the next round.
+# Multiple of the radius: a pair that is off by this counts half in the next round.
 _GIVEN_UP = 0.05
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a device allows, in micrometres.
+    """Geometric limits of a device, in micrometres.
 
-    :param radius: within which one atom blocks another
-    :param apart: the least distance of two atoms
-    :param reach: the greatest distance from the middle
+    :param radius: the blockade radius
+    :param apart: the minimum distance of two atoms
+    :param reach: the maximum distance from the centre
     """
 
     radius: float
@@ -39,10 +39,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Embedding:
-    """A register, and where its blockade graph is not the graph that was wanted.
+    """A register, and where its blockade graph differs from the requested graph.
 
-    :param positions: atoms by 2, in micrometres
-    :param missing: edges whose atoms are too far from each other
+    :param positions: shape (atoms, 2), in micrometres
+    :param missing: edges whose atoms are too far apart
     :param extra: pairs without an edge whose atoms are too close
     """
 
@@ -52,26 +52,27 @@ class Embedding:
 
     @property
     def wrong(self) -> int:
-        """How many pairs are not as they should be."""
+        """Number of pairs at the wrong distance."""
         return len(self.missing) + len(self.extra)
 
     def distances(self) -> Doubles:
-        """Atoms by atoms, in micrometres."""
+        """Compute the distance matrix, in micrometres."""
         across = self.positions[:, np.newaxis] - self.positions
         return np.asarray(np.hypot(across[..., 0], across[..., 1]))
 
 
 def embed(count: int, edges: Pairs, limits: Limits, seed: int) -> Embedding | None:
-    """Find positions whose distances are below the radius for edges, and above else.
+    """Find positions with distances below the blockade radius for edges only.
 
-    Not every graph has such positions (one atom cannot block six that do not block each
-    other). Several starts are made, and what is wrong after each counts less in its next
-    rounds, so that a few pairs are given up rather than all be a little wrong. The answer
-    is the one with the fewest wrong pairs; the first without any ends the search.
+    Not every graph has such positions (one atom cannot block six others that do not block
+    each other). Positions are optimized from several random starts; pairs that are wrong
+    after a round get less weight in the next one, so that a few pairs are given up instead
+    of all being slightly wrong. The result has the fewest wrong pairs; the search ends
+    early with a result that has none.
 
-    :param count: of the atoms
-    :param seed: of the starts
-    :returns: ``None`` if no start keeps the device's limits
+    :param count: number of atoms
+    :param seed: seed of the random starts
+    :returns: ``None`` if no result respects the device's limits
     """
     from scipy.optimize import minimize
 
@@ -97,7 +98,7 @@ def embed(count: int, edges: Pairs, limits: Limits, seed: int) -> Embedding | No
 
 
 class _Target:
-    """How far positions are from what is wanted."""
+    """The objective: how far positions are from the requested distances."""
 
     def __init__(self, near: NDArray[np.bool_], limits: Limits) -> None:
         self._near = near
@@ -107,11 +108,11 @@ class _Target:
         self.trust_all()
 
     def trust_all(self) -> None:
-        """Let every pair count alike."""
+        """Give all pairs the same weight."""
         self._trust = np.ones(len(self._rows))
 
     def trust(self, flat: Doubles) -> None:
-        """Let the pairs count less that these positions have wrong."""
+        """Reduce the weight of pairs that are wrong at these positions."""
         _, _, wrong = self._wrong(flat.reshape(-1, 2))
         self._trust = 1 / (1 + (wrong / (_GIVEN_UP * self._limits.radius)) ** 2)
 
@@ -125,10 +126,10 @@ class _Target:
         return across, distances, wrong
 
     def error(self, flat: Doubles) -> tuple[float, Doubles]:
-        """The sum of squared errors, and its gradient."""
+        """Compute the sum of squared errors, and its gradient."""
         positions = flat.reshape(-1, 2)
         across, distances, wrong = self._wrong(positions)
-        # what the device demands comes before what the graph wants
+        # the device's limits take precedence over the graph
         demanded = distances < self._limits.apart * _SAFE
         weight = np.where(demanded, _DEMANDED, self._trust)
         pull = (2 * weight * wrong / distances)[:, np.newaxis] * across
@@ -141,8 +142,8 @@ class _Target:
         return float((weight * wrong**2).sum() + (beyond**2).sum()), gradient.ravel()
 
     def embedding(self, positions: Doubles) -> Embedding | None:
-        """Look what became of the edges, or refuse what the device would."""
-        # Pulser counts in picometres; written out, a position is read again as it was
+        """Compare the blockade graph; ``None`` if the device's limits are violated."""
+        # Pulser rounds to picometres; rounding here keeps positions exact when re-read
         found = Embedding(np.round(positions - positions.mean(axis=0), 4), [], [])
         distances = found.distances()
         np.fill_diagonal(distances, np.inf)

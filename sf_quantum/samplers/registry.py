@@ -1,4 +1,4 @@
-"""What is installed by name: entry points, ours and those of a site's own packages."""
+"""Plug-ins by name: the entry points of this package and of a site's own packages."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """A group of entry points; nothing is imported before it is loaded.
+    """A group of entry points, each imported only when it is loaded.
 
-    :param group: its name
-    :param kind: what its entries are called in messages
+    :param group: the group's name
+    :param kind: the word for an entry in messages, such as ``sampler``
     """
 
     def __init__(self, group: str, kind: str) -> None:
@@ -23,13 +23,13 @@ class Registry(Generic[T]):
         self._kind = kind
 
     def names(self) -> list[str]:
-        """Name what is installed, sorted."""
+        """List the installed names, sorted."""
         return sorted(self._registered())
 
     def load(self, name: str) -> T:
-        """Find what is installed under a name.
+        """Load the entry of a name.
 
-        :raises InputError: if nothing is, or its package cannot be imported
+        :raises InputError: if there is none, or its package cannot be imported
         """
         registered = self._registered()
         if name not in registered:
@@ -46,10 +46,9 @@ class Registry(Generic[T]):
 
 
 def unknown(kind: str, name: str, known: list[str]) -> str:
-    """Say that a name is not known, which are, and which was perhaps meant.
+    """Write one line that an unknown name deserves: the closest match and all known names.
 
-    :param kind: what the name should name, in one word
-    :returns: one line
+    :param kind: the word for what is named, such as ``sampler``
     """
     close = get_close_matches(name, known, n=1)
     meant = f", did you mean {close[0]!r}?" if close else ""

@@ -1,4 +1,4 @@
-"""States of bits, to and from dimod's sample sets and the biases by numbers."""
+"""Conversions between dimod's models and sample sets and plain arrays of bits."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from numpy.typing import NDArray
 
 from sf_quantum.samplers.reduction import Quadratic
 
-#: reads by variables
+#: shape (reads, variables)
 Bits: TypeAlias = NDArray[np.int8]
 
 
 def quadratic(binary: BinaryQuadraticModel) -> Quadratic:
-    """Write a binary model's biases by the numbers of its variables."""
+    """Index the biases of a binary model by the positions of its variables."""
     vectors = binary.to_numpy_vectors(variable_order=[*binary.variables])
     pairs = zip(*(vector.tolist() for vector in vectors.quadratic), strict=True)
     return Quadratic.of(vectors.linear_biases.tolist(), pairs)
 
 
 def as_binary(bqm: BinaryQuadraticModel) -> BinaryQuadraticModel:
-    """Copy a model of bits or spins as one of bits."""
+    """Copy a model, with binary variables instead of spins."""
     return bqm.change_vartype(BINARY, inplace=False)
 
 
 def sample_set(rows: Bits, bqm: BinaryQuadraticModel) -> SampleSet:
-    """Make the answer to a problem, in its own kind of variables.
+    """Build a sample set with the model's own variable type.
 
-    :param rows: bits, a column per variable in the order of the model's
+    :param rows: bits, one column per variable in the model's order
     """
     binary = as_binary(bqm)
     # dimod leaves its methods untyped
@@ -42,10 +42,7 @@ def sample_set(rows: Bits, bqm: BinaryQuadraticModel) -> SampleSet:
 
 
 def bits_of(samples: SampleSet, labels: list[Hashable]) -> Bits:
-    """Read a sample set's states.
-
-    :returns: bits, a column per label
-    """
+    """Extract the states of a sample set as bits, one column per label."""
     binary = samples.change_vartype(BINARY, inplace=False)  # type: ignore[no-untyped-call]
     columns = [binary.variables.index(label) for label in labels]
     bits: Bits = binary.record.sample[:, columns].astype(np.int8)

@@ -1,1 +1,1 @@
-"""Contract tests for what is registered here, in this distribution or in a site's own."""
+"""Contract tests for registered samplers and QPUs, ours and a site's own."""

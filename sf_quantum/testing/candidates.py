@@ -1,6 +1,6 @@
-"""Whether a step is a quantum candidate: the same kind of answer wherever it runs.
+"""The contract of a quantum candidate: the same kind of answer on every target.
 
-In a test of the workflow's own::
+In a workflow's own tests::
 
     from sf_quantum.testing.candidates import assert_candidate
 
@@ -28,7 +28,7 @@ from sf_quantum.check.document import Document, listing, mapping
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 
-#: what a step gave, as CWL has it: files are ``{"class": "File", "path": ...}``
+#: a step's outputs in CWL's form: files are ``{"class": "File", "path": ...}``
 Outputs: TypeAlias = dict[str, JSON]
 Energy: TypeAlias = Callable[[Outputs], float]
 SECONDS = 600.0
@@ -36,10 +36,10 @@ SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What a target gave.
+    """The outputs of one target.
 
-    :param form: names and kinds of the outputs, and what is in them
-    :param energy: the lowest
+    :param form: names, types and structure of the outputs
+    :param energy: the lowest energy
     """
 
     target: str
@@ -48,9 +48,9 @@ class Answer:
 
 
 def lowest_energy(outputs: Outputs) -> float:
-    """The lowest energy of the outputs that are dimod sample sets, as JSON.
+    """Find the lowest energy of the outputs that are serialized dimod sample sets.
 
-    :raises InputError: if there is none
+    :raises InputError: if no output is one
     """
     found = [
         float(str(energy))
@@ -60,7 +60,7 @@ def lowest_energy(outputs: Outputs) -> float:
     ]
     if not found:
         raise InputError(
-            "no output is a sample set: give the function that finds the energy"
+            "no output is a sample set: pass energy=, a function that finds the energy"
         )
     return min(found)
 
@@ -76,12 +76,12 @@ def assert_candidate(
     """Run a step's tool on every target of its binding, and compare the answers.
 
     :param file: a StreamFlow file with one workflow
-    :param step: its path, which is that of a binding with targets
-    :param inputs: of the tool, as in a CWL job file, paths absolute
-    :param tolerance: by how much energies may differ from the lowest, relative to it
-    :param energy: what to compare, of each target's outputs
+    :param step: path of a step with a binding
+    :param inputs: the tool's inputs, as in a CWL job file, with absolute paths
+    :param tolerance: maximum deviation from the lowest energy, relative to it
+    :param energy: computes the energy to compare from a target's outputs
     :returns: the answers, in the order of the targets
-    :raises AssertionError: if a target gives no answer, or another kind of it
+    :raises AssertionError: if a target fails, or gives a different kind of answer
     :raises InputError: if the file has no such step
     """
     document = Document.read(Path(file).resolve(), "StreamFlow file")
@@ -98,8 +98,8 @@ def assert_candidate(
             f"those on {first.target} {first.form}"
         )
         assert answer.energy - best <= tolerance * abs(best), (
-            f"{step}: the energy on {answer.target} is {answer.energy:g}, the lowest "
-            f"{best:g}, which is more than a tolerance of {tolerance:g} away"
+            f"{step}: the energy on {answer.target} is {answer.energy:g}, more than the "
+            f"tolerance of {tolerance:g} above the lowest, {best:g}"
         )
     return answers
 
@@ -108,7 +108,7 @@ def _targets(document: Document, workflow: dict[str, JSON], step: str) -> list[J
     for binding in listing(workflow.get("bindings")):
         if mapping(binding).get("step") == step:
             return listing(mapping(binding).get("target"))
-    raise InputError(f"{document.name}: no binding of the step {step}")
+    raise InputError(f"{document.name}: no binding for the step {step}")
 
 
 def _tool(document: Document, workflow: dict[str, JSON], step: str) -> Path:
@@ -117,7 +117,7 @@ def _tool(document: Document, workflow: dict[str, JSON], step: str) -> Path:
         if tool.step == step and tool.document.content.get("class") != "Workflow":
             return Path(tool.document.name).resolve()
     raise InputError(
-        f"{document.folder / file}: no tool in a file of its own at {step}"
+        f"{document.folder / file}: step {step} has no tool in a file of its own"
     )
 
 
@@ -129,8 +129,8 @@ def _answer(
     inputs: Mapping[str, JSON],
     energy: Energy,
 ) -> Answer:
-    told = mapping(target)
-    where = "/".join(str(told[k]) for k in ("deployment", "service") if k in told)
+    keys = mapping(target)
+    where = "/".join(str(keys[k]) for k in ("deployment", "service") if k in keys)
     with tempfile.TemporaryDirectory(prefix="sfq-candidate-") as folder:
         job = Path(folder, "job.json")
         job.write_text(json.dumps(dict(inputs)))
@@ -144,7 +144,7 @@ def _answer(
 def _alone(
     document: Document, name: str, target: JSON, tool: Path, job: Path
 ) -> dict[str, JSON]:
-    """A StreamFlow file in which the tool alone runs, on one target."""
+    """Make a StreamFlow file that runs only the tool, on one target."""
     workflow: JSON = {
         "type": "cwl",
         "config": {"file": str(tool), "settings": str(job)},
@@ -164,7 +164,7 @@ def _alone(
 
 @contextmanager
 def _beside(document: Document, content: dict[str, JSON]) -> Iterator[Path]:
-    """A file in the folder of the original, where relative paths mean the same."""
+    """Write a file to the folder of the original, so that relative paths stay valid."""
     path = document.folder / f".candidate-{uuid.uuid4().hex}.yml"
     try:
         path.write_text(json.dumps(content))
@@ -189,7 +189,7 @@ def _run(file: Path, folder: Path, where: str) -> Outputs:
 
 
 def _errors(log: str) -> str:
-    """What a run's log says went wrong, each once and without its traceback."""
+    """Extract the errors from a log, each once and without its traceback."""
     entries = re.split(r"^[\d-]+ [\d:.]+ (?=[A-Z]+ )", log, flags=re.MULTILINE)
     errors = [
         entry.partition("Traceback")[0].strip()
@@ -200,7 +200,7 @@ def _errors(log: str) -> str:
 
 
 def _form(value: JSON) -> JSON:
-    """What must be the same everywhere: kinds, keys, and of a sample set its variables."""
+    """Reduce an output to what all targets must agree on: types, keys, variables."""
     if not isinstance(value, dict):
         return type(value).__name__
     if value.get("class") != "File":
@@ -220,7 +220,7 @@ def _samples(output: JSON) -> dict[str, JSON] | None:
 
 
 def _content(output: JSON) -> JSON:
-    """A file's content, if it is JSON."""
+    """Read a file's content, if it is JSON."""
     if mapping(output).get("class") != "File":
         return None
     try:

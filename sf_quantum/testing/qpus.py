@@ -1,10 +1,10 @@
-"""What every kind of QPU must do, tested for each that is registered.
+"""The contract tests of QPU kinds.
 
-Where a site's kind is installed, what needs no QPU::
+Tests that need no QPU run for every registered kind, a site's own included::
 
     pytest --pyargs sf_quantum.testing.qpus -k TYPE
 
-What needs one, in a test file of the site's own, with a QPU or a stand-in that answers::
+For the others, subclass :class:`QpuContract` in a test file, with a QPU or a stand-in::
 
     class TestMine(QpuContract):
         @pytest.fixture
@@ -27,7 +27,7 @@ from sf_quantum.qpu import RESOURCES, TYPES, Qpu
 from sf_quantum.samplers.problem import document
 
 STATES = ("Queued", "Running", *qpu.OVER)
-#: reads with which no QPU that works misses the optimum of two variables
+#: enough reads for any working QPU to find the optimum of two variables
 READS = 100
 
 
@@ -38,7 +38,7 @@ def problem() -> dict[str, JSON]:
 
 @pytest.fixture(params=qpu.names())
 def kind(request: pytest.FixtureRequest) -> type[Qpu]:
-    """Each kind that is registered."""
+    """Each registered kind."""
     return qpu.load(str(request.param))
 
 
@@ -49,8 +49,8 @@ def test_it_is_a_qpu_under_its_own_name(kind: type[Qpu]) -> None:
 
 
 def test_it_says_whether_it_can_be_used_here(kind: type[Qpu]) -> None:
-    told = kind.problem()
-    assert told is None or (told.strip() and "\n" not in told)
+    problem = kind.problem()
+    assert problem is None or (problem.strip() and "\n" not in problem)
 
 
 def test_an_unknown_key_is_named(kind: type[Qpu]) -> None:
@@ -64,23 +64,23 @@ def test_an_empty_environment_names_what_is_missing(kind: type[Qpu]) -> None:
 
 
 class QpuContract:
-    """What a QPU that answers must do; override :meth:`driver`."""
+    """The contract of a QPU that is online; override :meth:`driver`."""
 
     @pytest.fixture
     def driver(self) -> Qpu:
-        """Make the driver's side, with a lease to be had."""
+        """Return the driver's side of a QPU with a free lease."""
         raise NotImplementedError
 
     def test_it_tells_how_it_is(self, driver: Qpu) -> None:
-        told = driver.status()
-        assert told.online
-        assert not told.reason
-        assert told.name
-        assert told.technology
-        assert told.qubits >= 0
-        assert 0 <= told.leases <= max(told.vqpus, told.leases)
-        assert told.vqpus >= 1
-        assert told.queue_length >= 0
+        status = driver.status()
+        assert status.online
+        assert not status.reason
+        assert status.name
+        assert status.technology
+        assert status.qubits >= 0
+        assert status.leases >= 0
+        assert status.vqpus >= 1
+        assert status.queue_length >= 0
 
     def test_a_lease_is_taken_renewed_and_given_back(self, driver: Qpu) -> None:
         token = driver.acquire("the contract's")
@@ -89,7 +89,7 @@ class QpuContract:
         assert seconds is None or seconds > 0
         driver.release(token)
         driver.release(token)
-        # there is one again
+        # it is free again
         driver.release(driver.acquire())
 
     def test_the_job_finds_the_qpu_in_its_environment(self, driver: Qpu) -> None:
@@ -121,10 +121,10 @@ class QpuContract:
             assert found.first.energy == pytest.approx(-1.5)
             assert int(found.record.num_occurrences.sum()) == READS
             assert found.info["qpu"]
-            told = driver.jobs(token)
-            if told is not None:
-                assert [one["state"] for one in told] == ["Completed"]
-                assert told[0]["id"]
+            jobs = driver.jobs(token)
+            if jobs is not None:
+                assert [job["state"] for job in jobs] == ["Completed"]
+                assert jobs[0]["id"]
         finally:
             driver.release(token)
 

@@ -1,10 +1,10 @@
-"""What every sampler must do, tested for each that is registered and usable here.
+"""The contract tests of samplers, run for each that is registered and usable here.
 
-Where a site's sampler is installed::
+For a site's own sampler::
 
     pytest --pyargs sf_quantum.testing.samplers -k NAME
 
-A test that is skipped says why its sampler cannot be used here.
+Skipped tests say why their sampler cannot be used here.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from sf_quantum.errors import InputError
 from sf_quantum.samplers.presolve import Presolve
 from sf_quantum.samplers.states import bits_of
 
-#: reads for a sampler that cannot fail to find the optimum of four candidates
+#: enough reads for any working sampler to find the optimum of four candidates
 READS = 200
 
 
 def problem() -> BinaryQuadraticModel:
-    """Four overlapping candidates, none of which presolve decides; optima 0110 and 1001.
+    """A ring of four overlapping candidates, undecided by the presolve.
 
-    A ring, so that neutral atoms can be placed for it, and every sampler take it.
+    The optima are 0110 and 1001. A ring can be embedded with neutral atoms too, so every
+    sampler accepts it.
     """
     model = BinaryQuadraticModel("BINARY")
     model.add_linear_from((label, -1.0) for label in "abcd")
@@ -40,7 +41,7 @@ def problem() -> BinaryQuadraticModel:
 
 
 def independent_sets() -> list[BinaryQuadraticModel]:
-    """Problems at the edges: one variable, none that interacts, all weights alike, spins."""
+    """Edge cases: one variable, no interaction, equal weights, spins."""
     ring = problem()
     one = BinaryQuadraticModel({"x": -1.0}, {}, 0.0, "BINARY")
     apart = BinaryQuadraticModel({0: -1.0, 1: -2.0, 2: 1.0}, {}, 3.0, "BINARY")
@@ -49,7 +50,7 @@ def independent_sets() -> list[BinaryQuadraticModel]:
 
 
 def lowest(bqm: BinaryQuadraticModel) -> float:
-    """The lowest energy, from every state."""
+    """Find the lowest energy by enumeration."""
     labels = [*bqm.variables]
     values = sorted(bqm.vartype.value)
     states = product(values, repeat=len(labels))
@@ -60,7 +61,7 @@ def lowest(bqm: BinaryQuadraticModel) -> float:
 
 @pytest.fixture(params=samplers.names())
 def sampler(request: pytest.FixtureRequest) -> Sampler:
-    """Each sampler that is registered, made without arguments."""
+    """Each registered sampler."""
     name = str(request.param)
     if (why := samplers.obstacle(name)) is not None:
         pytest.skip(f"{name}: {why}")
@@ -68,7 +69,7 @@ def sampler(request: pytest.FixtureRequest) -> Sampler:
 
 
 def sampled(sampler: Sampler, bqm: BinaryQuadraticModel, seed: int = 3) -> SampleSet:
-    """Sample with the parameters that every sampler has."""
+    """Sample with the parameters that every sampler accepts."""
     samples: SampleSet = sampler.sample(bqm, num_reads=READS, seed=seed)
     return samples
 
@@ -78,10 +79,10 @@ def test_it_is_a_dimod_sampler(sampler: Sampler) -> None:
     for name in ("num_reads", "seed"):
         assert (
             name in sampler.parameters
-        ), f"parameters has no {name!r}: sfq solve gives it to each"
+        ), f"parameters lacks {name!r}, which sfq solve passes to every sampler"
     assert isinstance(
         sampler.properties.get("num_reads"), int
-    ), "properties['num_reads'] is no int: how many reads there are if nobody says"
+    ), "properties['num_reads'], the default number of reads, is not an int"
     json.dumps([sampler.parameters, sampler.properties])
 
 
@@ -105,7 +106,7 @@ def test_same_seed_same_answer(sampler: Sampler) -> None:
     assert first.info == again.info
     assert (
         first.info.get("seed") == 3
-    ), f"info['seed'] is {first.info.get('seed')}, not the seed that was given"
+    ), f"info['seed'] is {first.info.get('seed')}, not the given seed"
 
 
 def test_no_more_reads_than_asked_for(sampler: Sampler) -> None:
@@ -139,7 +140,7 @@ def test_under_presolve_both_optima_are_found(sampler: Sampler) -> None:
     low = samples.record.energy < -1.5 + 1e-9
     best = {tuple(row) for row in bits_of(samples, [*"abcd"])[low].tolist()}
     assert best == {(0, 1, 1, 0), (1, 0, 0, 1)}
-    told = samples.info
-    assert told["energy"] == pytest.approx(-1.5)
-    assert told["optimum"] == pytest.approx(-1.5)
-    assert 0 < told["optimal_share"] <= told["feasible_share"] <= 1
+    info = samples.info
+    assert info["energy"] == pytest.approx(-1.5)
+    assert info["optimum"] == pytest.approx(-1.5)
+    assert 0 < info["optimal_share"] <= info["feasible_share"] <= 1

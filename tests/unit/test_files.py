@@ -121,7 +121,7 @@ def test_only_a_file_is_replaced(place: str) -> None:
 def test_json_that_python_cannot_hold_is_one_line(tmp_path: Path, content: str) -> None:
     path = tmp_path / "a.json"
     path.write_text(content)
-    with pytest.raises(InputError, match="too deep, or a number too long"):
+    with pytest.raises(InputError, match="nested too deeply, or a number is too long"):
         read_json(path, "problem")
 
 

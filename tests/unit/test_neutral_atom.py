@@ -208,11 +208,11 @@ def test_as_many_reads_as_came(counts: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     ("counts", "words"),
     [
-        ({"10": 10}, "'10', 10 times, of 3 atoms"),
-        ({"101": 4, "1011": 6}, "'1011', 6 times, of 3 atoms"),
-        ({"101": -1}, "'101', -1 times"),
-        ({"101": 0}, "without a single read"),
-        ({}, "without a single read"),
+        ({"10": 10}, "10 times '10' for 3 atoms"),
+        ({"101": 4, "1011": 6}, "6 times '1011' for 3 atoms"),
+        ({"101": -1}, "-1 times '101'"),
+        ({"101": 0}, "returned no reads"),
+        ({}, "returned no reads"),
     ],
 )
 def test_reads_of_other_atoms_are_the_machines_fault(

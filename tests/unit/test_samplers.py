@@ -96,7 +96,7 @@ def test_interrupted_sampling_ends(bqm: dict[str, JSON]) -> None:
         ("version", {"bqm_schema": "2.0.0"}, "bqm.version: expected bqm_schema 3.x"),
         ("variable_labels", [], "bqm.variable_labels: the problem has no variable"),
         ("variable_labels", ["a", "b", "a"], "two variables have the same label"),
-        ("variable_labels", ["a", "b", {}], "a label is neither a text nor a number"),
+        ("variable_labels", ["a", "b", {}], "a label is neither a string nor a number"),
         ("variable_labels", "abc", "bqm.variable_labels: expected a list"),
         ("linear_biases", [1.0], "bqm.linear_biases: has 1 entries, expected 3"),
         ("linear_biases", [1, math.nan, 1], r"linear_biases\[1\]: .* finite .* nan"),

@@ -298,7 +298,7 @@ def test_parts_that_take_equally_long_add_up(
     [
         (["--set", "depth=0"], "depth: 0 is out of range"),
         (["--set", "optimiser=spsa"], "optimiser: 'spsa': expected cobyla"),
-        (["--set", "angles=7"], "angles: 7: expected the name of a file"),
+        (["--set", "angles=7"], "angles: 7: expected a file name"),
     ],
 )
 def test_what_the_presolve_decides_is_asked_for_rightly_too(
@@ -373,7 +373,7 @@ def test_the_angles_of_the_iteration_before_are_where_qaoa_starts(
     before.write_text('{"info": {"angles": {"gamma": [1]}}}')
     code, line = solve(*warm)
     assert code == 2
-    assert "angles: expected angles, as qaoa tells them" in line
+    assert "angles: expected angles as qaoa writes them" in line
 
 
 def test_angles_in_no_folder_are_refused_before_anything_runs(
