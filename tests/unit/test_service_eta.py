@@ -6,14 +6,12 @@ import json
 import random
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from sf_quantum.service.domain.jobs import JobClass
-from sf_quantum.service.scheduling.arrivals import Arrivals, stretched
-from sf_quantum.service.scheduling.run_times import HOST_SECONDS, Pace
+from sf_quantum.service.scheduling.eta import HOST_SECONDS, Arrivals, Pace
 from sf_quantum.service.scheduling.work import Work
 from tests.benchmarks import eta_oracle
 
@@ -51,6 +49,9 @@ def test_what_changed_is_forgotten() -> None:
     assert pace.job_seconds("problem", 1.0) == pytest.approx(1, rel=0.1)
 
 
+HIGHER: tuple[JobClass, ...] = ("production", "quality", "test")
+
+
 class Device:
     """Runs jobs of one second, by a clock of its own."""
 
@@ -64,106 +65,118 @@ class Device:
         self.arrivals.began()
         for when, job_class in sorted(came):
             self.now = begin + when
-            self.arrivals.came(job_class, 1.0)
+            self.arrivals.submitted(job_class, 1.0)
         self.now = begin + seconds
         self.arrivals.ended()
+
+    def wait(self, seconds: float, passing: tuple[JobClass, ...] = HIGHER) -> float:
+        return self.arrivals.wait(seconds, passing)
 
 
 def test_those_who_keep_coming_are_counted_in() -> None:
     draws, device = random.Random(1), Device()
     rates: dict[JobClass, float] = {"production": 0.2, "test": 0.3}
+    device.arrivals.submitted("test", 1.0)
     for _ in range(2000):
         came: list[tuple[float, JobClass]] = []
         for name, rate in rates.items():
             when = draws.expovariate(rate)
             if when < 1:
                 came.append((when, name))
-        # one of production ends the attempt
-        first = min([when for when, name in came if name == "production"], default=1.0)
-        device.run(*[one for one in came if one[0] <= first], seconds=first)
-    wait = device.arrivals.wait
-    assert wait("production", 100.0) == 100
-    # each makes half a second be run again
-    assert wait("test", 100.0) == pytest.approx(100 / (1 - 0.2 * 1.5), rel=0.15)
-    assert wait("development", 100.0) == pytest.approx(100 / (1 - 0.6), rel=0.25)
+        device.run(*came)
+    assert device.wait(100.0, ()) == 100
+    # less the one job that the tail of the distribution costs
+    assert device.wait(100.0, ("production",)) == pytest.approx(100 / 0.8 - 1, rel=0.1)
+    assert device.wait(100.0) == pytest.approx(100 / (1 - 0.5) - 1, rel=0.25)
+
+
+def test_nothing_is_expected_before_anything_was_observed() -> None:
+    device = Device()
+    assert device.wait(100.0) == 100
+    device.arrivals.submitted("test", 1.0)
+    assert device.wait(100.0) == 100
+    device.arrivals.ended()  # of no attempt
+    device.run()
+    assert device.wait(100.0) == 100
+    device.run((0.0, "test"), seconds=0.0)
+    assert device.wait(100.0) < 101
+
+
+def test_an_attempt_without_time_says_nothing() -> None:
+    device = Device()
+    device.run((0.0, "test"), seconds=0.0)
+    assert device.wait(100.0) == 100
+
+
+def test_a_few_attempts_are_taken_for_less_than_they_show() -> None:
+    device = Device()
+    device.arrivals.submitted("test", 1.0)
+    device.now = 1000.0
+    device.run((0.5, "test"), seconds=2.0)
+    # one second in the two observed and the six assumed to be idle
+    load = 1 / 8
+    assert device.wait(100.0) == pytest.approx(100 / (1 - load) - 1)
+    assert device.wait(1.0) == 1.0
+
+
+def test_the_load_counts_only_classes_that_pass() -> None:
+    device = Device()
+    device.arrivals.submitted("test", 1.0)
+    device.now = 1000.0
+    device.run((0.5, "development"))
+    assert device.wait(100.0) == 100
+    assert device.wait(100.0, ("development",)) > 120
 
 
 def test_a_batch_does_not_go_on() -> None:
     device = Device()
-    device.arrivals.came("test", 1.0)
+    device.arrivals.submitted("test", 1.0)
     batch: list[tuple[float, JobClass]] = [(0.001, "test")] * 1000
     device.run(*batch)
     for _ in range(100):
-        assert device.arrivals.wait("development", 100.0) < 110
+        assert device.wait(100.0) < 110
         device.run()
 
 
 def test_a_stream_that_ends_is_soon_forgotten() -> None:
     device = Device()
-    device.arrivals.came("test", 1.0)
-    for _ in range(100):
+    device.arrivals.submitted("test", 1.0)
+    for _ in range(200):
         device.run((0.5, "test"))
         device.run()
-    wait = device.arrivals.wait
-    before = wait("development", 100.0)
+    before = device.wait(100.0)
     assert before > 150
     for _ in range(3):  # which may well happen in a stream that goes on
         device.run()
-    assert wait("development", 100.0) == pytest.approx(before, rel=0.1)
+    assert device.wait(100.0) == pytest.approx(before, rel=0.1)
     for _ in range(17):
         device.run()
-    assert wait("development", 100.0) < 125
+    assert device.wait(100.0) < 125
 
 
 def test_more_than_the_device_can_do_ends_some_day() -> None:
     device = Device()
-    device.arrivals.came("production", 1.0)
+    device.arrivals.submitted("production", 1.0)
     for _ in range(50):
         device.run((0.1, "production"), (0.2, "production"), (0.3, "test"))
-    wait = device.arrivals.wait
-    assert 1000 < wait("test", 1000.0) < wait("development", 1000.0)
+    highest: tuple[JobClass, ...] = ("production",)
+    assert 1000 < device.wait(1000.0, highest) < device.wait(1000.0)
     # 50 s so far, 25 s more, in which at most what is seen comes
-    assert wait("development", 1000.0) < 1000 + 25 * (10 * 1.5 + 10 / 3)
+    assert device.wait(1000.0) < 1000 + 25 * 2
     # the same again after a pause says less
     device.now += 1000
-    device.arrivals.came("production", 1.0)
+    device.arrivals.submitted("production", 1.0)
     device.run((0.1, "production"), (0.2, "production"), (0.3, "test"))
-    assert wait("development", 1000.0) < 1010
+    assert device.wait(1000.0) < 1010
 
 
-def test_of_those_who_may_come_as_many_as_err_least() -> None:
-    draws = random.Random(1)
-    work, rate, each = 4.0, 0.3, 1.0
-
-    def cycle() -> float:
-        left, total = work, work
-        while (pause := draws.expovariate(rate)) < left:
-            left, total = left - pause + each, total + each
-        return total
-
-    totals = [cycle() for _ in range(4000)]
-
-    def error(told: float) -> float:
-        return sum(abs(told - true) / true for true in totals)
-
-    told = stretched(work, rate, each)
-    best = min((work + k * each for k in range(20)), key=error)
-    assert told == best
-    assert work < told < work / (1 - rate * each)
-
-
-def test_if_hardly_anybody_comes_nobody_does() -> None:
-    assert stretched(3.0, 0.01, 1.0) == 3
-    assert stretched(3.0, 0.0, 1.0) == 3
-    assert stretched(0.0, 0.5, 1.0) == 0
-
-
-def test_many_are_what_they_are_on_average() -> None:
-    assert stretched(1000.0, 0.5, 1.0) == 2000
-    # and nothing jumps where the one way of counting takes over from the other
-    waits = [stretched(work / 10, 0.5, 1.0) for work in range(250, 350)]
-    steps = [after - before for before, after in pairwise(waits)]
-    assert max(map(abs, steps)) < 4
+def test_more_than_the_device_can_do_is_counted_to_nine_tenths() -> None:
+    device = Device()
+    device.arrivals.submitted("production", 1.0)
+    device.now = 1e6
+    for _ in range(200):
+        device.run((0.1, "production"), (0.2, "test"))
+    assert device.wait(10.0) == pytest.approx(10 / (1 - 0.9) - 1)
 
 
 def test_the_oracle_of_the_benchmark_plays_by_the_queues_rules() -> None:

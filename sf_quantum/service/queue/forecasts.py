@@ -73,7 +73,7 @@ class Forecasts:
             passed = time.monotonic() - running.began
             seconds += max(0.0, self._expected(running.entry) - passed)
         passing = policy.passing(entry.job_class)
-        return jobs, self._worker.arrivals.wait(entry.job_class, seconds, passing)
+        return jobs, self._worker.arrivals.wait(seconds, passing)
 
     def _expected(self, entry: PendingJob) -> float:
         return self._worker.pace.job_seconds(entry.kind, entry.seconds)

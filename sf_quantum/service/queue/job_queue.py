@@ -404,7 +404,7 @@ class JobQueue:
         lease = self.leases.get(job.lease)
         entry = PendingJob.of(job, self.device.time_scale, lease)
         seconds = self._worker.pace.job_seconds(entry.kind, entry.seconds)
-        self._worker.arrivals.came(entry.job_class, seconds)
+        self._worker.arrivals.submitted(entry.job_class, seconds)
         self._line.add(entry)
         self._worker.look()
 

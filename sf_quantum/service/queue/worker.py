@@ -17,9 +17,8 @@ from sf_quantum.files import JSON
 from sf_quantum.service.device.emulated import Device, Outcome, Task
 from sf_quantum.service.domain.jobs import Job, State
 from sf_quantum.service.queue.observations import Observations
-from sf_quantum.service.scheduling.arrivals import Arrivals
+from sf_quantum.service.scheduling.eta import Arrivals, Pace
 from sf_quantum.service.scheduling.pending import PendingJobs
-from sf_quantum.service.scheduling.run_times import Pace
 from sf_quantum.service.scheduling.work import PendingJob
 from sf_quantum.service.store.store import Store
 from sf_quantum.threads import in_thread
@@ -79,7 +78,7 @@ class Worker:
     ) -> None:
         self.running: Running | None = None
         self.pace = Pace()
-        self.arrivals = Arrivals()
+        self.arrivals = Arrivals(time.monotonic)
         self._store = store
         self.device = device
         self._line = line
