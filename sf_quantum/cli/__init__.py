@@ -13,22 +13,22 @@ from typing import NoReturn
 from sf_quantum import __version__
 from sf_quantum.errors import QuantumError
 
-# Name, module and one line of help; the module is imported only when its command is
-# called, so that ``sfq --help`` and every step of a workflow start fast.
+# By name, one line of help. A command's module is imported only when it is called, so that
+# ``sfq --help`` and every step of a workflow start fast.
 COMMANDS = {
     "cluster": "cluster points with one method",
     "qubo": "build the QUBO whose optimum is the consensus of several clusterings",
     "solve": "sample low-energy states of a problem on a QPU or a classical sampler",
-    "score": "score every consensus found, and say whether to go on",
+    "score": "score the consensus partitions, and decide whether the loop continues",
     "plot": "draw the clusters, their inputs and the score by iteration",
     "serve": "run the QPU service",
-    "token": "make a bearer token for a user of the QPU service",
+    "token": "create a bearer token for a user of the QPU service",
     "lease": "run a command under a lease of the QPUs it needs",
-    "qpus": "list the kinds of QPU that can be used here, and how given ones are",
-    "usage": "report who used a QPU, for how long, and waited how long for it",
-    "admin": "open and shut a QPU, announce maintenance, set what may be set",
-    "samplers": "list the samplers installed, and whether they can be used here",
-    "check": "look a StreamFlow file over before it runs",
+    "qpus": "list the usable kinds of QPU, and the status of given QPUs",
+    "usage": "report QPU usage and waiting times by user, project, lease, job or step",
+    "admin": "open, drain or close a QPU, announce maintenance, run device operations",
+    "samplers": "list the installed samplers, and whether they can be used here",
+    "check": "check a StreamFlow file before it runs",
     "report": "show a run's journal as a table, JSON or a timeline",
 }
 
@@ -49,8 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.debug:
             raise
     except BrokenPipeError:
-        # the reader (head, less) has seen enough; keep the interpreter from
-        # complaining when it flushes
+        # the reader (head, less) closed the pipe: nothing may be flushed to it at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -67,10 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line (Contract 1)."""
+    """Reports an error in one line (Contract 1)."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} ({self.prog} --help tells more)\n")
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:

@@ -27,12 +27,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--seed",
         type=whole,
         default=0,
-        help="draws the parameters, or names them in --parameters (default 0)",
+        help="the seed that draws the parameters, or selects them in --parameters "
+        "(default 0)",
     )
     parser.add_argument(
         "--parameters",
         metavar="FILE",
-        help="JSON with the parameters of each seed and method, instead of drawing them",
+        help="JSON file with parameters by seed and method, instead of drawing them",
     )
     parser.add_argument(
         "--clusters",
@@ -53,7 +54,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=DEFAULTS.least,
         metavar="N",
-        help="DBSCAN: points within the radius that make a core point (default 10)",
+        help="DBSCAN: minimum number of points within the radius of a core point "
+        "(default 10)",
     )
     parser.add_argument("--output", required=True, metavar="FILE")
 

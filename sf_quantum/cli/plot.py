@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--threshold",
         type=number,
         default=Criteria().threshold,
-        help="the score drawn as a line (default %(default)s)",
+        help="the threshold, drawn as a line (default %(default)s)",
     )
     parser.add_argument("--output", required=True, metavar="FILE.png")
 

@@ -21,7 +21,10 @@ from sf_quantum.files import JSON, write_json
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``sfq qubo``."""
     parser.add_argument(
-        "clusterings", nargs="+", metavar="CLUSTERING", help="files of sfq cluster"
+        "clusterings",
+        nargs="+",
+        metavar="CLUSTERING",
+        help="files written by sfq cluster",
     )
     parser.add_argument(
         "--weights",
@@ -34,15 +37,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--penalty",
         choices=PENALTIES,
         default=PENALTIES[0],
-        help="of an overlap: just above the lighter weight, or the number of "
+        help="the penalty of an overlap: just above the lighter weight, or the number of "
         "candidates as in eq. 1 (default %(default)s); both are exact",
     )
     parser.add_argument("--output", required=True, metavar="FILE")
     parser.add_argument(
         "--outputs",
         metavar="FILE",
-        help="where to tell an engine of CWL the problem and its variables "
-        "(cwl.output.json)",
+        help="write the CWL output object (cwl.output.json) to this file",
     )
 
 

@@ -1,4 +1,4 @@
-"""``sfq samplers``: which samplers are installed, and whether they can be used here."""
+"""``sfq samplers``: the installed samplers, and whether they can be used here."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def run(args: argparse.Namespace) -> int:
     :raises InputError: if no sampler has the name, or it cannot be loaded
     """
     if args.name is not None:
-        heads = ("parameter", "default", "what it is")
+        heads = ("parameter", "default", "description")
         print(*align([heads, *_parameters(args.name)]), sep="\n")
         return 0
     rows = map(_row, samplers.names())
-    print(*align([("sampler", "usable", "what it is"), *rows]), sep="\n")
+    print(*align([("sampler", "usable", "description"), *rows]), sep="\n")
     return 0
 
 
@@ -36,23 +36,24 @@ def _row(name: str) -> tuple[str, ...]:
     problem = samplers.obstacle(name)
     usable = "yes" if problem is None else f"no: {problem}"
     try:
-        told = (samplers.load(name).__doc__ or "").strip().splitlines()
+        docstring = (samplers.load(name).__doc__ or "").strip()
     except InputError:
-        told = []
-    return name, usable, told[0] if told else ""
+        docstring = ""
+    return name, usable, docstring.partition("\n")[0]
 
 
 def _parameters(name: str) -> list[tuple[str, ...]]:
     sampler = samplers.load(name)()
-    defaults, told = sampler.properties, _told(sampler.sample.__doc__ or "")
+    defaults = sampler.properties
+    descriptions = _descriptions(sampler.sample.__doc__ or "")
     return [
-        (parameter, str(defaults.get(parameter, "-")), told.get(parameter, ""))
+        (parameter, str(defaults.get(parameter, "-")), descriptions.get(parameter, ""))
         for parameter in sorted(sampler.parameters)
     ]
 
 
-def _told(text: str) -> dict[str, str]:
-    """What a docstring says of each parameter, in one line."""
+def _descriptions(text: str) -> dict[str, str]:
+    """Extract each parameter's description from a docstring, as one line."""
     fields = re.split(r"^\s*:", text, flags=re.MULTILINE)[1:]
     found = (re.match(r"param (\w+): (.*)", field, re.DOTALL) for field in fields)
     # the default has a column of its own

@@ -1,4 +1,4 @@
-"""``sfq score``: samples in, the best consensus so far out, and whether to go on."""
+"""``sfq score``: samples in, the best consensus so far out, and whether to continue."""
 
 from __future__ import annotations
 
@@ -32,47 +32,50 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``sfq score``."""
     add_points(parser)
     parser.add_argument(
-        "clusterings", nargs="+", metavar="CLUSTERING", help="files of sfq cluster"
+        "clusterings",
+        nargs="+",
+        metavar="CLUSTERING",
+        help="files written by sfq cluster",
     )
     parser.add_argument(
-        "--samples", required=True, metavar="FILE", help="file of sfq solve"
+        "--samples", required=True, metavar="FILE", help="file written by sfq solve"
     )
     parser.add_argument(
-        "--previous", metavar="FILE", help="state.json of the iteration before"
+        "--previous", metavar="FILE", help="state.json of the previous iteration"
     )
     parser.add_argument(
-        "--seed", type=whole, default=0, help="of this iteration (default 0)"
+        "--seed", type=whole, default=0, help="this iteration's seed (default 0)"
     )
     parser.add_argument(
         "--threshold",
         type=number,
         default=DEFAULTS.threshold,
-        help="the loop ends at this silhouette or above (default %(default)s)",
+        help="the loop ends when the silhouette reaches this (default %(default)s)",
     )
     parser.add_argument(
         "--limit",
         type=positive,
         default=DEFAULTS.limit,
-        help="or after so many iterations (default %(default)s)",
+        help="maximum number of iterations (default %(default)s)",
     )
     parser.add_argument(
         "--window",
         type=not_negative,
         default=DEFAULTS.window,
-        help="samples this far above the lowest energy, relative to it, are scored "
-        "too; inf for all (default %(default)s)",
+        help="score samples up to this far above the lowest energy, relative to it; inf "
+        "for all (default %(default)s)",
     )
     parser.add_argument(
         "--output",
         type=Path,
         default=Path(),
         metavar="FOLDER",
-        help="where labels.csv, summary.json, state.json and cwl.output.json go",
+        help="folder for labels.csv, summary.json, state.json and cwl.output.json",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Score one iteration and write what the loop carries on."""
+    """Score one iteration and write the state of the loop."""
     points, _, truth = read_points(args.points, args.label)
     clusterings = [read_clustering(path, len(points)) for path in args.clusterings]
     found = overlaps(clusterings)
@@ -80,8 +83,8 @@ def run(args: argparse.Namespace) -> int:
     problem = samples.info.get("problem")
     if problem is not None and problem != identity(clusterings):
         raise InputError(
-            f"{args.samples}: samples of another problem; give the clusterings that "
-            "sfq qubo was given, in that order"
+            f"{args.samples}: samples of another problem; give the same clusterings as "
+            "to sfq qubo, in the same order"
         )
     state = read_state(args.previous, len(points)) if args.previous else State()
     criteria = Criteria(args.threshold, args.limit, args.window, args.exact_up_to)
@@ -106,9 +109,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_samples(path: str, found: Overlaps) -> SampleSet:
-    """Read the samples of the problem that these clusterings gave.
+    """Read samples, and check that they fit the problem.
 
-    :raises InputError: if the file is no SampleSet, or of another problem
+    :raises InputError: if the file is not a SampleSet, or of another problem
     """
     content = read_json(path, "samples")
     try:
@@ -116,7 +119,7 @@ def read_samples(path: str, found: Overlaps) -> SampleSet:
         samples: SampleSet = SampleSet.from_serializable(content)  # type: ignore[no-untyped-call]
         variables = sorted(samples.variables)
         if not np.isfinite(samples.record.energy).all():
-            raise ValueError("an energy is no number")
+            raise ValueError("an energy is not a number")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
             f"{path}: not a dimod SampleSet as sfq solve writes it ({lack(error)})"

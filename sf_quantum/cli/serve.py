@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from sf_quantum.service.config import Configuration
 
 LEVELS = ["debug", "info", "warning", "error"]
-# the place of each option's value in the configuration file
-PLACES: Mapping[str, tuple[str, ...]] = {
+# the path of each option's value in the configuration file
+CONFIGURATION_PATHS: Mapping[str, tuple[str, ...]] = {
     "socket": ("listen", "socket"),
     "host": ("listen", "host"),
     "port": ("listen", "port"),
@@ -44,11 +44,11 @@ PLACES: Mapping[str, tuple[str, ...]] = {
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = (
-        'When it listens, it prints one line of JSON, {"url": "..."}. SIGTERM drains: '
-        "new jobs are refused, the running one has --drain seconds to end. Ctrl-C stops "
-        "at once. Jobs that are not over stay in the state folder for the next start. "
-        "Options take the place of what the file says; an address that other machines "
-        "reach needs --certificate, --key and --auth token or munge."
+        'Once the service listens, it prints one line of JSON, {"url": "..."}. SIGTERM '
+        "drains it: new jobs are refused, and the running job has --drain seconds to "
+        "finish. Ctrl-C stops it at once. Unfinished jobs stay in the state folder for the "
+        "next start. Options override the configuration file. An address that other "
+        "machines can reach needs --certificate, --key and --auth token or munge."
     )
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="YAML, see deployments/"
@@ -56,46 +56,46 @@ def configure(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--socket", type=Path, metavar="PATH", help="Unix socket")
     where.add_argument("--host", help="address (default 127.0.0.1)")
-    parser.add_argument("--port", type=int, help="0 takes any free one (default)")
+    parser.add_argument("--port", type=int, help="0 (default) picks a free port")
     parser.add_argument("--certificate", type=Path, metavar="FILE", help="TLS, PEM")
     parser.add_argument(
-        "--key", type=Path, metavar="FILE", help="of the certificate, PEM"
+        "--key", type=Path, metavar="FILE", help="key of the certificate, PEM"
     )
     parser.add_argument(
         "--state",
         type=Path,
         metavar="DIR",
-        help="folder for jobs and results; without it they end with the service",
+        help="folder for jobs and results; without it they are lost when the service ends",
     )
     parser.add_argument("--auth", help="none, token or munge (default none)")
     parser.add_argument(
         "--tokens", type=Path, metavar="FILE", help="tokens file, see sfq token"
     )
     parser.add_argument(
-        "--munge-socket", type=Path, metavar="PATH", help="munged's (default: usual)"
+        "--munge-socket", type=Path, metavar="PATH", help="munged's, if not the usual"
     )
     _configure_device(parser)
     parser.add_argument(
         "--drain",
         type=float,
         metavar="SECONDS",
-        help="for the running job after SIGTERM, 0 to 3 (default 2)",
+        help="grace period of the running job after SIGTERM, 0 to 3 (default 2)",
     )
     parser.add_argument(
         "--log",
         choices=LEVELS,
         default="warning",
-        help="what goes to standard error (default warning; info has each request)",
+        help="log level on standard error (default warning; info logs each request)",
     )
     parser.add_argument(
         "--until-eof",
         action="store_true",
-        help="stop when standard input closes, and remove the state folder made here",
+        help="stop when standard input closes; remove the state folder if it was created",
     )
 
 
 def _configure_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--name", help="of the QPU (default emulator)")
+    parser.add_argument("--name", help="name of the QPU (default emulator)")
     parser.add_argument(
         "--technology",
         help="annealer, superconducting or neutral-atom (default annealer)",
@@ -104,7 +104,7 @@ def _configure_device(parser: argparse.ArgumentParser) -> None:
         "--time-scale",
         type=float,
         metavar="FACTOR",
-        help="seconds to wait per second of the real QPU, 0 for none (default 1)",
+        help="seconds to wait per second on a real QPU (default 1)",
     )
     parser.add_argument("--vqpus", type=int, help="leases held at once (default 1)")
     parser.add_argument("--qubits", type=int, help="largest problem (default 5000)")
@@ -116,10 +116,10 @@ def _configure_device(parser: argparse.ArgumentParser) -> None:
         "--noise",
         type=float,
         metavar="FACTOR",
-        help="on the real QPU's errors, 0 for an ideal one (default 1)",
+        help="multiplies the errors of a real QPU, 0 for an ideal one (default 1)",
     )
     parser.add_argument(
-        "--seed", type=int, help="for jobs without a seed, the faults and the errors"
+        "--seed", type=int, help="seed of faults, errors, and jobs without a seed"
     )
     parser.add_argument(
         "--faults",
@@ -130,13 +130,13 @@ def _configure_device(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until told to stop.
+    """Serve until stopped.
 
-    :returns: 0; 2 if the configuration is wrong, each error on a line of its own
-    :raises InputError: if it cannot listen there
+    :returns: 0, or 2 for an invalid configuration, with one line per error
+    :raises InputError: if the service cannot listen
     """
     values = _values(args)
-    # the web framework is imported only once the options are read
+    # the web framework is imported only after the options have been parsed
     from sf_quantum.validation import Wrong
 
     try:
@@ -160,7 +160,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _values(args: argparse.Namespace) -> dict[str, JSON]:
     given = {
-        name: value for name in PLACES if (value := getattr(args, name)) is not None
+        name: value
+        for name in CONFIGURATION_PATHS
+        if (value := getattr(args, name)) is not None
     }
     values = {
         name: str(value) if isinstance(value, Path) else value
@@ -178,8 +180,11 @@ def _configuration(path: Path | None, values: dict[str, JSON]) -> Configuration:
 
     return load(
         path,
-        {PLACES[name]: value for name, value in values.items()},
-        {place: f"--{name.replace('_', '-')}" for name, place in PLACES.items()},
+        {CONFIGURATION_PATHS[name]: value for name, value in values.items()},
+        {
+            where: f"--{name.replace('_', '-')}"
+            for name, where in CONFIGURATION_PATHS.items()
+        },
     )
 
 

@@ -36,29 +36,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--sampler",
         type=_known,
         default=AUTO,
-        help="name of a sampler, or auto: the QPU of the environment, neal without one",
+        help="name of a sampler, or auto: the QPU in the environment, or else neal",
     )
     parser.add_argument(
-        "--reads", type=int, default=1000, help="samples to take (default 1000)"
+        "--reads", type=int, default=1000, help="number of samples (default 1000)"
     )
-    parser.add_argument("--seed", type=int, help="drawn and reported if not given")
+    parser.add_argument("--seed", type=int, help="drawn and reported if omitted")
     parser.add_argument(
-        "--sweeps", type=int, help="of simulated annealing, per read (default 100)"
+        "--sweeps", type=int, help="sweeps of simulated annealing (default 100)"
     )
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="any other parameter of the sampler, as often as needed "
-        "(sfq samplers lists them)",
+        help="another parameter of the sampler (sfq samplers NAME lists them); may be "
+        "repeated",
     )
     parser.add_argument(
         "--previous",
         type=Path,
         metavar="FILE",
-        help="samples of the iteration before: a sampler that can starts from what these "
-        "tell (qaoa from the angles), unless --set says otherwise",
+        help="samples of the previous iteration, from which some samplers can start "
+        "(qaoa from the angles); --set takes precedence",
     )
     parser.add_argument(
         "--output", type=Path, required=True, metavar="FILE", help="samples, as JSON"
@@ -74,8 +74,7 @@ def _known(name: str) -> str:
 def run(args: argparse.Namespace) -> int:
     """Solve one problem.
 
-    :returns: 0
-    :raises InputError: if the problem, an option or the environment is wrong
+    :raises InputError: if the problem, an option or the environment is invalid
     :raises QpuError: if the QPU fails or does not answer
     """
     for option in ("reads", "sweeps"):
@@ -91,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         "num_sweeps": args.sweeps,
         **_assigned(args.set),
     }
-    before = _told(args.previous) if args.previous else {}
+    before = _previous_info(args.previous) if args.previous else {}
     remote = qpu.from_environment() if args.sampler == AUTO else None
     if remote is None:
         name = CLASSICAL if args.sampler == AUTO else args.sampler
@@ -115,13 +114,13 @@ def _bqm(path: Path, content: dict[str, JSON]) -> dict[str, JSON]:
         raise InputError(f"{path}: {error}") from error
 
 
-def _told(path: Path) -> dict[str, JSON]:
-    told = read_json(path, "samples").get("info")
-    if not isinstance(told, dict):
+def _previous_info(path: Path) -> dict[str, JSON]:
+    info = read_json(path, "samples").get("info")
+    if not isinstance(info, dict):
         raise InputError(
-            f"{path}: key 'info' is missing; expected samples of sfq solve"
+            f"{path}: key 'info' is missing; expected samples written by sfq solve"
         )
-    return told
+    return info
 
 
 def _check_writable(output: Path) -> None:
@@ -159,9 +158,9 @@ def _solve_here(
     from sf_quantum.samplers.presolve import Presolve
 
     begin = time.monotonic()
-    asked = sampler()
-    carried = _carried(asked, before)
-    samples = problem.sample(Presolve(asked), bqm, {**carried, **parameters})
+    child = sampler()
+    carried = _carried(child, before)
+    samples = problem.sample(Presolve(child), bqm, {**carried, **parameters})
     samples["info"] = {
         **carried,
         "sampler": name,
@@ -190,27 +189,27 @@ def _solve_there(
     samples = problem.sample(Booked(sampler), bqm, {**carried, **parameters})
     info = _info(samples)
     parts = info.get("parts")
-    # of parts that went apart, each was a job of its own
+    # parts that were sent one by one were a job each
     jobs = parts if isinstance(parts, list) else [info]
-    told = [job.get("timing") for job in jobs if isinstance(job, dict)]
-    info["timing"] = _timing(told, time.monotonic() - begin)
+    timings = [job.get("timing") for job in jobs if isinstance(job, dict)]
+    info["timing"] = _timing(timings, time.monotonic() - begin)
     return samples
 
 
 def _carried(sampler: Sampler, before: Mapping[str, JSON]) -> dict[str, JSON]:
-    """What an earlier answer tells that this sampler can start from.
+    """Select the entries of an earlier ``info`` that this sampler can start from.
 
-    Where nothing is left to sample it is carried on to the next.
+    They are passed on in ``info`` even if the presolve leaves nothing to sample.
     """
     known = sampler.properties.get("carried", [])
     return {name: before[name] for name in known if name in before}
 
 
 def _timing(jobs: list[JSON], seconds: float) -> JSON:
-    """Add up the jobs on the QPU, and tell the time around them.
+    """Add up the QPU jobs' timing, and compute the time spent around them.
 
-    :param jobs: the timing of each; none where there is no QPU
-    :param seconds: from first to last
+    :param jobs: the timing of each job; empty without a QPU
+    :param seconds: wall time of the whole call
     """
     added = {
         key: sum(

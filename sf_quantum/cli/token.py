@@ -1,4 +1,4 @@
-"""``sfq token``: make a bearer token for a user of the QPU service."""
+"""``sfq token``: create a bearer token for a user of the QPU service."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from sf_quantum.files import JSON
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = (
-        "The token goes to standard output, once: the service keeps no more than its "
-        "hash. Without --file the line for the tokens file goes to standard error. To "
-        "take a token back, remove its line; a running service reads the file again."
+        "The token is printed to standard output once; the tokens file holds only its "
+        "hash. Without --file, the line for the tokens file is printed to standard error. "
+        "To revoke a token, remove its line; a running service reads the file again."
     )
-    parser.add_argument("user", help="whose token it is")
+    parser.add_argument("user", help="the user's name")
     parser.add_argument(
-        "--admin", action="store_true", help="may see, cancel, open and close all"
+        "--admin", action="store_true", help="give the user all rights of an admin"
     )
     parser.add_argument(
         "--file", type=Path, metavar="FILE", help="tokens file to add the line to"
@@ -33,10 +33,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw a token, print it, and write down its hash.
+    """Draw a token, store its hash, and print it.
 
-    :returns: 0
-    :raises InputError: if the name is none, or the file is wrong or not writable
+    :raises InputError: if the name is invalid, or the file is invalid or not writable
     """
     from sf_quantum.service.http.auth import entry, new_token
 
@@ -50,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     if args.file is None:
         print(f"add to the tokens file: {line}", end="", file=sys.stderr)
     else:
-        path = Path(os.path.realpath(args.file))  # a link stays one
+        path = Path(os.path.realpath(args.file))  # a symbolic link is kept
         with _locked(path):
             _replace(path, _with_line(path, line))
     print(token)
@@ -59,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold off who else adds a line; the file is made if it is not there."""
+    """Lock the file, which is created if need be, against others that add a line."""
     while True:
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -67,7 +66,7 @@ def _locked(path: Path) -> Iterator[None]:
             raise _not_writable(path, error) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
-            # whoever had the lock before has put another file in this one's place
+            # the previous holder of the lock may have replaced the file
             if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
                 yield
                 return
@@ -76,13 +75,13 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _with_line(path: Path, line: str) -> str:
-    """Add a line to a tokens file, whose own text stays if it is a list of lines."""
+    """Add a line to the text of a tokens file, which is otherwise kept if possible."""
     import yaml
 
     from sf_quantum import validation
     from sf_quantum.service.http.auth import Tokens
 
-    Tokens(path)  # refuses a file that no service would take
+    Tokens(path)  # raises for a file that the service would refuse
     content = validation.read_yaml(path, "tokens")
     if content is None:
         content = []
@@ -95,7 +94,7 @@ def _with_line(path: Path, line: str) -> str:
     with suppress(yaml.YAMLError):
         if yaml.safe_load(text + line) == wanted:
             return text + line
-    # `[]`, or in another style that takes no line
+    # `[]`, or another style to which no line can be appended
     return "".join(f"- {json.dumps(entry)}\n" for entry in wanted)
 
 
@@ -124,7 +123,7 @@ def _not_writable(path: Path, error: OSError) -> InputError:
 
 
 def _same_owner(path: Path, descriptor: int) -> None:
-    """Leave the file to the service's user or group, where another adds a token."""
+    """Keep owner, group and mode, so that the service can still read the file."""
     was, now = os.stat(path), os.fstat(descriptor)
     if (was.st_uid, was.st_gid) != (now.st_uid, now.st_gid):
         os.fchown(descriptor, was.st_uid, was.st_gid)

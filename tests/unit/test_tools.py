@@ -283,19 +283,19 @@ class TestCluster:
             (
                 "--clusters",
                 "5:4",
-                "'5:4': a range such as 4:10 expected, the lower bound first",
+                "'5:4': expected a range such as 4:10, the lower bound first",
             ),
-            ("--clusters", "0:4", "'0:4': a range such as 4:10 expected"),
-            ("--clusters", "4:10:2", "'4:10:2': a range such as 4:10 expected"),
-            ("--clusters", "2.5", "'2.5': a range such as 4:10 expected"),
-            ("--radius", "2:1", "'2:1': a range such as 1.2:4.5 expected"),
-            ("--radius", "0:1", "'0:1': a range such as 1.2:4.5 expected"),
-            ("--radius", "1:inf", "'1:inf': a range such as 1.2:4.5 expected"),
-            ("--radius", "nan", "'nan': a range such as 1.2:4.5 expected"),
-            ("--least", "0", "'0': a whole number of at least 1 expected"),
-            ("--seed", "-1", "'-1': a whole number of at least 0 expected"),
-            ("--seed", "x", "'x': a whole number of at least 0 expected"),
-            ("--exact-up-to", "1e5", "'1e5': a whole number of at least 0 expected"),
+            ("--clusters", "0:4", "'0:4': expected a range such as 4:10"),
+            ("--clusters", "4:10:2", "'4:10:2': expected a range such as 4:10"),
+            ("--clusters", "2.5", "'2.5': expected a range such as 4:10"),
+            ("--radius", "2:1", "'2:1': expected a range such as 1.2:4.5"),
+            ("--radius", "0:1", "'0:1': expected a range such as 1.2:4.5"),
+            ("--radius", "1:inf", "'1:inf': expected a range such as 1.2:4.5"),
+            ("--radius", "nan", "'nan': expected a range such as 1.2:4.5"),
+            ("--least", "0", "'0': expected a whole number of at least 1"),
+            ("--seed", "-1", "'-1': expected a whole number of at least 0"),
+            ("--seed", "x", "'x': expected a whole number of at least 0"),
+            ("--exact-up-to", "1e5", "'1e5': expected a whole number of at least 0"),
         ],
     )
     def test_bad_options(self, sfq: Sfq, option: str, value: str, line: str) -> None:
@@ -304,11 +304,9 @@ class TestCluster:
 
     def test_an_unknown_option_and_a_missing_one(self, sfq: Sfq) -> None:
         last = sfq.misuse(*cluster("kmeans", "--colour", "red"))
-        assert (
-            last == "sfq: unrecognized arguments: --colour red (sfq --help tells more)"
-        )
+        assert last == "sfq: unrecognized arguments: --colour red (see sfq --help)"
         last = sfq.misuse("cluster")
-        assert "required: --points, --method, --output (sfq" in last
+        assert "required: --points, --method, --output (see sfq" in last
 
     def test_a_traceback_only_with_debug(self, sfq: Sfq) -> None:
         from sf_quantum.errors import InputError
@@ -500,8 +498,8 @@ class TestScore:
         swapped = ["b.json" if a == "a.json" else a for a in score()]
         swapped[4] = "a.json"
         assert sfq.refuses(*swapped) == (
-            "s.json: samples of another problem; give the clusterings that "
-            "sfq qubo was given, in that order"
+            "s.json: samples of another problem; give the same clusterings as "
+            "to sfq qubo, in the same order"
         )
 
     def test_three_iterations_through_the_state_file(self, sfq: Sfq) -> None:
@@ -577,7 +575,7 @@ class TestScore:
     def test_samples_without_energy(self, sfq: Sfq) -> None:
         samples = from_samples([[1, 1, 1, 0, 0]], "BINARY", [float("nan")])
         Path("s.json").write_text(json.dumps(serializable(samples)))
-        assert "an energy is no number" in sfq.refuses(*score())
+        assert "an energy is not a number" in sfq.refuses(*score())
 
     def test_a_state_of_other_points(self, sfq: Sfq) -> None:
         sfq(*score())
@@ -613,19 +611,16 @@ class TestScore:
     @pytest.mark.parametrize(
         ("option", "value", "line"),
         [
-            ("--limit", "0", "'0': a whole number of at least 1 expected"),
-            ("--threshold", "nan", "'nan': a number expected"),
-            ("--threshold", "high", "'high': a number expected"),
-            ("--window", "-0.1", "'-0.1': a number of at least 0 expected"),
-            ("--window", "nan", "'nan': a number expected"),
+            ("--limit", "0", "'0': expected a whole number of at least 1"),
+            ("--threshold", "nan", "'nan': expected a number"),
+            ("--threshold", "high", "'high': expected a number"),
+            ("--window", "-0.1", "'-0.1': expected a number of at least 0"),
+            ("--window", "nan", "'nan': expected a number"),
         ],
     )
     def test_bad_options(self, sfq: Sfq, option: str, value: str, line: str) -> None:
         last = sfq.misuse(*score(f"{option}={value}"))
-        assert (
-            last
-            == f"sfq score: argument {option}: {line} (sfq score --help tells more)"
-        )
+        assert last == f"sfq score: argument {option}: {line} (see sfq score --help)"
 
 
 class TestPlot:
