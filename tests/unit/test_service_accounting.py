@@ -18,14 +18,14 @@ from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.domain.jobs import Job, Lease, State, Submission
 from sf_quantum.service.store import accounting
 from sf_quantum.service.store.accounting import KEYS, By, Filter, Page
-from sf_quantum.service.store.past import HOUR
+from sf_quantum.service.store.retention import HOUR, purge
 from sf_quantum.service.store.schema import UPGRADES, VERSION
 from sf_quantum.service.store.store import Store
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
 RUN = "20261121T150444Z-4711"
 FIRST = Path(__file__).parent / "data" / "state-1.sql"
-ALL = Filter(("ended", None, None))
+ALL = Filter("ended")
 PAGE = Page(100, 0)
 
 
@@ -110,6 +110,7 @@ def test_all_attempts_of_all_jobs_that_are_over_count(store: Store) -> None:
         ("/solve/0", None, "/solve"),
         ("python3.12", None, "python3.12"),
         ("https://host/0", None, "https://host/0"),
+        (f"{RUN}: /solve/0", None, f"{RUN}: /solve/0"),
         (None, None, "of the lease"),
     ],
 )
@@ -142,14 +143,14 @@ def test_what_the_store_forgets_is_accounted_by_the_hour(store: Store) -> None:
     jobs = [_used(store, lease, 1.0, 2.0), _used(store, lease, 4.0, state="Failed")]
     before = {by: _rows(store, by) for by in KEYS}
     store.close_lease("1", "released", "").result()
-    assert store.purge(time.time() + 1).result() == 2
+    assert purge(store, time.time() + 1).result() == 2
     assert store.jobs() == []
     assert store.lease("1") is None
     assert {by: _rows(store, by) for by in KEYS} == before
     ended = jobs[0].ended or 0.0
     hour = HOUR * (ended // HOUR)
-    assert _rows(store, "user", Filter(("ended", hour + 1, None))) == []
-    assert _rows(store, "user", Filter(("ended", hour, hour + 1))) == before["user"]
+    assert _rows(store, "user", Filter("ended", hour + 1)) == []
+    assert _rows(store, "user", Filter("ended", hour, hour + 1)) == before["user"]
 
 
 def test_a_file_of_version_1_opens_and_keeps_what_it_has(path: Path) -> None:
@@ -157,7 +158,7 @@ def test_a_file_of_version_1_opens_and_keeps_what_it_has(path: Path) -> None:
         db.executescript(FIRST.read_text())
         db.execute("INSERT INTO door VALUES ('closed', 'why')")
     old = Store(path)
-    assert old.door() == ("closed", "why")
+    assert old.availability() == ("closed", "why")
     _used(old, _lease(old, "1", "ann"), 1.0, purpose="/solve/0")
     assert _rows(old, "step") == [("ann", None, "/solve", 1, 1.0)]
     old.close()

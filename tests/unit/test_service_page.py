@@ -21,7 +21,7 @@ from sf_quantum.service.domain.jobs import Lease, Submission
 from sf_quantum.service.http.auth import Unauthorized
 from sf_quantum.service.store.accounting import Filter, Page, usage
 from sf_quantum.service.store.store import Store
-from sf_quantum.service.store.utilisation import MINUTES, Busy
+from sf_quantum.service.store.utilisation import MINUTES, UtilisationHistory
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
 PATH = "/v1/activity"
@@ -176,13 +176,13 @@ def test_a_second_is_read_once_for_all(
 ) -> None:
     monkeypatch.setattr(activity, "FRESH_SECONDS", 60.0)
     reads = list[float]()
-    minutes = Busy.minutes
+    minutes = UtilisationHistory.minutes
 
-    def counted(busy: Busy, now: float) -> list[float]:
+    def counted(busy: UtilisationHistory, now: float) -> list[float]:
         reads.append(now)
         return minutes(busy, now)
 
-    monkeypatch.setattr(Busy, "minutes", counted)
+    monkeypatch.setattr(UtilisationHistory, "minutes", counted)
     for user in ("ada", "bob", "", "ada"):
         _told(service, user)
     assert len(reads) == 1
@@ -311,7 +311,7 @@ def test_the_calibration_is_not_told_of_before_it_was_set_otherwise() -> None:
 def test_minutes_are_busy_for_as_long_as_jobs_ran(tmp_path: Path) -> None:
     store = Store(tmp_path / "s")
     minute, lost = 60.0 * 20_000_000, list[tuple[float, float]]()
-    busy = Busy(store, lost)
+    busy = UtilisationHistory(store, lost)
     # id, user, class, six of no account, when it was opened, and no end
     first = Lease("l", "ada", "test", None, None, None, None, None, None, 0.0, None)
     store.add_lease(first).result()
@@ -373,8 +373,10 @@ def test_a_service_that_was_down_was_not_busy(tmp_path: Path, attempts: int) -> 
 
     store.change(earlier).result()
     store.recover("its lease was released").result()
-    assert sum(Busy(store).minutes(now)) == pytest.approx(0.1 * (attempts - 1))
+    assert sum(UtilisationHistory(store).minutes(now)) == pytest.approx(
+        0.1 * (attempts - 1)
+    )
     # it waited until it ran, and not until the next service came
-    (row,) = usage(store, "user", Filter(("ended", None, None)), Page(1, 0)).rows
+    (row,) = usage(store, "user", Filter("ended"), Page(1, 0)).rows
     assert row["wait_seconds"] == pytest.approx(20)
     store.close()

@@ -35,6 +35,7 @@ from sf_quantum.service.scheduling.policies.base import Policy
 from sf_quantum.service.scheduling.policies.fair_share import FairShare
 from sf_quantum.service.scheduling.policies.interleave import MOST_PASSES, Interleave
 from sf_quantum.service.scheduling.work import PendingJob, Work
+from sf_quantum.service.store.accounting import recent_use
 from sf_quantum.service.testing import example_bqm, running_queue
 
 ANN, BOB = Identity("ann", admin=False), Identity("bob", admin=False)
@@ -547,7 +548,9 @@ async def test_usage_is_known_after_a_restart(tmp_path: Path) -> None:
         done = await submitted(queue, held, "done", shots=1000)
         await queue.wait(ROOT, done.id, 5)
         await queue.availability.set_status("draining")
-        assert queue.store.used(0.0)[0].qpu_seconds == pytest.approx(0.104, abs=0.001)
+        assert recent_use(queue.store, 0.0)[0].qpu_seconds == pytest.approx(
+            0.104, abs=0.001
+        )
     async with running(tmp_path, settings, Device(technology="neutral-atom")) as queue:
         await queue.availability.set_status("open")
         other = await acquired(queue, BOB)

@@ -225,7 +225,7 @@ async def test_a_long_report_keeps_no_request_waiting(tmp_path: Path) -> None:
         begun.set()
         return end.wait(5)
 
-    store._db._reports._db.create_function("linger", 0, linger)
+    store._reports._db.create_function("linger", 0, linger)
     queue = JobQueue(store, Device(time_scale=0))
     report = asyncio.create_task(asyncio.to_thread(store.report, "SELECT linger()"))
     assert await asyncio.to_thread(begun.wait, 5)

@@ -18,8 +18,10 @@ from sf_quantum.errors import InputError
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, Submission
 from sf_quantum.service.queue.availability import Availability
+from sf_quantum.service.store.accounting import recent_use
 from sf_quantum.service.store.database import Database
-from sf_quantum.service.store.store import PURGED_AT_ONCE, Store
+from sf_quantum.service.store.retention import BATCH, purge
+from sf_quantum.service.store.store import Store
 
 
 @pytest.fixture
@@ -83,14 +85,14 @@ def test_a_key_is_one_job_of_a_user(store: Store) -> None:
     job, new = store.add_job(lease, _ask("a"), 1.0).result()
     again, new_again = store.add_job(lease, _ask("a"), 1.0).result()
     assert (new, new_again) == (True, False)
-    assert job == again == store.known("ann", _ask("a"))
-    assert store.known("bob", _ask("a")) is None
+    assert job == again == store.job_by_key("ann", _ask("a"))
+    assert store.job_by_key("bob", _ask("a")) is None
     assert store.add_job(other, _ask("a"), 1.0).result()[1] is True
     with pytest.raises(Refused) as refused:
         store.add_job(lease, _ask("a", shots=2), 1.0).result()
     assert (refused.value.status, refused.value.field) == (409, "idempotency_key")
     with pytest.raises(Refused):
-        store.known("ann", _ask("a", shots=2))
+        store.job_by_key("ann", _ask("a", shots=2))
 
 
 def test_a_job_moves_to_the_lease_that_asks_for_it(store: Store) -> None:
@@ -206,7 +208,7 @@ def test_old_jobs_are_forgotten_with_their_leases(store: Store) -> None:
     time.sleep(0.002)
     store.finish(young.number, "Failed", note=None, used=used).result()
     store.close_lease("2", "released", "note").result()
-    assert store.purge(between).result() == 1 < PURGED_AT_ONCE
+    assert purge(store, between).result() == 1 < BATCH
     assert [job.key for job in store.jobs()] == ["b"]
     assert store.result(old.number) is None
     assert [lease.id for lease in store.leases()] == ["2"]
@@ -271,7 +273,7 @@ def test_what_was_used_is_summed_up_by_the_time(store: Store) -> None:
     again = _add(store, bob, "again")
     store.start(again.number).result()
     store.put_back(again.number, "pre-empted", (7.0, 7.0)).result()
-    used = store.used(now - 10 * day)
+    used = recent_use(store, now - 10 * day)
     # an hour's end may go through those that were used together
     assert len(used) <= 5
     sums = Counter[tuple[str, int]]()
@@ -286,11 +288,11 @@ def test_what_was_used_is_summed_up_by_the_time(store: Store) -> None:
 
 
 async def test_the_door_is_remembered(path: Path, store: Store) -> None:
-    assert store.door() is None
+    assert store.availability() is None
     await Availability(store).set_status("closed", "until noon")
     await Availability(store).set_status("closed", "until one")
     again = Store(path)
-    assert again.door() == ("closed", "until one")
+    assert again.availability() == ("closed", "until one")
     again.close()
 
 
@@ -333,9 +335,9 @@ def test_many_changes_share_a_commit_and_a_bad_one_fails_alone(path: Path) -> No
             raise ValueError("seven")
         return number
 
-    first = database.write(wait)
+    first = database.change(wait)
     futures = [
-        database.write(lambda db, number=n: insert(db, number))  # type: ignore[misc]
+        database.change(lambda db, number=n: insert(db, number))  # type: ignore[misc]
         for n in range(20)
     ]
     ready.set()
@@ -358,16 +360,16 @@ def test_a_full_disk_fails_what_was_to_be_written(path: Path) -> None:
         db.execute("INSERT INTO texts VALUES (?)", ("x" * 100_000,))
 
     with pytest.raises(sqlite3.OperationalError, match="full"):
-        database.write(fill).result(5)
+        database.change(fill).result(5)
     change = "INSERT INTO texts VALUES ('small')"
-    database.write(lambda db: bool(db.execute(change))).result(5)
+    database.change(lambda db: bool(db.execute(change))).result(5)
     assert [row[0] for row in database.read("SELECT t FROM texts")] == ["small"]
     database.close()
 
 
 def test_a_long_report_keeps_nobody_waiting(store: Store) -> None:
     begun, end = threading.Event(), threading.Event()
-    reports = store._db._reports._db
+    reports = store._reports._db
 
     def linger() -> bool:
         begun.set()

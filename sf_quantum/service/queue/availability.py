@@ -73,7 +73,7 @@ class Availability:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        status, message = store.door() or ("open", "")
+        status, message = store.availability() or ("open", "")
         self._status = cast("Status", status)
         self._message = message
         rows = store.report(
@@ -198,7 +198,7 @@ class Availability:
             if ended:
                 old["windows"], new["windows"] = [asdict(one) for one in ended], []
             parameters: dict[str, JSON] = {"message": message} if message else {}
-            entry = audit.Entry(user, _ACTIONS[status], parameters, old, new)
+            entry = audit.AuditEntry(user, _ACTIONS[status], parameters, old, new)
 
             def change(db: sqlite3.Connection) -> None:
                 db.execute("DELETE FROM door")
@@ -231,7 +231,7 @@ class Availability:
                 added = replace(wanted, id=row)
                 new = asdict(added)
                 audit.record(
-                    db, audit.Entry(user, "announce maintenance", new, {}, new)
+                    db, audit.AuditEntry(user, "announce maintenance", new, {}, new)
                 )
                 return added
 
@@ -281,4 +281,4 @@ def _cancel(
     for window in windows:
         _delete(db, window)
         action, parameters = "take maintenance back", {"id": window.id}
-        audit.record(db, audit.Entry(user, action, parameters, asdict(window)))
+        audit.record(db, audit.AuditEntry(user, action, parameters, asdict(window)))

@@ -88,8 +88,8 @@ async def _run(
         operation.change(device, operation.values(given)), changed=device.clock()
     )
     old, new = operation.shown(device), operation.shown(changed)
-    entry = audit.Entry(user, operation.name, given, old, new)
-    await audit.keep(queue.store, entry)
+    entry = audit.AuditEntry(user, operation.name, given, old, new)
+    await audit.append(queue.store, entry)
     queue.replace_device(changed)
     return old, new
 
@@ -104,8 +104,8 @@ async def _record(
     old = operation.shown(queue.device)
     outcome = _cut(f"refused: {refused.field or operation.name}: {refused.detail}")
     asked = _known(operation, given)
-    entry = audit.Entry(user, operation.name, asked, old, old, outcome)
-    await audit.keep(queue.store, entry)
+    entry = audit.AuditEntry(user, operation.name, asked, old, old, outcome)
+    await audit.append(queue.store, entry)
 
 
 def _known(operation: Operation, given: Mapping[str, JSON]) -> Shown:

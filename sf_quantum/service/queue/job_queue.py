@@ -37,7 +37,8 @@ from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies import make
 from sf_quantum.service.scheduling.work import PendingJob
 from sf_quantum.service.store import audit
-from sf_quantum.service.store.retention import forget
+from sf_quantum.service.store.accounting import recent_use
+from sf_quantum.service.store.retention import purge_regularly
 from sf_quantum.service.store.store import Store
 
 CANCELLED = "cancelled"
@@ -98,7 +99,8 @@ class JobQueue:
         """
         self._loop = asyncio.get_running_loop()
         self.store.recover(RELEASED).result()
-        for used in self.store.used(time.time() - self.policy.remembers_seconds()):
+        since = time.time() - self.policy.remembers_seconds()
+        for used in recent_use(self.store, since):
             self.policy.used(used)
         for job in self.store.live():
             self._counts.take(job.user, job.job_class)
@@ -108,7 +110,7 @@ class JobQueue:
         self._work.add_done_callback(lambda _: self._ended())
         self._following = self._loop.create_task(self._follow_availability())
         if self.settings.retention_seconds is not None:
-            forgetting = forget(self.store, self.settings.retention_seconds)
+            forgetting = purge_regularly(self.store, self.settings.retention_seconds)
             self._forgetting = self._loop.create_task(forgetting)
 
     @property
@@ -173,7 +175,7 @@ class JobQueue:
             the QPU takes none
         """
         lease = self.leases.active(who, lease_id)
-        known = self.store.known(lease.user, asked)
+        known = self.store.job_by_key(lease.user, asked)
         if known is None:
             self._check_open()
             await admission.check(self.device, self.drift, asked)
@@ -274,13 +276,13 @@ class JobQueue:
             # it may have ended by itself, or not have left the device yet
             done = found.state == "Cancelled"
             about: dict[str, JSON] = {"job": job.id, "of": job.user}
-            entry = audit.Entry(
+            entry = audit.AuditEntry(
                 *(who.user, "cancel", about),
                 old={"state": job.state},
                 new={"state": found.state},
                 outcome=audit.DONE if done else f"not done: the job is {found.state}",
             )
-            await audit.keep(self.store, entry)
+            await audit.append(self.store, entry)
         return found
 
     def forecast(self, job: Job) -> Forecast | None:

@@ -428,11 +428,11 @@ class Leases:
         task.add_done_callback(self._tasks.discard)
 
 
-def _released(who: Identity, lease: Lease) -> audit.Entry | None:
+def _released(who: Identity, lease: Lease) -> audit.AuditEntry | None:
     if who.user == lease.user:
         return None
     about: dict[str, JSON] = {"lease": lease.id, "of": lease.user}
-    return audit.Entry(who.user, "release", about, {"held": True}, {"held": False})
+    return audit.AuditEntry(who.user, "release", about, {"held": True}, {"held": False})
 
 
 def visible(who: Identity, lease: Lease) -> bool:

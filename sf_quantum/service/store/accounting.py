@@ -1,127 +1,144 @@
-"""Who used the QPU, for how long: sums over what the store still has."""
+"""Who used the QPU and for how long: sums over jobs that are over, deleted ones too."""
 
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from sf_quantum.service.store.past import OVER
-from sf_quantum.service.store.store import Store
+from sf_quantum.service.domain.jobs import Used
+from sf_quantum.service.store.store import LIVE, Store
 
-Value = str | float
+Value: TypeAlias = str | float
 By: TypeAlias = Literal["user", "project", "lease", "slurm-job", "step"]
-# A job's times: on the device (all attempts), as modelled, and from its coming to its
-# last start.
+WAIT = "coalesce(jobs.started, jobs.ended) - jobs.submitted"
+PURPOSE = "coalesce(jobs.purpose, leases.job)"
+_JOINED = "FROM jobs JOIN leases ON leases.id = jobs.lease"
+# A row for each job, or for several deleted ones of the same lease, purpose and state
+# that ended in the same hour (see retention).
+_ENDED = f"""
+SELECT jobs.ended AS ended, jobs.user AS user, leases.project AS project,
+    jobs.lease AS lease, leases.slurm_job_id AS slurm_job_id, {PURPOSE} AS purpose,
+    jobs.state AS state, 1 AS jobs, jobs.qpu_seconds AS qpu_seconds,
+    jobs.seconds AS seconds, {WAIT} AS wait_seconds, {WAIT} AS longest_wait_seconds
+{_JOINED} WHERE jobs.ended IS NOT NULL
+UNION ALL SELECT * FROM past
+"""
+# of all attempts; the wait is that before the last start
 _SUMS = (
     "count(*) AS count, total(jobs.seconds) AS seconds, "
-    "total(jobs.qpu_seconds) AS qpu_seconds, "
-    "total(coalesce(jobs.started, jobs.ended) - jobs.submitted) AS wait, "
+    f"total(jobs.qpu_seconds) AS qpu_seconds, total({WAIT}) AS wait, "
     "sum(coalesce(json_extract(jobs.parameters, '$.num_reads'), 1)) AS shots"
 )
-_BOTH = "FROM jobs JOIN leases ON leases.id = jobs.lease "
+# recent_use() adds up so many parts of its time: an hour each of ten days
+USED_PARTS = 240
 
 
 @dataclass(frozen=True)
 class Filter:
-    """What a report is about: all of it by default.
+    """The rows that a report covers.
 
-    :param period: the column with the time that counts, and from when to before when
-    :param among: columns, and the values they may have; an empty list allows all
+    :param column: the column of the time that counts
+    :param since: seconds since the epoch, inclusive; ``None`` sets no bound
+    :param before: the same, exclusive
+    :param among: the values allowed, by column; an empty list allows all
     """
 
-    period: tuple[str, float | None, float | None]
+    column: str
+    since: float | None = None
+    before: float | None = None
     among: Mapping[str, Sequence[Value]] = field(default_factory=dict)
 
     def sql(self) -> tuple[str, list[Value]]:
-        """Write the condition, and the values for its question marks."""
-        column, after, before = self.period
-        words, values = [f"{column} IS NOT NULL"], list[Value]()
-        for sign, bound in ((">=", after), ("<", before)):
+        """Return the condition and the values for its question marks."""
+        conditions, values = [f"{self.column} IS NOT NULL"], list[Value]()
+        for operator, bound in ((">=", self.since), ("<", self.before)):
             if bound is not None:
-                words.append(f"{column} {sign} ?")
+                conditions.append(f"{self.column} {operator} ?")
                 values.append(bound)
-        for name, allowed in self.among.items():
+        for column, allowed in self.among.items():
             if allowed:
-                words.append(f"{name} IN ({', '.join('?' * len(allowed))})")
+                conditions.append(f"{column} IN ({', '.join('?' * len(allowed))})")
                 values += allowed
-        return " AND ".join(words), values
+        return " AND ".join(conditions), values
 
 
 @dataclass(frozen=True)
 class Page:
-    """Which rows of a report are wanted."""
+    """The part of a report's rows that is returned."""
 
     limit: int
     offset: int
 
 
-def users(store: Store, wanted: Filter, page: Page) -> tuple[int, list[sqlite3.Row]]:
+def users(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row]]:
     """Sum up the closed leases of each user.
 
-    :returns: how many users there are, and the page of them, by name
+    :returns: the number of users, and the page of them, by name
     """
-    where, values = wanted.sql()
+    where, values = rows.sql()
     total = _count(store, f"count(DISTINCT user) FROM leases WHERE {where}", values)
-    rows = store.report(
+    found = store.report(
         "SELECT user, count(*) AS count, total(closed - opened) AS seconds "
         f"FROM leases WHERE {where} GROUP BY user ORDER BY user LIMIT ? OFFSET ?",
-        *(*values, page.limit, page.offset),
+        *values,
+        page.limit,
+        page.offset,
     )
-    return total, rows
+    return total, found
 
 
-def users_jobs(store: Store, wanted: Filter) -> list[sqlite3.Row]:
+def users_jobs(store: Store, rows: Filter) -> list[sqlite3.Row]:
     """Sum up the jobs that are over, of closed leases, by user and state."""
-    where, values = wanted.sql()
+    where, values = rows.sql()
     return store.report(
-        f"SELECT leases.user AS user, jobs.state AS state, {_SUMS} {_BOTH} "
+        f"SELECT leases.user AS user, jobs.state AS state, {_SUMS} {_JOINED} "
         f"WHERE jobs.ended IS NOT NULL AND {where} GROUP BY leases.user, jobs.state "
         "ORDER BY leases.user, jobs.state",
         *values,
     )
 
 
-def leases(store: Store, wanted: Filter, page: Page) -> tuple[int, list[sqlite3.Row]]:
+def leases(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row]]:
     """List closed leases with the number of their jobs, the oldest first."""
-    where, values = wanted.sql()
-    rows = store.report(
+    where, values = rows.sql()
+    found = store.report(
         "SELECT id, user, opened, closed, slurm_job_id, "
         "(SELECT count(*) FROM jobs WHERE jobs.lease = leases.id) AS jobs "
         f"FROM leases WHERE {where} ORDER BY opened LIMIT ? OFFSET ?",
-        *(*values, page.limit, page.offset),
+        *values,
+        page.limit,
+        page.offset,
     )
-    return _count(store, f"count(*) FROM leases WHERE {where}", values), rows
+    return _count(store, f"count(*) FROM leases WHERE {where}", values), found
 
 
-def jobs(store: Store, wanted: Filter, page: Page) -> tuple[int, list[sqlite3.Row]]:
+def jobs(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row]]:
     """List jobs that are over, the oldest first."""
-    where, values = wanted.sql()
-    rows = store.report(
+    where, values = rows.sql()
+    found = store.report(
         "SELECT jobs.number AS number, jobs.user AS user, jobs.lease AS lease, "
         "leases.slurm_job_id AS slurm_job_id, jobs.state AS state, "
-        f"{_SUMS} {_BOTH} WHERE {where} GROUP BY jobs.number "
+        f"{_SUMS} {_JOINED} WHERE {where} GROUP BY jobs.number "
         "ORDER BY jobs.number LIMIT ? OFFSET ?",
-        *(*values, page.limit, page.offset),
+        *values,
+        page.limit,
+        page.offset,
     )
-    return _count(store, f"count(*) {_BOTH} WHERE {where}", values), rows
+    return _count(store, f"count(*) {_JOINED} WHERE {where}", values), found
 
 
-# A purpose is RUN:/step/tag or /step/tag where a workflow's connector wrote it, RUN
-# being the journal's name (accounts.purpose); anything else is a step as it is.
-_JOB = "substr(purpose, instr(purpose, ':/') + 1)"
-_OF_RUN = "purpose GLOB '[0-9]*Z-[0-9]*:/*'"
-_STEP = f"rtrim(rtrim({_JOB}, '0123456789.'), '/')"
 _COLUMNS = {
     "user": "user",
     "project": "project",
     "lease": "lease",
     "slurm_job_id": "slurm_job_id",
-    "run": f"CASE WHEN {_OF_RUN} THEN substr(purpose, 1, instr(purpose, ':/') - 1) END",
-    "step": f"CASE WHEN {_OF_RUN} OR purpose LIKE '/%' THEN {_STEP} ELSE purpose END",
+    "run": "purpose_run(purpose)",
+    "step": "purpose_step(purpose)",
 }
-#: what a report's rows are told apart by
+#: the columns that identify a report's rows
 KEYS: Mapping[By, tuple[str, ...]] = {
     "user": ("user",),
     "project": ("project",),
@@ -141,14 +158,15 @@ _TOTALS = {
     "mean_wait_seconds": "coalesce(total(wait_seconds) / sum(jobs), 0.0)",
     "longest_wait_seconds": "coalesce(max(longest_wait_seconds), 0.0)",
 }
+#: the columns with sums
 NUMBERS = (*_TOTALS,)
 
 
 @dataclass(frozen=True)
-class Report:
-    """Sums over jobs that are over, whatever became of them, by what they are for.
+class UsageReport:
+    """Sums over jobs that are over, in whatever state.
 
-    :param count: how many rows there are, of which these are a page
+    :param count: the number of rows, of which :attr:`rows` is a page
     :param total: over all of them
     """
 
@@ -157,24 +175,46 @@ class Report:
     total: sqlite3.Row
 
 
-def usage(store: Store, by: By, wanted: Filter, page: Page) -> Report:
-    """Sum up who used the QPU, those who used it most first.
+def usage(store: Store, by: By, rows: Filter, page: Page) -> UsageReport:
+    """Sum up the use of the QPU, the largest first.
 
-    A job counts when it is over, with all its attempts. Those that the store has
-    forgotten count with the hour in which they ended.
+    A job counts with all its attempts once it is over. Deleted jobs count with the hour
+    in which they ended.
     """
-    where, values = wanted.sql()
-    over = f"FROM ({OVER}) WHERE {where}"
+    where, values = rows.sql()
+    ended = f"FROM ({_ENDED}) WHERE {where}"
     keys = ", ".join(f"{_COLUMNS[key]} AS {key}" for key in KEYS[by])
     sums = ", ".join(f"{sum_} AS {name}" for name, sum_ in _TOTALS.items())
-    places = ", ".join(str(place + 1) for place in range(len(KEYS[by])))
-    groups = f"SELECT {keys}, {sums} {over} GROUP BY {places}"
-    rows = store.report(
-        f"{groups} ORDER BY qpu_seconds DESC, {places} LIMIT ? OFFSET ?",
-        *(*values, page.limit, page.offset),
+    groups = ", ".join(str(number + 1) for number in range(len(KEYS[by])))
+    query = f"SELECT {keys}, {sums} {ended} GROUP BY {groups}"
+    found = store.report(
+        f"{query} ORDER BY qpu_seconds DESC, {groups} LIMIT ? OFFSET ?",
+        *values,
+        page.limit,
+        page.offset,
     )
-    (total,) = store.report(f"SELECT {sums} {over}", *values)
-    return Report(_count(store, f"count(*) FROM ({groups})", values), rows, total)
+    (total,) = store.report(f"SELECT {sums} {ended}", *values)
+    return UsageReport(_count(store, f"count(*) FROM ({query})", values), found, total)
+
+
+def recent_use(store: Store, since: float) -> list[Used]:
+    """Sum up the use of the QPU by time, deleted and queued jobs included.
+
+    Use at nearly the same time is one sum, at the mean of these times.
+
+    :param since: seconds since the epoch; jobs that ended before do not count
+    """
+    width = max(1.0, (time.time() - since) / USED_PARTS)
+    query = (
+        "SELECT user, project, total(used), total(used * at) / total(used) FROM ("
+        "SELECT user, project, qpu_seconds AS used, ended AS at "
+        f"FROM ({_ENDED}) WHERE ended > ? AND qpu_seconds > 0 "
+        "UNION ALL SELECT jobs.user, project, qpu_seconds, submitted "
+        "FROM jobs INDEXED BY jobs_live JOIN leases ON leases.id = lease "
+        f"WHERE {LIVE} AND qpu_seconds > 0 AND submitted > ?"
+        ") GROUP BY user, project, CAST(at / ? AS INTEGER)"
+    )
+    return [Used(*row) for row in store.report(query, since, since, width)]
 
 
 def _count(store: Store, what: str, values: Sequence[Value]) -> int:

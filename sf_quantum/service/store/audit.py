@@ -1,4 +1,4 @@
-"""What admins did with the QPU: written down once, never changed."""
+"""What admins did with the QPU: entries are added, and never changed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ DONE = "done"
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One act.
+class AuditEntry:
+    """One action of an admin.
 
-    :param parameters: what it was asked for with
-    :param old: what was so before, by name
-    :param new: what is so after it; as ``old`` where it was not done
+    :param parameters: of the request
+    :param old: the values before it, by name
+    :param new: the values after it; those of ``old`` if it was not done
     :param outcome: :data:`DONE`, or why it was not done
     """
 
@@ -34,34 +34,34 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """An entry as it was written down.
+class StoredEntry:
+    """An entry as it is on disk.
 
     :param number: counts the entries
-    :param time: when, in seconds since the epoch
+    :param time: seconds since the epoch
     """
 
     number: int
     time: float
-    entry: Entry
+    entry: AuditEntry
 
 
-def record(db: sqlite3.Connection, entry: Entry) -> None:
-    """Write an entry down, in the same stroke as what it tells of."""
-    told = (json.dumps(dict(of)) for of in (entry.parameters, entry.old, entry.new))
+def record(db: sqlite3.Connection, entry: AuditEntry) -> None:
+    """Add an entry, in the transaction of the change that it describes."""
+    values = (json.dumps(dict(of)) for of in (entry.parameters, entry.old, entry.new))
     db.execute(
         "INSERT INTO audit (time, user, action, parameters, old, new, outcome) "
         "VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (time.time(), entry.user, entry.action, *told, entry.outcome),
+        (time.time(), entry.user, entry.action, *values, entry.outcome),
     )
 
 
-async def keep(store: Store, entry: Entry) -> None:
-    """Write an entry down; on the disk when this returns."""
+async def append(store: Store, entry: AuditEntry) -> None:
+    """Add an entry in a transaction of its own; on disk when this returns."""
     await asyncio.wrap_future(store.change(lambda db: record(db, entry)))
 
 
-def entries(store: Store, limit: int, before: int | None = None) -> list[Kept]:
+def entries(store: Store, limit: int, before: int | None = None) -> list[StoredEntry]:
     """Read the latest entries, the latest first.
 
     :param before: only those with lower numbers
@@ -69,14 +69,19 @@ def entries(store: Store, limit: int, before: int | None = None) -> list[Kept]:
     rows = store.report(
         "SELECT * FROM audit WHERE number < coalesce(?, number + 1) "
         "ORDER BY number DESC LIMIT ?",
-        *(before, limit),
+        before,
+        limit,
     )
-    return [_kept(row) for row in rows]
+    return [_stored(row) for row in rows]
 
 
-def _kept(row: sqlite3.Row) -> Kept:
-    parameters, old, new = (
-        json.loads(row[name]) for name in ("parameters", "old", "new")
+def _stored(row: sqlite3.Row) -> StoredEntry:
+    entry = AuditEntry(
+        user=row["user"],
+        action=row["action"],
+        parameters=json.loads(row["parameters"]),
+        old=json.loads(row["old"]),
+        new=json.loads(row["new"]),
+        outcome=row["outcome"],
     )
-    about = row["user"], row["action"], parameters, old, new, row["outcome"]
-    return Kept(row["number"], row["time"], Entry(*about))
+    return StoredEntry(row["number"], row["time"], entry)

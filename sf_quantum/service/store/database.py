@@ -8,29 +8,33 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from sf_quantum.errors import InputError
 
 T = TypeVar("T")
-# of one commit: who waits for a commit waits for all changes in it
-MOST_CHANGES = 500
-# of the write-ahead log, of 4 KiB, before they are copied to the file
-COPIED_PAGES = 8000
+TextFunction: TypeAlias = Callable[[str | None], str | None]
+# per commit: whoever waits for a commit waits for all changes in it
+MAX_CHANGES = 500
+# size of the write-ahead log before its pages are copied to the file
+CHECKPOINT_PAGES = 8000
 # of the connection that writes
 CACHE_KIB = 16 * 1024
-# how long to wait for another process that holds the file, a backup for example
-LOCKED_SECONDS = 30.0
+# how long to wait for another process that locks the file, a backup for example
+LOCK_SECONDS = 30.0
 
 
 class Database:
-    """A file in WAL mode whose changes are on the disk when they are reported.
+    """A file in WAL mode whose changes are on disk when they are reported as done.
 
-    :param path: made if it is not there
-    :param version: of the schema; the file keeps it as its ``user_version``
-    :param schema: what a new file gets
-    :param upgrades: by version, what a file of it lacks of the next one
-    :raises InputError: if the file is of a version without an upgrade, or no database
+    Safe to use from several threads.
+
+    :param path: created if it does not exist
+    :param version: of the schema; the file stores it as its ``user_version``
+    :param schema: SQL that creates the tables of a new file
+    :param upgrades: by version, the SQL that turns its file into one of the next version
+    :param functions: by name, SQL functions of one text for :meth:`report`
+    :raises InputError: if the file has a version without an upgrade, or is no database
     """
 
     def __init__(
@@ -40,11 +44,13 @@ class Database:
         version: int,
         schema: str,
         upgrades: Mapping[int, str] | None = None,
+        functions: Mapping[str, TextFunction] | None = None,
     ) -> None:
         try:
             self._writer = _connect(path)
-            _prepare(self._writer, path, (version, schema), upgrades or {})
-            self._requests, self._reports = _Reader(path), _Reader(path)
+            _prepare(self._writer, path, version, schema, upgrades or {})
+            self._requests = _Reader(path, {})
+            self._reports = _Reader(path, functions or {})
         except sqlite3.Error as error:
             raise InputError(f"{path}: cannot hold the state: {error}") from error
         self._changes: SimpleQueue[_Pending | None] = SimpleQueue()
@@ -52,38 +58,38 @@ class Database:
         self._thread.start()
 
     def close(self) -> None:
-        """Finish what was asked for and close the file."""
+        """Finish the pending changes and close the file."""
         self._changes.put(None)
         self._thread.join()
         self._requests.close()
         self._reports.close()
         self._writer.close()
 
-    def write(self, change: Callable[[sqlite3.Connection], T]) -> Future[T]:
-        """Make a change, all of it or nothing; it is on the disk when this is done.
+    def change(self, change: Callable[[sqlite3.Connection], T]) -> Future[T]:
+        """Make a change, all of it or nothing.
 
-        Changes are made one after the other, in the order they were asked for.
+        Changes are made one after the other, in the order of the calls.
 
         :param change: called in the writer's thread
-        :returns: what the change returns or raises, once it is committed
+        :returns: what the change returns or raises, done once that is on disk
         """
         pending = _Change(change)
         self._changes.put(pending)
         return pending.future
 
     def read(self, query: str, *values: str | float | None) -> list[sqlite3.Row]:
-        """Read what is committed."""
+        """Run a short query on what is committed."""
         return self._requests.read(query, values)
 
     def report(self, query: str, *values: str | float | None) -> list[sqlite3.Row]:
-        """Read what may take long, for which no :meth:`read` has to wait."""
+        """Run a query that may take long, without keeping :meth:`read` waiting."""
         return self._reports.read(query, values)
 
     def _work(self) -> None:
         last = False
         while not last:
             batch = [self._changes.get()]
-            while len(batch) < MOST_CHANGES and not self._changes.empty():
+            while len(batch) < MAX_CHANGES and not self._changes.empty():
                 batch.append(self._changes.get())
             last = None in batch
             self._commit([change for change in batch if change is not None])
@@ -102,14 +108,16 @@ class Database:
                 change.fail(error)
         else:
             for change in batch:
-                change.tell()
+                change.finish()
 
 
 class _Reader:
-    """A connection that changes nothing, for one thread at a time."""
+    """A read-only connection, used by one thread at a time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, functions: Mapping[str, TextFunction]) -> None:
         self._db = _connect(path)
+        for name, function in functions.items():
+            self._db.create_function(name, 1, function, deterministic=True)
         self._db.execute("PRAGMA query_only = ON")
         self._lock = threading.Lock()
 
@@ -128,45 +136,42 @@ class _Pending(Protocol):
     """A :class:`_Change`, whatever it returns."""
 
     def make(self, db: sqlite3.Connection) -> None: ...
-    def tell(self) -> None: ...
+    def finish(self) -> None: ...
     def fail(self, error: BaseException) -> None: ...
 
 
 class _Change(Generic[T]):
     def __init__(self, change: Callable[[sqlite3.Connection], T]) -> None:
         self.future: Future[T] = Future()
-        # who gave up waiting does not take the change back
+        # a caller that stops waiting does not undo the change
         self.future.set_running_or_notify_cancel()
         self._change = change
-        self.done: list[T] = []
-        self.error: BaseException | None = None
+        self._done: list[T] = []
+        self._error: BaseException | None = None
 
     def make(self, db: sqlite3.Connection) -> None:
         db.execute("SAVEPOINT change")
         try:
-            self.done.append(self._change(db))
-        except BaseException as error:  # noqa: BLE001 - who asked for it is told
-            self.error = error
-            # fails where SQLite has given up the whole transaction: then all fails
+            self._done.append(self._change(db))
+        except BaseException as error:  # noqa: BLE001 - reported to the caller
+            self._error = error
+            # fails where SQLite has rolled back the whole transaction: then all fail
             db.execute("ROLLBACK TO change")
         db.execute("RELEASE change")
 
-    def tell(self) -> None:
-        if self.error is not None:
-            self.future.set_exception(self.error)
+    def finish(self) -> None:
+        if self._error is not None:
+            self.future.set_exception(self._error)
         else:
-            self.future.set_result(self.done[0])
+            self.future.set_result(self._done[0])
 
     def fail(self, error: BaseException) -> None:
-        self.future.set_exception(self.error or error)
+        self.future.set_exception(self._error or error)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(
-        path,
-        LOCKED_SECONDS,
-        check_same_thread=False,
-        isolation_level=None,
+        path, LOCK_SECONDS, check_same_thread=False, isolation_level=None
     )
     db.row_factory = sqlite3.Row
     return db
@@ -175,10 +180,10 @@ def _connect(path: Path) -> sqlite3.Connection:
 def _prepare(
     db: sqlite3.Connection,
     path: Path,
-    newest: tuple[int, str],
+    version: int,
+    schema: str,
     upgrades: Mapping[int, str],
 ) -> None:
-    version, schema = newest
     found = db.execute("PRAGMA user_version").fetchone()[0]
     empty = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     missing = range(found, version)
@@ -186,12 +191,12 @@ def _prepare(
     if not known and not (found == 0 and empty):
         raise InputError(
             f"{path}: its state is of version {found}, this sf_quantum reads version "
-            f"{version}: start the version that wrote it, or take another state folder"
+            f"{version}: start the version that wrote it, or use another state folder"
         )
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
-    # what changes often, the ends of the indexes, is copied to the file less often
-    db.execute(f"PRAGMA wal_autocheckpoint = {COPIED_PAGES}")
+    # pages that change often, the ends of the indexes, are copied less often
+    db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
     db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     steps = schema if empty else " ".join(upgrades[step] for step in missing)
     if steps:

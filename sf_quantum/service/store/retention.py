@@ -1,26 +1,66 @@
-"""Forgets jobs that have been over for long enough, and their results with them."""
+"""Deletes jobs that have been over for long enough; the sums of their use remain."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import sqlite3
 import time
+from concurrent.futures import Future
 
-from sf_quantum.service.store.store import PURGED_AT_ONCE, Store
+from sf_quantum.service.store.accounting import PURPOSE, WAIT
+from sf_quantum.service.store.store import Store
 
 PURGE_SECONDS = 600.0
+# jobs of one transaction, so that submissions do not wait for it
+BATCH = 500
+HOUR = 3600
+_ADD_UP = f"""
+INSERT INTO past
+SELECT {HOUR} * CAST(jobs.ended / {HOUR} AS INTEGER) AS hour, jobs.user,
+    leases.project, jobs.lease, leases.slurm_job_id, {PURPOSE} AS purpose, jobs.state,
+    count(*), total(jobs.qpu_seconds), total(jobs.seconds), total({WAIT}), max({WAIT})
+FROM jobs JOIN leases ON leases.id = jobs.lease
+WHERE jobs.number IN (SELECT value FROM json_each(?))
+GROUP BY hour, jobs.lease, purpose, jobs.state
+"""
 logger = logging.getLogger(__name__)
 
 
-async def forget(store: Store, retention_seconds: float) -> None:
-    """Look for old jobs from time to time, until cancelled."""
+async def purge_regularly(store: Store, retention_seconds: float) -> None:
+    """Purge from time to time, until cancelled."""
     while True:
         try:
             before = time.time() - retention_seconds
-            purged = await asyncio.wrap_future(store.purge(before))
+            purged = await asyncio.wrap_future(purge(store, before))
         except sqlite3.Error as error:
-            logger.warning("old jobs could not be removed: %s", error)
+            logger.warning("old jobs could not be deleted: %s", error)
             purged = 0
-        if purged < PURGED_AT_ONCE:
+        if purged < BATCH:
             await asyncio.sleep(PURGE_SECONDS)
+
+
+def purge(store: Store, before: float) -> Future[int]:
+    """Delete jobs that ended before a time, and leases closed by then.
+
+    What they used of the QPU remains in the accounting, added up by the hour.
+
+    :returns: how many jobs were deleted; more may be left after :data:`BATCH` of them
+    """
+
+    def change(db: sqlite3.Connection) -> int:
+        query = "SELECT number FROM jobs WHERE ended < ? LIMIT ?"
+        old = [row["number"] for row in db.execute(query, (before, BATCH))]
+        db.execute(_ADD_UP, (json.dumps(old),))
+        for table in ("contents", "jobs"):
+            numbers = [(number,) for number in old]
+            db.executemany(f"DELETE FROM {table} WHERE number = ?", numbers)
+        db.execute(
+            "DELETE FROM leases WHERE closed < ? AND NOT EXISTS "
+            "(SELECT 1 FROM jobs WHERE jobs.lease = leases.id)",
+            (before,),
+        )
+        return len(old)
+
+    return store.change(change)

@@ -1,4 +1,4 @@
-"""The tables of the state file, and how a file of an older version gets them."""
+"""The tables of the state file, and how a file of an older version is upgraded."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ CREATE INDEX jobs_live ON jobs (number) WHERE state IN ('Queued', 'Running');
 CREATE INDEX jobs_by_lease ON jobs (lease, number);
 CREATE INDEX jobs_by_user ON jobs (user, number);
 CREATE INDEX jobs_by_end ON jobs (ended) WHERE ended IS NOT NULL;
--- apart from their jobs: these are large, and the queue is read without them
+-- in a table of their own: these are large, and the queue is read without them
 CREATE TABLE contents (number INTEGER PRIMARY KEY, payload TEXT NOT NULL, result TEXT);
 CREATE TABLE door (status TEXT NOT NULL, message TEXT NOT NULL);
 """
-# what a file of version 1 lacks and a new one has
+# what version 2 adds
 _OPERATION = """
--- jobs that were forgotten, added up by the hour of their end
+-- jobs that were deleted, added up by the hour in which they ended
 CREATE TABLE past (
     ended REAL NOT NULL,
     user TEXT NOT NULL,
@@ -79,7 +79,7 @@ CREATE TABLE windows (
     ends REAL,
     message TEXT NOT NULL
 );
--- the quality jobs that ran, for what is usual; few, and never forgotten
+-- the quality jobs that ran, for the usual quality; few, and never deleted
 CREATE TABLE quality (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     time REAL NOT NULL,
@@ -103,12 +103,12 @@ CREATE TRIGGER audit_is_kept BEFORE DELETE ON audit
 CREATE TRIGGER audit_stays BEFORE UPDATE ON audit
     BEGIN SELECT RAISE(ABORT, 'the audit is only added to'); END;
 """
-# what a file of version 2 lacks besides
+# what version 3 adds
 _LATEST = """
 CREATE INDEX jobs_by_user_and_end ON jobs (user, ended) WHERE ended IS NOT NULL;
 """
 SCHEMA = _LEASES_AND_JOBS + _OPERATION + _LATEST
-# by version: what makes of its file one of the next version
+# by version: what turns its file into one of the next version
 UPGRADES = {
     1: "ALTER TABLE leases ADD COLUMN project TEXT; "
     "ALTER TABLE leases ADD COLUMN tenths INTEGER; "

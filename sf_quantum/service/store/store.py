@@ -10,48 +10,48 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import cast
 
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.jobs import Job, Lease, State, Submission, Used
-from sf_quantum.service.store import past
+from sf_quantum.service.domain.jobs import Job, Lease, State, Submission
+from sf_quantum.service.domain.purpose import Purpose
 from sf_quantum.service.store.database import Database
 from sf_quantum.service.store.schema import SCHEMA, UPGRADES, VERSION
 
-_T = TypeVar("_T")
 _LEASE = f"SELECT {', '.join(field.name for field in fields(Lease))} FROM leases "
 _JOB = f"SELECT {', '.join(field.name for field in fields(Job))} FROM jobs "
-_LIVE = "state IN ('Queued', 'Running')"
-# of the time over which what was used is summed up: an hour each of ten days
-USED_PARTS = 240
-# what one purge deletes at most in one go, so that submissions do not wait for it
-PURGED_AT_ONCE = 500
+LIVE = "state IN ('Queued', 'Running')"
 
 
-class Store:
-    """Leases and jobs in one SQLite file, safe to use from several threads.
+class Store(Database):
+    """Leases and jobs in one SQLite file.
 
-    Methods that change something return a future: done means on the disk.
+    Methods that change something return a future, which is done once that is on disk.
 
-    :param path: the file, made if it is not there
-    :raises InputError: if it is not a file this version wrote
+    :param path: the file, created if it does not exist
+    :raises InputError: if it is not a file that this version can read
     """
 
     def __init__(self, path: Path) -> None:
-        self._db = Database(path, version=VERSION, schema=SCHEMA, upgrades=UPGRADES)
-
-    def close(self) -> None:
-        """Finish what was asked for and close the file."""
-        self._db.close()
+        super().__init__(
+            path,
+            version=VERSION,
+            schema=SCHEMA,
+            upgrades=UPGRADES,
+            functions={
+                "purpose_run": lambda text: text and Purpose.parse(text).run,
+                "purpose_step": lambda text: text and Purpose.parse(text).step,
+            },
+        )
 
     def add_lease(self, lease: Lease) -> Future[None]:
-        """Write down a new lease."""
+        """Store a new lease."""
 
         def change(db: sqlite3.Connection) -> None:
             _insert(db, "leases", asdict(lease))
 
-        return self._write(change)
+        return self.change(change)
 
     def close_lease(
         self,
@@ -60,32 +60,30 @@ class Store:
         note: str,
         also: Callable[[sqlite3.Connection], None] | None = None,
     ) -> Future[Lease]:
-        """Close a lease and cancel its waiting jobs; closing it again changes nothing.
+        """Close a lease and cancel its queued jobs; closing it again changes nothing.
 
-        :param reason: why, for those who still come with it
-        :param note: what the cancelled jobs say
-        :param also: done in the same stroke
+        :param reason: shown to requests that still use the lease
+        :param note: of the cancelled jobs
+        :param also: another change of the same transaction
         """
 
         def change(db: sqlite3.Connection) -> Lease:
             now = time.time()
-            _do(
-                db,
+            db.execute(
                 "UPDATE leases SET closed = ?, reason = ? "
                 "WHERE id = ? AND closed IS NULL",
-                *(now, reason, lease_id),
+                (now, reason, lease_id),
             )
-            _do(
-                db,
+            db.execute(
                 "UPDATE jobs SET state = 'Cancelled', ended = ?, note = ? "
                 "WHERE lease = ? AND state = 'Queued'",
-                *(now, note, lease_id),
+                (now, note, lease_id),
             )
             if also is not None:
                 also(db)
             return Lease(*db.execute(_LEASE + "WHERE id = ?", (lease_id,)).fetchone())
 
-        return self._write(change)
+        return self.change(change)
 
     def lease(self, lease_id: str) -> Lease | None:
         """Find a lease, held or not."""
@@ -94,7 +92,7 @@ class Store:
     def leases(self, user: str | None = None, limit: int = 1000) -> list[Lease]:
         """List leases, the latest first.
 
-        :param user: whose; ``None`` lists everybody's
+        :param user: their owner; ``None`` lists those of all users
         """
         if user is None:
             return self._leases("ORDER BY opened DESC LIMIT ?", limit)
@@ -102,7 +100,7 @@ class Store:
         return self._leases(where, user, limit)
 
     def held(self) -> list[Lease]:
-        """List the leases held, the oldest first."""
+        """List the leases that are held, the oldest first."""
         return self._leases("WHERE closed IS NULL ORDER BY opened")
 
     def add_job(
@@ -110,11 +108,12 @@ class Store:
     ) -> Future[tuple[Job, bool]]:
         """Add a job, unless its user has used the key before.
 
-        A job found moves to the lease that asks for it now: if it is not over, it does
-        not end with the lease it came under first.
+        A job that exists moves to the lease of this submission, so that it does not end
+        with the lease it was first submitted under.
 
+        :param model_seconds: QPU time as modelled
         :returns: the job, and whether it is new
-        :raises Refused: if the key belongs to a job of another content
+        :raises Refused: 409 if the key belongs to a job with another content
         """
         row = {
             "id": secrets.token_hex(16),
@@ -133,26 +132,26 @@ class Store:
 
         def change(db: sqlite3.Connection) -> tuple[Job, bool]:
             same = "WHERE user = ? AND key = ?"
-            query = f"SELECT digest FROM jobs {same}"
-            known = db.execute(query, (lease.user, job.key)).fetchone()
-            if known is None:
+            user_and_key = (lease.user, job.key)
+            known = db.execute(f"SELECT digest FROM jobs {same}", user_and_key)
+            if (found := known.fetchone()) is None:
                 number = _insert(db, "jobs", row)
                 _insert(db, "contents", {"number": number, "payload": payload})
                 return _one(db, "WHERE number = ?", number), True
-            _check_digest(known["digest"], job)
-            _do(db, f"UPDATE jobs SET lease = ? {same}", lease.id, lease.user, job.key)
-            return _one(db, same, lease.user, job.key), False
+            _check_digest(found["digest"], job)
+            db.execute(f"UPDATE jobs SET lease = ? {same}", (lease.id, *user_and_key))
+            return _one(db, same, *user_and_key), False
 
-        return self._write(change)
+        return self.change(change)
 
-    def known(self, user: str, job: Submission) -> Job | None:
-        """Find the job a key made before.
+    def job_by_key(self, user: str, job: Submission) -> Job | None:
+        """Find the job that was submitted with the same key before.
 
-        :raises Refused: if the key belongs to a job of another content
+        :raises Refused: 409 if the key belongs to a job with another content
         """
         query = "SELECT number, digest FROM jobs WHERE user = ? AND key = ?"
-        for number, found in self._db.read(query, user, job.key):
-            _check_digest(found, job)
+        for number, digest in self.read(query, user, job.key):
+            _check_digest(digest, job)
             return self.job(number)
         return None
 
@@ -164,74 +163,59 @@ class Store:
     def jobs(
         self, *, lease: str | None = None, user: str | None = None, limit: int = 1000
     ) -> list[Job]:
-        """List the latest jobs of a lease, of a user or of everybody, oldest first."""
+        """List the latest jobs of a lease, of a user or of all users, oldest first."""
         names = {"lease": lease, "user": user}
         given = {name: value for name, value in names.items() if value is not None}
         where = " AND ".join(f"{name} = ?" for name in given) or "1"
         query = f"WHERE {where} ORDER BY number DESC LIMIT ?"
         return self._jobs(query, *given.values(), limit)[::-1]
 
-    def used(self, since: float) -> list[Used]:
-        """Sum up what was used of the QPU, also by jobs forgotten and that wait again.
-
-        What was used at nearly the same time is one sum, at the mean of these times.
-
-        :param since: seconds since the epoch; what ended before does not matter
-        """
-        width = max(1.0, (time.time() - since) / USED_PARTS)
-        query = (
-            "SELECT user, project, total(used), total(used * at) / total(used) FROM ("
-            "SELECT user, project, qpu_seconds AS used, ended AS at "
-            f"FROM ({past.OVER}) WHERE ended > ? AND qpu_seconds > 0 "
-            "UNION ALL SELECT jobs.user, project, qpu_seconds, submitted "
-            "FROM jobs INDEXED BY jobs_live JOIN leases ON leases.id = lease "
-            f"WHERE {_LIVE} AND qpu_seconds > 0 AND submitted > ?"
-            ") GROUP BY user, project, CAST(at / ? AS INTEGER)"
-        )
-        return [Used(*row) for row in self._db.report(query, since, since, width)]
-
-    def live(self) -> list[Job]:
-        """List the jobs that wait or run, in the order they came."""
-        return self._jobs(f"WHERE {_LIVE} ORDER BY number")
-
-    def some(self, numbers: Sequence[int]) -> list[Job]:
-        """Find jobs by their numbers, in whatever order."""
+    def jobs_by_number(self, numbers: Sequence[int]) -> list[Job]:
+        """Find jobs by their numbers, in any order."""
         marks = ", ".join("?" * len(numbers))
         return self._jobs(f"WHERE number IN ({marks})", *numbers)
 
-    def last_ended(self, most: int, user: str | None) -> list[Job]:
-        """List jobs that are over, the last one first: a user's latest, or of all."""
+    def live(self) -> list[Job]:
+        """List the jobs that are queued or running, in the order of submission."""
+        return self._jobs(f"WHERE {LIVE} ORDER BY number")
+
+    def last_ended(self, limit: int, user: str | None) -> list[Job]:
+        """List the latest jobs that are over, newest first.
+
+        :param user: their owner; ``None`` lists those of all users
+        """
         latest = "ended IS NOT NULL ORDER BY ended DESC LIMIT ?"
         if user is None:
-            return self._jobs(f"WHERE {latest}", most)
-        return self._jobs(f"WHERE user = ? AND {latest}", user, most)
+            return self._jobs(f"WHERE {latest}", limit)
+        return self._jobs(f"WHERE user = ? AND {latest}", user, limit)
 
     def payload(self, number: int) -> JSON:
         """Read a job's payload."""
-        rows = self._db.read("SELECT payload FROM contents WHERE number = ?", number)
+        rows = self.read("SELECT payload FROM contents WHERE number = ?", number)
         return cast("JSON", json.loads(rows[0][0])) if rows else None
 
     def result(self, number: int) -> str | None:
-        """Read a job's result, JSON text; ``None`` without one."""
-        rows = self._db.read("SELECT result FROM contents WHERE number = ?", number)
+        """Read a job's result, JSON text; ``None`` if it has none."""
+        rows = self.read("SELECT result FROM contents WHERE number = ?", number)
         return cast("str | None", rows[0][0]) if rows else None
 
     def start(self, number: int) -> Future[Job]:
-        """Write down that a waiting job runs from now on; another stays as it is."""
-        query = (
-            "UPDATE jobs SET state = 'Running', started = ? "
-            "WHERE number = ? AND state = 'Queued'"
+        """Mark a queued job as running; any other stays as it is."""
+        return self._update(
+            number,
+            "state = 'Running', started = ?",
+            time.time(),
+            where="state = 'Queued'",
         )
-        return self._write(lambda db: _changed(db, number, query, time.time(), number))
 
     def cancel_waiting(self, number: int, note: str) -> Future[Job]:
-        """Cancel a job if it waits; one that runs or is over stays as it is."""
-        query = (
-            "UPDATE jobs SET state = 'Cancelled', ended = ?, note = ? "
-            "WHERE number = ? AND state = 'Queued'"
-        )
-        return self._write(
-            lambda db: _changed(db, number, query, time.time(), note, number)
+        """Cancel a queued job; one that runs or is over stays as it is."""
+        return self._update(
+            number,
+            "state = 'Cancelled', ended = ?, note = ?",
+            time.time(),
+            note,
+            where="state = 'Queued'",
         )
 
     def finish(
@@ -244,113 +228,94 @@ class Store:
         result: str | None = None,
         calibration: JSON = None,
     ) -> Future[Job]:
-        """Write down how a running job ended.
+        """Store how a running job ended.
 
-        :param used: seconds of QPU time as modelled, and as they went by
+        :param used: seconds of QPU time as modelled, and as they passed
         :param result: JSON text, for a job that completed
-        :param calibration: that under which it ran, if it did
+        :param calibration: that it ran under, if it ran
         """
         query = (
             "UPDATE jobs SET state = ?, ended = ?, note = coalesce(?, note), "
             "calibration = ?, qpu_seconds = qpu_seconds + ?, seconds = seconds + ? "
             "WHERE number = ?"
         )
-        told = None if calibration is None else json.dumps(calibration)
+        calibration_text = None if calibration is None else json.dumps(calibration)
 
         def change(db: sqlite3.Connection) -> Job:
             if result is not None:
-                keep = "UPDATE contents SET result = ? WHERE number = ?"
-                _do(db, keep, result, number)
-            values = (state, time.time(), note, told, *used, number)
-            return _changed(db, number, query, *values)
+                set_result = "UPDATE contents SET result = ? WHERE number = ?"
+                db.execute(set_result, (result, number))
+            ended = time.time()
+            db.execute(query, (state, ended, note, calibration_text, *used, number))
+            return _one(db, "WHERE number = ?", number)
 
-        return self._write(change)
+        return self.change(change)
 
     def put_back(
         self, number: int, note: str, used: tuple[float, float]
     ) -> Future[Job]:
-        """Write down that a running job waits again, and why."""
-        query = (
-            "UPDATE jobs SET state = 'Queued', started = NULL, attempt = attempt + 1, "
-            "note = ?, qpu_seconds = qpu_seconds + ?, seconds = seconds + ? "
-            "WHERE number = ?"
+        """Queue a running job again.
+
+        :param note: why
+        :param used: see :meth:`finish`
+        """
+        return self._update(
+            number,
+            "state = 'Queued', started = NULL, attempt = attempt + 1, note = ?, "
+            "qpu_seconds = qpu_seconds + ?, seconds = seconds + ?",
+            note,
+            *used,
         )
-        return self._write(lambda db: _changed(db, number, query, note, *used, number))
 
     def recover(self, cancelled: str) -> Future[None]:
-        """Bring a file in order whose service died.
+        """Repair the file of a service that died.
 
-        What ran waits again; what was to be cancelled with its lease is cancelled.
+        Running jobs are queued again; those that were to be cancelled with their lease
+        are cancelled.
 
-        :param cancelled: what a job says whose lease ended
+        :param cancelled: the note of jobs whose lease has ended
         """
 
         def change(db: sqlite3.Connection) -> None:
-            _do(
-                db,
+            db.execute(
                 "UPDATE jobs SET state = 'Cancelled', ended = ?, note = ? "
-                f"WHERE {_LIVE} AND lease IN (SELECT id FROM leases "
+                f"WHERE {LIVE} AND lease IN (SELECT id FROM leases "
                 "WHERE closed IS NOT NULL)",
-                *(time.time(), cancelled),
+                (time.time(), cancelled),
             )
-            _do(
-                db,
+            db.execute(
                 "UPDATE jobs SET state = 'Queued', started = NULL, note = "
                 "'interrupted: the service died during attempt ' || attempt, "
-                f"attempt = attempt + 1 WHERE {_LIVE} AND state = 'Running'",
+                f"attempt = attempt + 1 WHERE {LIVE} AND state = 'Running'"
             )
 
-        return self._write(change)
+        return self.change(change)
 
-    def door(self) -> tuple[str, str] | None:
-        """Read whether the QPU was open, and the message; ``None`` in a new file."""
-        rows = self._db.read("SELECT status, message FROM door")
+    def availability(self) -> tuple[str, str] | None:
+        """Read the QPU's status and its message; ``None`` in a new file."""
+        rows = self.read("SELECT status, message FROM door")
         return (rows[0][0], rows[0][1]) if rows else None
 
-    def purge(self, before: float) -> Future[int]:
-        """Forget jobs that ended before a time, and leases closed by then.
+    def _update(
+        self, number: int, columns: str, *values: str | float, where: str = "1"
+    ) -> Future[Job]:
+        query = f"UPDATE jobs SET {columns} WHERE number = ? AND {where}"
 
-        What they used of the QPU is still accounted, by the hour.
+        def change(db: sqlite3.Connection) -> Job:
+            db.execute(query, (*values, number))
+            return _one(db, "WHERE number = ?", number)
 
-        :returns: how many jobs; :data:`PURGED_AT_ONCE` says that more may be left
-        """
-
-        def change(db: sqlite3.Connection) -> int:
-            query = "SELECT number FROM jobs WHERE ended < ? LIMIT ?"
-            old = db.execute(query, (before, PURGED_AT_ONCE)).fetchall()
-            past.remember(db, [row["number"] for row in old])
-            for table in ("contents", "jobs"):
-                db.executemany(f"DELETE FROM {table} WHERE number = ?", old)
-            _do(
-                db,
-                "DELETE FROM leases WHERE closed < ? AND NOT EXISTS "
-                "(SELECT 1 FROM jobs WHERE jobs.lease = leases.id)",
-                before,
-            )
-            return len(old)
-
-        return self._write(change)
-
-    def report(self, query: str, *values: str | float | None) -> list[sqlite3.Row]:
-        """Answer a question in SQL that changes nothing; it may take long."""
-        return self._db.report(query, *values)
-
-    def change(self, change: Callable[[sqlite3.Connection], _T]) -> Future[_T]:
-        """Make a change that is not of leases and jobs; see :meth:`Database.write`."""
-        return self._write(change)
-
-    def _write(self, change: Callable[[sqlite3.Connection], _T]) -> Future[_T]:
-        return self._db.write(change)
+        return self.change(change)
 
     def _leases(self, where: str, *values: str | int) -> list[Lease]:
-        return [Lease(*row) for row in self._db.read(_LEASE + where, *values)]
+        return [Lease(*row) for row in self.read(_LEASE + where, *values)]
 
     def _jobs(self, where: str, *values: str | int) -> list[Job]:
-        return [_job(row) for row in self._db.read(_JOB + where, *values)]
+        return [_job(row) for row in self.read(_JOB + where, *values)]
 
 
-def _check_digest(found: str, job: Submission) -> None:
-    if found != job.digest:
+def _check_digest(digest: str, job: Submission) -> None:
+    if digest != job.digest:
         detail = "belongs to a job with another content or other parameters"
         raise Refused(409, detail, "idempotency_key")
 
@@ -361,14 +326,10 @@ def _job(row: sqlite3.Row) -> Job:
     return Job(**{**dict(row), **read})
 
 
-def _do(db: sqlite3.Connection, query: str, *values: str | float | None) -> None:
-    db.execute(query, values)
-
-
 def _insert(
     db: sqlite3.Connection, table: str, row: Mapping[str, str | float | None]
 ) -> int:
-    """Insert a row, and return its number."""
+    """Insert a row and return its number."""
     marks = ", ".join("?" * len(row))
     query = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})"
     return db.execute(query, [*row.values()]).lastrowid or 0
@@ -376,10 +337,3 @@ def _insert(
 
 def _one(db: sqlite3.Connection, where: str, *values: str | int) -> Job:
     return _job(db.execute(_JOB + where, values).fetchone())
-
-
-def _changed(
-    db: sqlite3.Connection, number: int, query: str, *values: str | float | None
-) -> Job:
-    _do(db, query, *values)
-    return _one(db, "WHERE number = ?", number)

@@ -27,7 +27,7 @@ from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.domain.jobs import CLASSES, Forecast, Job, JobClass
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.leases import visible
-from sf_quantum.service.store.utilisation import Busy
+from sf_quantum.service.store.utilisation import UtilisationHistory
 
 # how long a view stays as it is
 FRESH_SECONDS = 1.0
@@ -77,7 +77,7 @@ class Activity:
 
     def __init__(self, queue: JobQueue) -> None:
         self._queue = queue
-        self._busy = Busy(queue.store, queue.observations.lost)
+        self._busy = UtilisationHistory(queue.store, queue.observations.lost)
         self._read_at = float("-inf")
         self._common: asyncio.Task[_Common] | None = None
         self._views: dict[Identity | None, asyncio.Task[View]] = {}
@@ -106,7 +106,7 @@ class Activity:
     async def _read(self) -> _Common:
         queue, now = self._queue, time.time()
         numbers, back = self._numbers()
-        jobs = await asyncio.to_thread(queue.store.some, numbers)
+        jobs = await asyncio.to_thread(queue.store.jobs_by_number, numbers)
         utilisation = await asyncio.to_thread(self._utilisation, now)
         calibration = await asyncio.to_thread(calibration_history.tell, queue)
         # from here on there is no await: no part contradicts another
@@ -158,7 +158,7 @@ class Activity:
         if who is not None:
             user = None if who.admin else who.user
             if user is not None and (back := common.back.get(user)):
-                own = await asyncio.to_thread(store.some, back)
+                own = await asyncio.to_thread(store.jobs_by_number, back)
             ended = await asyncio.to_thread(store.last_ended, ENDED, user)
         told = self._tell(who, common, own, ended).model_dump_json(by_alias=True)
         body = told.encode()

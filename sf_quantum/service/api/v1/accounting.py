@@ -17,7 +17,14 @@ from sf_quantum.service.api.v1.models import Strict
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.http.dependencies import Queue, Who
 from sf_quantum.service.store import accounting
-from sf_quantum.service.store.accounting import KEYS, NUMBERS, By, Filter, Page, Report
+from sf_quantum.service.store.accounting import (
+    KEYS,
+    NUMBERS,
+    By,
+    Filter,
+    Page,
+    UsageReport,
+)
 
 router = APIRouter(prefix="/v1/accounting", tags=["accounting"])
 # a spreadsheet takes what begins so for a formula
@@ -97,7 +104,7 @@ class _Csv(Response):
     media_type = "text/csv"
 
     @classmethod
-    def of(cls, by: By, report: Report) -> Self:
+    def of(cls, by: By, report: UsageReport) -> Self:
         """Write a report down, without its total."""
         names = (*KEYS[by], *NUMBERS)
         file = io.StringIO()
@@ -124,7 +131,7 @@ def usage(queue: Queue, who: Who, asked: Annotated[Asked, Query()]) -> Response:
     """
     begin, end = asked.period()
     mine = {} if who.admin else {"user": [who.user]}
-    wanted = Filter(("ended", begin, end), mine)
+    wanted = Filter("ended", begin, end, mine)
     page = Page(asked.limit, asked.offset)
     report = accounting.usage(queue.store, asked.by, wanted, page)
     if asked.format == "csv":

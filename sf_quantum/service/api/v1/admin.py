@@ -16,7 +16,7 @@ from sf_quantum.service.http.dependencies import Admin, Queue, Who, refusals
 from sf_quantum.service.queue import device_operations
 from sf_quantum.service.queue.availability import MaintenanceWindow
 from sf_quantum.service.store import audit
-from sf_quantum.service.store.audit import Kept
+from sf_quantum.service.store.audit import StoredEntry
 
 router = APIRouter(prefix="/v1", tags=["admin"])
 _FORBIDDEN = "Only admins may."
@@ -79,7 +79,7 @@ class AuditAnswer(Strict):
     outcome: str = Field(description="`done`, or why it was not.")
 
     @classmethod
-    def of(cls, kept: Kept) -> Self:
+    def of(cls, kept: StoredEntry) -> Self:
         """Show an entry."""
         return cls(number=kept.number, time=kept.time, **asdict(kept.entry))
 

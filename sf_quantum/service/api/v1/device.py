@@ -54,8 +54,8 @@ async def device(
 async def change(body: DeviceChange, queue: Queue, who: Admin) -> DeviceAnswer:
     """Change how many leases may be held at once; those held now stay."""
     old, new = ({"vqpus": count} for count in (queue.leases.vqpus, body.vqpus))
-    entry = audit.Entry(who.user, "set vqpus", new, old, new)
-    await audit.keep(queue.store, entry)
+    entry = audit.AuditEntry(who.user, "set vqpus", new, old, new)
+    await audit.append(queue.store, entry)
     queue.leases.resize(body.vqpus)
     return show(queue)
 

@@ -62,8 +62,8 @@ class Asked(BaseModel):
         """
         names = [user_name(number) for number in self.user_id]
         others = {name.replace("__", "."): list(among[name]) for name in among}
-        period = (column, _seconds(self.ended_after), _seconds(self.ended_before))
-        return Filter(period, {user: names, **others})
+        since, before = _seconds(self.ended_after), _seconds(self.ended_before)
+        return Filter(column, since, before, {user: names, **others})
 
 
 class AskedSessions(Asked):
