@@ -133,8 +133,9 @@ def _of_connector(
 ) -> QpuStatus:
     connector = deployed(name)
     client = connector.client() if connector is not None else None
-    ask = client.status if client is not None else kind.foresee(name, config, folder)
-    return ask()
+    if client is not None:
+        return client.status()
+    return kind.undeployed_status(name, config, folder)
 
 
 def _of_service(

@@ -32,9 +32,9 @@ from sf_quantum.candidates.decision import (
 )
 from sf_quantum.candidates.ledger import Asked, Ledger
 from sf_quantum.candidates.policy import Budget, Policies, Policy
-from sf_quantum.connectors import wishes
-from sf_quantum.connectors.observed import Ending
-from sf_quantum.connectors.wishes import Wish
+from sf_quantum.connectors import hints
+from sf_quantum.connectors.hints import JobHints
+from sf_quantum.connectors.observed_connector import JobEnd
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.journal import scheduler
@@ -240,16 +240,16 @@ class CandidateFilter(BindingFilter):
     def _send(self, asked: Asked, decision: Decision, *, elsewhere: bool) -> None:
         """Take note of where the job goes, and tell the connector how to treat it."""
         self._ledger.send(asked, decision)
-        wishes.forget(asked.job)
+        hints.discard(asked.job)
         if decision.quantum:
             elsewhere = elsewhere and asked.policy.fallback and not self._is_last(asked)
             # who has nowhere else to go waits as long as it takes
             wait = asked.policy.max_wait if elsewhere else None
-            wishes.tell(asked.job, Wish(asked.policy.hints, wait, elsewhere))
+            hints.put(asked.job, JobHints(asked.policy.hints, wait, elsewhere))
         if (run := scheduler.current()) is not None:
             run.observe(asked.job, self._ended, self._ledger.complete)
 
-    def _ended(self, job: str, ending: Ending) -> None:
+    def _ended(self, job: str, ending: JobEnd) -> None:
         """Take note of a job's end; called by its connector.
 
         :raises UnrecoverableWorkflowException: if trying again is no use

@@ -20,9 +20,9 @@ from typing import TypeAlias
 from sf_quantum import qpu
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import Qpu, account, waiting
-from sf_quantum.qpu.holding import Holding
-from sf_quantum.qpu.leaving import Leaving
+from sf_quantum.qpu import Qpu, account
+from sf_quantum.qpu.leases import LeaseRequest, LeaseSet, WaitCancelled
+from sf_quantum.qpu.offline import QpuLoss, QpuWatch, watching
 from sf_quantum.qpu.selection import Selection
 
 CLASSES = ("production", "test", "development")
@@ -38,7 +38,7 @@ FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 # asks what the leases were used for
-_Settle: TypeAlias = Callable[[], list[account.Lease]]
+_Settle: TypeAlias = Callable[[], list[account.LeaseUsage]]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -182,9 +182,9 @@ def run(args: argparse.Namespace) -> int:
     with command.signals():
         settle = (_run_held if args.held else _run_leased)(args, command)
         if args.account is not None:
-            ran = account.Ran(command.status, settle(), command.waited)
+            ran = account.CommandRun(command.status, settle(), command.waited)
             try:
-                _append(args.account, f"{account.line(ran)}\n")
+                _append(args.account, f"{account.dumps(ran)}\n")
             except InputError as error:  # the command's own end matters more
                 _say(str(error))
     command.tell()
@@ -204,33 +204,38 @@ def _check_held(args: argparse.Namespace) -> None:
 def _run_held(args: argparse.Namespace, command: _Command) -> _Settle:
     """Run the command under the leases that there are."""
     names = account.named(selection(args).names, os.environ)
-    held = account.held(names, os.environ) if args.elsewhere else []
-    with Leaving((qpu for qpu, _ in held), held, command.leave):
+    held = account.leases_of(names, os.environ) if args.elsewhere else []
+    watches = [
+        QpuWatch(client, partial(_jobs, client, token)) for client, token in held
+    ]
+    with watching(watches, command.leave):
         command.run(os.environ)
-    return partial(account.settle_held, names, os.environ)
+    return partial(account.usage_of_environment, names, os.environ)
 
 
 def _run_leased(args: argparse.Namespace, command: _Command) -> _Settle:
     """Run the command under leases of its own, which are given back by the end."""
-    leases = {"class": args.class_, "project": args.project}
-    qpus = selection(args, **leases).qpus(os.environ)
+    options = {"class": args.class_, "project": args.project}
+    qpus = selection(args, **options).qpus(os.environ)
     for client in qpus:
         if (problem := client.problem()) is not None:
             raise InputError(f"QPU {client.name!r}: {problem}")
-    with Holding(qpus, _waits) as holding:
-        request = waiting.Request(
+    with LeaseSet(qpus, _waits) as leases:
+        request = LeaseRequest(
             _purpose(args, qpus), wait_seconds=args.wait, hints=_hints(args)
         )
         watched = qpus if args.elsewhere else []
-        with (
-            Leaving(watched, holding.held, command.leave),
-            suppress(waiting.Stopped),
-        ):
+        watches = [QpuWatch(client, partial(leases.jobs, client)) for client in watched]
+        with watching(watches, command.leave), suppress(WaitCancelled):
             began = time.monotonic()
-            _acquire(holding, request, command.unwanted)
+            _acquire(leases, request, command.unwanted)
             command.waited = time.monotonic() - began
-            command.run({**os.environ, **_environment(holding)})
-        return partial(account.settle, list(holding.held))
+            command.run({**os.environ, **_environment(leases)})
+        return partial(account.usage, leases.tokens())
+
+
+def _jobs(client: Qpu, token: str) -> list[dict[str, JSON]]:
+    return client.jobs(token) or []
 
 
 def _purpose(args: argparse.Namespace, qpus: Sequence[Qpu]) -> str:
@@ -264,7 +269,7 @@ class _Command:
         self._time_limit = time_limit
         self._process: subprocess.Popen[bytes] | None = None
         self.unwanted = threading.Event()
-        self._why = ""
+        self._loss: QpuLoss | None = None
         self.status = 0
         # seconds for its leases
         self.waited = 0.0
@@ -284,16 +289,16 @@ class _Command:
             return
         if self.unwanted.is_set():  # in the moment between
             self._process.send_signal(
-                signal.SIGTERM if self._why else self.status - 128
+                signal.SIGTERM if self._loss else self.status - 128
             )
         code = self._wait(self._process)
         self.status = 128 - code if code < 0 else code
-        if self._why and code != 0:
+        if self._loss and code != 0:
             self.status = QpuError.exit_code
 
-    def leave(self, why: str) -> None:
+    def leave(self, loss: QpuLoss) -> None:
         """End it, since it can run elsewhere; called in another thread."""
-        self._why = why
+        self._loss = loss
         if self._process is None:
             self.status = QpuError.exit_code
         self.unwanted.set()
@@ -302,8 +307,12 @@ class _Command:
 
     def tell(self) -> None:
         """Say why it was ended, after all that it said itself."""
-        if self._why and self.status == QpuError.exit_code:
-            _say(f"{self._why}; left, since the command can run elsewhere")
+        if self._loss and self.status == QpuError.exit_code:
+            why = self._loss.detail or "no reason given"
+            _say(
+                f"QPU {self._loss.qpu} is offline: {why}; left, since the command can "
+                "run elsewhere"
+            )
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
         try:
@@ -363,14 +372,14 @@ def _killed_with_us() -> Callable[[], None] | None:
 
 
 def _acquire(
-    holding: Holding, request: waiting.Request, unwanted: threading.Event
+    leases: LeaseSet, request: LeaseRequest, unwanted: threading.Event
 ) -> None:
     """Take the leases in a thread, so that no lease is lost to a signal in between."""
     failed: list[Exception] = []
 
     def acquire() -> None:
         try:
-            holding.acquire(request, unwanted)
+            leases.acquire(request, unwanted)
         except Exception as error:  # noqa: BLE001 - raised below, in the main thread
             failed.append(error)
 
@@ -381,16 +390,16 @@ def _acquire(
         raise failed[0]
 
 
-def _environment(holding: Holding) -> dict[str, str]:
+def _environment(leases: LeaseSet) -> dict[str, str]:
     known = (os.environ.get(key) for key in ("QRMI_JOB_ID", "SLURM_JOB_ID"))
     return {
-        **qpu.environment(holding.held),
+        **qpu.environment(leases.tokens()),
         "QRMI_JOB_UID": str(os.getuid()),
         "QRMI_JOB_ID": next((word for word in known if word), str(os.getpid())),
     }
 
 
-def _waits(client: Qpu, reason: str) -> None:
+def _waits(client: Qpu, reason: QpuError) -> None:
     about = ""
     with suppress(Exception):  # the line is a courtesy
         eta = client.status().eta_seconds

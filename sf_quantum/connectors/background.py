@@ -17,7 +17,7 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.deployment.connector.ssh import SSHConnector
 
 from sf_quantum.connectors import guardian, ssh
-from sf_quantum.connectors.leases import Leases, ServiceGone
+from sf_quantum.connectors.leases import LeasePool, QpuUnavailable
 from sf_quantum.qpu.access import Credentials
 from sf_quantum.qpu.sfq import SfqQpu
 
@@ -76,7 +76,7 @@ class BackgroundService:
         """The service's QPU, as a job on its host reaches it."""
         return _qpu(self._name, self.socket, JOB_PATIENCE_SECONDS)
 
-    async def start(self) -> Leases:
+    async def start(self) -> LeasePool:
         """Start the service and wait until it answers.
 
         :returns: what gives its leases
@@ -86,7 +86,7 @@ class BackgroundService:
         socket = self.socket
         if isinstance(self._connector, SSHConnector):
             socket = await self._forward(self._connector)
-        leases = Leases(_qpu(self._name, socket, 0.0))
+        leases = LeasePool(_qpu(self._name, socket, 0.0))
         deadline = time.monotonic() + START_SECONDS
         while not await _answers(leases):
             await self._check(time.monotonic() > deadline)
@@ -159,10 +159,10 @@ def _qpu(name: str, socket: str, patience_seconds: float) -> SfqQpu:
     return SfqQpu(name, f"unix:{socket}", credentials=credentials)
 
 
-async def _answers(leases: Leases) -> bool:
+async def _answers(leases: LeasePool) -> bool:
     try:
         await leases.status()
-    except ServiceGone:
+    except QpuUnavailable:
         return False
     return True
 

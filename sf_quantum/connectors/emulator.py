@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from contextlib import AsyncExitStack
 from importlib.resources import files
 from pathlib import Path
@@ -16,7 +16,7 @@ from streamflow.core.scheduling import AvailableLocation
 from streamflow.log_handler import logger
 
 from sf_quantum.connectors.background import BackgroundService
-from sf_quantum.connectors.leases import Leases
+from sf_quantum.connectors.leases import LeasePool
 from sf_quantum.connectors.quantum import QuantumConnector, variable
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
@@ -31,7 +31,7 @@ class EmulatorConnector(QuantumConnector):
     """
 
     # a step that has just ended may still be giving its lease back
-    patience_seconds = 20.0
+    lease_wait_seconds = 20.0
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class EmulatorConnector(QuantumConnector):
         self.noise = noise
         self.seed = seed
         self.faults = faults
-        self._starting: asyncio.Task[Leases] | None = None
+        self._starting: asyncio.Task[LeasePool] | None = None
         self._background: BackgroundService | None = None
 
     async def deploy(self, external: bool) -> None:
@@ -111,11 +111,11 @@ class EmulatorConnector(QuantumConnector):
             await self._background.stop()
 
     @classmethod
-    def foresee(
+    def undeployed_status(
         cls, name: str, config: Mapping[str, JSON], folder: Path
-    ) -> Callable[[], QpuStatus]:
-        """See :meth:`QuantumConnector.foresee`: nobody uses it before it is there."""
-        status = QpuStatus(
+    ) -> QpuStatus:
+        """See :meth:`QuantumConnector.undeployed_status`; no job uses it before."""
+        return QpuStatus(
             name=variable(name),
             technology=str(config.get("technology", "annealer")),
             online=True,
@@ -127,7 +127,6 @@ class EmulatorConnector(QuantumConnector):
             eta_seconds=0.0,
             position=0,
         )
-        return lambda: status
 
     def client(self) -> Qpu | None:
         """See :meth:`QuantumConnector.client`."""
@@ -138,18 +137,18 @@ class EmulatorConnector(QuantumConnector):
             raise QpuError(str(error)) from error
         return starting.result().qpu
 
-    async def _open(self) -> Leases:
+    async def _pool(self) -> LeasePool:
         if self._starting is None:
             raise WorkflowExecutionException(f"QPU {self.qpu} is not deployed.")
         # one job's cancellation must not stop the service of the others
         return await asyncio.shield(self._starting)
 
-    def _job_side(self) -> SfqQpu:
+    def _job_client(self) -> SfqQpu:
         if self._background is None:
             raise WorkflowExecutionException(f"QPU {self.qpu} is not deployed.")
         return self._background.qpu()
 
-    async def _start(self) -> Leases:
+    async def _start(self) -> LeasePool:
         inner = await self._inner()
         self._background = BackgroundService(
             self.connector, inner.location, self.qpu, self._options()

@@ -1,4 +1,4 @@
-"""The driver's side of a QPU: leases, without holding up the event loop."""
+"""The leases of one QPU, acquired for one job after the other without blocking the loop."""
 
 from __future__ import annotations
 
@@ -8,193 +8,230 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
 
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.log_handler import logger
 
 from sf_quantum.connectors import guardian
-from sf_quantum.errors import InputError, QpuError
+from sf_quantum.errors import QuantumError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import Qpu, QpuStatus, waiting
+from sf_quantum.qpu import OVER, Qpu, QpuStatus, offline
+from sf_quantum.qpu.leases import HeldLease, LeaseRequest, WaitCancelled, acquire
+from sf_quantum.qpu.offline import QpuLoss, QpuWatch
 
-# at once: those who wait for a lease, and a few that give theirs back
+# those that wait for a lease, and a few that give theirs back
 THREADS = 256
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class ServiceGone(WorkflowExecutionException):
-    """The QPU's service does not answer, or not as it should."""
+class QpuUnavailable(WorkflowExecutionException):
+    """The QPU's service does not answer, or refuses."""
 
 
-class LeaseLost(ServiceGone):
-    """The QPU's service does not know the lease, or not any more."""
+class JobLease(HeldLease):
+    """A lease that serves one job after the other."""
 
+    def __init__(self, qpu: Qpu, token: str) -> None:
+        super().__init__(qpu, token, logger)
+        # the workflow's job for each QPU job's id
+        self.owners: dict[str, str] = {}
 
-@dataclass(eq=False)
-class Lease:
-    """A lease that is held, alone or for one job after the other.
+    def jobs_of(self, job: str) -> list[dict[str, JSON]] | None:
+        """List the QPU jobs of one workflow job, its earlier attempts included.
 
-    :param seen: which job of the workflow had which QPU job, by the QPU jobs' ids
-    """
-
-    token: str
-    renewal: asyncio.Task[None]
-    seen: dict[str, str] = field(default_factory=dict)
+        :returns: ``None`` if this kind of QPU does not tell
+        :raises QpuError: if the QPU does not answer
+        """
+        jobs = self.jobs()
+        if jobs is None:
+            return None
+        return [one for one in jobs if self.owners.get(str(one.get("id")), job) == job]
 
 
 @dataclass(frozen=True)
-class Guarded:
-    """What the guardian must know to give a lease back when the driver cannot."""
+class ClientConfig:
+    """What the guardian needs to make a client of its own and give a lease back.
+
+    :param type: of the QPU
+    :param config: of its client
+    """
 
     type: str
     config: Mapping[str, JSON]
 
 
-class Leases:
-    """Takes leases of a QPU, keeps them from running out, and gives them back.
+class LeasePool:
+    """Acquires leases of a QPU, keeps some for the next job, and gives them back.
 
-    :param qpu: its methods block, so each runs in a thread
-    :param guarded: None where the QPU ends with the driver, as an emulated one does
+    :param qpu: its methods block, so each call runs in a thread
+    :param guarded: ``None`` where the QPU ends with the driver, as an emulated one does
+    :param keep_seconds: how long a lease that no job has is kept for the next one
     """
 
-    def __init__(self, qpu: Qpu, guarded: Guarded | None = None) -> None:
+    def __init__(
+        self,
+        qpu: Qpu,
+        guarded: ClientConfig | None = None,
+        *,
+        keep_seconds: float = 0.0,
+    ) -> None:
         self.qpu = qpu
         self._guarded = guarded
+        self._keep_seconds = keep_seconds
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sfq-lease")
         self._waits: set[threading.Event] = set()
-        self._held: set[Lease] = set()
+        self._held: set[JobLease] = set()
+        self._kept: dict[JobLease, asyncio.TimerHandle] = {}
+        self._expiring: set[asyncio.Task[None]] = set()
         self._warned: set[str] = set()
 
     async def status(self) -> QpuStatus:
-        """Ask the QPU how it is.
+        """Ask the QPU for its status.
 
-        :raises ServiceGone: if it does not answer
+        :raises QpuUnavailable: if it does not answer
         """
         return await self._in_thread(self.qpu.status)
 
-    async def acquire(self, request: waiting.Request) -> Lease:
-        """Take a lease, waiting as long as the request says.
+    async def acquire(self, request: LeaseRequest) -> JobLease:
+        """Take a kept lease, or acquire one, waiting as long as the request says.
 
-        :raises WorkflowExecutionException: if none comes in time, or it is refused
+        :raises WorkflowExecutionException: if none is granted in time, or it is refused
         """
+        if (kept := await self._take_kept()) is not None:
+            return kept
         self._waits.add(stop := threading.Event())
-        future = self._threads.submit(self._take, request, stop)
+        future = self._threads.submit(self._acquire, request, stop)
         try:
-            token = await asyncio.wrap_future(future)
+            lease = await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             stop.set()
-            # granted in this very moment, or not at all
-            self._threads.submit(self._unwanted, future)
+            # it may have been granted at this very moment
+            self._threads.submit(self._release_unwanted, future)
             raise
-        except waiting.Stopped as error:
+        except WaitCancelled as error:
             raise asyncio.CancelledError from error
-        except (QpuError, InputError) as error:
+        except QuantumError as error:
             raise WorkflowExecutionException(
-                f"QPU {self.qpu.name} gives job {request.job} no lease: {error}"
+                f"Job {request.job} got no lease of QPU {self.qpu.name}: {error}"
             ) from error
         finally:
             self._waits.discard(stop)
-        lease = Lease(token, asyncio.create_task(self._renew(token)))
         self._held.add(lease)
         return lease
 
-    async def is_held(self, lease: Lease) -> bool:
-        """Whether a lease that was kept for a while still serves.
+    async def settle(
+        self, lease: JobLease, job: str, *, keep: bool
+    ) -> list[dict[str, JSON]] | None:
+        """End a job's use of a lease: keep it for the next job, or give it back.
 
-        :returns: False if it ran out, or nobody can tell
+        :param keep: the next job may have it, if leases are kept and no QPU job is left
+        :returns: the job's QPU jobs; ``None`` if this kind of QPU does not tell
+        :raises QpuUnavailable: if the QPU does not answer
         """
-        try:
-            await self._in_thread(self.qpu.renew, lease.token)
-        except ServiceGone:
-            return False
-        return True
+        if keep and self._keep_seconds > 0:
+            try:
+                jobs = await self._in_thread(lease.jobs_of, job)
+            except BaseException:
+                await self.release(lease)
+                raise
+            if all(one.get("state") in OVER for one in jobs or []):
+                lease.owners |= {str(one.get("id")): job for one in jobs or []}
+                self._keep(lease)
+                return jobs
+        await self.release(lease)
+        return await self._in_thread(lease.jobs_of, job)
 
-    async def release(self, lease: Lease) -> None:
-        """Give a lease back, once, which cancels what is left of its QPU jobs.
+    async def release(self, lease: JobLease) -> None:
+        """Give a lease back, once, which cancels the QPU jobs it still has.
 
-        :raises ServiceGone: if the QPU does not answer
+        :raises QpuUnavailable: if the QPU does not answer
         """
-        if lease not in self._held:
-            return
-        self._held.remove(lease)
-        lease.renewal.cancel()
-        await self._in_thread(self.qpu.release, lease.token)
-        self._unguard(lease.token)
+        if lease in self._held:
+            self._held.remove(lease)
+            await self._in_thread(lease.release)
+            self._unguard(lease)
 
-    async def jobs(self, lease: Lease, job: str) -> list[dict[str, JSON]] | None:
-        """The QPU jobs under a lease, less those of other jobs of the workflow.
-
-        A job that is run again has its own from before.
-
-        :param job: whose they are, in the workflow
-
-        :returns: None if this kind of QPU does not tell
-        :raises ServiceGone: if the QPU does not answer
-        """
-        jobs = await self._in_thread(self.qpu.jobs, lease.token)
-        if jobs is None:
-            return None
-        return [
-            qpu_job
-            for qpu_job in jobs
-            if lease.seen.get(str(qpu_job.get("id")), job) == job
-        ]
+    async def lost(self, watch: QpuWatch) -> QpuLoss:
+        """Wait until a job has to leave the QPU."""
+        while True:
+            loss = await self._in_thread(watch.look)
+            if loss is not None:
+                return loss
+            await asyncio.sleep(offline.POLL_SECONDS)
 
     async def close(self) -> None:
         """Stop waiting for leases, and give back those that are held."""
-        for wait in self._waits:
-            wait.set()
+        for stop in self._waits:
+            stop.set()
+        for timer in self._kept.values():
+            timer.cancel()
+        self._kept.clear()
         for lease in list(self._held):
-            with suppress(ServiceGone):
-                await self.release(lease)
+            await self._expire(lease)
+        for task in list(self._expiring):
+            await task
 
-    def _take(self, request: waiting.Request, stop: threading.Event) -> str:
-        token = waiting.acquire(self.qpu, request, stop)
-        if self._guarded is not None:
-            # in this thread: whatever ends the driver from here on, the lease is known
-            told = self._guarded
-            guardian.current().hold(told.type, self.qpu.name, told.config, token)
-        self._warn(self.qpu.shortfall(token))
-        return token
-
-    def _warn(self, shortfall: str | None) -> None:
-        """Say once what every job of the run may meet."""
+    def _acquire(self, request: LeaseRequest, stop: threading.Event) -> JobLease:
+        token = acquire(self.qpu, request, stop)
+        if (known := self._guarded) is not None:
+            # in this thread: however the driver ends from here on, the lease is known
+            guardian.current().hold(known.type, self.qpu.name, known.config, token)
+        shortfall = self.qpu.shortfall(token)
         if shortfall is not None and shortfall not in self._warned:
             self._warned.add(shortfall)
             if logger.isEnabledFor(logging.WARNING):
-                logger.warning(f"Leases of QPU {self.qpu.name} are of {shortfall}")
+                logger.warning(f"Leases of QPU {self.qpu.name} have {shortfall}")
+        return JobLease(self.qpu, token)
 
-    def _unwanted(self, future: Future[str]) -> None:
-        with suppress(QpuError, InputError, CancelledError):
-            token = future.result()
-            self.qpu.release(token)
-            self._unguard(token)
+    def _release_unwanted(self, future: Future[JobLease]) -> None:
+        with suppress(QuantumError, CancelledError):
+            lease = future.result()
+            lease.release()
+            self._unguard(lease)
 
-    def _unguard(self, token: str) -> None:
+    def _unguard(self, lease: JobLease) -> None:
         if self._guarded is not None:
-            guardian.current().release(token)
+            guardian.current().release(lease.token)
 
-    async def _renew(self, token: str) -> None:
-        """Renew a lease for as long as it is held, if it is of the kind that runs out."""
-        pause: float | None = 0.0
-        while pause is not None:
-            await asyncio.sleep(pause)
+    def _keep(self, lease: JobLease) -> None:
+        loop = asyncio.get_running_loop()
+        self._kept[lease] = loop.call_later(
+            self._keep_seconds, self._start_expiry, lease
+        )
+
+    def _start_expiry(self, lease: JobLease) -> None:
+        del self._kept[lease]
+        task = asyncio.create_task(self._expire(lease))
+        self._expiring.add(task)
+        task.add_done_callback(self._expiring.discard)
+
+    async def _expire(self, lease: JobLease) -> None:
+        with suppress(QpuUnavailable):  # it expires by itself, or the guardian retries
+            await self.release(lease)
+
+    async def _take_kept(self) -> JobLease | None:
+        while self._kept:
+            lease, timer = self._kept.popitem()
+            timer.cancel()
             try:
-                pause = await self._in_thread(self.qpu.renew, token)
-            except LeaseLost as error:
-                if logger.isEnabledFor(logging.WARNING):
-                    logger.warning(f"A lease of QPU {self.qpu.name} is lost: {error}")
-                return
-            except ServiceGone:
-                pause = waiting.LONGEST_PAUSE_SECONDS
+                await self._in_thread(self.qpu.renew, lease.token)
+            except QpuUnavailable:
+                await self._expire(lease)
+            except BaseException:
+                self._keep(lease)
+                raise
+            else:
+                return lease
+        return None
 
-    async def _in_thread(self, call: Callable[..., T], *arguments: str) -> T:
-        future = self._threads.submit(call, *arguments)
+    async def _in_thread(
+        self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        future = self._threads.submit(call, *args, **kwargs)
         try:
             return await asyncio.wrap_future(future)
-        except QpuError as error:
-            raise ServiceGone(str(error)) from error
-        except InputError as error:
-            raise LeaseLost(str(error)) from error
+        except QuantumError as error:
+            raise QpuUnavailable(str(error)) from error

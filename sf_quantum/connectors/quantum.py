@@ -10,44 +10,75 @@ import shlex
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, MutableMapping, MutableSequence
+from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 from streamflow.core.deployment import Connector, ExecutionLocation
 from streamflow.core.exception import WorkflowExecutionException
+from streamflow.deployment.wrapper import get_inner_location
 from streamflow.log_handler import logger
 
 from sf_quantum import journal, qpu
-from sf_quantum.connectors import accounts, watch, wishes
-from sf_quantum.connectors.leases import Lease, Leases, ServiceGone
-from sf_quantum.connectors.phases import phases
+from sf_quantum.connectors import hints, qpu_jobs
+from sf_quantum.connectors.hints import JobHints
+from sf_quantum.connectors.invocation import Invocation
+from sf_quantum.connectors.leases import JobLease, LeasePool, QpuUnavailable
+from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.connectors.wrapper import LocationWrapper
 from sf_quantum.files import JSON
-from sf_quantum.qpu import OVER, Qpu, QpuStatus, waiting
+from sf_quantum.qpu import Qpu, QpuStatus
+from sf_quantum.qpu.leases import LeaseRequest
+from sf_quantum.qpu.offline import QpuLoss, QpuWatch
 
-# by the deployments' names: a driver process is one run, in which they are unique
+# by deployment name; a driver process is one run, in which these are unique
 _deployed: WeakValueDictionary[str, QuantumConnector] = WeakValueDictionary()
 
 
 def deployed(name: str) -> QuantumConnector | None:
-    """The connector of a deployment, once StreamFlow has made it."""
+    """Find the connector of a deployment, once StreamFlow has made it."""
     return _deployed.get(name)
 
 
-class QuantumConnector(LocationWrapper, ABC):
-    """Gives each job a lease, tells it in a file, and sees that the job uses it.
+def variable(deployment: str) -> str:
+    """Name the QPU of a deployment, so that shell variables can start with the name."""
+    return re.sub(r"\W|^(?=\d)", "_", deployment, flags=re.ASCII)
 
-    While a job waits for its lease nothing of the inner location is held: the inner job
-    is submitted after.
+
+@dataclass(eq=False)
+class _LeasedJob:
+    """A job that has a lease.
+
+    :param location: the inner location
+    :param file: on the location, tells the job about its QPU
+    :param waited_seconds: how long the job waited for the lease
+    :param loss: why the lease was taken from it
     """
 
-    # how long a job waits for its lease: as long as it takes
-    patience_seconds: float | None = None
-    # how long a lease is kept for the next job
-    keep_seconds: float = 0.0
+    name: str
+    location: ExecutionLocation
+    file: str
+    pool: LeasePool
+    lease: JobLease
+    waited_seconds: float
+    loss: QpuLoss | None = None
+
+    def own_jobs(self) -> Collection[Mapping[str, JSON]]:
+        """List its QPU jobs; blocks."""
+        return self.lease.jobs_of(self.name) or ()
+
+
+class QuantumConnector(LocationWrapper, ABC):
+    """Acquires a lease for each job, tells the job about it, and checks that it is used.
+
+    While a job waits for its lease it holds nothing of the inner location, since the
+    inner job is submitted afterwards.
+    """
+
+    #: the longest wait for a lease; ``None`` for as long as it takes
+    lease_wait_seconds: float | None = None
 
     def __init__(
         self,
@@ -60,333 +91,226 @@ class QuantumConnector(LocationWrapper, ABC):
         super().__init__(
             deployment_name, config_dir, connector, service, transferBufferSize
         )
-        # shell variables start with the QPU's name
         self.qpu = variable(deployment_name)
-        self._lent: dict[str, _Loan] = {}
-        self._kept: list[_Kept] = []
-        self._closing: set[asyncio.Task[None]] = set()
+        self._leased: set[_LeasedJob] = set()
         _deployed[deployment_name] = self
 
     @classmethod
     @abstractmethod
-    def foresee(
+    def undeployed_status(
         cls, name: str, config: Mapping[str, JSON], folder: Path
-    ) -> Callable[[], QpuStatus]:
-        """How to ask the QPU of a deployment that StreamFlow has not made yet.
+    ) -> QpuStatus:
+        """Ask the QPU of a deployment that StreamFlow has not made yet; blocks.
 
         :param name: of the deployment
-        :param config: its configuration
+        :param config: of the deployment
         :param folder: where relative paths in it start
-        :returns: blocks, and raises what :meth:`sf_quantum.qpu.Qpu.status` does
         :raises InputError: if the configuration is wrong
+        :raises QpuError: if the QPU does not answer
         """
 
     @abstractmethod
     def client(self) -> Qpu | None:
-        """The driver's side of the QPU, once there is one that can be asked.
+        """Give the driver's client of the QPU, once there is a service to ask.
 
         :raises QpuError: if there will never be one
         """
 
     @abstractmethod
-    async def _open(self) -> Leases:
-        """Give access to the QPU, as soon as there is any.
+    async def _pool(self) -> LeasePool:
+        """Wait for access to the QPU.
 
-        :raises WorkflowExecutionException: if it cannot be had
+        :raises WorkflowExecutionException: if there is none
         """
 
     @abstractmethod
-    def _job_side(self) -> Qpu:
-        """The QPU as the job is to reach it."""
+    def _job_client(self) -> Qpu:
+        """The QPU as a job on the location reaches it."""
 
-    def _learn(self, status: QpuStatus) -> None:
-        """Take note of how the QPU is."""
+    def _update(self, status: QpuStatus) -> None:
+        """Take over what the QPU reports about itself."""
         return
 
-    async def run(
-        self,
-        location: ExecutionLocation,
-        command: MutableSequence[str],
-        environment: MutableMapping[str, str] | None = None,
-        workdir: str | None = None,
-        stdin: int | str | None = None,
-        stdout: int | str = asyncio.subprocess.STDOUT,
-        stderr: int | str = asyncio.subprocess.STDOUT,
-        capture_output: bool = False,
-        timeout: int | None = None,  # noqa: ASYNC109 - StreamFlow's signature
-        job_name: str | None = None,
-    ) -> tuple[str, int] | None:
+    async def invoke(self, invocation: Invocation) -> tuple[str, int] | None:
         """Run a command, and a job under a lease.
 
-        :raises WorkflowExecutionException: if there is no lease for it, or the job
-            succeeded without its QPU
+        :raises WorkflowExecutionException: if there is no lease for the job, or it
+            succeeded without using its QPU
         """
-        if job_name is None:
-            return await super().run(
-                location,
-                command,
-                environment,
-                workdir,
-                stdin,
-                stdout,
-                stderr,
-                capture_output,
-                timeout,
-            )
-        wish = wishes.of(job_name)
-        loan = await self._lend(job_name, location, workdir or "/tmp", wish)
-        file = shlex.quote(loan.file)
+        if invocation.job_name is None:
+            return await super().invoke(invocation)
+        job_hints = hints.of(invocation.job_name)
+        job = await self._lease(invocation, invocation.job_name, job_hints)
+        watching = asyncio.create_task(self._watch(job, job_hints))
+        file = shlex.quote(job.file)
+        command = [f". {file} && rm -f {file} &&", *invocation.command]
         result = None
-        watching = asyncio.create_task(self._watch(loan, wish))
         try:
-            with phases.quantum(job_name):
-                await self._hand_over(loan)
-                result = await super().run(
-                    location,
-                    [f". {file} && rm -f {file} &&", *command],
-                    environment,
-                    workdir,
-                    stdin,
-                    stdout,
-                    stderr,
-                    capture_output,
-                    timeout,
-                    job_name,
-                )
+            with quantum_steps.running(job.name):
+                await self._write_environment(job)
+                result = await super().invoke(replace(invocation, command=command))
         finally:
             watching.cancel()
-            taken_away = loan.file not in self._lent
+            undeployed = job not in self._leased
             succeeded = result is not None and result[1] == 0
-            used = await self._take_back(loan, keep=succeeded)
-        if taken_away:  # by undeploy, which ended the QPU job under this one
+            used = await self._settle(job, keep=succeeded)
+        if undeployed:  # which ended the QPU job under this one
             raise asyncio.CancelledError
-        if loan.lost and not succeeded:
-            raise WorkflowExecutionException(
-                f"QPU {self.qpu} was taken from job {job_name}: {loan.lost}"
-            )
         if succeeded and not used:
-            raise WorkflowExecutionException(self._unused(job_name, used))
+            raise WorkflowExecutionException(self._not_used(job, used))
+        if job.loss is not None and not succeeded:
+            raise WorkflowExecutionException(
+                f"Job {job.name} lost its lease of QPU {self.qpu}: {job.loss}"
+            )
         return result
 
     async def undeploy(self, external: bool) -> None:
-        """Give every lease back."""
-        # each is given back whatever becomes of the others
+        """Give the lease of every job back."""
+        # each is given back whatever happens to the others
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self._let_all_go)
-            for loan in list(self._lent.values()):
-                stack.push_async_callback(self._take_back, loan, keep=False)
+            for job in list(self._leased):
+                stack.push_async_callback(self._settle, job, keep=False)
 
-    async def _lend(
-        self, job: str, location: ExecutionLocation, folder: str, wish: wishes.Wish
-    ) -> _Loan:
+    async def _lease(
+        self, invocation: Invocation, name: str, job_hints: JobHints
+    ) -> _LeasedJob:
         began = time.monotonic()
-        leases = await self._open()
-        lease = await self._kept_lease(leases) or await self._acquire(leases, job, wish)
-        # its name is seen in `ps` and in logs: nothing of the lease is in it
-        file = posixpath.join(folder, f".sfq-{uuid.uuid4().hex}")
-        waited = time.monotonic() - began
-        loan = _Loan(leases, lease, job, location, file, waited)
-        self._lent[file] = loan
-        return loan
-
-    async def _acquire(self, leases: Leases, job: str, wish: wishes.Wish) -> Lease:
-        patience = self.patience_seconds
-        if (left := wish.left) is not None:
-            patience = min(left, patience or left)
-        request = waiting.Request(
-            *(job, uuid.uuid4().hex, patience),
-            hints=dict(wish.hints),
-            purpose=accounts.purpose(job),
+        pool = await self._pool()
+        lease = await self._acquire(pool, name, job_hints)
+        job = _LeasedJob(
+            name,
+            get_inner_location(invocation.location),
+            # seen in `ps` and in logs, so nothing of the lease is in the name
+            posixpath.join(invocation.workdir or "/tmp", f".sfq-{uuid.uuid4().hex}"),
+            pool,
+            lease,
+            time.monotonic() - began,
         )
-        if not wish.elsewhere:
-            return await leases.acquire(request)
-        getting = asyncio.create_task(leases.acquire(request))
-        watching = asyncio.create_task(watch.until_offline(leases))
+        self._leased.add(job)
+        return job
+
+    async def _acquire(
+        self, pool: LeasePool, job: str, job_hints: JobHints
+    ) -> JobLease:
+        wait_seconds = self.lease_wait_seconds
+        if (left := job_hints.seconds_left) is not None:
+            wait_seconds = min(left, wait_seconds or left)
+        request = LeaseRequest(
+            job,
+            wait_seconds,
+            hints=job_hints.lease_hints,
+            purpose=qpu_jobs.purpose(job),
+        )
+        if not job_hints.has_alternative:
+            return await pool.acquire(request)
+        acquiring = asyncio.create_task(pool.acquire(request))
+        watching = asyncio.create_task(pool.lost(QpuWatch(pool.qpu)))
         try:
-            await asyncio.wait((getting, watching), return_when=asyncio.FIRST_COMPLETED)
-            if getting.done():
-                return getting.result()
+            await asyncio.wait(
+                (acquiring, watching), return_when=asyncio.FIRST_COMPLETED
+            )
+            if acquiring.done():
+                return acquiring.result()
             raise WorkflowExecutionException(
-                f"QPU {self.qpu} gives job {job} no lease: {watching.result()}"
+                f"Job {job} got no lease of QPU {self.qpu}: {watching.result()}"
             )
         finally:
-            getting.cancel()
+            acquiring.cancel()
             watching.cancel()
 
-    async def _watch(self, loan: _Loan, wish: wishes.Wish) -> None:
-        """Take the lease, and its QPU jobs with it, from a job that is to go elsewhere."""
-        if wish.elsewhere:
-            leases, lease = loan.leases, loan.lease
-            # what is left of it once there is a lease: the wait is one
-            loan.lost = await watch.until_lost(leases, lease, loan.job, wish.left)
-            with suppress(ServiceGone):
-                await leases.release(lease)
+    async def _watch(self, job: _LeasedJob, job_hints: JobHints) -> None:
+        """Release the lease, and so cancel its QPU jobs, once the job has to leave."""
+        if job_hints.has_alternative:
+            # the wait in the job queue and the wait for the lease are one
+            left = job_hints.seconds_left
+            job.loss = await job.pool.lost(QpuWatch(job.pool.qpu, job.own_jobs, left))
+            with suppress(QpuUnavailable):
+                await job.pool.release(job.lease)
 
-    async def _hand_over(self, loan: _Loan) -> None:
+    async def _write_environment(self, job: _LeasedJob) -> None:
         """Tell the job about its QPU (Contract 3), in a file that only it can read.
 
-        Its content goes through a pipe: not on a command line, nor in any log.
+        The content goes through a pipe: it is on no command line and in no log.
         """
-        told = self._job_side()
-        variables = qpu.environment([(told, loan.lease.token)])
-        variables["QRMI_JOB_ID"] = loan.job
-        variables[f"{told.name}_SFQ_JOB_KEY"] = accounts.job_key(loan.job)
-        # a lease that was kept says what its first job was
-        variables[f"{told.name}_SFQ_PURPOSE"] = accounts.purpose(loan.job)
+        client = self._job_client()
+        variables = {
+            **qpu.environment([(client, job.lease.token)]),
+            "QRMI_JOB_ID": job.name,
+            f"{client.name}_SFQ_JOB_KEY": qpu_jobs.job_key(job.name),
+            # the purpose of a kept lease is that of its first job
+            f"{client.name}_SFQ_PURPOSE": qpu_jobs.purpose(job.name),
+        }
         lines = [
             f"export {key}={shlex.quote(value)}" for key, value in variables.items()
         ]
         lines.append('export QRMI_JOB_UID="$(id -u)"')
-        script = f"umask 077; cat > {shlex.quote(loan.file)}"
-        writer = await self.get_stream_writer(
-            ["sh", "-c", shlex.quote(script)], loan.location
+        script = f"umask 077; cat > {shlex.quote(job.file)}"
+        writer = await self.connector.get_stream_writer(
+            ["sh", "-c", shlex.quote(script)], job.location
         )
         async with writer as stream:
             await stream.write("\n".join([*lines, ""]).encode())
 
-    async def _take_back(self, loan: _Loan, *, keep: bool) -> bool | None:
-        """End a job's use of its lease, once, and keep account of its QPU jobs.
+    async def _settle(self, job: _LeasedJob, *, keep: bool) -> bool | None:
+        """End a job's use of its lease, once, and record its QPU jobs.
 
-        :param keep: the lease may serve the next job, if leases are kept at all
-        :returns: whether it had any; None if the QPU cannot tell any more
+        :param keep: the lease may serve the next job
+        :returns: whether there were any; ``None`` if the QPU cannot tell any more
         """
-        if self._lent.pop(loan.file, None) is None:
+        if job not in self._leased:
             return None
+        self._leased.remove(job)
         try:
             # a location that is gone must hide neither the job's own error nor the lease
             with suppress(Exception):
-                await super().run(loan.location, ["rm", "-f", shlex.quote(loan.file)])
+                await self.connector.run(
+                    job.location, ["rm", "-f", shlex.quote(job.file)]
+                )
         except BaseException:
-            await self._close(loan, keep=False)
+            await self._close(job, keep=False)
             raise
-        return await self._close(loan, keep=keep)
+        return await self._close(job, keep=keep)
 
-    async def _close(self, loan: _Loan, *, keep: bool) -> bool | None:
-        recorded = set(loan.lease.seen)  # of this job as well, if it is run again
+    async def _close(self, job: _LeasedJob, *, keep: bool) -> bool | None:
+        recorded = set(job.lease.owners)  # also those of this job's earlier attempts
         try:
-            jobs = await self._settle(loan, keep)
-        except ServiceGone as error:
+            qpu_jobs_ = await job.pool.settle(job.lease, job.name, keep=keep)
+        except QpuUnavailable as error:
             if logger.isEnabledFor(logging.WARNING):
-                logger.warning(f"Lease of job {loan.job} was not given back: {error}")
+                logger.warning(
+                    f"The lease of job {job.name} was not given back: {error}"
+                )
             return None
-        if jobs is None:
-            await self._record(loan, [{}])  # its kind of QPU does not tell
+        if qpu_jobs_ is None:
+            await self._record(job, [{}])  # this kind of QPU keeps no account
             return True
-        if new := [job for job in jobs if str(job.get("id")) not in recorded]:
-            await self._record(loan, new)
-        return bool(jobs)
+        new = [one for one in qpu_jobs_ if str(one.get("id")) not in recorded]
+        if new:
+            await self._record(job, new)
+        return bool(qpu_jobs_)
 
-    async def _settle(self, loan: _Loan, keep: bool) -> list[dict[str, JSON]] | None:
-        """Give a lease back, or keep it unless its job left something on the QPU."""
-        leases, lease = loan.leases, loan.lease
-        if keep and self.keep_seconds > 0:
-            try:
-                jobs = await leases.jobs(lease, loan.job)
-            except BaseException:
-                await leases.release(lease)
-                raise
-            if all(job.get("state") in OVER for job in jobs or []):
-                lease.seen |= {str(job.get("id")): loan.job for job in jobs or []}
-                self._keep(leases, lease)
-                return jobs
-        await leases.release(lease)
-        return await leases.jobs(lease, loan.job)
-
-    def _keep(self, leases: Leases, lease: Lease) -> None:
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(self.keep_seconds, self._expire, lease)
-        self._kept.append(_Kept(leases, lease, timer))
-
-    async def _kept_lease(self, leases: Leases) -> Lease | None:
-        while self._kept:
-            kept = self._kept.pop()
-            kept.timer.cancel()
-            try:
-                held = await leases.is_held(kept.lease)
-            except BaseException:
-                self._keep(leases, kept.lease)
-                raise
-            if held:
-                return kept.lease
-            await _let_go(kept)
-        return None
-
-    async def _let_all_go(self) -> None:
-        while self._kept:
-            kept = self._kept.pop()
-            kept.timer.cancel()
-            await _let_go(kept)
-        for task in list(self._closing):
-            await task
-
-    def _expire(self, lease: Lease) -> None:
-        kept = next(kept for kept in self._kept if kept.lease is lease)
-        self._kept.remove(kept)
-        task = asyncio.create_task(_let_go(kept))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
-
-    async def _record(self, loan: _Loan, qpu_jobs: list[dict[str, JSON]]) -> None:
-        record = journal.current()
-        if record is None:
+    async def _record(self, job: _LeasedJob, jobs: list[dict[str, JSON]]) -> None:
+        if journal.current() is None:
             return
         try:
-            status = await loan.leases.status()
-            self._learn(status)
-        except ServiceGone:
+            status = await job.pool.status()
+            self._update(status)
+        except QpuUnavailable:
             status = None
-        for qpu_job in qpu_jobs:
-            record.write(
-                "qpu",
-                job=loan.job,
-                qpu=self.qpu,
-                # just after the samples were taken
+        for one in jobs:
+            qpu_jobs.record(
+                job.name,
+                self.qpu,
+                one,
                 technology=status.technology if status else None,
                 calibration=status.calibration if status else None,
-                lease_seconds=loan.waited,
-                **accounts.account(qpu_job),
+                lease_seconds=job.waited_seconds,
             )
 
-    def _unused(self, job: str, used: bool | None) -> str:
+    def _not_used(self, job: _LeasedJob, used: bool | None) -> str:
         if used is None:
             return (
-                f"Job {job} ended well but the service of QPU {self.qpu} ended before it, "
-                "so nobody knows whether its result is the QPU's."
+                f"Job {job.name} succeeded but the service of QPU {self.qpu} ended "
+                "before it, so it is unknown whether its result comes from the QPU."
             )
-        return accounts.unused(job, self.qpu)
-
-
-@dataclass(eq=False)
-class _Loan:
-    """A lease, the job that has it and the file that tells the job.
-
-    :param waited: how many seconds the job waited for it
-    :param lost: why it was taken from the job, if it was
-    """
-
-    leases: Leases
-    lease: Lease
-    job: str
-    location: ExecutionLocation
-    file: str
-    waited: float
-    lost: str = ""
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """A lease that no job has, until its time is over."""
-
-    leases: Leases
-    lease: Lease
-    timer: asyncio.TimerHandle
-
-
-def variable(deployment: str) -> str:
-    """What the QPU of a deployment is called in the names of shell variables."""
-    return re.sub(r"\W|^(?=\d)", "_", deployment, flags=re.ASCII)
-
-
-async def _let_go(kept: _Kept) -> None:
-    with suppress(ServiceGone):  # it runs out by itself, or the guardian tries again
-        await kept.leases.release(kept.lease)
+        return qpu_jobs.unused_message(job.name, self.qpu)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from importlib.resources import files
 from pathlib import Path
 
@@ -16,12 +16,13 @@ from streamflow.core.exception import (
 from streamflow.core.scheduling import AvailableLocation
 from streamflow.log_handler import logger
 
+from sf_quantum import backoff
 from sf_quantum.connectors import guardian
-from sf_quantum.connectors.leases import Guarded, Leases, ServiceGone
+from sf_quantum.connectors.leases import ClientConfig, LeasePool, QpuUnavailable
 from sf_quantum.connectors.quantum import QuantumConnector, variable
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import Qpu, QpuStatus, selection, waiting
+from sf_quantum.qpu import Qpu, QpuStatus, selection
 
 # the keys of the configuration that are the client's, and those of them that are paths
 CLIENT = (
@@ -66,8 +67,8 @@ class RestConnector(QuantumConnector):
         )
         self.type = type
         self.vqpus = vqpus
-        self.patience_seconds = wait
-        self.keep_seconds = idle if lease == "run" else 0.0
+        self.lease_wait_seconds = wait
+        self._keep_seconds = idle if lease == "run" else 0.0
         config: dict[str, JSON] = {
             "url": url,
             "tokenFile": tokenFile,
@@ -83,7 +84,7 @@ class RestConnector(QuantumConnector):
         # as StreamFlow gives it where `lazy` is false
         self._config = _told(config, folder.parent if folder.is_file() else folder)
         self._places = vqpus
-        self._leases: Leases | None = None
+        self._leases: LeasePool | None = None
         self._asking: asyncio.Task[None] | None = None
 
     async def deploy(self, external: bool) -> None:
@@ -101,7 +102,8 @@ class RestConnector(QuantumConnector):
             raise WorkflowDefinitionException(
                 f"Deployment {self.deployment_name}: {problem}"
             )
-        self._leases = Leases(client, Guarded(self.type, self._config))
+        guarded = ClientConfig(self.type, self._config)
+        self._leases = LeasePool(client, guarded, keep_seconds=self._keep_seconds)
         self._asking = asyncio.create_task(self._ask(self._leases))
 
     async def get_available_locations(
@@ -152,43 +154,41 @@ class RestConnector(QuantumConnector):
                 await self._leases.close()
 
     @classmethod
-    def foresee(
+    def undeployed_status(
         cls, name: str, config: Mapping[str, JSON], folder: Path
-    ) -> Callable[[], QpuStatus]:
-        """See :meth:`QuantumConnector.foresee`."""
+    ) -> QpuStatus:
+        """See :meth:`QuantumConnector.undeployed_status`."""
         type_ = str(config.get("type", "sfq"))
-        return selection.client(type_, variable(name), _told(config, folder)).status
+        return selection.client(type_, variable(name), _told(config, folder)).status()
 
     def client(self) -> Qpu | None:
         """See :meth:`QuantumConnector.client`."""
         return self._leases.qpu if self._leases is not None else None
 
-    async def _open(self) -> Leases:
+    async def _pool(self) -> LeasePool:
         if self._leases is None:
             raise WorkflowExecutionException(f"QPU {self.qpu} is not deployed.")
         return self._leases
 
-    def _job_side(self) -> Qpu:
+    def _job_client(self) -> Qpu:
         if self._leases is None:
             raise WorkflowExecutionException(f"QPU {self.qpu} is not deployed.")
         return self._leases.qpu
 
-    def _learn(self, status: QpuStatus) -> None:
+    def _update(self, status: QpuStatus) -> None:
         self._places = max(1, status.vqpus)
 
-    async def _ask(self, leases: Leases) -> None:
+    async def _ask(self, leases: LeasePool) -> None:
         """Learn how many virtual QPUs there are, as soon as the QPU answers."""
-        pause = waiting.FIRST_PAUSE_SECONDS
-        while True:
+        for pause in backoff.LEASE.pauses():
             try:
                 status = await leases.status()
                 break
-            except ServiceGone as error:
+            except QpuUnavailable as error:
                 if logger.isEnabledFor(logging.WARNING):
                     logger.warning(f"{error}; jobs wait for it.")
             await asyncio.sleep(pause)
-            pause = min(pause * waiting.GROWTH, waiting.LONGEST_PAUSE_SECONDS)
-        self._learn(status)
+        self._update(status)
         if logger.isEnabledFor(logging.INFO):
             state = "online" if status.online else f"not online: {status.reason}"
             logger.info(f"QPU {self.qpu} ({status.technology}) is {state}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import MutableMapping, MutableSequence
+from collections.abc import MutableSequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 
 from streamflow.core.data import StreamWrapper
 from streamflow.core.deployment import Connector, ExecutionLocation, Shell
@@ -12,25 +12,37 @@ from streamflow.core.exception import WorkflowDefinitionException
 from streamflow.core.scheduling import AvailableLocation
 from streamflow.deployment.connector.local import LocalConnector
 from streamflow.deployment.connector.ssh import SSHConnector
+from streamflow.deployment.future import FutureConnector
 from streamflow.deployment.wrapper import (
     ConnectorWrapper,
     get_inner_location,
     get_inner_locations,
 )
 
-from sf_quantum.connectors import guardian, ssh
+from sf_quantum.connectors import guardian
+from sf_quantum.connectors.invocation import Invocation, InvocationConnector
 
 
-class LocationWrapper(ConnectorWrapper):
-    """Locations that StreamFlow counts as its own and that all work on one machine."""
+class LocationWrapper(InvocationConnector, ConnectorWrapper):
+    """Locations that StreamFlow counts separately though all work on one machine.
+
+    Every call is passed to the inner connector, with the inner location.
+    """
 
     async def deploy(self, external: bool) -> None:
-        """Refuse what cannot be wrapped, and have what this driver starts guarded.
+        """Check the inner deployment and start the guardian of this driver.
 
         :raises WorkflowDefinitionException: if the inner deployment is neither local nor
             one SSH host
         """
-        self._check_inner()
+        problem = _problem(self.connector)
+        if problem is not None:
+            raise WorkflowDefinitionException(
+                f"Deployment {self.deployment_name} cannot wrap "
+                f"{self.connector.deployment_name}, which {problem}: let it wrap a `local` "
+                "deployment or an `ssh` one with a single node and no "
+                "dataTransferConnection."
+            )
         guardian.current()
 
     async def copy_local_to_remote(
@@ -40,7 +52,7 @@ class LocationWrapper(ConnectorWrapper):
         locations: MutableSequence[ExecutionLocation],
         read_only: bool = False,
     ) -> None:
-        """Copy to the machine."""
+        """See the class."""
         await self.connector.copy_local_to_remote(
             src, dst, get_inner_locations(locations), read_only
         )
@@ -48,7 +60,7 @@ class LocationWrapper(ConnectorWrapper):
     async def copy_remote_to_local(
         self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False
     ) -> None:
-        """Copy from the machine."""
+        """See the class."""
         await self.connector.copy_remote_to_local(
             src, dst, get_inner_location(location), read_only
         )
@@ -62,7 +74,7 @@ class LocationWrapper(ConnectorWrapper):
         source_connector: Connector | None = None,
         read_only: bool = False,
     ) -> None:
-        """Copy to the machine, within it if the source is a location of ours."""
+        """See the class; a source of this connector's own is on the same machine."""
         if source_connector is None or source_connector is self:
             source_connector = None
             source_location = get_inner_location(source_location)
@@ -78,13 +90,13 @@ class LocationWrapper(ConnectorWrapper):
     async def get_shell(
         self, command: MutableSequence[str], location: ExecutionLocation
     ) -> Shell:
-        """Open a shell on the machine."""
+        """See the class."""
         return await self.connector.get_shell(command, get_inner_location(location))
 
     async def get_stream_reader(
         self, command: MutableSequence[str], location: ExecutionLocation
     ) -> AbstractAsyncContextManager[StreamWrapper]:
-        """Read what a command on the machine prints."""
+        """See the class."""
         return await self.connector.get_stream_reader(
             command, get_inner_location(location)
         )
@@ -92,50 +104,25 @@ class LocationWrapper(ConnectorWrapper):
     async def get_stream_writer(
         self, command: MutableSequence[str], location: ExecutionLocation
     ) -> AbstractAsyncContextManager[StreamWrapper]:
-        """Write to a command on the machine."""
+        """See the class."""
         return await self.connector.get_stream_writer(
             command, get_inner_location(location)
         )
 
-    async def run(
-        self,
-        location: ExecutionLocation,
-        command: MutableSequence[str],
-        environment: MutableMapping[str, str] | None = None,
-        workdir: str | None = None,
-        stdin: int | str | None = None,
-        stdout: int | str = asyncio.subprocess.STDOUT,
-        stderr: int | str = asyncio.subprocess.STDOUT,
-        capture_output: bool = False,
-        timeout: int | None = None,  # noqa: ASYNC109 - StreamFlow's signature
-        job_name: str | None = None,
-    ) -> tuple[str, int] | None:
-        """Run a command on the machine."""
-        return await self.connector.run(
-            location=get_inner_location(location),
-            command=command,
-            environment=environment,
-            workdir=workdir,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            capture_output=capture_output,
-            timeout=timeout,
-            job_name=job_name,
-        )
+    async def invoke(self, invocation: Invocation) -> tuple[str, int] | None:
+        """See the class."""
+        inner = get_inner_location(invocation.location)
+        return await replace(invocation, location=inner).on(self.connector)
 
     async def _inner(self) -> AvailableLocation:
-        """The one location of the machine; both kinds of machine keep it after a first look."""
+        """The machine's one location; both kinds of connector keep it after a first look."""
         locations = await self.connector.get_available_locations(service=self.service)
         return next(iter(locations.values()))
 
     def _location(
         self, name: str, slots: int, inner: AvailableLocation
     ) -> AvailableLocation:
-        """A location of ours on the machine.
-
-        :param slots: how many jobs it runs at once
-        """
+        """Make a location on the machine that runs so many jobs at once."""
         location = AvailableLocation(
             name=name,
             deployment=self.deployment_name,
@@ -144,7 +131,7 @@ class LocationWrapper(ConnectorWrapper):
             stacked=False,
             wraps=inner,
         )
-        # the machine's paths are ours: its files are linked, not copied
+        # paths are those of the machine, so its files are linked and not copied
         location.location.mounts = {"/": "/"}
         return location
 
@@ -155,17 +142,19 @@ class LocationWrapper(ConnectorWrapper):
                 "remove `service` from the target."
             )
 
-    def _check_inner(self) -> None:
-        inner = self.connector
-        if isinstance(inner, SSHConnector):
-            problem = ssh.problem(inner)
-        elif isinstance(inner, LocalConnector):
-            problem = None
-        else:
-            problem = "is neither local nor SSH"
-        if problem is not None:
-            raise WorkflowDefinitionException(
-                f"Deployment {self.deployment_name} cannot wrap {inner.deployment_name}, "
-                f"which {problem}: let it wrap a `local` deployment or an `ssh` one "
-                "with a single node and no dataTransferConnection."
-            )
+
+def _problem(inner: Connector) -> str | None:
+    """Why a deployment cannot be wrapped: the end of a sentence, or ``None``."""
+    if isinstance(inner, LocalConnector):
+        return None
+    if not isinstance(inner, SSHConnector):
+        return "is neither local nor SSH"
+    if isinstance(inner, FutureConnector):  # it is not deployed yet
+        nodes = len(inner.parameters["nodes"])
+        transfers_elsewhere = inner.parameters.get("dataTransferConnection")
+    else:
+        nodes = len(inner.nodes)
+        transfers_elsewhere = inner.dataTransferConfig
+    if nodes != 1:
+        return f"has {nodes} SSH nodes"
+    return "sends its data through another node" if transfers_elsewhere else None

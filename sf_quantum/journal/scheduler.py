@@ -21,7 +21,7 @@ from streamflow.version import VERSION
 
 from sf_quantum import __version__
 from sf_quantum.connectors import guardian
-from sf_quantum.connectors.observed import Observed, Observer
+from sf_quantum.connectors.observed_connector import ObservedConnector, Observer
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, Journal
@@ -116,7 +116,7 @@ class JournalScheduler(DefaultScheduler):
         """A job's connector, which tells how the job ends if somebody wants to know."""
         connector = super().get_connector(job_name)
         observer = self._observers.get(job_name)
-        return connector if observer is None else Observed(connector, observer)
+        return connector if observer is None else ObservedConnector(connector, observer)
 
     async def notify_status(self, job_name: str, status: Status) -> None:
         """Take note of a job's status."""

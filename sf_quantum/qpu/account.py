@@ -21,7 +21,7 @@ from sf_quantum.samplers import unknown
 
 
 @dataclass(frozen=True)
-class Lease:
+class LeaseUsage:
     """A lease of one QPU, as it was when the command had ended.
 
     :param jobs: see :meth:`~sf_quantum.qpu.Qpu.jobs`; ``None`` if the QPU does not tell
@@ -38,7 +38,7 @@ class Lease:
 
 
 @dataclass(frozen=True)
-class Ran:
+class CommandRun:
     """One time that the command ran.
 
     :param status: its exit status
@@ -46,7 +46,7 @@ class Ran:
     """
 
     status: int
-    leases: Sequence[Lease]
+    leases: Sequence[LeaseUsage]
     waited: float = 0.0
 
     @property
@@ -61,7 +61,7 @@ class Ran:
         return False if len(told) == len(self.leases) else None
 
 
-def settle(held: Iterable[tuple[Qpu, str]]) -> list[Lease]:
+def usage(held: Iterable[tuple[Qpu, str]]) -> list[LeaseUsage]:
     """Ask each QPU what a lease was used for.
 
     :param held: each QPU with its token; the lease may have been given back
@@ -69,21 +69,26 @@ def settle(held: Iterable[tuple[Qpu, str]]) -> list[Lease]:
     return [_ask(qpu, token) for qpu, token in held]
 
 
-def settle_held(names: Iterable[str], environment: Mapping[str, str]) -> list[Lease]:
-    """As :func:`settle`, for leases that the environment tells of.
+def usage_of_environment(
+    names: Iterable[str], environment: Mapping[str, str]
+) -> list[LeaseUsage]:
+    """As :func:`usage`, for leases that the environment tells of.
 
     A QPU of a kind that is not installed here does not tell.
 
     :param names: of the QPUs
     """
     wanted = list(names)
-    found = {qpu.name: (qpu, token) for qpu, token in held(wanted, environment)}
+    found = {qpu.name: (qpu, token) for qpu, token in leases_of(wanted, environment)}
     return [
-        _ask(*found[name]) if name in found else Lease(name, None) for name in wanted
+        _ask(*found[name]) if name in found else LeaseUsage(name, None)
+        for name in wanted
     ]
 
 
-def held(names: Iterable[str], environment: Mapping[str, str]) -> list[tuple[Qpu, str]]:
+def leases_of(
+    names: Iterable[str], environment: Mapping[str, str]
+) -> list[tuple[Qpu, str]]:
     """The QPUs that the environment tells of, each with its token.
 
     :param names: of the QPUs; one of a kind that is not installed here is left out
@@ -113,13 +118,13 @@ def named(names: Iterable[str], environment: Mapping[str, str]) -> list[str]:
     return list(names) or known
 
 
-def line(ran: Ran) -> str:
-    """Write what :func:`read` reads."""
+def dumps(ran: CommandRun) -> str:
+    """Write what :func:`loads` reads."""
     leases = [asdict(lease) for lease in ran.leases]
     return json.dumps({"status": ran.status, "waited": ran.waited, "leases": leases})
 
 
-def read(text: str) -> list[Ran]:
+def loads(text: str) -> list[CommandRun]:
     """Read lines of an account.
 
     :raises InputError: if they are something else
@@ -127,9 +132,9 @@ def read(text: str) -> list[Ran]:
     try:
         lines = [json.loads(line) for line in text.splitlines()]
         return [
-            Ran(
+            CommandRun(
                 int(one["status"]),
-                [Lease(**lease) for lease in one["leases"]],
+                [LeaseUsage(**lease) for lease in one["leases"]],
                 float(one["waited"]),
             )
             for one in lines
@@ -138,13 +143,13 @@ def read(text: str) -> list[Ran]:
         raise InputError(f"not an account of sfq lease: {text[:200]!r}") from error
 
 
-def _ask(qpu: Qpu, token: str) -> Lease:
+def _ask(qpu: Qpu, token: str) -> LeaseUsage:
     try:
         jobs = qpu.jobs(token)
     except QuantumError as error:
-        return Lease(qpu.name, None, trouble=str(error))
+        return LeaseUsage(qpu.name, None, trouble=str(error))
     if jobs:
         with suppress(QuantumError):  # the jobs matter more
             told = qpu.status()
-            return Lease(qpu.name, jobs, None, told.technology, told.calibration)
-    return Lease(qpu.name, jobs)
+            return LeaseUsage(qpu.name, jobs, None, told.technology, told.calibration)
+    return LeaseUsage(qpu.name, jobs)

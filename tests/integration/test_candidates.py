@@ -121,7 +121,7 @@ def test_a_qpu_that_is_closed_in_mid_job(
     _ended_well(project)
     first, second, third = reasons(project)
     assert first == "qpu is free"
-    assert second.startswith("qpu failed this job before (QPU qpu was taken from job")
+    assert second.startswith("qpu failed this job before (Job /solve/0 lost its lease")
     assert "helium is low" in second
     assert third.startswith("qpu rests for")
     assert service.held() == []

@@ -214,7 +214,7 @@ def test_a_lower_class_than_asked_for_is_said() -> None:
         code, out, err = _run(*asked, *_shell("echo ran"))
     assert (code, out, err.count("\n")) == (0, "ran\n", 1)
     assert err.startswith(
-        "sfq lease: lease of QPU qpu is of class test, not production as asked for"
+        "sfq lease: The lease of QPU qpu has class test, not production as asked for"
     )
 
 
@@ -399,7 +399,7 @@ def test_an_account_tells_which_qpu_jobs_a_command_had(
     known = ["--url", service.url, "--account", str(file)]
     assert _run(*known, "--", *_solve(tmp_path))[0] == 0
     assert _run(*known, *_shell("exit 3"))[0] == 3
-    solved, failed = account.read(file.read_text())
+    solved, failed = account.loads(file.read_text())
     assert 0 < solved.waited < 10
     assert (solved.status, solved.used) == (0, True)
     (lease,) = solved.leases
@@ -416,11 +416,13 @@ def test_an_account_tells_which_qpu_jobs_a_command_had(
 
 
 def test_what_an_account_says_of_use() -> None:
-    lost = account.Ran(0, [account.Lease("a", None, "gone"), account.Lease("b", [])])
-    assert account.read(account.line(lost)) == [lost]
+    lost = account.CommandRun(
+        0, [account.LeaseUsage("a", None, "gone"), account.LeaseUsage("b", [])]
+    )
+    assert account.loads(account.dumps(lost)) == [lost]
     assert lost.used is None
     # of a kind that never tells
-    assert account.Ran(0, [account.Lease("a", None)]).used
+    assert account.CommandRun(0, [account.LeaseUsage("a", None)]).used
 
 
 def test_leases_that_the_batch_system_took_are_used_and_left(
@@ -437,7 +439,7 @@ def test_leases_that_the_batch_system_took_are_used_and_left(
     words = ["--held", "--account", str(file)]
     assert _run(*words, "--", *_solve(tmp_path), **told)[0] == 0
     assert _held(service) == ["test"]
-    (ran,) = account.read(file.read_text())
+    (ran,) = account.loads(file.read_text())
     assert [lease.qpu for lease in ran.leases] == ["far", "cold"]
     jobs = [lease.jobs for lease in ran.leases]
     assert jobs[0]
@@ -461,7 +463,7 @@ def test_a_command_that_can_run_elsewhere_leaves_a_closed_qpu(
     code, out, err = _run(*words, *_shell("echo ran"))
     assert (code, out) == (75, "")
     assert err.splitlines()[-1].startswith(LEFT)
-    (ran,) = account.read(file.read_text())
+    (ran,) = account.loads(file.read_text())
     assert ran.status == 75
 
 

@@ -340,7 +340,7 @@ def test_a_lease_that_does_not_come_in_time_is_said(
     config["config"]["wait"] = 0.2
     project.solve("solve", "qpu", f"touch {project.folder}/begun")
     assert project.run() == 1
-    assert "QPU qpu gives job /solve/0 no lease: " in project.log
+    assert "Job /solve/0 got no lease of QPU qpu: " in project.log
     assert not (project.folder / "begun").exists()
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from streamflow.core.exception import WorkflowExecutionException
 
-from sf_quantum.connectors.phases import phases
 from sf_quantum.connectors.slurm import options
+from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.files import JSON
 from tests.conftest import StartLab
 from tests.integration.slurm_jobs import StandIns
@@ -28,7 +28,7 @@ HOLD = "--wrap=sleep 300"
 def nothing_is_planned() -> Iterator[None]:
     """What a quantum step took in one test is nothing to another."""
     yield
-    assert phases.planners == []
+    assert quantum_steps.listeners == []
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +235,7 @@ async def test_while_a_quantum_step_runs_there_is_what_is_kept(
         await asyncio.gather(*[held.run(meet(tmp_path, 3)) for _ in range(3)])
         assert len(held.queue()) == 3
         # on a deployment of any kind
-        with phases.quantum("/solve/0"):
+        with quantum_steps.running("/solve/0"):
             assert await held.counts(1) < 2
             # and one that comes meanwhile goes at once
             await asyncio.gather(*[held.run("sleep 0.5") for _ in range(2)])
@@ -266,7 +266,7 @@ async def test_nodes_are_asked_for_ahead_of_the_quantum_steps_end(
             return set(await asyncio.gather(*jobs))
 
         async def quantum(seconds: float) -> None:
-            with phases.quantum("/solve/0"):
+            with quantum_steps.running("/solve/0"):
                 await asyncio.sleep(seconds)
 
         await classical()

@@ -201,7 +201,7 @@ def test_a_job_that_never_used_its_lease_fails(site: Site, service: QpuService) 
     site.deploy({"q": _quantum()})
     site.step("idle", "q", "echo fine >out")
     assert site.run() != 0
-    assert "Job /idle/0 ended well but never used QPU a" in site.project.log
+    assert "Job /idle/0 succeeded but never used QPU a" in site.project.log
     assert service.held() == []
 
 
@@ -304,7 +304,7 @@ def test_under_the_plugin_a_job_that_never_used_its_lease_fails(
     spank_site.deploy({"q": _quantum()})
     spank_site.step("idle", "q", "echo fine >out")
     assert spank_site.run() != 0
-    assert "Job /idle/0 ended well but never used QPU a" in spank_site.project.log
+    assert "Job /idle/0 succeeded but never used QPU a" in spank_site.project.log
 
 
 def test_a_lease_that_the_plugin_did_not_get_is_no_classical_run(

@@ -79,7 +79,7 @@ def test_a_job_that_never_used_its_lease_fails(project: Project) -> None:
     project.deployment("qpu", "sfq.emulator")
     project.step("idle", "echo nothing quantum >out", "qpu")
     assert project.run() == 1
-    assert "Job /idle/0 ended well but never used QPU qpu" in project.log
+    assert "Job /idle/0 succeeded but never used QPU qpu" in project.log
     assert project.events()[-1]["status"] == "failed"
     assert project.leftovers() == []
 

@@ -21,8 +21,9 @@ MODULES = {
 GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
 
 # What each room may import of ours. Rooms that are not here may import any but cli.
-_FOUNDATION = {"errors", "files", "threads", "validation"}
+_FOUNDATION = {"backoff", "errors", "files", "threads", "validation"}
 LAYERS = {
+    "backoff": set(),
     "errors": set(),
     "files": {"errors"},
     "threads": set(),

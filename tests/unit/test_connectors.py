@@ -22,6 +22,7 @@ from sf_quantum.connectors import guardian, ssh
 from sf_quantum.connectors.background import BackgroundService
 from sf_quantum.connectors.emulator import EmulatorConnector
 from sf_quantum.connectors.nodes import NodesConnector
+from sf_quantum.connectors.quantum import QuantumConnector
 from sf_quantum.connectors.rest import RestConnector
 from sf_quantum.connectors.wrapper import LocationWrapper
 from sf_quantum.errors import QpuError
@@ -120,14 +121,14 @@ async def test_the_service_ends_though_a_lease_cannot_be_given_back(
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     connector = emulator(local)
     await connector.deploy(False)
-    await connector._open()
-    qpu = connector._job_side()
+    await connector._pool()
+    qpu = connector._job_client()
     assert qpu.status().online
 
-    async def failing() -> None:
+    async def failing(_: QuantumConnector, external: bool) -> None:
         raise WorkflowExecutionException("its location is gone")
 
-    monkeypatch.setattr(connector, "_let_all_go", failing)
+    monkeypatch.setattr(QuantumConnector, "undeploy", failing)
     with pytest.raises(WorkflowExecutionException, match="location is gone"):
         await connector.undeploy(False)
     with pytest.raises(QpuError, match="does not answer"):

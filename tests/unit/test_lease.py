@@ -8,9 +8,11 @@ from typing import Self
 import pytest
 from dimod.core.sampler import Sampler
 
+from sf_quantum import backoff
+from sf_quantum.backoff import Backoff
 from sf_quantum.errors import QpuError
-from sf_quantum.qpu import Qpu, QpuStatus, waiting
-from sf_quantum.qpu.holding import Holding
+from sf_quantum.qpu import Qpu, QpuStatus
+from sf_quantum.qpu.leases import LeaseRequest, LeaseSet, acquire
 
 
 class ShakyQpu(Qpu):
@@ -61,15 +63,15 @@ class ShakyQpu(Qpu):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "FIRST_PAUSE_SECONDS", 0.002)
+    monkeypatch.setattr(backoff, "LEASE", Backoff(0.002, 10.0))
 
 
 def test_a_qpu_in_trouble_is_waited_for_with_one_key() -> None:
     shaky = ShakyQpu(troubles=2)
     said: list[str] = []
-    with Holding([shaky], lambda _, reason: said.append(reason)) as holding:
-        holding.acquire(waiting.Request("job"))
-        assert holding.held == [(shaky, "secret")]
+    with LeaseSet([shaky], lambda _, error: said.append(str(error))) as leases:
+        leases.acquire(LeaseRequest("job"))
+        assert leases.tokens() == [(shaky, "secret")]
     assert said == ["connection refused"]
     assert len(shaky.keys) == 3
     assert len(set(shaky.keys)) == 1
@@ -79,17 +81,17 @@ def test_a_qpu_in_trouble_is_waited_for_with_one_key() -> None:
 def test_a_qpu_that_stays_in_trouble_is_given_up_in_time() -> None:
     shaky = ShakyQpu(troubles=10**6)
     with (
-        Holding([shaky]) as holding,
+        LeaseSet([shaky]) as leases,
         pytest.raises(QpuError, match="connection refused"),
     ):
-        holding.acquire(waiting.Request("job", wait_seconds=0.05))
+        leases.acquire(LeaseRequest("job", wait_seconds=0.05))
     assert len(shaky.keys) > 1
 
 
 def test_a_wait_that_is_asked_for_bears_trouble_as_long() -> None:
     shaky = ShakyQpu(troubles=3)
-    request = waiting.Request("job", wait_seconds=30, trouble_seconds=0)
-    assert waiting.acquire(shaky, request) == "secret"
+    request = LeaseRequest("job", wait_seconds=30, trouble_seconds=0)
+    assert acquire(shaky, request) == "secret"
     shaky = ShakyQpu(troubles=10**6)
     with pytest.raises(QpuError, match=r"given up after 0.02 s, --wait or .* sets how"):
-        waiting.acquire(shaky, waiting.Request("job", trouble_seconds=0.02))
+        acquire(shaky, LeaseRequest("job", trouble_seconds=0.02))

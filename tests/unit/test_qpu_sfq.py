@@ -16,7 +16,8 @@ from dimod import BinaryQuadraticModel
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.net import munge
-from sf_quantum.qpu import NoLease, access, waiting
+from sf_quantum.qpu import NoLease, access
+from sf_quantum.qpu.leases import LeaseRequest, acquire
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.service.device.emulated import Device, Faults
@@ -166,7 +167,7 @@ def test_a_lease_is_waited_for_in_the_services_queue(service: RunningService) ->
     with pytest.raises(NoLease, match="QPU 'q' at unix:"):
         driver.acquire_waiting("j", wait_seconds=0.01, key="k")
     with ThreadPoolExecutor() as threads:
-        waits = threads.submit(waiting.acquire, driver, waiting.Request("j", "k"))
+        waits = threads.submit(acquire, driver, LeaseRequest("j"))
         time.sleep(0.02)
         assert not waits.done()
         driver.release(first)
@@ -187,8 +188,8 @@ def test_hints_of_one_lease_go_before_those_of_all(service: RunningService) -> N
     }
     driver = SfqQpu.from_config("q", config)
     hints: dict[str, JSON] = {"expectedSeconds": 0.5}
-    for request in (waiting.Request(hints=hints), waiting.Request()):
-        token = waiting.acquire(driver, request)
+    for request in (LeaseRequest(hints=hints), LeaseRequest()):
+        token = acquire(driver, request)
         lease = service.queue.store.lease(token)
         assert lease is not None
         expected = 0.5 if request.hints else 5.0

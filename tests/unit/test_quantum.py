@@ -16,6 +16,7 @@ from typing import Any, ClassVar, ParamSpec, Self
 
 import pytest
 from dimod.core.sampler import Sampler
+from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.exception import (
     WorkflowDefinitionException,
     WorkflowExecutionException,
@@ -23,16 +24,19 @@ from streamflow.core.exception import (
 from streamflow.core.scheduling import AvailableLocation
 from streamflow.deployment.connector.local import LocalConnector
 
-from sf_quantum import qpu
-from sf_quantum.connectors import guardian, watch, wishes
+from sf_quantum import backoff, qpu
+from sf_quantum.backoff import Backoff
+from sf_quantum.connectors import guardian, hints
+from sf_quantum.connectors.hints import JobHints
+from sf_quantum.connectors.leases import LeasePool
 from sf_quantum.connectors.nodes import NodesConnector
 from sf_quantum.connectors.rest import RestConnector
-from sf_quantum.connectors.wishes import Wish
-from sf_quantum.connectors.wrapper import LocationWrapper
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal
-from sf_quantum.qpu import NoLease, Qpu, QpuStatus, waiting
+from sf_quantum.qpu import NoLease, Qpu, QpuStatus
+from sf_quantum.qpu.leases import LeaseRequest
+from sf_quantum.qpu.offline import LossReason, QpuLoss, QpuWatch
 
 P = ParamSpec("P")
 DONE: dict[str, JSON] = {"state": "Completed", "submitted": 1.0, "started": 3.5}
@@ -142,7 +146,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ToldQpu, "places", 1)
     monkeypatch.setattr(qpu, "load", lambda _: ToldQpu)
     monkeypatch.setattr(guardian, "current", lambda: Silent())
-    monkeypatch.setattr(waiting, "FIRST_PAUSE_SECONDS", 0.002)
+    monkeypatch.setattr(backoff, "LEASE", Backoff(0.002, 10.0))
 
 
 @pytest.fixture(autouse=True)
@@ -313,7 +317,9 @@ async def test_patience_ends_with_the_qpus_reason(tmp_path: Path) -> None:
     await step.connector.deploy(False)
     step.qpu.free.clear()
     began = time.monotonic()
-    with pytest.raises(WorkflowExecutionException, match="no lease: all held"):
+    with pytest.raises(
+        WorkflowExecutionException, match="no lease of QPU my_qpu: all held"
+    ):
         await step.run("true")
     assert 0.03 <= time.monotonic() - began < 1
     await step.connector.undeploy(False)
@@ -323,16 +329,20 @@ async def test_patience_ends_with_the_qpus_reason(tmp_path: Path) -> None:
 def late() -> Iterator[None]:
     """A job whose wait is over before it comes to its lease."""
     wished = time.monotonic() - 600
-    wishes.tell("/solve/0", Wish(wait_seconds=600, told=wished, elsewhere=True))
+    hints.put(
+        "/solve/0", JobHints(wait_seconds=600, since=wished, has_alternative=True)
+    )
     yield
-    wishes.forget("/solve/0")
+    hints.discard("/solve/0")
 
 
 @pytest.mark.usefixtures("late")
 async def test_a_job_waits_for_what_is_left_of_its_wait(step: Step) -> None:
     step.qpu.free.clear()
     async with asyncio.timeout(60):
-        with pytest.raises(WorkflowExecutionException, match="no lease: all held"):
+        with pytest.raises(
+            WorkflowExecutionException, match="no lease of QPU my_qpu: all held"
+        ):
             await step.run("true")
 
 
@@ -342,11 +352,13 @@ async def test_its_qpu_jobs_wait_for_what_is_left_of_it_too(
 ) -> None:
     left: list[float | None] = []
 
-    async def until_lost(*words: float | None) -> str:
-        left.append(words[-1])
-        return "it is enough"
+    async def lost(_: LeasePool, watch: QpuWatch) -> QpuLoss:
+        if watch._wait_seconds is None:  # before the lease
+            await asyncio.Event().wait()
+        left.append(watch._wait_seconds)
+        return QpuLoss(LossReason.QUEUE_WAIT, "q", seconds=600)
 
-    monkeypatch.setattr(watch, "until_lost", until_lost)
+    monkeypatch.setattr(LeasePool, "lost", lost)
     with suppress(WorkflowExecutionException):
         await step.run("sleep 0.2")
     assert left == [0.0]
@@ -363,12 +375,14 @@ async def test_trouble_is_borne_and_refusals_are_not(
     assert ran is not None
     assert ran[1] == 3
     ToldQpu.troubles = [InputError("not you")]
-    with pytest.raises(WorkflowExecutionException, match="no lease: not you"):
+    with pytest.raises(
+        WorkflowExecutionException, match="no lease of QPU my_qpu: not you"
+    ):
         await step.run("true")
-    monkeypatch.setattr(waiting.Request, "trouble_seconds", 0.0)
+    monkeypatch.setattr(LeaseRequest, "trouble_seconds", 0.0)
     ToldQpu.troubles = [QpuError("down for good")] * 9
-    request = waiting.Request("/a/0", trouble_seconds=0.01)
-    leases = await step.connector._open()
+    request = LeaseRequest("/a/0", trouble_seconds=0.01)
+    leases = await step.connector._pool()
     with pytest.raises(
         WorkflowExecutionException, match=r"good; given up after 0.01 s"
     ):
@@ -451,7 +465,7 @@ async def test_a_service_that_ends_before_the_job_is_told_from_a_lazy_job(
         raise QpuError("no answer")
 
     monkeypatch.setattr(step.qpu, "release", gone)
-    with pytest.raises(WorkflowExecutionException, match="nobody knows whether"):
+    with pytest.raises(WorkflowExecutionException, match="it is unknown whether"):
         await step.run("true")
     # the guardian has not been told that it is given back
     assert Silent.told == ["hold secret-1"]
@@ -574,14 +588,19 @@ async def test_qpu_jobs_are_in_the_journal(step: Step, record: Journal) -> None:
 @pytest.fixture
 def cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no file be removed: the location is gone by then."""
-    run = LocationWrapper.run
+    run = LocalConnector.run
 
-    async def gone(*words: Any, **options: Any) -> tuple[str, int] | None:
-        if words[2][0] == "rm":
+    async def gone(
+        self: LocalConnector,
+        location: ExecutionLocation,
+        command: list[str],
+        **rest: Any,
+    ) -> tuple[str, int] | None:
+        if command[0] == "rm":
             raise WorkflowExecutionException("ssh: connection lost")
-        return await run(*words, **options)
+        return await run(self, location, command, **rest)
 
-    monkeypatch.setattr(LocationWrapper, "run", gone)
+    monkeypatch.setattr(LocalConnector, "run", gone)
 
 
 @pytest.mark.usefixtures("cut_off")
@@ -614,16 +633,21 @@ async def test_undeploy_gives_all_back_though_the_location_is_gone(
 async def test_a_job_cancelled_while_its_file_is_removed_gives_its_lease_back(
     step: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = LocationWrapper.run
+    run = LocalConnector.run
     removing = asyncio.Event()
 
-    async def slow(*words: Any, **options: Any) -> tuple[str, int] | None:
-        if words[2][0] == "rm":
+    async def slow(
+        self: LocalConnector,
+        location: ExecutionLocation,
+        command: list[str],
+        **rest: Any,
+    ) -> tuple[str, int] | None:
+        if command[0] == "rm":
             removing.set()
             await asyncio.sleep(60)
-        return await run(*words, **options)
+        return await run(self, location, command, **rest)
 
-    monkeypatch.setattr(LocationWrapper, "run", slow)
+    monkeypatch.setattr(LocalConnector, "run", slow)
     job = asyncio.create_task(step.run("true"))
     await removing.wait()
     job.cancel()
@@ -642,7 +666,7 @@ async def test_a_lease_whose_account_cannot_be_had_is_not_kept(
         raise QpuError("no answer")
 
     monkeypatch.setattr(step.qpu, "jobs", gone)
-    with pytest.raises(WorkflowExecutionException, match="nobody knows whether"):
+    with pytest.raises(WorkflowExecutionException, match="it is unknown whether"):
         await step.run("true")
     assert step.qpu.held == []
     await step.connector.undeploy(False)
@@ -670,7 +694,7 @@ async def test_a_shortfall_of_leases_is_said_once(
     for _ in range(2):
         await step.run("exit 1")
     assert [one.message for one in caplog.records if one.levelname == "WARNING"] == [
-        "Leases of QPU my_qpu are of class test, not production"
+        "Leases of QPU my_qpu have class test, not production"
     ]
 
 

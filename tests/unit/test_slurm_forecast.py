@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sf_quantum.connectors.phases import Phases
 from sf_quantum.connectors.slurm.forecast import (
     FOLLOWS_SECONDS,
     MARGIN_SECONDS,
     Forecast,
 )
+from sf_quantum.connectors.steps import QuantumSteps
 
 
 def learned(wave: int = 3) -> Forecast:
@@ -114,26 +114,26 @@ class Told:
         self.words: list[str] = []
         self.seconds: list[float | None] = []
 
-    def quantum_began(self, step: str, seconds: float | None) -> None:
+    def quantum_step_started(self, step: str, seconds: float | None) -> None:
         self.words.append(f"{step} began")
         self.seconds.append(seconds)
 
-    def quantum_submitted(self, step: str, deployment: str, slurm_job: str) -> None:
+    def quantum_job_submitted(self, step: str, deployment: str, slurm_job: str) -> None:
         self.words.append(f"{step} is {deployment}'s {slurm_job}")
 
-    def quantum_ended(self, step: str) -> None:
+    def quantum_step_ended(self, step: str) -> None:
         self.words.append(f"{step} ended")
 
 
 def test_a_step_begins_with_its_first_job_and_ends_with_its_last() -> None:
-    phases, told = Phases(), Told()
-    phases.planners.append(told)
-    with phases.quantum("/solve/0"):
-        phases.submitted("/solve/0", "cluster", "7")
-        phases.submitted("/classical/0", "cluster", "8")
-        with phases.quantum("/solve/1"):
+    quantum_steps, told = QuantumSteps(), Told()
+    quantum_steps.listeners.append(told)
+    with quantum_steps.running("/solve/0"):
+        quantum_steps.submitted("/solve/0", "cluster", "7")
+        quantum_steps.submitted("/classical/0", "cluster", "8")
+        with quantum_steps.running("/solve/1"):
             pass
-        with phases.quantum("/other/0"):
+        with quantum_steps.running("/other/0"):
             pass
     assert told.words == [
         "/solve began",
@@ -145,13 +145,13 @@ def test_a_step_begins_with_its_first_job_and_ends_with_its_last() -> None:
 
 
 def test_how_long_a_step_took_is_told_next_time() -> None:
-    phases, told = Phases(), Told()
-    phases.planners.append(told)
-    with phases.quantum("/solve/0"):
+    quantum_steps, told = QuantumSteps(), Told()
+    quantum_steps.listeners.append(told)
+    with quantum_steps.running("/solve/0"):
         pass
-    with pytest.raises(ValueError, match="no"), phases.quantum("/solve/0"):
+    with pytest.raises(ValueError, match="no"), quantum_steps.running("/solve/0"):
         raise ValueError("no")
-    with phases.quantum("/solve/0"):
+    with quantum_steps.running("/solve/0"):
         pass
     first, second, third = told.seconds
     assert first is None

@@ -24,14 +24,14 @@ from streamflow.core.exception import (
 )
 from streamflow.deployment.connector.local import LocalConnector
 
-from sf_quantum.connectors import wishes
+from sf_quantum.connectors import hints
+from sf_quantum.connectors.hints import JobHints
 from sf_quantum.connectors.slurm import quantum
 from sf_quantum.connectors.slurm.leased import Use
 from sf_quantum.connectors.slurm.login import Login
 from sf_quantum.connectors.slurm.options import Service, holdings
 from sf_quantum.connectors.slurm.quantum import Quantum
 from sf_quantum.connectors.slurm.queue import Queue
-from sf_quantum.connectors.wishes import Wish
 from sf_quantum.files import JSON
 from sf_quantum.qpu import account
 from sf_quantum.service.device.emulated import Device
@@ -103,9 +103,9 @@ class Site:
         name = job.strip("/").replace("/", "-")
         return Use(job, ["a"], True, str(self.spool / name), None)
 
-    def left(self, use: Use, *runs: account.Ran) -> None:
+    def left(self, use: Use, *runs: account.CommandRun) -> None:
         """Leave what the job's nodes leave."""
-        lines = "".join(f"{account.line(ran)}\n" for ran in runs)
+        lines = "".join(f"{account.dumps(ran)}\n" for ran in runs)
         Path(f"{use.account}.12").write_text(lines)
 
 
@@ -128,8 +128,8 @@ def _run(
     return done.returncode, done.stderr
 
 
-def _accounts(use: Use) -> list[account.Ran]:
-    return account.read(Path(f"{use.account}.12").read_text())
+def _accounts(use: Use) -> list[account.CommandRun]:
+    return account.loads(Path(f"{use.account}.12").read_text())
 
 
 def test_a_command_runs_under_leases_of_its_own(
@@ -172,7 +172,7 @@ def test_where_the_nodes_have_no_sfq_use_is_not_known(tmp_path: Path) -> None:
     code, said = _run(use, tmp_path, **told)
     assert code == 127
     assert "sfq: not found" in said
-    assert _accounts(use) == [account.Ran(0, [account.Lease("a", None)])]
+    assert _accounts(use) == [account.CommandRun(0, [account.LeaseUsage("a", None)])]
 
 
 def test_the_option_is_for_the_plugin_and_the_first_component() -> None:
@@ -262,10 +262,10 @@ async def test_half_a_file_is_no_file(
 
 
 @pytest.fixture
-def wish() -> Iterator[Callable[[Wish], None]]:
+def wish() -> Iterator[Callable[[JobHints], None]]:
     """Wishes something for the job ``/one/0``."""
-    yield partial(wishes.tell, "/one/0")
-    wishes.forget("/one/0")
+    yield partial(hints.put, "/one/0")
+    hints.discard("/one/0")
 
 
 async def test_a_job_that_can_run_elsewhere_waits_for_no_qpu_that_is_offline(
@@ -273,12 +273,12 @@ async def test_a_job_that_can_run_elsewhere_waits_for_no_qpu_that_is_offline(
     service: RunningService,
     reachable: Path,
     monkeypatch: pytest.MonkeyPatch,
-    wish: Callable[[Wish], None],
+    wish: Callable[[JobHints], None],
 ) -> None:
     monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
     service.ask("POST", "/v1/device/close", {"message": "helium"})
     qpus = site.quantum(reachable, "a")
-    wish(Wish(elsewhere=True))
+    wish(JobHints(has_alternative=True))
     with pytest.raises(
         WorkflowExecutionException,
         match=r"Job /one/0 is not submitted: QPU a is offline \(.*helium\)",
@@ -290,11 +290,11 @@ async def test_a_job_that_can_run_elsewhere_bears_silence_as_long_as_it_is_to_wa
     site: Site,
     definitions: Path,
     monkeypatch: pytest.MonkeyPatch,
-    wish: Callable[[Wish], None],
+    wish: Callable[[JobHints], None],
 ) -> None:
     monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
     qpus = site.quantum(definitions, "a")
-    wish(Wish(wait_seconds=0.2, elsewhere=True))
+    wish(JobHints(wait_seconds=0.2, has_alternative=True))
     with pytest.raises(
         WorkflowExecutionException,
         match="Job /one/0 is not submitted: QPU 'a' at unix:",
@@ -306,13 +306,13 @@ async def test_a_job_that_can_run_elsewhere_waits_for_no_login_node_for_ever(
     site: Site,
     definitions: Path,
     monkeypatch: pytest.MonkeyPatch,
-    wish: Callable[[Wish], None],
+    wish: Callable[[JobHints], None],
 ) -> None:
     monkeypatch.setattr(quantum, "ASK_SECONDS", 0.1)
     qpus = site.quantum(definitions, "a")
     # its shell ends without a word, as that of a connection that is lost does
     monkeypatch.setattr(LocalConnector, "run", _lost)
-    wish(Wish(wait_seconds=0.1, elsewhere=True))
+    wish(JobHints(wait_seconds=0.1, has_alternative=True))
     async with asyncio.timeout(5):
         with pytest.raises(
             WorkflowExecutionException,
@@ -326,10 +326,17 @@ async def _lost(*_: object, **__: object) -> tuple[str, int]:
 
 
 async def test_on_the_node_it_waits_for_what_is_left(
-    site: Site, service: RunningService, tmp_path: Path, wish: Callable[[Wish], None]
+    site: Site,
+    service: RunningService,
+    tmp_path: Path,
+    wish: Callable[[JobHints], None],
 ) -> None:
     service.acquire()
-    wish(Wish({"expectedSeconds": 5, "pattern": "qc-heavy"}, 0.3, elsewhere=True))
+    wish(
+        JobHints(
+            {"expectedSeconds": 5, "pattern": "qc-heavy"}, 0.3, has_alternative=True
+        )
+    )
     use = await site.quantum(None, "a").lend(site.queue, site.location, "/one/0", ["a"])
     assert use.wish.wait_seconds is not None
     assert 0 <= use.wish.wait_seconds < 0.3
@@ -349,7 +356,7 @@ def test_on_the_node_it_leaves_a_qpu_that_is_offline_if_it_can_run_elsewhere(
         told |= {"a_QRMI_JOB_ACQUISITION_TOKEN": token}
         told |= {"SLURM_JOB_QPU_RESOURCES": "a", "SLURM_JOB_QPU_TYPES": "sfq"}
     service.ask("POST", "/v1/device/close", {"message": "helium"})
-    wish = Wish(elsewhere=True)
+    wish = JobHints(has_alternative=True)
     use = Use("/solve/0", ["a"], spank, str(tmp_path / "account"), None, wish)
     code, said = _run(use, tmp_path, "exec sleep 60", **told)
     assert code == 75
@@ -361,7 +368,7 @@ def test_hints_reach_the_service(service: RunningService, tmp_path: Path) -> Non
     hints: dict[str, JSON] = {"expectedSeconds": 5, "pattern": "qc-heavy"}
     use = Use(
         *("/solve/0", ["a"], False, str(tmp_path / "account"), None),
-        Wish(hints, wait_seconds=10),
+        JobHints(hints, wait_seconds=10),
     )
     assert _run(use, tmp_path, a_SFQ_URL=service.url) == (0, "")
     (lease,) = service.queue.store.leases()
@@ -381,7 +388,7 @@ async def test_where_nobody_can_be_asked_jobs_are_submitted(
 
 async def test_a_lease_that_jobs_share_is_used_by_each(site: Site) -> None:
     qpus = site.quantum(None, "a")
-    ran = account.Ran(0, [account.Lease("a", [JOB])])
+    ran = account.CommandRun(0, [account.LeaseUsage("a", [JOB])])
     first, second = site.use("/one/0"), site.use("/other/0")
     for _ in range(2):  # as often as it is tried
         site.left(first, ran)
@@ -390,7 +397,10 @@ async def test_a_lease_that_jobs_share_is_used_by_each(site: Site) -> None:
     site.left(second, ran)
     with pytest.raises(WorkflowExecutionException, match="never used QPU a"):
         await qpus.settle(site.location, second, good=True)
-    site.left(second, account.Ran(0, [account.Lease("a", [JOB, {**JOB, "id": "2"}])]))
+    site.left(
+        second,
+        account.CommandRun(0, [account.LeaseUsage("a", [JOB, {**JOB, "id": "2"}])]),
+    )
     await qpus.settle(site.location, second, good=True)
 
 
@@ -399,14 +409,14 @@ async def test_a_result_that_may_not_be_the_qpus_is_none(
 ) -> None:
     monkeypatch.setattr(quantum, "LOOKS", 1)
     qpus, use = site.quantum(None, "a"), site.use("/one/0")
-    site.left(use, account.Ran(0, [account.Lease("a", None, "it is gone")]))
+    site.left(use, account.CommandRun(0, [account.LeaseUsage("a", None, "it is gone")]))
     with pytest.raises(WorkflowExecutionException, match=r"nobody knows .* it is gone"):
         await qpus.settle(site.location, use, good=True)
     with pytest.raises(WorkflowExecutionException, match="sfq lease left no account"):
         await qpus.settle(site.location, use, good=True)
     # what it was interrupted in counts for nothing
-    interrupted = account.Ran(143, [account.Lease("a", [])])
-    site.left(use, interrupted, account.Ran(0, [account.Lease("a", [JOB])]))
+    interrupted = account.CommandRun(143, [account.LeaseUsage("a", [])])
+    site.left(use, interrupted, account.CommandRun(0, [account.LeaseUsage("a", [JOB])]))
     await qpus.settle(site.location, use, good=True)
     site.left(use, interrupted)
     await qpus.settle(site.location, use, good=False)

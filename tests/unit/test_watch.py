@@ -1,19 +1,20 @@
-"""When a QPU is given up under a job that could run elsewhere, against a real service."""
+"""When a job that can run elsewhere leaves its QPU, against a real service."""
 
 from __future__ import annotations
 
-import asyncio
+import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
-from sf_quantum.connectors import watch, wishes
-from sf_quantum.connectors.leases import Lease, Leases
-from sf_quantum.connectors.wishes import Wish
+from sf_quantum.connectors import hints
+from sf_quantum.connectors.hints import JobHints
 from sf_quantum.files import JSON
-from sf_quantum.qpu import waiting
+from sf_quantum.qpu import offline
 from sf_quantum.qpu.access import Credentials
+from sf_quantum.qpu.offline import LossReason, QpuLoss, QpuWatch
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
@@ -27,126 +28,134 @@ def service() -> Iterator[RunningService]:
 
 
 @pytest.fixture
-async def leases(
-    service: RunningService, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Leases]:
-    """What a driver takes leases from."""
-    monkeypatch.setattr(watch, "PAUSE_SECONDS", 0.01)
-    credentials = Credentials(patience_seconds=0)
-    made = Leases(SfqQpu("q", service.url, credentials=credentials))
-    yield made
-    await made.close()
+def qpu(service: RunningService) -> SfqQpu:
+    return SfqQpu("q", service.url, credentials=Credentials(patience_seconds=0))
 
 
-async def submit(service: RunningService, leases: Leases, key: str) -> Lease:
-    """A lease with one QPU job."""
-    lease = await leases.acquire(waiting.Request(key))
+def submit(service: RunningService, lease: str, key: str) -> str:
+    """Submit a QPU job under a lease.
+
+    :returns: its id
+    """
     body: dict[str, JSON] = {"problem": example_bqm(), "idempotency_key": key}
-    answer = await asyncio.to_thread(
-        service.ask, "POST", "/v1/jobs", body, lease=lease.token
-    )
+    answer = service.ask("POST", "/v1/jobs", body, lease=lease)
     assert answer.status == 201
-    return lease
+    return str(answer.json()["id"])
 
 
-async def close(service: RunningService, how: str = "close") -> None:
-    path = f"/v1/device/{how}"
-    await asyncio.to_thread(service.ask, "POST", path, {"message": "helium"})
+def shut(service: RunningService, how: str = "close") -> None:
+    service.ask("POST", f"/v1/device/{how}", {"message": "helium"})
 
 
-async def test_a_qpu_that_goes_offline_is_told(
-    service: RunningService, leases: Leases
+def watch(qpu: SfqQpu, lease: str, wait_seconds: float | None = None) -> QpuWatch:
+    return QpuWatch(qpu, lambda: qpu.jobs(lease) or [], wait_seconds)
+
+
+def test_a_qpu_that_goes_offline_is_lost(service: RunningService, qpu: SfqQpu) -> None:
+    waits = QpuWatch(qpu)
+    assert waits.look() is None
+    shut(service)
+    loss = waits.look()
+    assert loss == QpuLoss(LossReason.OFFLINE, "q", "the QPU is closed: helium")
+    assert str(loss) == "the QPU is offline (the QPU is closed: helium)"
+
+
+def test_a_job_that_waits_for_a_qpu_that_was_closed_is_lost(
+    service: RunningService, qpu: SfqQpu
 ) -> None:
-    watching = asyncio.create_task(watch.until_offline(leases))
-    await asyncio.sleep(0.05)
-    assert not watching.done()
-    await close(service)
-    async with asyncio.timeout(5):
-        assert await watching == "it is offline: the QPU is closed: helium"
+    lease = service.acquire()
+    submit(service, lease, "a")
+    service.until(lease, "Running")
+    shut(service)  # which puts the running job back into the queue
+    service.until(lease, "Queued")
+    loss = watch(qpu, lease).look()
+    assert loss is not None
+    assert loss.reason is LossReason.OFFLINE
 
 
-async def test_a_job_that_waits_for_a_qpu_that_was_closed_is_lost(
-    service: RunningService, leases: Leases
+def test_a_job_that_runs_while_the_qpu_is_drained_is_not(
+    service: RunningService, qpu: SfqQpu
 ) -> None:
-    lease = await submit(service, leases, "a")
-    service.until(lease.token, "Running")
-    watching = asyncio.create_task(watch.until_lost(leases, lease, "a", None))
-    await close(service)  # which puts the running job back into the queue
-    async with asyncio.timeout(5):
-        assert "helium" in await watching
+    runs, waits = service.acquire(), service.acquire()
+    submit(service, runs, "a")
+    service.until(runs, "Running")
+    submit(service, waits, "b")
+    shut(service, "drain")
+    loss = watch(qpu, waits).look()
+    assert loss is not None
+    assert loss.detail == "the QPU is being drained: helium"
+    assert watch(qpu, runs).look() is None
 
 
-async def test_a_job_that_runs_while_the_qpu_is_drained_is_not(
-    service: RunningService, leases: Leases
+def test_a_job_that_waits_longer_than_it_may_is_lost(
+    service: RunningService, qpu: SfqQpu
 ) -> None:
-    lease = await submit(service, leases, "a")
-    service.until(lease.token, "Running")
-    other = await submit(service, leases, "b")
-    runs = asyncio.create_task(watch.until_lost(leases, lease, "a", None))
-    waits = asyncio.create_task(watch.until_lost(leases, other, "b", None))
-    await close(service, "drain")
-    async with asyncio.timeout(5):
-        assert "the QPU is being drained: helium" in await waits
-    await asyncio.sleep(0.05)
-    assert not runs.done()
-    runs.cancel()
+    first, second = service.acquire(), service.acquire()
+    submit(service, first, "first")
+    service.until(first, "Running")
+    submit(service, second, "second")
+    patient, impatient = watch(qpu, second, 60), watch(qpu, second, 0.0)
+    assert impatient.look() is None  # sees the job for the first time
+    loss = impatient.look()
+    assert loss == QpuLoss(LossReason.QUEUE_WAIT, "q", seconds=0.0)
+    assert str(loss) == "a QPU job waited in its queue for more than 0 s"
+    assert patient.look() is None
+    assert patient.look() is None
 
 
-async def test_a_job_that_waits_longer_than_it_may_is_lost(
-    service: RunningService, leases: Leases
+def test_a_job_that_has_begun_may_wait_again(
+    service: RunningService, qpu: SfqQpu
 ) -> None:
-    await submit(service, leases, "first")
-    lease = await submit(service, leases, "second")
-    patient = asyncio.create_task(watch.until_lost(leases, lease, "second", 60))
-    async with asyncio.timeout(5):
-        why = await watch.until_lost(leases, lease, "second", 0.1)
-    assert why == "a QPU job waited for more than 0.1 s"
-    assert not patient.done()
-    patient.cancel()
+    lease, other = service.acquire(), service.acquire()
+    job = submit(service, lease, "a")
+    service.until(lease, "Running")
+    watched = watch(qpu, lease, 0.0)
+    assert watched.look() is None
+    submit(service, other, "b")
+    submit(service, lease, "more")
+    service.ask("DELETE", f"/v1/jobs/{job}", lease=lease)
+    service.until(other, "Running")
+    assert [job["state"] for job in qpu.jobs(lease) or []] == ["Cancelled", "Queued"]
+    assert watched.look() is None
+    assert watched.look() is None
 
 
-async def test_a_job_that_has_begun_may_wait_again(
-    service: RunningService, leases: Leases
-) -> None:
-    lease = await submit(service, leases, "a")
-    service.until(lease.token, "Running")
-    watching = asyncio.create_task(watch.until_lost(leases, lease, "a", 0.0))
-    await asyncio.sleep(0.1)
-    other = await submit(service, leases, "b")
-    body: dict[str, JSON] = {"problem": example_bqm(), "idempotency_key": "more"}
-    await asyncio.to_thread(service.ask, "POST", "/v1/jobs", body, lease=lease.token)
-    first = (await leases.jobs(lease, "a") or [])[0]
-    path = f"/v1/jobs/{first['id']}"
-    await asyncio.to_thread(service.ask, "DELETE", path, lease=lease.token)
-    await asyncio.to_thread(service.until, other.token, "Running")
-    await asyncio.sleep(0.2)
-    states = [told["state"] for told in await leases.jobs(lease, "a") or []]
-    assert states == ["Cancelled", "Queued"]
-    assert not watching.done()
-    watching.cancel()
-    await leases.release(other)
-
-
-async def test_the_wait_counts_from_when_it_was_wished() -> None:
-    wish = Wish(wait_seconds=60.0, told=time.monotonic() - 20.0)
-    assert wish.left is not None
-    assert 39 < wish.left <= 40
-    assert Wish(wait_seconds=1.0, told=time.monotonic() - 20.0).left == 0.0
-    assert Wish().left is None
-
-
-async def test_a_service_that_does_not_answer_is_left_to_the_jobs_own_client() -> None:
+def test_a_service_that_does_not_answer_is_left_to_the_jobs_own_client() -> None:
     credentials = Credentials(patience_seconds=0)
-    nobody = Leases(SfqQpu("q", "http://127.0.0.1:1", credentials=credentials))
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.1):
-            await watch.until_offline(nobody)
+    nobody = SfqQpu("q", "http://127.0.0.1:1", credentials=credentials)
+    assert QpuWatch(nobody).look() is None
+    assert QpuWatch(nobody, wait_seconds=0.0).look() is None
 
 
-def test_wishes_are_of_one_job() -> None:
-    wish = Wish({"pattern": "balanced"}, 3.0, True)
-    wishes.tell("/s/0", wish)
-    assert wishes.of("/s/0") == wish
-    assert wishes.of("/s/1") == Wish()
-    wishes.forget("/s/0")
-    assert wishes.of("/s/0") == Wish()
+def test_a_loss_is_reported_once(
+    service: RunningService, qpu: SfqQpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offline, "POLL_SECONDS", 0.01)
+    lost, losses = threading.Event(), list[QpuLoss]()
+
+    def leave(loss: QpuLoss) -> None:
+        losses.append(loss)
+        lost.set()
+
+    with offline.watching([QpuWatch(qpu), QpuWatch(qpu)], leave):
+        shut(service)
+        assert lost.wait(30)
+    assert [loss.qpu for loss in losses] == ["q"]
+
+
+def test_the_wait_counts_from_when_the_hints_were_given() -> None:
+    given = partial(JobHints, since=time.monotonic() - 20.0)
+    left = given(wait_seconds=60.0).seconds_left
+    assert left is not None
+    assert 0 < left <= 40
+    assert given(wait_seconds=1.0).seconds_left == 0.0
+    assert JobHints().seconds_left is None
+
+
+def test_hints_are_for_one_job() -> None:
+    given = JobHints({"pattern": "balanced"}, 3.0, True)
+    hints.put("/s/0", given)
+    assert hints.of("/s/0") == given
+    assert hints.of("/s/1") == JobHints()
+    hints.discard("/s/0")
+    assert hints.of("/s/0") == JobHints()

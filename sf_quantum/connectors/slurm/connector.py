@@ -26,7 +26,6 @@ from streamflow.deployment.wrapper import ConnectorWrapper, get_inner_location
 
 from sf_quantum import journal
 from sf_quantum.connectors import guardian
-from sf_quantum.connectors.phases import phases
 from sf_quantum.connectors.slurm import elastic, script
 from sf_quantum.connectors.slurm.jobs import Job, PerStep, Result, Strategy
 from sf_quantum.connectors.slurm.leased import Use
@@ -42,6 +41,7 @@ from sf_quantum.connectors.slurm.policy import (
 from sf_quantum.connectors.slurm.quantum import Quantum
 from sf_quantum.connectors.slurm.queue import Queue
 from sf_quantum.connectors.slurm.reserved import Reserved
+from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.files import JSON
 
 
@@ -175,7 +175,7 @@ class SlurmConnector(Stock):
                 seconds=timeout,
             )
             strategy = await self._strategy(location, job)
-            with phases.quantum(job_name) if service.quantum else nullcontext():
+            with quantum_steps.running(job_name) if service.quantum else nullcontext():
                 done = await strategy.run(job)
             if use is not None:
                 await self._quantum.settle(inner, use, done.outcome.good)
@@ -264,15 +264,15 @@ class SlurmConnector(Stock):
             case Elastic():
                 return elastic.Elastic(
                     *(self.deployment_name, queue, job.service_name, job.service),
-                    *(wanted, job.body, orphan, phases),
+                    *(wanted, job.body, orphan, quantum_steps),
                 )
             case Reserve():
                 return Reserved(
                     *(self.deployment_name, queue, self._services, wanted),
-                    *(self._template, orphan, phases),
+                    *(self._template, orphan, quantum_steps),
                 )
             case EachStep():
-                return PerStep(self.deployment_name, queue, phases)
+                return PerStep(self.deployment_name, queue, quantum_steps)
 
     def _template(self, service: str) -> str:
         """A service's job script, around nothing."""

@@ -17,7 +17,6 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.utils import get_job_step_name
 from streamflow.log_handler import logger
 
-from sf_quantum.connectors.phases import Phases
 from sf_quantum.connectors.slurm import options, policy, script, submission
 from sf_quantum.connectors.slurm.account import Entry
 from sf_quantum.connectors.slurm.allocation import Allocation, Gone
@@ -25,6 +24,7 @@ from sf_quantum.connectors.slurm.forecast import Forecast
 from sf_quantum.connectors.slurm.jobs import Job, Result
 from sf_quantum.connectors.slurm.options import Service
 from sf_quantum.connectors.slurm.queue import Queue
+from sf_quantum.connectors.steps import QuantumSteps
 from sf_quantum.files import JSON
 
 
@@ -52,7 +52,7 @@ class Elastic:
         settings: policy.Elastic,
         template: str,
         orphan_seconds: float,
-        phases: Phases,
+        phases: QuantumSteps,
     ) -> None:
         self._deployment = deployment
         self._queue = queue
@@ -76,7 +76,7 @@ class Elastic:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         if not service.quantum:
-            phases.planners.append(self)
+            phases.listeners.append(self)
 
     async def run(self, job: Job) -> Result:
         """Run a job on an allocation, which is taken if none is free."""
@@ -101,8 +101,8 @@ class Elastic:
     async def close(self) -> None:
         """Give every allocation back."""
         self._closed = True
-        if self in self._phases.planners:
-            self._phases.planners.remove(self)
+        if self in self._phases.listeners:
+            self._phases.listeners.remove(self)
         if self._timer is not None:
             self._timer.cancel()
         for tasks in self._asked.values():
@@ -115,19 +115,19 @@ class Elastic:
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def quantum_began(self, step: str, seconds: float | None) -> None:
+    def quantum_step_started(self, step: str, seconds: float | None) -> None:
         """Fall to what is kept."""
         ends = None if seconds is None else time.monotonic() + seconds
         self._forecast.began(step, ends)
         self._balance()
 
-    def quantum_submitted(self, step: str, deployment: str, slurm_job: str) -> None:
+    def quantum_job_submitted(self, step: str, deployment: str, slurm_job: str) -> None:
         """Ask Slurm for nodes after this job of it."""
         if self._settings.dependent and deployment == self._deployment:
             self._forecast.submitted(step, slurm_job)
             self._balance()
 
-    def quantum_ended(self, step: str) -> None:
+    def quantum_step_ended(self, step: str) -> None:
         """Have nodes for the jobs that come now."""
         self._forecast.ended(step, time.monotonic())
         self._balance()

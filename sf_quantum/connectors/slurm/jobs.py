@@ -10,12 +10,12 @@ from typing import Protocol
 
 from streamflow.core.exception import WorkflowExecutionException
 
-from sf_quantum.connectors.phases import Phases
 from sf_quantum.connectors.slurm import options, script, submission
 from sf_quantum.connectors.slurm.account import Entry
 from sf_quantum.connectors.slurm.options import Service
 from sf_quantum.connectors.slurm.queue import Queue, Waiting
 from sf_quantum.connectors.slurm.states import Outcome
+from sf_quantum.connectors.steps import QuantumSteps
 
 LAST_LINES = 20
 LAST_BYTES = 8192
@@ -81,7 +81,7 @@ class PerStep:
     :param deployment: its name, for the account
     """
 
-    def __init__(self, deployment: str, queue: Queue, phases: Phases) -> None:
+    def __init__(self, deployment: str, queue: Queue, phases: QuantumSteps) -> None:
         self._deployment = deployment
         self._queue = queue
         self._phases = phases

@@ -10,8 +10,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sf_quantum.connectors import accounts
-from sf_quantum.connectors.wishes import Wish
+from sf_quantum.connectors import qpu_jobs
+from sf_quantum.connectors.hints import JobHints
 from sf_quantum.qpu import RESOURCES, account
 
 # sysexits.h: EX_TEMPFAIL
@@ -48,7 +48,7 @@ class Use:
     spank: bool
     account: str
     config: str | None
-    wish: Wish = field(default_factory=Wish)
+    wish: JobHints = field(default_factory=JobHints)
     waited: float = 0.0
 
     def command(self, line: str) -> str:
@@ -57,9 +57,9 @@ class Use:
         :param line: for ``sh``
         :returns: another, which runs it under its leases and leaves an account
         """
-        key = accounts.job_key(self.job)
+        key = qpu_jobs.job_key(self.job)
         keys = [f"{name}_SFQ_JOB_KEY={key}" for name in self.qpus]
-        purpose = shlex.quote(accounts.purpose(self.job))
+        purpose = shlex.quote(qpu_jobs.purpose(self.job))
         keys += [f"{name}_SFQ_PURPOSE={purpose}" for name in self.qpus]
         # the tasks of an array have one of these each
         file = f'{shlex.quote(self.account)}."$SLURM_JOB_ID"'
@@ -69,26 +69,28 @@ class Use:
         if not self.spank:
             known = f"--qrmi-config {shlex.quote(self.config)} " if self.config else ""
             return f"{lease} {known}{self._wishes()}{self._leaves()}{rest}"
-        untold = account.Ran(0, [account.Lease(name, None) for name in self.qpus])
+        untold = account.CommandRun(
+            0, [account.LeaseUsage(name, None) for name in self.qpus]
+        )
         wrapped = _SPANK.format(
             own=RESOURCES[0],
             names=" ".join(self.qpus),
             code=TRY_AGAIN,
             lease=f"{lease} --held {self._leaves()}{rest}",
-            untold=shlex.quote(account.line(untold)),
+            untold=shlex.quote(account.dumps(untold)),
             file=file,
             command=command,
         )
         return f"/bin/sh -c {shlex.quote(wrapped)}"
 
     def _leaves(self) -> str:
-        return "--elsewhere " if self.wish.elsewhere else ""
+        return "--elsewhere " if self.wish.has_alternative else ""
 
     def _wishes(self) -> str:
         """Options of ``sfq lease``."""
         wished = {
             "wait": self.wish.wait_seconds,
-            "expected-seconds": self.wish.hints.get("expectedSeconds"),
-            "pattern": self.wish.hints.get("pattern"),
+            "expected-seconds": self.wish.lease_hints.get("expectedSeconds"),
+            "pattern": self.wish.lease_hints.get("pattern"),
         }
         return "".join(f"--{k} {v} " for k, v in wished.items() if v is not None)

@@ -23,8 +23,8 @@ from streamflow.core.exception import (
 )
 from streamflow.log_handler import logger
 
-from sf_quantum import journal
-from sf_quantum.connectors import accounts, wishes
+from sf_quantum.backoff import Deadline
+from sf_quantum.connectors import hints, qpu_jobs
 from sf_quantum.connectors.slurm import script
 from sf_quantum.connectors.slurm.leased import Use
 from sf_quantum.connectors.slurm.login import reaching, run_on
@@ -32,8 +32,8 @@ from sf_quantum.connectors.slurm.options import Service
 from sf_quantum.connectors.slurm.queue import Queue
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import account, qrmi_config, waiting
-from sf_quantum.qpu.waiting import TROUBLE_SECONDS
+from sf_quantum.qpu import account, qrmi_config
+from sf_quantum.qpu.leases import TROUBLE_SECONDS
 
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
@@ -115,7 +115,7 @@ class Quantum:
         :returns: how it gets them
         :raises WorkflowExecutionException: if it does not wait, as it can run elsewhere
         """
-        began, wish = time.monotonic(), wishes.of(job)
+        began, wish = time.monotonic(), hints.of(job)
         await self.online(queue, location, job, qpus)
         waited = time.monotonic() - began
         if wish.wait_seconds is not None:
@@ -143,16 +143,16 @@ class Quantum:
         :raises WorkflowExecutionException: if the job can run elsewhere, and one is
             offline, or has not answered for as long as the job is to wait
         """
-        pause, waited, wish = FIRST_PAUSE_SECONDS, False, wishes.of(job)
+        pause, waited, wish = FIRST_PAUSE_SECONDS, False, hints.of(job)
         asked, unsubmitted = (queue, location, job, qpus), f"Job {job} is not submitted"
         patience = TROUBLE_SECONDS if wish.wait_seconds is None else wish.wait_seconds
-        bears = patience + ASK_SECONDS if wish.elsewhere else None
-        deadline = waiting.deadline(wish.wait_seconds)
+        bears = patience + ASK_SECONDS if wish.has_alternative else None
+        deadline = Deadline(wish.wait_seconds)
         try:
             async with asyncio.timeout(bears):
                 while state := self._hindrance(await self._ask(*asked)):
-                    left = pause if deadline is None else waiting.left(deadline)
-                    if wish.elsewhere and (state.state == "offline" or left <= 0):
+                    left = deadline.left
+                    if wish.has_alternative and (state.state == "offline" or left <= 0):
                         raise WorkflowExecutionException(
                             f"{unsubmitted}: {state.words}"
                         )
@@ -183,14 +183,14 @@ class Quantum:
             f"rm -f {files}",
         )
         try:
-            runs = [self._own(use, ran) for ran in account.read(text)]
+            runs = [self._own(use, ran) for ran in account.loads(text)]
         except InputError as error:
             runs = []
             self._warn(f"Job {use.job}: {error}")
         if good:
             _check_used(use, [ran for ran in runs if ran.status == 0])
 
-    def _own(self, use: Use, ran: account.Ran) -> account.Ran:
+    def _own(self, use: Use, ran: account.CommandRun) -> account.CommandRun:
         """What is this job's own, new entries into the journal."""
         leases = []
         for lease in ran.leases:
@@ -366,10 +366,10 @@ def _definitions(spool: str) -> str:
     return posixpath.join(spool, "qrmi_config.json")
 
 
-def _check_used(use: Use, runs: Sequence[account.Ran]) -> None:
+def _check_used(use: Use, runs: Sequence[account.CommandRun]) -> None:
     names = " or ".join(use.qpus)
     if any(ran.used is False for ran in runs):
-        raise WorkflowExecutionException(accounts.unused(use.job, names))
+        raise WorkflowExecutionException(qpu_jobs.unused_message(use.job, names))
     if not runs or any(ran.used is None for ran in runs):
         told = [lease.trouble for ran in runs for lease in ran.leases if lease.trouble]
         raise WorkflowExecutionException(
@@ -379,15 +379,16 @@ def _check_used(use: Use, runs: Sequence[account.Ran]) -> None:
 
 
 def _record(
-    use: Use, ran: account.Ran, lease: account.Lease, qpu_job: dict[str, JSON]
+    use: Use,
+    ran: account.CommandRun,
+    lease: account.LeaseUsage,
+    qpu_job: dict[str, JSON],
 ) -> None:
-    if (record := journal.current()) is not None:
-        record.write(
-            "qpu",
-            job=use.job,
-            qpu=lease.qpu,
-            technology=lease.technology,
-            calibration=lease.calibration,
-            lease_seconds=use.waited + ran.waited,
-            **accounts.account(qpu_job),
-        )
+    qpu_jobs.record(
+        use.job,
+        lease.qpu,
+        qpu_job,
+        technology=lease.technology,
+        calibration=lease.calibration,
+        lease_seconds=use.waited + ran.waited,
+    )

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from streamflow.core.utils import get_job_step_name
 from streamflow.log_handler import logger
 
-from sf_quantum.connectors.phases import Phases
 from sf_quantum.connectors.slurm import options, policy, script, submission
 from sf_quantum.connectors.slurm.account import Entry
 from sf_quantum.connectors.slurm.allocation import Allocation, Gone
 from sf_quantum.connectors.slurm.jobs import Job, PerStep, Result
 from sf_quantum.connectors.slurm.options import Service
 from sf_quantum.connectors.slurm.queue import Queue
+from sf_quantum.connectors.steps import QuantumSteps
 
 
 class Reserved:
@@ -39,7 +39,7 @@ class Reserved:
         settings: policy.Reserve,
         template: Callable[[str], str],
         orphan_seconds: float,
-        phases: Phases,
+        phases: QuantumSteps,
     ) -> None:
         self._deployment = deployment
         self._queue = queue

@@ -1,0 +1,61 @@
+"""Pauses between attempts, and deadlines: one set of policies for the whole package.
+
+Libraries such as tenacity wrap a call until it succeeds. The loops of this package also
+wait for events and start over at the first pause when there is progress, so they need no
+more than the pauses.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """Growing pauses between attempts.
+
+    :param first_seconds: the first pause
+    :param longest_seconds: the limit of all pauses
+    :param growth: how much longer each pause is than the one before
+    """
+
+    first_seconds: float
+    longest_seconds: float
+    growth: float = 2.0
+
+    def pauses(self) -> Iterator[float]:
+        """Give one pause after the other, in seconds, without end."""
+        pause = self.first_seconds
+        while True:
+            yield pause
+            pause = min(pause * self.growth, self.longest_seconds)
+
+
+#: requests to a QPU service, which is back within seconds when it is restarted
+REQUEST = Backoff(0.2, 3.0)
+#: leases of a QPU that has no queue for them, or is in trouble
+LEASE = Backoff(0.1, 10.0, growth=1.6)
+#: Slurm's controller and the login node, which many users share
+CLUSTER = Backoff(0.5, 30.0)
+#: details of a job that Slurm writes a moment after it has ended
+DETAIL = Backoff(0.05, 0.4)
+#: the service's own database, on a disk that is full or slow
+DATABASE = Backoff(0.1, 2.0)
+
+
+class Deadline:
+    """A moment on the monotonic clock.
+
+    :param seconds: from now; ``None`` for never
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._moment = math.inf if seconds is None else time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds until then, at least 0; infinite if the deadline is never."""
+        return max(0.0, self._moment - time.monotonic())

@@ -1,0 +1,55 @@
+"""Hints for a job: what the candidate filter tells the connector that runs it.
+
+StreamFlow passes a connector the job's name and nothing else. As with the run's journal, a
+driver process is one run, so the hints are kept per process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sf_quantum.files import JSON
+
+
+@dataclass(frozen=True)
+class JobHints:
+    """How a job is to be treated.
+
+    :param lease_hints: see :meth:`sf_quantum.qpu.Qpu.hinted`
+    :param wait_seconds: the longest wait for its lease, and in the QPU's job queue
+    :param has_alternative: it can run on another location, so it leaves a QPU that goes
+        offline instead of waiting for it
+    :param since: when the wait began, on the monotonic clock
+    """
+
+    lease_hints: Mapping[str, JSON] = field(default_factory=dict)
+    wait_seconds: float | None = None
+    has_alternative: bool = False
+    since: float = field(default_factory=time.monotonic, compare=False)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """What is left of the wait; ``None`` if it has no limit."""
+        if self.wait_seconds is None:
+            return None
+        return max(0.0, self.since + self.wait_seconds - time.monotonic())
+
+
+_hints: dict[str, JobHints] = {}
+
+
+def put(job: str, hints: JobHints) -> None:
+    """Set the hints for a job's next attempt."""
+    _hints[job] = hints
+
+
+def of(job: str) -> JobHints:
+    """Look up the hints for a job."""
+    return _hints.get(job, JobHints())
+
+
+def discard(job: str) -> None:
+    """Drop the hints for a job."""
+    _hints.pop(job, None)

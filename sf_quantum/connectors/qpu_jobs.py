@@ -1,0 +1,71 @@
+"""The QPU jobs of a workflow job: their idempotency key, purpose and journal entry."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+
+from sf_quantum import journal
+from sf_quantum.files import JSON
+
+
+def job_key(job: str) -> str:
+    """Derive a key that stays the same when a killed or stopped run is started again."""
+    run = journal.current()
+    if run is None:
+        return uuid.uuid4().hex
+    return hashlib.sha256(f"{run.origin}\n{job}".encode()).hexdigest()
+
+
+def purpose(job: str) -> str:
+    """Name what leases and QPU jobs are for: ``RUN:/step/tag`` in a run with a journal."""
+    run = journal.current()
+    return job if run is None else f"{run.run}:{job}"
+
+
+def record(
+    job: str,
+    qpu: str,
+    qpu_job: dict[str, JSON],
+    *,
+    technology: str | None,
+    calibration: str | None,
+    lease_seconds: float,
+) -> None:
+    """Write a QPU job into the run's journal, if there is one.
+
+    :param qpu_job: see :meth:`sf_quantum.qpu.Qpu.jobs`; empty where the QPU keeps no
+        account of its jobs
+    :param calibration: the one in use just after the samples were taken
+    :param lease_seconds: how long the job waited for its lease
+    """
+    run = journal.current()
+    if run is None:
+        return
+    submitted, started = qpu_job.get("submitted"), qpu_job.get("started")
+    queued = None
+    if isinstance(submitted, float) and isinstance(started, float):
+        queued = started - submitted
+    run.write(
+        "qpu",
+        job=job,
+        qpu=qpu,
+        technology=technology,
+        calibration=calibration,
+        lease_seconds=lease_seconds,
+        qpu_job=qpu_job.get("id"),
+        state=qpu_job.get("state"),
+        queued_seconds=queued,
+        ran_seconds=qpu_job.get("seconds"),
+        qpu_seconds=qpu_job.get("qpu_seconds"),
+        found=qpu_job.get("found"),
+    )
+
+
+def unused_message(job: str, qpu: str) -> str:
+    """Explain why a job whose command succeeded has failed."""
+    return (
+        f"Job {job} succeeded but never used QPU {qpu}, so its result does not come from "
+        "the QPU: let it solve with `sfq solve --sampler auto`, or bind its step to a "
+        "classical location."
+    )

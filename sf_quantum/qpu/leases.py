@@ -1,0 +1,242 @@
+"""Leases of QPUs: waiting for them, renewing them while they are held, giving them back.
+
+``sfq lease`` and the connectors both use this module; its calls block.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from sf_quantum import backoff
+from sf_quantum.backoff import Deadline
+from sf_quantum.errors import InputError, QpuError, QuantumError
+from sf_quantum.files import JSON
+from sf_quantum.qpu import NoLease, Qpu
+
+logger = logging.getLogger(__name__)
+
+# one stay in the QPU's queue for leases: a driver that is stopped waits no longer
+STAY_SECONDS = 2.0
+# a service that is restarted is back within seconds, one that is moved within minutes
+TROUBLE_SECONDS = 120.0
+
+
+class WaitCancelled(QpuError):
+    """The lease is not wanted any more."""
+
+
+@dataclass(frozen=True)
+class LeaseRequest:
+    """What a lease is requested for, and for how long.
+
+    :param job: the requesting job, in error messages
+    :param wait_seconds: the longest wait, also for a QPU that does not answer; ``None``
+        for as long as it takes
+    :param trouble_seconds: in that case, the longest wait for a QPU that does not answer
+    :param hints: see :meth:`~sf_quantum.qpu.Qpu.hinted`
+    :param purpose: what the lease is for, shown to the QPU's operator; the job by default
+    """
+
+    job: str | None = None
+    wait_seconds: float | None = None
+    trouble_seconds: float = TROUBLE_SECONDS
+    hints: Mapping[str, JSON] = field(default_factory=dict)
+    purpose: str | None = None
+
+
+def acquire(
+    qpu: Qpu,
+    request: LeaseRequest,
+    stop: threading.Event | None = None,
+    on_wait: Callable[[QpuError], None] | None = None,
+) -> str:
+    """Acquire a lease as soon as there is one.
+
+    :param stop: set by another thread when the lease is not wanted any more
+    :param on_wait: called once, with the reason, if there is no lease at once
+    :returns: the acquisition token
+    :raises NoLease: if none was free in time
+    :raises WaitCancelled: if ``stop`` was set first
+    :raises QpuError: if the QPU stays in trouble
+    :raises InputError: if the QPU refuses the request
+    """
+    qpu = qpu.hinted(request.hints)
+    # the QPU's queue remembers the request by its key between two stays
+    key = uuid.uuid4().hex
+    wait = _Wait(request, stop or threading.Event())
+    # the first attempt does not queue, so that the wait is announced at once
+    stay_seconds = 0.0 if on_wait else wait.stay_seconds
+    while True:
+        began = time.monotonic()
+        try:
+            return qpu.acquire_waiting(
+                request.purpose or request.job, wait_seconds=stay_seconds, key=key
+            )
+        except QpuError as error:
+            if on_wait is None:
+                wait.pause(error, began)
+            else:
+                on_wait(error)
+                on_wait = None
+        stay_seconds = wait.stay_seconds
+
+
+class _Wait:
+    """The deadline and the pauses of one request."""
+
+    def __init__(self, request: LeaseRequest, stop: threading.Event) -> None:
+        self._request = request
+        self._stop = stop
+        self._deadline = Deadline(request.wait_seconds)
+        self._pauses = backoff.LEASE.pauses()
+        self._trouble_since: float | None = None
+
+    @property
+    def stay_seconds(self) -> float:
+        return min(STAY_SECONDS, self._deadline.left)
+
+    def pause(self, error: QpuError, began: float) -> None:
+        """Pause before the next attempt, or raise if there is to be none.
+
+        :param error: why the last attempt failed
+        :param began: when it began
+        """
+        if self._stop.is_set():
+            raise WaitCancelled("the lease is not wanted any more") from error
+        now = time.monotonic()
+        if not isinstance(error, NoLease):
+            self._trouble_since = self._trouble_since or began
+            self._give_up(error, now - self._trouble_since)
+        else:
+            self._trouble_since = None
+            if now - began >= STAY_SECONDS / 2:
+                # the QPU has a queue for leases, which keeps the request's position
+                self._pauses = backoff.LEASE.pauses()
+                return
+        if self._deadline.left <= 0:
+            raise error
+        if self._stop.wait(min(next(self._pauses), self._deadline.left)):
+            raise WaitCancelled("the lease is not wanted any more") from error
+
+    def _give_up(self, error: QpuError, trouble_seconds: float) -> None:
+        """Raise if the QPU has been in trouble for too long and no wait was set."""
+        limit = self._request.trouble_seconds
+        if self._request.wait_seconds is None and trouble_seconds >= limit:
+            raise QpuError(
+                f"{error}; given up after {limit:g} s, --wait or a deployment's `wait` "
+                "sets how long"
+            ) from error
+
+
+class HeldLease:
+    """A lease, renewed by a thread of its own until it is released."""
+
+    def __init__(self, qpu: Qpu, token: str, log: logging.Logger = logger) -> None:
+        self.qpu = qpu
+        self.token = token
+        self._log = log
+        self._released = threading.Event()
+        # a daemon: a QPU that does not answer must not delay the end of the process
+        threading.Thread(target=self._renew, daemon=True).start()
+
+    def jobs(self) -> list[dict[str, JSON]] | None:
+        """See :meth:`~sf_quantum.qpu.Qpu.jobs`."""
+        return self.qpu.jobs(self.token)
+
+    def release(self) -> None:
+        """Give the lease back, which cancels the QPU jobs it still has.
+
+        :raises QpuError: if the QPU does not answer
+        """
+        self._released.set()
+        self.qpu.release(self.token)
+
+    def _renew(self) -> None:
+        pause: float | None = 0.0
+        while pause is not None and not self._released.wait(pause):
+            try:
+                pause = self.qpu.renew(self.token)
+            except InputError as error:
+                if not self._released.is_set():
+                    self._log.warning(
+                        "A lease of QPU %s is lost: %s", self.qpu.name, error
+                    )
+                return
+            except QpuError:
+                pause = backoff.LEASE.longest_seconds
+
+
+class LeaseSet:
+    """One lease of each of several QPUs; on exit all are given back.
+
+    They are acquired in the order of the QPUs' names, whoever acquires them, so that two
+    processes that want the same QPUs never wait for each other.
+
+    :param on_wait: called once for each QPU that has no lease at once, with the reason
+    """
+
+    def __init__(
+        self,
+        qpus: Iterable[Qpu],
+        on_wait: Callable[[Qpu, QpuError], None] | None = None,
+    ) -> None:
+        self._qpus = sorted(qpus, key=lambda qpu: qpu.name)
+        self._on_wait = on_wait
+        self.held: list[HeldLease] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for lease in reversed(self.held):
+            try:
+                lease.release()
+            except QuantumError as error:
+                # it expires by itself; how the command ended matters more
+                logger.warning(
+                    "The lease of QPU %s was not given back: %s", lease.qpu.name, error
+                )
+
+    def tokens(self) -> list[tuple[Qpu, str]]:
+        """List each QPU that has a lease, with its token."""
+        return [(lease.qpu, lease.token) for lease in self.held]
+
+    def jobs(self, qpu: Qpu) -> list[dict[str, JSON]]:
+        """List the QPU jobs of one QPU's lease, none while it has no lease.
+
+        :raises QpuError: if the QPU does not answer
+        """
+        held = [lease for lease in self.held if lease.qpu is qpu]
+        return [job for lease in held for job in lease.jobs() or []]
+
+    def acquire(
+        self, request: LeaseRequest, stop: threading.Event | None = None
+    ) -> None:
+        """Acquire every lease.
+
+        :param request: its wait is for all of them together
+        :param stop: see :func:`acquire`
+        :raises QpuError: if one of them is not granted
+        """
+        deadline = Deadline(request.wait_seconds)
+        for qpu in self._qpus:
+            if request.wait_seconds is not None:
+                request = replace(request, wait_seconds=deadline.left)
+            on_wait = partial(self._on_wait, qpu) if self._on_wait else None
+            token = acquire(qpu, request, stop, on_wait)
+            self.held.append(HeldLease(qpu, token))
+            if (shortfall := qpu.shortfall(token)) is not None:
+                logger.warning("The lease of QPU %s has %s", qpu.name, shortfall)

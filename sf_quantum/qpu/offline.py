@@ -1,0 +1,125 @@
+"""When a job that can run elsewhere leaves its QPU: ``sfq lease`` and the connectors."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+
+from sf_quantum.errors import QuantumError
+from sf_quantum.files import JSON
+from sf_quantum.qpu import OVER, Qpu
+
+POLL_SECONDS = 0.5
+
+
+class LossReason(Enum):
+    """Why a job leaves its QPU."""
+
+    OFFLINE = "offline"
+    QUEUE_WAIT = "queue wait"
+
+
+@dataclass(frozen=True)
+class QpuLoss:
+    """A QPU that a job has to leave.
+
+    :param detail: the QPU's own reason for being offline
+    :param seconds: how long a QPU job has waited in its queue
+    """
+
+    reason: LossReason
+    qpu: str
+    detail: str = ""
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        if self.reason is LossReason.QUEUE_WAIT:
+            return f"a QPU job waited in its queue for more than {self.seconds:.3g} s"
+        return f"the QPU is offline ({self.detail or 'no reason given'})"
+
+
+class QpuWatch:
+    """Watches a QPU for one job.
+
+    :param jobs: gives the job's QPU jobs, as :meth:`~sf_quantum.qpu.Qpu.jobs` does
+    :param wait_seconds: the longest wait of a QPU job in the queue, from when it is first
+        seen there; without effect once one has started, since then the job's work has
+        begun
+    """
+
+    def __init__(
+        self,
+        qpu: Qpu,
+        jobs: Callable[[], Collection[Mapping[str, JSON]]] = tuple,
+        wait_seconds: float | None = None,
+    ) -> None:
+        self._qpu = qpu
+        self._jobs = jobs
+        self._wait_seconds = wait_seconds
+        self._started = False
+        self._first_seen: dict[str, float] = {}
+
+    def look(self) -> QpuLoss | None:
+        """Ask the QPU; a QPU that does not answer is not lost.
+
+        :returns: why the job has to leave, if it has to
+        """
+        try:
+            status = self._qpu.status()
+            if status.online and self._wait_seconds is None:
+                return None
+            jobs = self._jobs()
+        except QuantumError:
+            return None  # the job's own client waits for it, or gives up
+        if not status.online and _nothing_runs(jobs):
+            return QpuLoss(LossReason.OFFLINE, self._qpu.name, status.reason)
+        return self._queue_wait(jobs)
+
+    def _queue_wait(self, jobs: Collection[Mapping[str, JSON]]) -> QpuLoss | None:
+        now = time.monotonic()
+        self._started |= any(job.get("state") != "Queued" for job in jobs)
+        waits = [
+            now - self._first_seen.setdefault(str(job.get("id")), now)
+            for job in jobs
+            if job.get("state") == "Queued"
+        ]
+        limit = self._wait_seconds
+        if limit is None or self._started or max(waits, default=0.0) <= limit:
+            return None
+        return QpuLoss(LossReason.QUEUE_WAIT, self._qpu.name, seconds=limit)
+
+
+def _nothing_runs(jobs: Collection[Mapping[str, JSON]]) -> bool:
+    """Whether work is left to do, and none of it runs, as it still may while draining."""
+    states = {job.get("state") for job in jobs}
+    return states <= {"Queued", *OVER} and (not states or "Queued" in states)
+
+
+@contextmanager
+def watching(
+    watches: Collection[QpuWatch], leave: Callable[[QpuLoss], None]
+) -> Iterator[None]:
+    """Watch QPUs in a thread for as long as the block runs.
+
+    :param leave: called in that thread, at most once, when one of them is lost
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(POLL_SECONDS):
+            for loss in filter(None, (one.look() for one in watches)):
+                if not over.is_set():
+                    leave(loss)
+                return
+
+    if watches:
+        # a daemon: a QPU that does not answer must not delay the end of the process
+        threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
