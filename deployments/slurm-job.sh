@@ -1,8 +1,7 @@
 #!/bin/bash
-# The script of each job of slurm-ssh.yml. Lines of #SBATCH may stand here as well as keys in the
-# service; what is installed has to be found from here.
+# Job template of slurm-ssh.yml. It may contain #SBATCH lines, and must put sfq on the PATH.
 module purge
-module load python/3.12                     # yours: the one that the environment was made with
-source /project/sfq/bin/activate       # yours: see the README
+module load python/3.12                     # yours: the Python of the environment
+source /project/sfq/bin/activate       # yours
 
 {{ streamflow_command }}

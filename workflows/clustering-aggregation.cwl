@@ -4,7 +4,7 @@ label: Clustering aggregation
 doc: >
   The workflow of R. Rocco et al., Dynamic Solutions for Hybrid Quantum-HPC Resource Allocation, QCE
   2025: cluster with three methods, choose the clusters of their consensus by a QUBO, score it by
-  its silhouette, and go on with other parameters until the score reaches the threshold.
+  its silhouette, and repeat with other parameters until the score reaches the threshold.
 $namespaces: {cwltool: "http://commonwl.org/cwltool#"}
 requirements:
   SubworkflowFeatureRequirement: {}
@@ -14,7 +14,7 @@ inputs:
     doc: CSV or TSV with a header, or .npy; n points by d features
   label:
     type: string?
-    doc: a column of ground truth, which is not a feature
+    doc: a column with the ground truth, not a feature
   methods:
     type: string[]
     default: [kmeans, dbscan, single-linkage]
@@ -44,7 +44,7 @@ inputs:
   sampler:
     type: string
     default: auto
-    doc: auto takes the QPU of the location, or simulated annealing where there is none
+    doc: auto uses the QPU of the location, or else simulated annealing
   reads:
     type: int
     default: 1000
@@ -55,23 +55,23 @@ inputs:
   seed:
     type: int
     default: 0
-    doc: of the first iteration; each next one adds 1
+    doc: seed of the first iteration, increased by 1 in each iteration
   threshold:
     type: float
     default: 0.8
-    doc: silhouette at which the loop ends
+    doc: silhouette that ends the loop
   limit:
     type: int
     default: 10
-    doc: iterations after which it ends anyway
+    doc: maximum number of iterations
   window:
     type: float
     default: 0.1
-    doc: samples this far above the lowest energy, relative to it, are scored too
+    doc: score samples up to this far above the lowest energy, relative to it
   exact_up_to:
     type: int
     default: 200000
-    doc: above so many points silhouettes are estimated from a sample
+    doc: with more points, silhouettes are estimated from a sample
 steps:
   iterate:
     run: iteration.cwl

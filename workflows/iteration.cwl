@@ -2,7 +2,7 @@ cwlVersion: v1.2
 class: Workflow
 label: One iteration of clustering aggregation
 doc: >
-  Three clusterings, each a job of its own, so that each can sit on its own node and frees it when
+  Three clusterings, each a job of its own, so that each can run on its own node and release it when
   it is done; the QUBO of their consensus; its low-energy samples; the best consensus so far.
 requirements:
   ScatterFeatureRequirement: {}

@@ -1,4 +1,4 @@
-"""Run the workflow of Rocco et al. (QCE 2025) and tell what happens as it happens."""
+"""Run the workflow of Rocco et al. (QCE 2025), and report its progress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = HERE.parents[1]
 
 
 def main() -> int:
-    """Make the points, run StreamFlow, follow its journal, sum up."""
+    """Make the points, run StreamFlow, follow its journal, and summarize."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "file",
@@ -33,7 +33,7 @@ def main() -> int:
     args = parser.parse_args()
     if " " in str(ROOT):
         print(
-            f"{ROOT}: StreamFlow cannot work below a path with a space; move the project"
+            f"{ROOT}: StreamFlow does not support paths with spaces; move the project"
         )
         return 2
     args.file, args.outdir = args.file.resolve(), args.outdir.resolve()
@@ -54,8 +54,11 @@ def main() -> int:
     with log.open("wb") as output:
         driver = subprocess.Popen(
             [
-                *(Path(sys.executable).with_name("streamflow"), "run", args.file),
-                *("--outdir", args.outdir),
+                Path(sys.executable).with_name("streamflow"),
+                "run",
+                args.file,
+                "--outdir",
+                args.outdir,
             ],
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -74,14 +77,16 @@ def main() -> int:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             print("interrupted: stopping the QPU service and all steps", flush=True)
             driver.wait()
-            print("they are stopped")
+            print("stopped")
             return 130
     if status != 0 or path is None:
-        said = log.read_text(errors="replace").splitlines()
-        # the commands' own sentences, of which each stands in several tracebacks
-        told = dict.fromkeys(line.strip() for line in said if line.startswith("\tsfq "))
-        print("\n".join(told))
-        print(f"streamflow ended with status {status}; all it said is in {log}")
+        lines = log.read_text(errors="replace").splitlines()
+        # the commands' error messages, each of which appears in several tracebacks
+        errors = dict.fromkeys(
+            line.strip() for line in lines if line.startswith("\tsfq ")
+        )
+        print("\n".join(errors))
+        print(f"streamflow ended with status {status}; its log is {log}")
         return 1
     rows = report.collect(journal.read(path))
     draw(rows, args.outdir / "timeline.png")
@@ -90,7 +95,7 @@ def main() -> int:
 
 
 def sum_up(rows: list[report.Row], outdir: Path, seconds: float) -> None:
-    """Print the score, the iterations, the time per phase and where the files are."""
+    """Print the score, the iterations, the time per step, and the output files."""
     summary = json.loads((outdir / "summary.json").read_text())
     best = summary["per_iteration"][summary["best_iteration"] - 1]
     estimate = "exact" if summary["exact"] else f"± {summary['score_error']:.4f}"
@@ -101,11 +106,11 @@ def sum_up(rows: list[report.Row], outdir: Path, seconds: float) -> None:
     )
     print(
         f"of the {best['reads']:,} samples of that iteration"
-        f" {best['reads_that_end_alone']:,} taken alone would have ended there"
+        f" {best['reads_that_end_alone']:,} alone would have ended the loop"
     )
     steps = list(dict.fromkeys(row.step for row in rows))
     width = max(map(len, steps))
-    print(f"\n{'phase':{width}}  jobs   waited      ran")
+    print(f"\n{'step':{width}}  jobs   waited      ran")
     for step in steps:
         of_step = [row for row in rows if row.step == step]
         waited = sum(row.waited or 0 for row in of_step)
@@ -116,14 +121,14 @@ def sum_up(rows: list[report.Row], outdir: Path, seconds: float) -> None:
         ("labels.csv", "the best consensus"),
         ("summary.json", "scores, energies, samplers, seeds"),
         ("clusters.png", "the clusters and the score by iteration"),
-        ("timeline.png", "where each step ran and waited"),
-        ("streamflow.log", "what StreamFlow said"),
+        ("timeline.png", "where and when each step waited and ran"),
+        ("streamflow.log", "StreamFlow's log"),
     ):
         print(f"{_relative(outdir / name)}: {what}")
 
 
 def _environment() -> dict[str, str]:
-    """What the driver sees: sfq on the PATH, and the project's own temporary folder."""
+    """Put sfq on the driver's PATH, and its temporary files below the project."""
     temporary = ROOT / ".streamflow" / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
     path = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]

@@ -6,7 +6,7 @@ inputs:
   edges: File
   vertices:
     type: int
-    doc: the size of the problem, for who decides where it is solved
+    doc: the size of the problem, for the decision where it is solved
 outputs:
   cut: {type: File, outputSource: solve/cut}
 steps:

@@ -1,4 +1,4 @@
-"""The maximum cut of a graph, on the QPU of the environment or else by annealing here."""
+"""The maximum cut of a graph, on the QPU in the environment or by simulated annealing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sf_quantum.samplers.neal import NealSampler
 
 
 def main() -> None:
-    """Read the edges, find two sides with many edges between them, write them."""
+    """Read the edges, find a large cut, and write it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("edges", type=Path, help="CSV with a header, an edge per line")
     parser.add_argument("--reads", type=int, default=500)
@@ -22,7 +22,7 @@ def main() -> None:
     args = parser.parse_args()
     with args.edges.open(newline="", encoding="utf-8") as file:
         edges = [(a, b) for a, b in list(csv.reader(file))[1:]]
-    # each edge within a side costs 1, each between the sides gains 1
+    # an edge within a side costs 1, an edge between the sides gains 1
     model = BinaryQuadraticModel({}, dict.fromkeys(edges, 1.0), 0.0, SPIN)
     remote = qpu.from_environment()
     sampler = NealSampler() if remote is None else remote.sampler()

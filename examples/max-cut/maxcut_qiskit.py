@@ -1,6 +1,6 @@
-"""The maximum cut of a graph by QAOA, on the QPU that QRMI's environment names, or simulated.
+"""The maximum cut of a graph by QAOA, on the QPU in the environment or simulated.
 
-Nothing here knows sf_quantum: the environment is that of QRMI's Slurm plugin.
+The program does not depend on sf_quantum: the environment is that of QRMI's Slurm plugin.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GAMMA, BETA = 0.616, 0.393
 
 
 def main() -> int:
-    """Read the edges, sample the circuit, write the best cut that was read."""
+    """Read the edges, sample the circuit, and write the best cut."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("edges", type=Path, help="CSV with a header, an edge per line")
     args = parser.parse_args()
@@ -39,7 +39,9 @@ def main() -> int:
     circuit.measure_all()
     types = os.environ.get("QRMI_JOB_QPU_TYPES", "")
     if types and not types.startswith("ibm-"):
-        print(f"maxcut_qiskit: a QPU of type {types}, not of IBM's", file=sys.stderr)
+        print(
+            f"maxcut_qiskit: QPU type {types}: expected one of IBM's", file=sys.stderr
+        )
         return 2
     sampler, circuit = (
         on_qpu(circuit) if types else (StatevectorSampler(seed=0), circuit)
@@ -63,7 +65,7 @@ def main() -> int:
 
 
 def on_qpu(circuit: QuantumCircuit) -> tuple[BaseSamplerV2, QuantumCircuit]:
-    """The first QPU of the environment, and the circuit in its own gates."""
+    """Compile the circuit for the first QPU in the environment."""
     from qrmi.primitives import QRMIService
     from qrmi.primitives.ibm import SamplerV2, get_backend
 

@@ -1,10 +1,10 @@
 """Quantum offloading: two nodes and a QPU, held together and used in turn in a loop.
 
-The ground state of a spin glass of 1,000 spins is looked for. In each iteration both nodes
-kick the best state so far and let it relax, each in its own way (``srun``); then three
-patches of 120 spins, which is what fits on the QPU, are solved there one after the other,
-each with the rest held fixed (``sfq solve``). Without nodes of Slurm or a QPU in the environment the
-same program runs on one machine, with simulated annealing for the QPU.
+The program searches the ground state of a spin glass of 1,000 spins. In each iteration both
+nodes perturb the best state so far and relax it, each with its own random numbers (``srun``);
+then three patches of 120 spins, as many as fit on the QPU, are solved one after the other
+with all other spins fixed (``sfq solve``). Without Slurm or a QPU in the environment, the same
+program runs on one machine with simulated annealing.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Spins = npt.NDArray[np.int8]
 
 
 def glass(seed: int) -> Couplings:
-    """A random glass.
+    """Draw a random glass.
 
-    :returns: the couplings, n by n and symmetric; each spin has about six of -1 or 1
+    :returns: symmetric couplings, shape (n, n); each spin has about six, of -1 or 1
     """
     random = np.random.default_rng(seed)
     chosen = np.triu(random.random((SPINS, SPINS)) < NEIGHBOURS / SPINS, 1)
@@ -39,12 +39,12 @@ def glass(seed: int) -> Couplings:
 
 
 def energy(couplings: Couplings, spins: Spins) -> float:
-    """The energy of a state."""
+    """Compute the energy of a state."""
     return float(spins @ couplings @ spins / 2)
 
 
 def relax(couplings: Couplings, spins: Spins) -> Spins:
-    """Flip the spin that gains most, until none does."""
+    """Flip the spin with the largest gain until no flip gains."""
     spins = spins.copy()
     fields = couplings @ spins
     while True:
@@ -56,7 +56,7 @@ def relax(couplings: Couplings, spins: Spins) -> Spins:
 
 
 def kick(couplings: Couplings, spins: Spins, seed: int) -> Spins:
-    """The lowest of some states near a given one."""
+    """Perturb and relax a state several times; return the lowest state."""
     random = np.random.default_rng(seed)
     best = spins
     for _ in range(KICKS):
@@ -68,7 +68,7 @@ def kick(couplings: Couplings, spins: Spins, seed: int) -> Spins:
 
 
 def on_this_node(seed: int) -> None:
-    """One node's part of an iteration: state.json in, a file of this task's own out."""
+    """Run one node's part of an iteration: read state.json, write a file per task."""
     task = int(os.environ.get("SLURM_PROCID", "0"))
     state = json.loads(Path("state.json").read_text())
     spins = np.array(state["spins"], np.int8)
@@ -81,7 +81,7 @@ def on_this_node(seed: int) -> None:
 def on_all_nodes(
     couplings: Couplings, spins: Spins, seed: int, iteration: int
 ) -> Spins:
-    """Have all nodes of the job kick a state, and take the lowest that comes of it."""
+    """Perturb a state on all nodes of the job; return the lowest result."""
     content = {"iteration": iteration, "spins": spins.tolist()}
     Path("state.json").write_text(json.dumps(content))
     nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "0"))
@@ -98,7 +98,7 @@ def on_all_nodes(
 
 
 def on_the_qpu(couplings: Couplings, spins: Spins, seed: int) -> Spins:
-    """Solve a patch around a random spin with the rest held fixed."""
+    """Solve a patch around a random spin, with all other spins fixed."""
     random = np.random.default_rng(seed)
     patch = [int(random.integers(SPINS))]
     for spin in patch:
@@ -131,12 +131,12 @@ def on_the_qpu(couplings: Couplings, spins: Spins, seed: int) -> Spins:
     return min(spins, found, key=lambda state: energy(couplings, state))
 
 
-# of the nodes and the QPU that took part
+# the nodes and QPUs that took part
 names: set[str] = set()
 
 
 def main() -> None:
-    """Run the loop, or one node's part of it."""
+    """Run the loop, or one node's part of an iteration."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--iterations", type=int, default=5)

@@ -1,4 +1,4 @@
-"""Run the step on the Slurm of this shell, with an emulated QPU or with a site's own."""
+"""Run the step on the Slurm cluster of this shell, with an emulated or a real QPU."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ FILES = ("streamflow.yml", "offload.cwl", "offload.py", "job.yml")
 
 
 def main() -> int:
-    """Copy the example, run it, and tell what it held."""
+    """Copy the example, run it, and report what it held."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--qrmi-config",
         type=Path,
         metavar="FILE",
-        help="the site's QPUs, one of them named qpu (default: an emulated one)",
+        help="the site's QPUs, one of them named qpu (default: an emulated QPU)",
     )
     parser.add_argument("--iterations", type=int, help="default: those of job.yml")
     parser.add_argument(
         "--folder",
         type=Path,
         default=ROOT / ".streamflow" / "quantum-offloading",
-        help="made anew; the nodes must see it (default .streamflow/quantum-offloading)",
+        help="replaced; must be shared with the nodes (default .streamflow/quantum-offloading)",
     )
     args = parser.parse_args()
     if shutil.which("sbatch") is None:
         print(
-            "no sbatch here: `make lab`, then the line with SLURM_CONF that it prints"
+            "sbatch not found: run `make lab`, then the SLURM_CONF line that it prints"
         )
         return 2
     folder = args.folder.resolve()
@@ -62,10 +62,7 @@ def main() -> int:
 
 @contextmanager
 def emulated() -> Iterator[str]:
-    """An emulated QPU, as long as the block lasts.
-
-    :returns: its URL
-    """
+    """Serve an emulated QPU; yields its URL."""
     with subprocess.Popen(
         [BIN / "sfq", "serve", "--name", "qpu", "--noise", "0", "--until-eof"],
         stdin=subprocess.PIPE,
@@ -78,7 +75,7 @@ def emulated() -> Iterator[str]:
 
 
 def run(folder: Path) -> int:
-    """Run StreamFlow, and print the energies and what was held."""
+    """Run StreamFlow, and print the energies and the resources held."""
     log = folder / "streamflow.log"
     with log.open("wb") as output:
         status = subprocess.run(

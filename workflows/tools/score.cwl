@@ -1,6 +1,6 @@
 cwlVersion: v1.2
 class: CommandLineTool
-label: Score every consensus found, and say whether to go on
+label: Score the consensus partitions, and decide whether the loop continues
 doc: >
   The outputs come from cwl.output.json, which the tool writes: the engine needs no JavaScript.
 baseCommand: [sfq, score]

@@ -21,7 +21,7 @@ inputs:
     inputBinding: {prefix: --seed}
   previous:
     type: File?
-    doc: samples of the iteration before, whose angles QAOA starts from
+    doc: samples of the previous iteration, whose angles QAOA starts from
     inputBinding: {prefix: --previous}
   settings:
     type:
@@ -34,7 +34,7 @@ inputs:
     doc: other parameters of the sampler, NAME=VALUE each
   variables:
     type: int?
-    doc: the size of the problem, for who decides where it is solved
+    doc: the size of the problem, for the decision where it is solved
 arguments: [--output, samples.json]
 outputs:
   samples:
