@@ -1,7 +1,6 @@
-"""Quantum candidates: steps that go to a QPU when it pays, and else to a classical place.
+"""Quantum candidates: steps that run on a QPU when it pays, else on a classical target.
 
-``decision`` says where and why, from plain values; ``policy`` reads what the filter's
-configuration says of a step, ``history`` what the journals say of earlier jobs; ``asking``
-asks the QPUs; ``filter`` is what StreamFlow calls. Only ``filter`` and ``asking`` import
-StreamFlow.
+``filter`` is what StreamFlow calls; ``attempts`` holds what earlier attempts teach;
+``targets`` asks for the current state of QPUs and classical targets; ``decision`` chooses,
+from plain values; ``failures`` shortens the log of an attempt that failed.
 """

@@ -1,44 +1,208 @@
-"""Where an attempt of a candidate goes, and why, from what is known at that moment.
+"""Where an attempt of a quantum candidate runs, and why: rules, decision, explanation.
 
-Nothing is asked or looked up here, and nothing of StreamFlow is imported, so every case
-can be written down as a value.
+Everything is computed from plain values: no QPU is asked, no file is read, and StreamFlow
+is not imported.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from pathlib import PurePosixPath
+from typing import Literal, TypeAlias, cast
 
-from sf_quantum.candidates.policy import Policy
 from sf_quantum.errors import QuantumError
+from sf_quantum.files import JSON
+
+Prefer: TypeAlias = Literal["quantum", "classical", "earliest"]
 
 
 class Impossible(QuantumError):
-    """No target of the binding can ever take the job, so trying again is no use."""
+    """No target of the binding can ever run the job, so a retry is pointless."""
 
 
 @dataclass(frozen=True)
-class Quantum:
-    """A quantum target as it is now.
+class Budget:
+    """What may be spent; ``None`` is no limit.
 
-    :param name: as the StreamFlow file calls it
-    :param trouble: why nothing can be sent there, in words that follow the name
-    :param rests: why it is let alone for a while, in such words
-    :param failed: how an earlier attempt of this job failed there, in such words
-    :param qubits: the largest problem it takes, in variables; 0 if it does not tell
-    :param wait: seconds until a job that joins now would start; None if nobody knows
-    :param seconds: from there to the job's end; None if it was never measured
-    :param qpu_seconds: of QPU time that the job would be charged; None if not known
+    :param seconds: of QPU time
+    :param cost: in the unit of the costs per second
+    """
+
+    seconds: float | None = None
+    cost: float | None = None
+
+    @classmethod
+    def read(cls, config: JSON) -> Budget:
+        """Read the key ``budget``."""
+        keys = config if isinstance(config, dict) else {}
+        return cls(_number(keys, "qpuSeconds"), _number(keys, "cost"))
+
+
+@dataclass(frozen=True)
+class StepRules:
+    """The filter's configuration for one step; the schema describes the keys.
+
+    :param run: the budget of all steps of the filter together
+    :param step: the budget of this step
+    :param variables: the input that gives the number of variables
+    :param hints: passed on to the QPU service
+    """
+
+    prefer: Prefer = "quantum"
+    max_wait: float | None = None
+    max_variables: int | None = None
+    min_variables: int | None = None
+    variables: str | None = None
+    run: Budget = Budget()
+    step: Budget = Budget()
+    fallback: bool = True
+    expected_seconds: float | None = None
+    hints: Mapping[str, JSON] = field(default_factory=dict)
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether the run or the step has any budget."""
+        return self.run != Budget() or self.step != Budget()
+
+    @property
+    def limits_cost(self) -> bool:
+        """Whether the run or the step has a budget of costs."""
+        return self.run.cost is not None or self.step.cost is not None
+
+
+class FilterRules:
+    """The rules of all steps of a filter.
+
+    :param config: the filter's configuration, which holds for every step except where
+        ``steps`` says otherwise
+    """
+
+    def __init__(self, config: Mapping[str, JSON]) -> None:
+        steps = config.get("steps")
+        self._config = dict(config)
+        self._steps = steps if isinstance(steps, dict) else {}
+
+    def of(self, step: str) -> StepRules:
+        """The rules of a step; the entry of the nearest step above it wins, key by key."""
+        own: dict[str, JSON] = {}
+        above = [name for name in self._steps if is_below(step, name)]
+        for name in sorted(above, key=len):
+            entry = self._steps[name]
+            if isinstance(entry, dict):
+                budgets = (own.get("budget"), entry.get("budget"))
+                limits = [b.items() for b in budgets if isinstance(b, dict)]
+                own |= {**entry, "budget": {k: v for b in limits for k, v in b}}
+        config = {**self._config, **own}
+        variables = config.get("variables")
+        return StepRules(
+            prefer=cast("Prefer", config.get("prefer") or "quantum"),
+            max_wait=_number(config, "maxWait"),
+            max_variables=_integer(config, "maxVariables"),
+            min_variables=_integer(config, "minVariables"),
+            variables=variables if isinstance(variables, str) else None,
+            run=Budget.read(self._config.get("budget")),
+            step=Budget.read(own.get("budget")),
+            fallback=config.get("onFailure") != "fail",
+            expected_seconds=_number(config, "expectedSeconds"),
+            hints={
+                key: config[key]
+                for key in ("expectedSeconds", "pattern")
+                if config.get(key) is not None
+            },
+        )
+
+
+def is_below(step: str, top: str) -> bool:
+    """Whether a step is another one, or lies below it."""
+    return PurePosixPath(step).is_relative_to(top)
+
+
+def _number(config: Mapping[str, JSON], key: str) -> float | None:
+    value = config.get(key)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _integer(config: Mapping[str, JSON], key: str) -> int | None:
+    value = config.get(key)
+    return value if isinstance(value, int) else None
+
+
+class Cause(Enum):
+    """Why a target is excluded; its value describes an :class:`Exclusion` in words."""
+
+    TOO_LARGE = "takes up to {limit} variables, the problem has {value}"
+    ABOVE_MAX_VARIABLES = (
+        "is limited to {limit} variables (maxVariables), the problem has {value}"
+    )
+    BELOW_MIN_VARIABLES = (
+        "requires {limit} variables (minVariables), the problem has {value}"
+    )
+    BUDGET_EXCEEDED = (
+        "would exceed the {scope}'s budget: {value} of {limit} {unit} left"
+    )
+    USAGE_UNREADABLE = (
+        "might exceed the {scope}'s budget: past usage cannot be read from the journal"
+    )
+    USAGE_UNMEASURED = (
+        "might exceed the {scope}'s budget: the usage of a running job is not known yet"
+    )
+    FAILED = "failed an earlier attempt of this job ({detail})"
+    OUTPUTS_MISSING = (
+        "failed an earlier attempt of this job (exit status 0, but outputs are missing)"
+    )
+    NO_RESULT = "failed an earlier attempt of this job (no result)"
+    COOLDOWN = "is in cooldown for {value} s after a failure ({detail})"
+    NOT_ASKED = "was in cooldown when the QPUs were asked"
+    OFFLINE = "is offline: {detail}"
+    NO_ANSWER = "did not answer within {limit} s"
+    STILL_SILENT = "did not answer in time and is asked again in {value} s"
+    UNREACHABLE = "could not be asked: {detail}"
+    UNKNOWN_WAIT = "has no known ETA, maxWait is {limit} s"
+    LONG_WAIT = "would start in {value} s, maxWait is {limit} s"
+    MAINTENANCE = "goes into maintenance in {value} s"
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Why a target does not get the job.
+
+    :param value: the figure that decided
+    :param limit: the figure that it was compared with
+    :param budget: which budget, of the run or the step, and in which unit
+    :param detail: a message of the QPU or of the failed command, quoted
+    """
+
+    cause: Cause
+    value: float = 0.0
+    limit: float = 0.0
+    budget: tuple[str, str] = ("", "")
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class QuantumTarget:
+    """The current state of a quantum target.
+
+    :param name: as in the StreamFlow file: deployment/service
+    :param offline: why the QPU takes no jobs, or could not be asked
+    :param cooldown: why it is not used for a while
+    :param failed: how an earlier attempt of this job failed there
+    :param qubits: the largest problem it takes, in variables; 0 if unknown
+    :param wait: seconds until a job submitted now would start; None if unknown
+    :param seconds: from the job's start to its end; None if never measured
+    :param qpu_seconds: of QPU time that the job would be charged; None if unknown
     :param cost: of a second of QPU time
-    :param maintenance: seconds until it stops taking jobs, if that is announced
-    :param load: leases and jobs there, per virtual QPU
+    :param maintenance: seconds until it stops taking jobs, if announced
+    :param load: leases and jobs there, per vQPU
     """
 
     name: str
-    trouble: str = ""
-    rests: str = ""
-    failed: str = ""
+    offline: Exclusion | None = None
+    cooldown: Exclusion | None = None
+    failed: Exclusion | None = None
     qubits: int = 0
     wait: float | None = 0.0
     seconds: float | None = None
@@ -49,39 +213,39 @@ class Quantum:
 
     @property
     def end(self) -> float:
-        """Seconds from now to the job's end; what was never measured counts as nothing.
+        """Seconds from now to the job's end; infinite if its start is unknown.
 
-        So it is tried once, and measured.
+        A run time that was never measured counts as 0, so that each target is tried once.
         """
         return math.inf if self.wait is None else self.wait + (self.seconds or 0.0)
 
 
 @dataclass(frozen=True)
-class Classical:
-    """A classical target as it is now; see :class:`Quantum`.
+class ClassicalTarget:
+    """The current state of a classical target; see :class:`QuantumTarget`.
 
-    :param free: a job that comes now would start at once
+    :param free: a job would start at once
     """
 
     name: str
     free: bool = True
-    rests: str = ""
-    failed: str = ""
+    cooldown: Exclusion | None = None
+    failed: Exclusion | None = None
     wait: float = 0.0
     seconds: float | None = None
 
     @property
     def end(self) -> float:
-        """See :attr:`Quantum.end`."""
+        """See :attr:`QuantumTarget.end`."""
         return self.wait + (self.seconds or 0.0)
 
 
 @dataclass(frozen=True)
-class Spent:
-    """What has been spent, and what is promised to jobs that are not over.
+class Spending:
+    """What has been spent, and what running jobs are expected to spend.
 
-    :param unmeasured: one of these is the first of its kind, so that nobody knows what it
-        will spend: the rest of the budget is promised to it
+    :param unmeasured: a running job is the first of its kind, so that its spending is
+        unknown: the rest of the budget is reserved for it
     """
 
     seconds: float = 0.0
@@ -90,231 +254,296 @@ class Spent:
 
 
 @dataclass(frozen=True)
-class Question:
+class CandidateJob:
     """What is known of the job.
 
-    :param variables: the size of its problem, if an input tells
-    :param last: an earlier attempt has failed, and no other follows this one
+    :param variables: the size of its problem, if an input gives it
+    :param attempt: of the job, counted from 1
+    :param attempts_allowed: by the failure manager; None if unlimited or unknown
+    :param spending_known: false if the journals could not be read
     :param run: spent by all steps of the filter in this run
     :param step: spent by the job's own step
-    :param known: false if the journals could not be read, so that nobody knows what was
-        spent
     """
 
     variables: int | None = None
-    last: bool = False
-    known: bool = True
-    run: Spent = Spent()
-    step: Spent = Spent()
+    attempt: int = 1
+    attempts_allowed: int | None = None
+    spending_known: bool = True
+    run: Spending = Spending()
+    step: Spending = Spending()
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether a failure of this attempt is final."""
+        return self.attempts_allowed is not None and (
+            self.attempt >= self.attempts_allowed
+        )
+
+
+class Basis(Enum):
+    """What a decision rests on."""
+
+    #: QPUs are preferred, and one is usable
+    QPU_PREFERRED = auto()
+    #: classical targets are preferred, but none is free
+    CLASSICAL_BUSY = auto()
+    #: the job is expected to end first on the QPU
+    QPU_EARLIEST = auto()
+    #: every classical target failed or is in its cooldown
+    NO_CLASSICAL_USABLE = auto()
+    #: the binding lists no classical target
+    NO_CLASSICAL_TARGET = auto()
+    #: classical targets are preferred, and one is free
+    CLASSICAL_FREE = auto()
+    #: the job is expected to end first on a classical target
+    CLASSICAL_EARLIEST = auto()
+    #: the last of several attempts is not given to a QPU
+    LAST_ATTEMPT = auto()
+    #: every QPU is excluded
+    NO_QPU_USABLE = auto()
+    #: the binding lists no quantum target
+    NO_QUANTUM_TARGET = auto()
+
+
+_ON_QPU = {
+    Basis.QPU_PREFERRED,
+    Basis.CLASSICAL_BUSY,
+    Basis.QPU_EARLIEST,
+    Basis.NO_CLASSICAL_USABLE,
+    Basis.NO_CLASSICAL_TARGET,
+}
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Where the attempt goes.
+    """Where an attempt runs, with everything that decided.
 
-    :param targets: their names; the first that has a free place gets it
-    :param reason: what follows "on TARGET: "
+    :param qpu: the best QPU, whether it was chosen or not
+    :param classical: the classical targets in question, whether chosen or not
+    :param exclusions: why targets were excluded, by their names
     """
 
-    quantum: bool
-    targets: tuple[str, ...]
-    reason: str
+    basis: Basis
+    job: CandidateJob = CandidateJob()
+    qpu: QuantumTarget | None = None
+    classical: tuple[ClassicalTarget, ...] = ()
+    exclusions: Mapping[str, Exclusion] = field(default_factory=dict)
+
+    @property
+    def quantum(self) -> bool:
+        """Whether the attempt runs on a QPU."""
+        return self.basis in _ON_QPU
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The chosen targets' names; the first one with a free slot gets the attempt."""
+        if self.quantum and self.qpu is not None:
+            return (self.qpu.name,)
+        return tuple(target.name for target in self.classical)
 
 
 def decide(
-    policy: Policy,
-    job: Question,
-    quantum: Sequence[Quantum],
-    classical: Sequence[Classical],
+    rules: StepRules,
+    job: CandidateJob,
+    quantum: Sequence[QuantumTarget],
+    classical: Sequence[ClassicalTarget],
 ) -> Decision:
-    """Decide.
+    """Choose the target of an attempt.
 
     :param quantum: the binding's quantum targets
-    :param classical: its classical ones
-    :raises Impossible: if there is no classical target and no QPU may take the job
+    :param classical: its classical targets
+    :raises Impossible: if there is no classical target and no QPU can ever run the job
     """
-    refused = {q.name: _refusal(policy, job, q) for q in quantum}
-    usable = sorted((q for q in quantum if not refused[q.name]), key=_rank)
-    places = _places(classical)
-    why_not = "; ".join(refused[q.name] for q in quantum if refused[q.name])
-    if usable and all(place.failed or place.rests for place in classical):
-        bad = [f"{place.name} {place.failed or place.rests}" for place in classical]
-        return _on(usable[0], _joined(_starts(usable[0]), *bad))
-    if not places:
-        return _on(_least_bad(policy, job, quantum, why_not), why_not)
-    if job.last and quantum:
-        return _off(places, "it is the last attempt")
-    if not usable:
-        return _off(places, why_not or "the binding lists no QPU")
-    return _PREFERENCES[policy.prefer](usable[0], places, why_not)
+    exclusions = {q.name: e for q in quantum if (e := _exclusion(rules, job, q))}
+    exclusions |= {c.name: e for c in classical if (e := c.failed or c.cooldown)}
+    qpu = min((q for q in quantum if q.name not in exclusions), key=_rank, default=None)
+    if qpu is None and not classical:
+        qpu = _least_bad(rules, job, quantum, exclusions)
+    choices = _least_bad_classical(classical)
+    if rules.prefer == "earliest":
+        choices.sort(key=lambda target: target.end)
+    basis = _basis(rules, job, qpu, choices) if quantum else Basis.NO_QUANTUM_TARGET
+    return Decision(basis, job, qpu, tuple(choices), exclusions)
 
 
-def _quantum(best: Quantum, _: list[Classical], why_not: str) -> Decision:
-    return _on(best, _joined(_starts(best), why_not))
+def _basis(
+    rules: StepRules,
+    job: CandidateJob,
+    qpu: QuantumTarget | None,
+    classical: Sequence[ClassicalTarget],
+) -> Basis:
+    if not classical:
+        return Basis.NO_CLASSICAL_TARGET
+    if qpu is not None and all(c.failed or c.cooldown for c in classical):
+        return Basis.NO_CLASSICAL_USABLE
+    if job.attempt > 1 and job.is_last_attempt:
+        return Basis.LAST_ATTEMPT
+    if qpu is None:
+        return Basis.NO_QPU_USABLE
+    if rules.prefer == "quantum":
+        return Basis.QPU_PREFERRED
+    if rules.prefer == "classical":
+        free = any(target.free for target in classical)
+        return Basis.CLASSICAL_FREE if free else Basis.CLASSICAL_BUSY
+    on_qpu = qpu.end <= classical[0].end
+    return Basis.QPU_EARLIEST if on_qpu else Basis.CLASSICAL_EARLIEST
 
 
-def _classical(best: Quantum, places: list[Classical], why_not: str) -> Decision:
-    if any(place.free for place in places):
-        return _off(places, f"{next(p.name for p in places if p.free)} is free")
-    busy = " and ".join(place.name for place in places)
-    verb = "is" if len(places) == 1 else "are"
-    return _on(best, _joined(f"{busy} {verb} busy", _starts(best), why_not))
-
-
-def _earliest(best: Quantum, places: list[Classical], why_not: str) -> Decision:
-    places = sorted(places, key=lambda place: place.end)
-    first = places[0]
-    if best.end <= first.end:
-        return _on(best, _joined(f"{_ends(best)}, {_ends(first)}", why_not))
-    return _off(places, _joined(f"{_ends(first)}, {_ends(best)}", why_not))
-
-
-_PREFERENCES: dict[str, Callable[[Quantum, list[Classical], str], Decision]] = {
-    "quantum": _quantum,
-    "classical": _classical,
-    "earliest": _earliest,
-}
-
-
-def _on(best: Quantum, reason: str) -> Decision:
-    return Decision(True, (best.name,), reason)
-
-
-def _off(places: list[Classical], reason: str) -> Decision:
-    return Decision(False, tuple(place.name for place in places), reason)
-
-
-def _rank(target: Quantum) -> tuple[float, float]:
-    # a few milliseconds are no reason to go to the busier one
+def _rank(target: QuantumTarget) -> tuple[float, float]:
+    # between ends a few milliseconds apart the load decides
     return round(target.end, 2), target.load
 
 
-def _refusal(policy: Policy, job: Question, target: Quantum) -> str:
-    """Why a job does not go to a QPU, or nothing."""
-    never = _never(policy, job, target)
-    words = never or target.failed or target.trouble or target.rests
-    words = words or _unknown(policy, job, target) or _late(policy, target)
-    return f"{target.name} {words}" if words else ""
-
-
-def _never(policy: Policy, job: Question, target: Quantum) -> str:
-    """What no waiting changes."""
-    return _size(policy, job, target) or _dear(policy, job, target)
-
-
-def _size(policy: Policy, job: Question, target: Quantum) -> str:
-    size = job.variables
-    if size is None:
-        return ""
-    problem = f"the problem has {size}"
-    if target.qubits and size > target.qubits:
-        return f"takes {target.qubits} variables and {problem}"
-    if policy.max_variables is not None and size > policy.max_variables:
-        return (
-            f"gets up to {policy.max_variables} variables (maxVariables) and {problem}"
-        )
-    if policy.min_variables is not None and size < policy.min_variables:
-        return f"gets {policy.min_variables} variables or more (minVariables) and {problem}"
-    return ""
-
-
-def _dear(policy: Policy, job: Question, target: Quantum) -> str:
-    seconds = target.qpu_seconds or 0.0
-    for whose, budget, spent in (
-        ("run", policy.run, job.run),
-        ("step", policy.step, job.step),
-    ):
-        for limit, gone, more, unit in (
-            (budget.seconds, spent.seconds, seconds, "QPU seconds"),
-            (budget.cost, spent.cost, seconds * target.cost, "cost"),
-        ):
-            if limit is None or (gone + more <= limit and gone < limit):
-                continue
-            if unit == "cost" and target.cost == 0:
-                continue  # it is free
-            left = max(0.0, limit - gone)
-            return (
-                f"would exceed the {whose}'s budget: "
-                f"{number(left)} of {number(limit)} {unit} left"
-            )
-    return ""
-
-
-def _unknown(policy: Policy, job: Question, target: Quantum) -> str:
-    """What nobody knows of a budget now, and may know later."""
-    for whose, budget, spent in (
-        ("run", policy.run, job.run),
-        ("step", policy.step, job.step),
-    ):
-        if budget.seconds is None and (budget.cost is None or target.cost == 0):
-            continue
-        may = f"may exceed the {whose}'s budget"
-        if not job.known:
-            return f"{may}: what was spent cannot be read in the journal"
-        if spent.unmeasured:
-            return f"{may}: how much a job under way spends is not known yet"
-    return ""
-
-
-def _late(policy: Policy, target: Quantum) -> str:
-    if policy.max_wait is not None:
-        if target.wait is None:
-            return (
-                "has no free place and nobody knows for how long, "
-                f"maxWait is {number(policy.max_wait)} s"
-            )
-        if target.wait > policy.max_wait:
-            return (
-                f"would start in {number(target.wait)} s, "
-                f"maxWait is {number(policy.max_wait)} s"
-            )
-    if target.maintenance is not None and target.end > target.maintenance:
-        return f"goes into maintenance in {number(target.maintenance)} s"
-    return ""
-
-
-def _places(classical: Sequence[Classical]) -> list[Classical]:
-    """The classical targets to choose from: of bad ones, the least bad."""
-    for good in (
-        [c for c in classical if not c.failed and not c.rests],
-        [c for c in classical if not c.failed],
-    ):
-        if good:
-            return good
-    return list(classical)
+def _least_bad_classical(classical: Sequence[ClassicalTarget]) -> list[ClassicalTarget]:
+    """Those that neither failed nor are in their cooldown, else those that did not fail."""
+    usable = [c for c in classical if not c.failed and not c.cooldown]
+    return usable or [c for c in classical if not c.failed] or list(classical)
 
 
 def _least_bad(
-    policy: Policy, job: Question, quantum: Sequence[Quantum], why_not: str
-) -> Quantum:
-    possible = [q for q in quantum if not _never(policy, job, q)]
+    rules: StepRules,
+    job: CandidateJob,
+    quantum: Sequence[QuantumTarget],
+    exclusions: Mapping[str, Exclusion],
+) -> QuantumTarget:
+    possible = [q for q in quantum if _permanent(rules, job, q) is None]
     if not possible:
-        raise Impossible(f"{why_not}; the binding lists no classical target")
+        reasons = [f"{name} {describe(e)}" for name, e in exclusions.items()]
+        raise Impossible("; ".join([*reasons, "the binding lists no classical target"]))
     return min(
         possible,
-        key=lambda q: (bool(q.trouble), bool(q.failed), bool(q.rests), *_rank(q)),
+        key=lambda q: (bool(q.offline), bool(q.failed), bool(q.cooldown), *_rank(q)),
     )
 
 
-def _starts(target: Quantum) -> str:
+def _exclusion(
+    rules: StepRules, job: CandidateJob, target: QuantumTarget
+) -> Exclusion | None:
+    return (
+        _permanent(rules, job, target)
+        or target.failed
+        or target.offline
+        or target.cooldown
+        or _unknown_spending(rules, job, target)
+        or _late(rules, target)
+    )
+
+
+def _permanent(
+    rules: StepRules, job: CandidateJob, target: QuantumTarget
+) -> Exclusion | None:
+    """An exclusion that does not pass with time."""
+    size = job.variables
+    if size is not None:
+        if target.qubits and size > target.qubits:
+            return Exclusion(Cause.TOO_LARGE, size, target.qubits)
+        if rules.max_variables is not None and size > rules.max_variables:
+            return Exclusion(Cause.ABOVE_MAX_VARIABLES, size, rules.max_variables)
+        if rules.min_variables is not None and size < rules.min_variables:
+            return Exclusion(Cause.BELOW_MIN_VARIABLES, size, rules.min_variables)
+    return _over_budget(rules, job, target)
+
+
+def _over_budget(
+    rules: StepRules, job: CandidateJob, target: QuantumTarget
+) -> Exclusion | None:
+    seconds = target.qpu_seconds or 0.0
+    for scope, budget, spending in _budgets(rules, job):
+        for unit, limit, spent, more in (
+            ("QPU seconds", budget.seconds, spending.seconds, seconds),
+            ("cost", budget.cost, spending.cost, seconds * target.cost),
+        ):
+            if limit is None or (unit == "cost" and target.cost == 0):
+                continue
+            if spent >= limit or spent + more > limit:
+                left = max(0.0, limit - spent)
+                return Exclusion(Cause.BUDGET_EXCEEDED, left, limit, (scope, unit))
+    return None
+
+
+def _unknown_spending(
+    rules: StepRules, job: CandidateJob, target: QuantumTarget
+) -> Exclusion | None:
+    for scope, budget, spending in _budgets(rules, job):
+        if budget.seconds is None and (budget.cost is None or target.cost == 0):
+            continue
+        if not job.spending_known:
+            return Exclusion(Cause.USAGE_UNREADABLE, budget=(scope, ""))
+        if spending.unmeasured:
+            return Exclusion(Cause.USAGE_UNMEASURED, budget=(scope, ""))
+    return None
+
+
+def _budgets(
+    rules: StepRules, job: CandidateJob
+) -> Iterator[tuple[str, Budget, Spending]]:
+    yield "run", rules.run, job.run
+    yield "step", rules.step, job.step
+
+
+def _late(rules: StepRules, target: QuantumTarget) -> Exclusion | None:
+    if rules.max_wait is not None:
+        if target.wait is None:
+            return Exclusion(Cause.UNKNOWN_WAIT, limit=rules.max_wait)
+        if target.wait > rules.max_wait:
+            return Exclusion(Cause.LONG_WAIT, target.wait, rules.max_wait)
+    if target.maintenance is not None and target.end > target.maintenance:
+        return Exclusion(Cause.MAINTENANCE, target.maintenance)
+    return None
+
+
+def describe(exclusion: Exclusion) -> str:
+    """An exclusion in words that follow the target's name."""
+    scope, unit = exclusion.budget
+    words = exclusion.cause.value.format(
+        value=rounded(exclusion.value),
+        limit=rounded(exclusion.limit),
+        scope=scope,
+        unit=unit,
+        detail=exclusion.detail,
+    )
+    return words.removesuffix(": ")  # without a detail
+
+
+def explain(decision: Decision) -> str:
+    """The reason of a decision, in words that follow "STEP on TARGET: "."""
+    job, qpu, classical = decision.job, decision.qpu, decision.classical
+    if decision.basis is Basis.LAST_ATTEMPT:
+        return f"last attempt ({job.attempt} of {job.attempts_allowed})"
+    if decision.basis is Basis.CLASSICAL_FREE:
+        return f"{next(target.name for target in classical if target.free)} is free"
+    if decision.basis is Basis.NO_QUANTUM_TARGET:
+        return "the binding lists no quantum target"
+    exclusions = [f"{name} {describe(e)}" for name, e in decision.exclusions.items()]
+    if qpu is None or qpu.name in decision.exclusions:
+        return "; ".join(exclusions)
+    if decision.basis is Basis.QPU_EARLIEST:
+        reason = f"{_end(qpu)}, {_end(classical[0])}"
+    elif decision.basis is Basis.CLASSICAL_EARLIEST:
+        reason = f"{_end(classical[0])}, {_end(qpu)}"
+    elif decision.basis is Basis.CLASSICAL_BUSY:
+        busy = " and ".join(target.name for target in classical)
+        reason = f"{busy} {'is' if len(classical) == 1 else 'are'} busy; {_start(qpu)}"
+    else:
+        reason = _start(qpu)
+    return "; ".join([reason, *exclusions])
+
+
+def _start(target: QuantumTarget) -> str:
     if target.wait is None:
-        return f"{target.name} has no free place, and nobody knows for how long"
+        return f"the ETA on {target.name} is unknown"
     if target.wait == 0:
         return f"{target.name} is free"
-    return f"{target.name} would start in {number(target.wait)} s"
+    return f"{target.name} would start in {rounded(target.wait)} s"
 
 
-def _ends(target: Quantum | Classical) -> str:
+def _end(target: QuantumTarget | ClassicalTarget) -> str:
     if math.isinf(target.end):
-        return f"nobody knows when {target.name} would end"
-    words = f"{target.name} would end in {number(target.end)} s"
+        return f"the end on {target.name} is unknown"
+    words = f"{target.name} would end in {rounded(target.end)} s"
     return f"{words} or later (not measured yet)" if target.seconds is None else words
 
 
-def _joined(*parts: str) -> str:
-    return "; ".join(part for part in parts if part)
-
-
-def number(value: float) -> str:
-    """A number as a person reads it: whole from 10 up, else with two digits."""
+def rounded(value: float) -> str:
+    """A figure for a message: an integer from 10 up, else two significant digits."""
     return f"{value:.0f}" if value >= 10 or value == 0 else f"{value:.2g}"

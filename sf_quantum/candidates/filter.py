@@ -1,4 +1,4 @@
-"""``sfq.candidate``: what StreamFlow asks where each attempt of a candidate is to go."""
+"""``sfq.candidate``: the binding filter that chooses a target for each attempt."""
 
 from __future__ import annotations
 
@@ -20,18 +20,28 @@ from streamflow.core.workflow import Job
 from streamflow.log_handler import logger
 
 from sf_quantum import journal
-from sf_quantum.candidates import asking, places, saying
-from sf_quantum.candidates.asking import Answer, Asker, Source
+from sf_quantum.candidates.attempts import Attempt, Attempts
 from sf_quantum.candidates.decision import (
-    Classical,
+    CandidateJob,
     Decision,
+    Exclusion,
+    FilterRules,
     Impossible,
-    Quantum,
-    Question,
+    QuantumTarget,
+    StepRules,
     decide,
+    describe,
+    explain,
 )
-from sf_quantum.candidates.ledger import Asked, Ledger
-from sf_quantum.candidates.policy import Budget, Policies, Policy
+from sf_quantum.candidates.failures import last_line, traceback_filter
+from sf_quantum.candidates.targets import (
+    StatusPoller,
+    StatusReply,
+    attempts_allowed,
+    capacities,
+    status_source,
+    target_name,
+)
 from sf_quantum.connectors import hints
 from sf_quantum.connectors.hints import JobHints
 from sf_quantum.connectors.observed_connector import JobEnd
@@ -45,7 +55,7 @@ MANAGER = "failureManager: {type: default, config: {max_retries: 3}}"
 
 
 class CandidateFilter(BindingFilter):
-    """Decides for each attempt, so that the step ends whatever becomes of a QPU.
+    """Chooses the target of each attempt, so that the step ends even if a QPU fails.
 
     The parameters are the configuration's; see ``schemas/candidate.json``.
     """
@@ -68,22 +78,23 @@ class CandidateFilter(BindingFilter):
         steps: MutableMapping[str, MutableMapping[str, JSON]] | None = None,
     ) -> None:
         super().__init__(name)
-        config: dict[str, JSON] = {
-            "prefer": prefer,
-            "maxWait": maxWait,
-            "maxVariables": maxVariables,
-            "minVariables": minVariables,
-            "variables": variables,
-            "onFailure": onFailure,
-            "expectedSeconds": expectedSeconds,
-            "pattern": pattern,
-            "budget": {**budget} if budget else None,
-            "steps": {step: {**own} for step, own in (steps or {}).items()},
-        }
-        self._policies = Policies(config)
+        self._rules = FilterRules(
+            {
+                "prefer": prefer,
+                "maxWait": maxWait,
+                "maxVariables": maxVariables,
+                "minVariables": minVariables,
+                "variables": variables,
+                "onFailure": onFailure,
+                "expectedSeconds": expectedSeconds,
+                "pattern": pattern,
+                "budget": {**budget} if budget else None,
+                "steps": {step: {**own} for step, own in (steps or {}).items()},
+            }
+        )
         self._timeout = timeout
-        self._asker = Asker(cooldown)
-        self._ledger = Ledger(costs or {}, cooldown)
+        self._poller = StatusPoller(cooldown)
+        self._attempts = Attempts(costs or {}, cooldown)
         self._warned: set[str] = set()
 
     async def get_targets(
@@ -91,226 +102,225 @@ class CandidateFilter(BindingFilter):
     ) -> MutableSequence[Target]:
         """Choose the target of a job's next attempt.
 
-        :returns: one quantum target, or the classical ones that may take it
-        :raises UnrecoverableWorkflowException: if no target can take it, or it is not to
-            be tried again
-        :raises WorkflowDefinitionException: if the filter cannot do what it is told
+        :returns: one quantum target, or the classical ones that may run it
+        :raises UnrecoverableWorkflowException: if no target can run it, or it must not be
+            retried
+        :raises WorkflowDefinitionException: if the configuration does not fit the step
         """
         began = time.monotonic()
         step = get_job_step_name(job.name)
-        policy = self._policies.of(step)
-        self._check(policy)
-        asked = self._ledger.ask(job.name, step, policy)
-        self._refuse_again(asked)
-        by_name = {asking.name(target): target for target in targets}
-        sources = self._sources(by_name)
-        others = [by_name[name] for name in by_name if name not in sources]
-        answers, room, _ = await asyncio.gather(
-            self._asker.ask(self._awake(sources, others), self._timeout),
-            places.rooms(others, self._ledger.sent_to, self._timeout),
-            self._ledger.update(self._timeout),
+        rules = self._rules.of(step)
+        self._check(rules)
+        attempt = self._attempts.begin(job.name, step, rules)
+        self._refuse_retry(attempt)
+        by_name = {target_name(target): target for target in targets}
+        record = journal.current()
+        folder = record.file.absolute().parent if record is not None else Path.cwd()
+        sources = {
+            name: source
+            for name, target in by_name.items()
+            if (source := status_source(target, folder)) is not None
+        }
+        awake = {n: s for n, s in sources.items() if not self._attempts.in_cooldown(n)}
+        classical = [by_name[name] for name in by_name if name not in sources]
+        replies, capacity, _ = await asyncio.gather(
+            # QPUs in their cooldown are asked only if there is no other target
+            self._poller.poll(awake if awake or classical else sources, self._timeout),
+            capacities(classical, self._attempts.running_on, self._timeout),
+            self._attempts.update(self._timeout),
         )
-        self._warn_of_silence(answers)
-        self._warn_of_spending(policy, answers)
-        size = self._variables(job, policy)
-        quantum = [self._ledger.quantum(asked, n, answers.get(n)) for n in sources]
-        classical = [self._ledger.classical(asked, n, room[n]) for n in room]
-        decision = self._decide(asked, size, quantum, classical)
-        self._send(asked, decision, elsewhere=len(by_name) > 1)
-        self._tell(asked, decision, time.monotonic() - began, answers, quantum)
+        self._warn_of_silence(replies)
+        self._warn_of_unknown_spending(rules, replies)
+        candidate = CandidateJob(
+            variables=self._variables(job, rules),
+            attempt=attempt.number,
+            attempts_allowed=attempts_allowed(),
+            spending_known=self._attempts.history.known,
+            run=self._attempts.spending(),
+            step=self._attempts.spending(step),
+        )
+        qpus = [
+            self._attempts.quantum_target(attempt, name, replies.get(name))
+            for name in sources
+        ]
+        places = [
+            self._attempts.classical_target(attempt, name, capacity[name])
+            for name in capacity
+        ]
+        try:
+            decision = decide(rules, candidate, qpus, places)
+        except Impossible as error:
+            raise UnrecoverableWorkflowException(
+                f"No target can run job {job.name}: {error}"
+            ) from error
+        self._send(attempt, decision, alternatives=len(by_name) > 1)
+        seconds = time.monotonic() - began
+        asked = [_journal_entry(qpu, replies.get(qpu.name)) for qpu in qpus]
+        _report(attempt, decision, seconds, asked)
         return [by_name[name] for name in decision.targets]
 
     @classmethod
     def get_schema(cls) -> str:
-        """What ``config`` may hold.
-
-        :returns: the JSON Schema
-        """
+        """The JSON Schema of ``config``."""
         return files(__package__).joinpath("schemas/candidate.json").read_text("utf-8")
 
-    def _check(self, policy: Policy) -> None:
-        """Say what is missing in the StreamFlow file."""
+    def _check(self, rules: StepRules) -> None:
+        """Report what the StreamFlow file lacks."""
         if scheduler.current() is None:
-            if policy.run != Budget() or policy.step != Budget():
+            if rules.has_budget:
                 raise WorkflowDefinitionException(
-                    f"Filter {self.name} has a budget, of which only the run's journal "
-                    f"keeps account: add {JOURNAL}"
+                    f"Filter {self.name} has a budget, and only the run's journal records "
+                    f"what was spent: add {JOURNAL}"
                 )
-            others = f" and, if there is none, {MANAGER}" if policy.fallback else ""
+            others = f" and, if there is none, {MANAGER}" if rules.fallback else ""
             self._warn(
-                f"Filter {self.name} knows nothing of how long jobs took, nor how they "
-                "fail and whether they are tried again, without the run's journal: add "
-                f"{JOURNAL}{others}"
+                f"Filter {self.name} cannot learn run times and failures without the "
+                f"run's journal: add {JOURNAL}{others}"
             )
-        elif policy.fallback and places.attempts_allowed() == 1:
+        elif rules.fallback and attempts_allowed() == 1:
             self._warn(
-                f"Filter {self.name}: onFailure: fallback needs a failureManager, so a "
-                f"job that fails on a QPU fails the workflow: add {MANAGER}"
+                f"Filter {self.name}: onFailure: fallback needs a failureManager; without "
+                f"one, a job that fails on a QPU fails the workflow: add {MANAGER}"
             )
 
-    def _refuse_again(self, asked: Asked) -> None:
-        failures = self._ledger.failures(asked.job)
-        if failures and not asked.policy.fallback:
-            target, words = next(iter(failures.items()))
+    def _refuse_retry(self, attempt: Attempt) -> None:
+        failures = self._attempts.failures(attempt.job)
+        if failures and not attempt.rules.fallback:
+            target, failure = next(iter(failures.items()))
             raise UnrecoverableWorkflowException(
-                f"Job {asked.job} failed on {target} ({words}) and is not tried again: "
+                f"Job {attempt.job} is not retried: {target} {describe(failure)}, and "
                 f"filter {self.name} says onFailure: fail"
             )
 
-    def _sources(self, targets: Mapping[str, Target]) -> dict[str, Source]:
-        record = journal.current()
-        folder = record.file.absolute().parent if record is not None else Path.cwd()
-        found = {name: asking.source(targets[name], folder) for name in targets}
-        return {name: source for name, source in found.items() if source is not None}
-
-    def _awake(
-        self, sources: dict[str, Source], others: list[Target]
-    ) -> dict[str, Source]:
-        """The QPUs that are asked: not those that rest, unless there is nobody else."""
-        awake = {n: s for n, s in sources.items() if not self._ledger.rests(n)}
-        return awake if awake or others else sources
-
-    def _warn_of_silence(self, answers: Mapping[str, Answer]) -> None:
-        for name, answer in answers.items():
-            if isinstance(answer, str) and logger.isEnabledFor(logging.WARNING):
-                logger.warning(f"QPU {name} {answer}; it counts as offline")
-
-    def _warn_of_spending(self, policy: Policy, answers: Mapping[str, Answer]) -> None:
-        if policy.run.cost is not None or policy.step.cost is not None:
-            for name, answer in answers.items():
-                if isinstance(answer, QpuStatus) and not self._has_cost(name, answer):
-                    self._warn(
-                        f"Filter {self.name}: what a second of QPU {name} costs is not "
-                        f"known, so budget: cost sets no limit there: add costs: "
-                        f"{{{name}: ...}}"
-                    )
-        if policy.run != Budget() or policy.step != Budget():
-            for name in sorted(self._ledger.silent):
-                self._warn(
-                    f"Filter {self.name}: QPU {name} does not tell what jobs spend on "
-                    "it, so the budget does not know of them"
+    def _warn_of_silence(self, replies: Mapping[str, StatusReply]) -> None:
+        for name, reply in replies.items():
+            if isinstance(reply, Exclusion) and logger.isEnabledFor(logging.WARNING):
+                logger.warning(
+                    f"QPU {name} {describe(reply)}; it is considered offline"
                 )
 
-    def _has_cost(self, name: str, answer: QpuStatus) -> bool:
-        return answer.cost_per_second is not None or self._ledger.has_cost(name)
+    def _warn_of_unknown_spending(
+        self, rules: StepRules, replies: Mapping[str, StatusReply]
+    ) -> None:
+        for name, reply in replies.items() if rules.limits_cost else ():
+            reported = isinstance(reply, QpuStatus) and reply.cost_per_second is None
+            if reported and not self._attempts.has_cost(name):
+                self._warn(
+                    f"Filter {self.name}: the cost of a QPU second of {name} is unknown, "
+                    f"so budget.cost does not limit it: add costs: {{{name}: ...}}"
+                )
+        if rules.has_budget:
+            for name in sorted(self._attempts.history.unmetered):
+                self._warn(
+                    f"Filter {self.name}: QPU {name} does not report the usage of jobs, "
+                    "so the budget does not include it"
+                )
 
-    def _variables(self, job: Job, policy: Policy) -> int | None:
-        name = policy.variables
+    def _variables(self, job: Job, rules: StepRules) -> int | None:
+        name = rules.variables
         if name is None:
             return None
+        step = get_job_step_name(job.name)
         if name not in job.inputs:
             raise WorkflowDefinitionException(
-                f"Filter {self.name}: step {get_job_step_name(job.name)} has no input "
-                f"{name}; variables must name an int input, one of: "
-                f"{', '.join(sorted(job.inputs))}"
+                f"Filter {self.name}: step {step} has no input {name}; variables must "
+                f"name an int input, one of: {', '.join(sorted(job.inputs))}"
             )
         value = job.inputs[name].value
         if value is not None and type(value) is not int:
             raise WorkflowDefinitionException(
-                f"Filter {self.name}: input {name} of step "
-                f"{get_job_step_name(job.name)} is no int; variables must name one"
+                f"Filter {self.name}: input {name} of step {step} is not an int; "
+                "variables must name an int input"
             )
         return value
 
-    def _decide(
-        self,
-        asked: Asked,
-        variables: int | None,
-        quantum: list[Quantum],
-        classical: list[Classical],
-    ) -> Decision:
-        question = Question(
-            variables=variables,
-            last=asked.attempt > 1 and self._is_last(asked),
-            run=self._ledger.spent(),
-            step=self._ledger.spent(asked.step),
-            known=self._ledger.known,
-        )
-        try:
-            return decide(asked.policy, question, quantum, classical)
-        except Impossible as error:
-            raise UnrecoverableWorkflowException(
-                f"Job {asked.job} can run nowhere: {error}"
-            ) from error
-
-    def _is_last(self, asked: Asked) -> bool:
-        most = places.attempts_allowed()
-        return most is not None and asked.attempt >= most
-
-    def _send(self, asked: Asked, decision: Decision, *, elsewhere: bool) -> None:
-        """Take note of where the job goes, and tell the connector how to treat it."""
-        self._ledger.send(asked, decision)
-        hints.discard(asked.job)
+    def _send(
+        self, attempt: Attempt, decision: Decision, *, alternatives: bool
+    ) -> None:
+        """Record where the attempt runs, and tell the connector how to treat it."""
+        self._attempts.run(attempt, decision)
+        hints.discard(attempt.job)
         if decision.quantum:
-            elsewhere = elsewhere and asked.policy.fallback and not self._is_last(asked)
-            # who has nowhere else to go waits as long as it takes
-            wait = asked.policy.max_wait if elsewhere else None
-            hints.put(asked.job, JobHints(asked.policy.hints, wait, elsewhere))
+            retried = attempt.rules.fallback and not decision.job.is_last_attempt
+            elsewhere = alternatives and retried
+            # without an alternative the job waits as long as it takes
+            wait = attempt.rules.max_wait if elsewhere else None
+            hints.put(attempt.job, JobHints(attempt.rules.hints, wait, elsewhere))
         if (run := scheduler.current()) is not None:
-            run.observe(asked.job, self._ended, self._ledger.complete)
+            run.observe(attempt.job, self._ended, self._attempts.complete)
 
-    def _ended(self, job: str, ending: JobEnd) -> None:
-        """Take note of a job's end; called by its connector.
+    def _ended(self, job: str, end: JobEnd) -> None:
+        """Record the end of a job's command; called by its connector.
 
-        :raises UnrecoverableWorkflowException: if trying again is no use
+        :raises UnrecoverableWorkflowException: if a retry is pointless
         """
         run = scheduler.current()
-        target = asking.name(run.get_allocation(job).target) if run else ""
-        if ending.status == 0:
-            self._ledger.end(job, target)
+        target = target_name(run.get_allocation(job).target) if run else ""
+        if end.status == 0:
+            self._attempts.exit(job, target)
             return
-        words = saying.words(ending.output)
-        if ending.status == InputError.exit_code:
-            sentence = f"Job {job} has bad input, so it is not tried again: {words}"
-            saying.one_line().expect(logging.ERROR, job, sentence)
-            raise UnrecoverableWorkflowException(sentence)
-        if ending.status in (None, QpuError.exit_code):
-            self._ledger.fail(job, target, words)
-        else:  # CWL's successCodes may say otherwise
-            self._ledger.doubt(job, target, words)
-        if ending.status is not None:
-            words = f"exit status {ending.status}, {words}"
-        most, attempt = places.attempts_allowed(), self._ledger.attempts(job)
-        if most is None or attempt < most:
-            sentence = f"{_shown(job)} failed on {target} and is tried again: {words}"
-            saying.one_line().expect(logging.WARNING, job, sentence)
+        error = last_line(end.output)
+        if end.status == InputError.exit_code:
+            summary = f"Job {job} is not retried, because its input is invalid: {error}"
+            traceback_filter().expect(logging.ERROR, job, summary)
+            raise UnrecoverableWorkflowException(summary)
+        if end.status in (None, QpuError.exit_code):
+            self._attempts.fail(job, target, error)
+        else:  # a success, if CWL's successCodes say so
+            self._attempts.exit(job, target, error)
+        if end.status is not None:
+            error = f"exit status {end.status}, {error}"
+        limit = attempts_allowed()
+        if limit is None or self._attempts.number(job) < limit:
+            summary = f"{_short(job)} failed on {target} and is retried: {error}"
+            traceback_filter().expect(logging.WARNING, job, summary)
 
-    def _tell(
-        self,
-        asked: Asked,
-        decision: Decision,
-        seconds: float,
-        answers: Mapping[str, Answer],
-        quantum: list[Quantum],
-    ) -> None:
-        where = " or ".join(decision.targets)
-        if logger.isEnabledFor(logging.INFO):
-            logger.info(f"{_shown(asked.job)} on {where}: {decision.reason}")
-        if (record := journal.current()) is not None:
-            record.write(
-                "decision",
-                job=asked.job,
-                step=asked.step,
-                tag=get_job_tag(asked.job),
-                attempt=asked.attempt,
-                quantum=decision.quantum,
-                targets=list(decision.targets),
-                reason=decision.reason,
-                seconds=seconds,
-                asked=[_asked(target, answers.get(target.name)) for target in quantum],
-            )
-
-    def _warn(self, sentence: str) -> None:
-        if sentence not in self._warned and logger.isEnabledFor(logging.WARNING):
-            self._warned.add(sentence)
-            logger.warning(sentence)
+    def _warn(self, message: str) -> None:
+        if message not in self._warned and logger.isEnabledFor(logging.WARNING):
+            self._warned.add(message)
+            logger.warning(message)
 
 
-def _asked(target: Quantum, answer: Answer | None) -> dict[str, JSON]:
-    """What a QPU said, and what was made of it, for the journal."""
-    status = asdict(answer) if isinstance(answer, QpuStatus) else None
-    return {**asdict(target), "status": status}
+def _report(
+    attempt: Attempt, decision: Decision, seconds: float, asked: list[JSON]
+) -> None:
+    reason = explain(decision)
+    if logger.isEnabledFor(logging.INFO):
+        logger.info(
+            f"{_short(attempt.job)} on {' or '.join(decision.targets)}: {reason}"
+        )
+    if (record := journal.current()) is not None:
+        record.write(
+            "decision",
+            job=attempt.job,
+            step=attempt.step,
+            tag=get_job_tag(attempt.job),
+            attempt=attempt.number,
+            quantum=decision.quantum,
+            targets=list(decision.targets),
+            reason=reason,
+            seconds=seconds,
+            asked=asked,
+        )
 
 
-def _shown(job: str) -> str:
+def _journal_entry(qpu: QuantumTarget, reply: StatusReply | None) -> JSON:
+    """The state of a QPU, and the status from which it follows."""
+    return {
+        "name": qpu.name,
+        "trouble": describe(qpu.offline) if qpu.offline else "",
+        "rests": describe(qpu.cooldown) if qpu.cooldown else "",
+        "failed": describe(qpu.failed) if qpu.failed else "",
+        "qubits": qpu.qubits,
+        "wait": qpu.wait,
+        "seconds": qpu.seconds,
+        "qpu_seconds": qpu.qpu_seconds,
+        "cost": qpu.cost,
+        "maintenance": qpu.maintenance,
+        "load": qpu.load,
+        "status": asdict(reply) if isinstance(reply, QpuStatus) else None,
+    }
+
+
+def _short(job: str) -> str:
     return f"{get_job_step_name(job).removeprefix('/')} {get_job_tag(job)}"

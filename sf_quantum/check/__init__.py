@@ -8,8 +8,8 @@ from pathlib import Path
 from sf_quantum.check import candidates
 from sf_quantum.check.deployments import Deployments, recovery
 from sf_quantum.check.document import Document, Problem, UnreadableError, mapping
-from sf_quantum.check.machines import Machines
 from sf_quantum.check.options import Commands
+from sf_quantum.check.qpus import Qpus
 from sf_quantum.check.schema import rules
 from sf_quantum.check.workflows import Workflow
 
@@ -44,7 +44,7 @@ def look_over(path: str | Path, commands: Commands = lambda command: {}) -> Find
     except UnreadableError as error:
         return Findings([error.problem])
     deployments = Deployments(document, rules())
-    machines = Machines(deployments)
+    qpus = Qpus(deployments)
     names = list(mapping(document.content.get("workflows")))
     problems = [
         *rules().check(document),
@@ -52,14 +52,14 @@ def look_over(path: str | Path, commands: Commands = lambda command: {}) -> Find
         *recovery(document),
         *candidates.scheduler(deployments),
         *candidates.unused(deployments),
-        *(p for name in names for p in Workflow(name, machines, commands).check()),
+        *(p for name in names for p in Workflow(name, qpus, commands).check()),
     ]
     ordered = sorted(
         # the same CWL file may serve two steps
         dict.fromkeys(problems),
         key=lambda p: (p.file != document.name, p.file, p.line or 0),
     )
-    return Findings(ordered, len(names), len(deployments.sections), machines.silent)
+    return Findings(ordered, len(names), len(deployments.sections), qpus.silent)
 
 
 __all__ = ["Findings", "Problem", "look_over"]

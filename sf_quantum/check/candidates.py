@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
-from streamflow.core.deployment import DeploymentConfig, Target
-
-from sf_quantum.candidates import asking
-from sf_quantum.candidates.policy import Policies
+from sf_quantum.candidates.decision import FilterRules, is_below
+from sf_quantum.candidates.targets import status_source, target_name
 from sf_quantum.check.cwl import Process
-from sf_quantum.check.deployments import Deployments
+from sf_quantum.check.deployments import Binding, Deployments
 from sf_quantum.check.document import Problem, Where, listing, mapping, suggestion
 from sf_quantum.files import JSON
-
-if TYPE_CHECKING:
-    from sf_quantum.check.workflows import Binding
 
 TYPE = "sfq.candidate"
 EMULATOR = "sfq.emulator"
@@ -43,8 +37,8 @@ def check(
 
 def quantum(deployments: Deployments, binding: Binding) -> list[str]:
     """Name the quantum targets of a binding."""
-    targets = targets_of(deployments, binding).values()
-    return [asking.name(t) for t in targets if asking.source(t, Path()) is not None]
+    targets = deployments.targets(binding).values()
+    return [target_name(t) for t in targets if status_source(t, Path()) is not None]
 
 
 def unused(deployments: Deployments) -> Iterator[Problem]:
@@ -86,7 +80,7 @@ def _filter(
     where: Where = ("bindingFilters", name, "config")
     document = deployments.document
     targets = {
-        asking.name(t) for b in bindings for t in targets_of(deployments, b).values()
+        target_name(t) for b in bindings for t in deployments.targets(b).values()
     }
     for target in mapping(config.get("costs")) if bindings else {}:
         if target not in targets:
@@ -111,16 +105,16 @@ def _unsized(
     deployments: Deployments, where: Where, config: dict[str, JSON], bound: set[str]
 ) -> Iterator[Problem]:
     """Look whether each step that has a limit on problems' sizes tells their sizes."""
-    policies, told = Policies(config), mapping(config.get("steps"))
-    known = bound | {step for step in told if any(_is_below(step, b) for b in bound)}
+    policies, told = FilterRules(config), mapping(config.get("steps"))
+    known = bound | {step for step in told if any(is_below(step, b) for b in bound)}
     found: dict[Where, str] = {}
     for step in known:
-        if any(step != other and _is_below(other, step) for other in known):
+        if any(step != other and is_below(other, step) for other in known):
             continue  # that one is the step, or nearer to it
         if policies.of(step).variables is not None:
             continue
         places = [(where, config)]
-        for name in sorted((n for n in told if _is_below(step, n)), key=len):
+        for name in sorted((n for n in told if is_below(step, n)), key=len):
             places.append(((*where, "steps", name), mapping(told[name])))
         for key in ("maxVariables", "minVariables"):
             for place in [(*at, key) for at, keys in places if key in keys][-1:]:
@@ -153,8 +147,8 @@ def _variables(
 
 
 def _targets(deployments: Deployments, binding: Binding) -> Iterator[Problem]:
-    bound = targets_of(deployments, binding)
-    sources = [asking.source(target, Path()) for target in bound.values()]
+    bound = deployments.targets(binding)
+    sources = [status_source(target, Path()) for target in bound.values()]
     where = (*binding.where, "target")
     if sources and not any(sources):
         what = "a candidate without a QPU has nothing to decide"
@@ -171,12 +165,10 @@ def _attempts(
     document = deployments.document
     manager = mapping(mapping(document.content.get("failureManager")).get("config"))
     most = manager.get("max_retries")
-    sources = [
-        asking.source(t, Path()) for t in targets_of(deployments, binding).values()
-    ]
+    sources = [status_source(t, Path()) for t in deployments.targets(binding).values()]
     # an attempt gets one quantum target, or all classical ones
     need = sum(source is not None for source in sources) + (None in sources)
-    if not Policies(config).of(binding.path).fallback:
+    if not FilterRules(config).of(binding.path).fallback:
         return
     if isinstance(most, int) and most < need:
         what = f"{most} attempts in all, and {binding.path} has {need} places to try"
@@ -188,35 +180,16 @@ def _prices(
     deployments: Deployments, binding: Binding, config: dict[str, JSON]
 ) -> Iterator[Problem]:
     """Look whether a limit on costs has costs; of other QPUs the run tells, which asks."""
-    policy, told = Policies(config).of(binding.path), mapping(config.get("costs"))
+    policy, told = FilterRules(config).of(binding.path), mapping(config.get("costs"))
     if policy.run.cost is None and policy.step.cost is None:
         return
-    for where, target in targets_of(deployments, binding).items():
-        name = asking.name(target)
+    for where, target in deployments.targets(binding).items():
+        name = target_name(target)
         if target.deployment.type == EMULATOR and name not in told:
             what = f"{name} is emulated and has no price, so budget.cost sets no limit"
             right = f"say what a QPU second costs there: costs: {{{name}: ...}}"
             yield deployments.document.problem(where, what, right)
 
 
-def targets_of(deployments: Deployments, binding: Binding) -> dict[Where, Target]:
-    """The binding's targets, less those that name no deployment."""
-    bound = {}
-    for where, target in binding.targets:
-        name, service = target.get("deployment"), target.get("service")
-        deployment = deployments.get(str(name))
-        config, kind = mapping(deployment.get("config")), deployment.get("type")
-        if kind is not None:
-            bound[where] = Target(
-                DeploymentConfig(str(name), str(kind), config),
-                service=str(service) if service is not None else None,
-            )
-    return bound
-
-
 def _related(step: str, bound: str) -> bool:
-    return _is_below(step, bound) or _is_below(bound, step)
-
-
-def _is_below(step: str, top: str) -> bool:
-    return PurePosixPath(step).is_relative_to(top)
+    return is_below(step, bound) or is_below(bound, step)

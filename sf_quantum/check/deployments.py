@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from streamflow.core.deployment import DeploymentConfig, Target
 from streamflow.deployment.connector import connector_classes
 from streamflow.deployment.connector.queue_manager import QueueManagerConnector
 from streamflow.deployment.wrapper import ConnectorWrapper
@@ -15,6 +17,7 @@ from sf_quantum.check.document import (
     Document,
     Problem,
     Where,
+    listing,
     mapping,
     suggestion,
 )
@@ -29,6 +32,35 @@ FILES = (
 )
 OURS = "sf_quantum."
 REST = "sfq.rest"
+
+
+@dataclass(frozen=True)
+class Binding:
+    """One entry of ``bindings``.
+
+    :param kind: ``step`` or ``port``
+    :param path: of the step or port
+    """
+
+    kind: str
+    path: str
+    targets: list[tuple[Where, dict[str, JSON]]]
+    where: Where
+    content: dict[str, JSON]
+
+    @classmethod
+    def read(cls, where: Where, content: dict[str, JSON]) -> Binding | None:
+        """Read an entry; None if it names neither a step nor a port."""
+        kind = "step" if "step" in content else "port"
+        path, target = content.get(kind), content.get("target")
+        if not isinstance(path, str):
+            return None
+        below: Where = (*where, "target")
+        targets = [
+            ((*below, index) if isinstance(target, list) else below, mapping(item))
+            for index, item in enumerate(listing(target))
+        ]
+        return cls(kind, path, targets, where, content)
 
 
 class Deployments:
@@ -72,6 +104,20 @@ class Deployments:
         """A deployment as written, or an empty mapping."""
         section = mapping(self.document.content.get(self.sections.get(name, "")))
         return mapping(section.get(name))
+
+    def targets(self, binding: Binding) -> dict[Where, Target]:
+        """The targets of a binding whose deployments exist."""
+        targets = {}
+        for where, target in binding.targets:
+            name, service = target.get("deployment"), target.get("service")
+            deployment = self.get(str(name))
+            config, kind = mapping(deployment.get("config")), deployment.get("type")
+            if kind is not None:
+                targets[where] = Target(
+                    DeploymentConfig(str(name), str(kind), config),
+                    service=str(service) if service is not None else None,
+                )
+        return targets
 
     def target(self, target: JSON, where: Where) -> Iterator[Problem]:
         """Look at a reference to a deployment, and to a service of it.

@@ -6,13 +6,14 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from os.path import normpath
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
 from sf_quantum import samplers
+from sf_quantum.candidates.decision import is_below
 from sf_quantum.check import candidates, cwl, options, slurm
+from sf_quantum.check.deployments import Binding
 from sf_quantum.check.document import (
     Document,
     Problem,
@@ -22,7 +23,7 @@ from sf_quantum.check.document import (
     mapping,
     suggestion,
 )
-from sf_quantum.check.machines import Machines
+from sf_quantum.check.qpus import Qpus
 from sf_quantum.files import JSON
 
 #: what YAML makes of the plain types of CWL (CWL v1.2, CommandLineTool, section 5.1.1)
@@ -36,31 +37,15 @@ PLAIN: dict[str, tuple[type, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Binding:
-    """One entry of ``bindings``.
-
-    :param kind: ``step`` or ``port``
-    """
-
-    kind: str
-    path: str
-    targets: list[tuple[Where, dict[str, JSON]]]
-    where: Where
-    content: dict[str, JSON]
-
-
 class Workflow:
     """One entry of ``workflows``.
 
     :param commands: see :func:`sf_quantum.check.look_over`
     """
 
-    def __init__(
-        self, name: str, machines: Machines, commands: options.Commands
-    ) -> None:
-        deployments = machines.deployments
-        self.machines = machines
+    def __init__(self, name: str, qpus: Qpus, commands: options.Commands) -> None:
+        deployments = qpus.deployments
+        self.qpus = qpus
         self.commands = commands
         self.document = deployments.document
         self.deployments = deployments
@@ -70,7 +55,9 @@ class Workflow:
         self.bindings = [
             binding
             for index, item in enumerate(listing(content.get("bindings")))
-            if (binding := _binding((*self.where, "bindings", index), mapping(item)))
+            if (
+                binding := Binding.read((*self.where, "bindings", index), mapping(item))
+            )
         ]
 
     def check(self) -> Iterator[Problem]:
@@ -90,7 +77,7 @@ class Workflow:
             yield from self._path(where, binding.kind, binding.path, process)
         yield from self._releases(process)
         yield from candidates.check(self.deployments, self.bindings, process)
-        yield from self.machines.check(self.bindings, self._inputs())
+        yield from self.qpus.check(self.bindings, self._inputs())
         yield from self._settings(process)
         yield from self._tools(process)
 
@@ -136,7 +123,7 @@ class Workflow:
             return
         known = process.steps if kind == "step" else process.ports
         clean = str(PurePosixPath(path))
-        unseen = any(clean != top and _is_below(clean, top) for top in process.unseen)
+        unseen = any(clean != top and is_below(clean, top) for top in process.unseen)
         if clean not in known and not unseen:
             what = f"the workflow has no {kind} {path}"
             right = suggestion(clean, known, cutoff=0.4)
@@ -199,7 +186,7 @@ class Workflow:
     def _bound(self, step: str) -> Binding | None:
         """The binding that holds for a step."""
         bound = [
-            b for b in self.bindings if b.kind == "step" and _is_below(step, b.path)
+            b for b in self.bindings if b.kind == "step" and is_below(step, b.path)
         ]
         # of two for the same step, StreamFlow takes the last
         return max(
@@ -224,25 +211,6 @@ class Workflow:
         what = f"{file}: no such file"
         right = "a relative path starts at the StreamFlow file"
         return self.document.problem(where, what, right)
-
-
-def _binding(where: Where, content: dict[str, JSON]) -> Binding | None:
-    kind = "step" if "step" in content else "port"
-    path, target = content.get(kind), content.get("target")
-    if not isinstance(path, str):
-        return None
-    targets: list[tuple[Where, dict[str, JSON]]] = [
-        (
-            (*where, "target", *([index] if isinstance(target, list) else [])),
-            mapping(item),
-        )
-        for index, item in enumerate(listing(target))
-    ]
-    return Binding(kind, path, targets, where, content)
-
-
-def _is_below(path: str, top: str) -> bool:
-    return PurePosixPath(path).is_relative_to(top)
 
 
 def _is_installed(command: str) -> bool:

@@ -131,7 +131,7 @@ def test_a_lease_that_does_not_come_in_time(
     assert _where(cluster) == ["compute"]
     first, second = decisions(cluster)
     assert (first["quantum"], second["quantum"]) == (True, False)
-    assert "failed this job before" in str(second["reason"])
+    assert "failed an earlier attempt" in str(second["reason"])
     assert service.held() == ["of the test"]
 
 
@@ -150,8 +150,9 @@ def test_a_qpu_that_closes_after_submission_is_left(
     assert _where(cluster) == ["compute"]
     assert outcome(cluster) == "completed"
     why = "QPU a is offline: the QPU is closed: helium is low"
-    assert f"cluster/quantum failed this job before (sfq lease: {why}" in (
-        reasons(cluster)[1]
+    assert (
+        f"cluster/quantum failed an earlier attempt of this job (sfq lease: {why}"
+        in (reasons(cluster)[1])
     )
     assert service.held() == []
 

@@ -40,12 +40,7 @@ LAYERS = {
 SERVICE = "domain store device scheduling queue http api".split()
 STREAMFLOW = {"plugin", "connectors", "candidates", "check"}
 # of these rooms, the modules that decide are free of the engine
-PURE = (
-    "candidates.decision",
-    "candidates.policy",
-    "candidates.history",
-    "candidates.ledger",
-)
+PURE = ("candidates.decision", "candidates.attempts")
 # by the files that may import them; dimod is the field's common format, nobody's own
 VENDORS = {
     "neal": "samplers/neal.py",

@@ -1,199 +1,345 @@
-"""Where a candidate goes, and the sentence that says why."""
+"""The decision where a candidate runs, its figures, and the sentence made from it."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
+from typing import TypeAlias
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sf_quantum.candidates.decision import (
-    Classical,
+    Basis,
+    Budget,
+    CandidateJob,
+    Cause,
+    ClassicalTarget,
     Decision,
+    Exclusion,
+    FilterRules,
     Impossible,
-    Quantum,
-    Question,
-    Spent,
+    Prefer,
+    QuantumTarget,
+    Spending,
+    StepRules,
     decide,
-    number,
+    describe,
+    explain,
+    rounded,
 )
-from sf_quantum.candidates.policy import Budget, Policies, Policy, Prefer
 
-CPU = Classical("cpu", seconds=4.0)
-FREE = Quantum("fresnel", seconds=2.0)
-ANY = Question()
+Target: TypeAlias = QuantumTarget | ClassicalTarget
+
+CPU = ClassicalTarget("cpu", seconds=4.0)
+FREE = QuantumTarget("fresnel", seconds=2.0)
+ANY = CandidateJob()
+LAST = CandidateJob(attempt=3, attempts_allowed=3)
+FAILED = Exclusion(Cause.FAILED, detail="x")
+COOLDOWN = Exclusion(Cause.COOLDOWN, 9, detail="x")
+OFFLINE = Exclusion(Cause.OFFLINE, detail="helium")
 PREFERENCES: tuple[Prefer, ...] = ("quantum", "classical", "earliest")
 
 
 def ask(
-    *targets: Quantum | Classical, policy: Policy | None = None, job: Question = ANY
+    *targets: Target, rules: StepRules | None = None, job: CandidateJob = ANY
 ) -> Decision:
     return decide(
-        policy or Policy(),
+        rules or StepRules(),
         job,
-        [target for target in targets if isinstance(target, Quantum)],
-        [target for target in targets if isinstance(target, Classical)],
+        [target for target in targets if isinstance(target, QuantumTarget)],
+        [target for target in targets if isinstance(target, ClassicalTarget)],
     )
 
 
-def test_the_sentence_of_the_issue() -> None:
-    decision = ask(Quantum("fresnel", wait=412), CPU, policy=Policy(max_wait=300))
+def reason(
+    *targets: Target, rules: StepRules | None = None, job: CandidateJob = ANY
+) -> str:
+    return explain(ask(*targets, rules=rules, job=job))
+
+
+def test_the_figures_of_a_decision_travel_with_it() -> None:
+    qpu = QuantumTarget("fresnel", wait=412)
+    decision = ask(qpu, CPU, rules=StepRules(max_wait=300))
     assert decision == Decision(
-        False, ("cpu",), "fresnel would start in 412 s, maxWait is 300 s"
+        Basis.NO_QPU_USABLE,
+        classical=(CPU,),
+        exclusions={"fresnel": Exclusion(Cause.LONG_WAIT, 412, 300)},
     )
+    assert (decision.quantum, decision.targets) == (False, ("cpu",))
+    assert explain(decision) == "fresnel would start in 412 s, maxWait is 300 s"
 
 
-@pytest.mark.parametrize(
-    ("target", "policy", "job", "reason"),
-    [
-        (
-            Quantum("q", "does not answer within 2 s", wait=None),
-            Policy(),
-            ANY,
-            "q does not answer within 2 s",
-        ),
-        (
-            Quantum("q", "is offline: helium"),
-            Policy(),
-            ANY,
-            "q is offline: helium",
-        ),
-        (
-            Quantum("q", rests="rests for 9 s after a failure (x)"),
-            Policy(),
-            ANY,
-            "q rests for 9 s after a failure (x)",
-        ),
-        (
-            Quantum("q", failed="failed this job before (x)"),
-            Policy(),
-            ANY,
-            "q failed this job before (x)",
-        ),
-        (
-            Quantum("q", qubits=10),
-            Policy(),
-            Question(11),
-            "q takes 10 variables and the problem has 11",
-        ),
-        (
-            Quantum("q", qubits=10),
-            Policy(max_variables=5),
-            Question(6),
-            "q gets up to 5 variables (maxVariables) and the problem has 6",
-        ),
-        (
-            Quantum("q"),
-            Policy(min_variables=5),
-            Question(4),
-            "q gets 5 variables or more (minVariables) and the problem has 4",
-        ),
-        (
-            Quantum("q", qpu_seconds=3),
-            Policy(run=Budget(10)),
-            Question(run=Spent(8)),
-            "q would exceed the run's budget: 2 of 10 QPU seconds left",
-        ),
-        (
-            Quantum("q"),
-            Policy(step=Budget(10)),
-            Question(step=Spent(12)),
-            "q would exceed the step's budget: 0 of 10 QPU seconds left",
-        ),
-        (
-            Quantum("q", qpu_seconds=3, cost=2),
-            Policy(step=Budget(cost=5)),
-            ANY,
-            "q would exceed the step's budget: 5 of 5 cost left",
-        ),
-        (
-            Quantum("q"),
-            Policy(run=Budget(10)),
-            Question(run=Spent(0, 0, unmeasured=True)),
-            "q may exceed the run's budget: how much a job under way spends is not "
-            "known yet",
-        ),
-        (
-            Quantum("q", cost=2),
-            Policy(step=Budget(cost=10)),
-            Question(known=False),
-            "q may exceed the step's budget: what was spent cannot be read in the journal",
-        ),
-        (
-            Quantum("q", wait=None),
-            Policy(max_wait=30),
-            ANY,
-            "q has no free place and nobody knows for how long, maxWait is 30 s",
-        ),
-        (
-            Quantum("q", wait=50, seconds=20, maintenance=60),
-            Policy(),
-            ANY,
-            "q goes into maintenance in 60 s",
-        ),
-    ],
-)
+CASES: list[tuple[QuantumTarget, StepRules, CandidateJob, Cause, str]] = [
+    (
+        QuantumTarget("q", Exclusion(Cause.NO_ANSWER, limit=2), wait=None),
+        StepRules(),
+        ANY,
+        Cause.NO_ANSWER,
+        "q did not answer within 2 s",
+    ),
+    (
+        QuantumTarget("q", Exclusion(Cause.STILL_SILENT, 31), wait=None),
+        StepRules(),
+        ANY,
+        Cause.STILL_SILENT,
+        "q did not answer in time and is asked again in 31 s",
+    ),
+    (
+        QuantumTarget("q", Exclusion(Cause.UNREACHABLE, detail="no route"), wait=None),
+        StepRules(),
+        ANY,
+        Cause.UNREACHABLE,
+        "q could not be asked: no route",
+    ),
+    (
+        QuantumTarget("q", OFFLINE),
+        StepRules(),
+        ANY,
+        Cause.OFFLINE,
+        "q is offline: helium",
+    ),
+    (
+        QuantumTarget("q", Exclusion(Cause.OFFLINE)),
+        StepRules(),
+        ANY,
+        Cause.OFFLINE,
+        "q is offline",
+    ),
+    (
+        QuantumTarget("q", cooldown=COOLDOWN),
+        StepRules(),
+        ANY,
+        Cause.COOLDOWN,
+        "q is in cooldown for 9 s after a failure (x)",
+    ),
+    (
+        QuantumTarget("q", cooldown=Exclusion(Cause.NOT_ASKED), wait=None),
+        StepRules(),
+        ANY,
+        Cause.NOT_ASKED,
+        "q was in cooldown when the QPUs were asked",
+    ),
+    (
+        QuantumTarget("q", failed=FAILED),
+        StepRules(),
+        ANY,
+        Cause.FAILED,
+        "q failed an earlier attempt of this job (x)",
+    ),
+    (
+        QuantumTarget("q", failed=Exclusion(Cause.OUTPUTS_MISSING)),
+        StepRules(),
+        ANY,
+        Cause.OUTPUTS_MISSING,
+        "q failed an earlier attempt of this job (exit status 0, but outputs are missing)",
+    ),
+    (
+        QuantumTarget("q", failed=Exclusion(Cause.NO_RESULT)),
+        StepRules(),
+        ANY,
+        Cause.NO_RESULT,
+        "q failed an earlier attempt of this job (no result)",
+    ),
+    (
+        QuantumTarget("q", qubits=10),
+        StepRules(),
+        CandidateJob(11),
+        Cause.TOO_LARGE,
+        "q takes up to 10 variables, the problem has 11",
+    ),
+    (
+        QuantumTarget("q", qubits=10),
+        StepRules(max_variables=5),
+        CandidateJob(6),
+        Cause.ABOVE_MAX_VARIABLES,
+        "q is limited to 5 variables (maxVariables), the problem has 6",
+    ),
+    (
+        QuantumTarget("q"),
+        StepRules(min_variables=5),
+        CandidateJob(4),
+        Cause.BELOW_MIN_VARIABLES,
+        "q requires 5 variables (minVariables), the problem has 4",
+    ),
+    (
+        QuantumTarget("q", qpu_seconds=3),
+        StepRules(run=Budget(10)),
+        CandidateJob(run=Spending(8)),
+        Cause.BUDGET_EXCEEDED,
+        "q would exceed the run's budget: 2 of 10 QPU seconds left",
+    ),
+    (
+        QuantumTarget("q"),
+        StepRules(step=Budget(10)),
+        CandidateJob(step=Spending(12)),
+        Cause.BUDGET_EXCEEDED,
+        "q would exceed the step's budget: 0 of 10 QPU seconds left",
+    ),
+    (
+        QuantumTarget("q"),
+        StepRules(run=Budget(10)),
+        CandidateJob(run=Spending(10)),
+        Cause.BUDGET_EXCEEDED,
+        "q would exceed the run's budget: 0 of 10 QPU seconds left",
+    ),
+    (
+        QuantumTarget("q", qpu_seconds=3, cost=2),
+        StepRules(step=Budget(cost=5)),
+        ANY,
+        Cause.BUDGET_EXCEEDED,
+        "q would exceed the step's budget: 5 of 5 cost left",
+    ),
+    (
+        QuantumTarget("q"),
+        StepRules(run=Budget(10)),
+        CandidateJob(run=Spending(0, 0, unmeasured=True)),
+        Cause.USAGE_UNMEASURED,
+        "q might exceed the run's budget: the usage of a running job is not known yet",
+    ),
+    (
+        QuantumTarget("q", cost=2),
+        StepRules(step=Budget(cost=10)),
+        CandidateJob(spending_known=False),
+        Cause.USAGE_UNREADABLE,
+        "q might exceed the step's budget: past usage cannot be read from the journal",
+    ),
+    (
+        QuantumTarget("q", wait=None),
+        StepRules(max_wait=30),
+        ANY,
+        Cause.UNKNOWN_WAIT,
+        "q has no known ETA, maxWait is 30 s",
+    ),
+    (
+        QuantumTarget("q", wait=30.4),
+        StepRules(max_wait=30),
+        ANY,
+        Cause.LONG_WAIT,
+        "q would start in 30 s, maxWait is 30 s",
+    ),
+    (
+        QuantumTarget("q", wait=50, seconds=20, maintenance=60),
+        StepRules(),
+        ANY,
+        Cause.MAINTENANCE,
+        "q goes into maintenance in 60 s",
+    ),
+]
+
+
+@pytest.mark.parametrize(("target", "rules", "job", "cause", "sentence"), CASES)
 @pytest.mark.parametrize("prefer", PREFERENCES)
-def test_what_keeps_a_job_from_a_qpu(
-    target: Quantum, policy: Policy, job: Question, reason: str, prefer: Prefer
+def test_what_excludes_a_qpu(
+    target: QuantumTarget,
+    rules: StepRules,
+    job: CandidateJob,
+    cause: Cause,
+    sentence: str,
+    prefer: Prefer,
 ) -> None:
-    policy = Policy(**{**policy.__dict__, "prefer": prefer})
-    assert ask(target, CPU, policy=policy, job=job) == Decision(False, ("cpu",), reason)
+    decision = ask(target, CPU, rules=replace(rules, prefer=prefer), job=job)
+    assert (decision.basis, decision.targets) == (Basis.NO_QPU_USABLE, ("cpu",))
+    assert decision.exclusions["q"].cause is cause
+    assert explain(decision) == sentence
+
+
+def test_every_cause_is_reached() -> None:
+    assert {case[3] for case in CASES} == {*Cause}
 
 
 @pytest.mark.parametrize(
-    ("target", "policy", "job"),
+    ("target", "rules", "job"),
     [
-        (Quantum("q", qubits=10), Policy(max_variables=10), Question(10)),
-        (Quantum("q"), Policy(min_variables=4), Question(4)),
-        (Quantum("q"), Policy(max_variables=1), Question(None)),
-        (Quantum("q", wait=30), Policy(max_wait=30), ANY),
-        (Quantum("q", wait=40, seconds=20, maintenance=60), Policy(), ANY),
-        (Quantum("q", qpu_seconds=2), Policy(run=Budget(10)), Question(run=Spent(8))),
-        # who costs nothing cannot exceed a cost
-        (Quantum("q"), Policy(run=Budget(cost=1)), Question(run=Spent(0, 1))),
-        (Quantum("q"), Policy(run=Budget(cost=1)), Question(known=False)),
-        (Quantum("q"), Policy(), Question(known=False, run=Spent(unmeasured=True))),
-        (Quantum("q", wait=None), Policy(), ANY),
+        (QuantumTarget("q", qubits=10), StepRules(max_variables=10), CandidateJob(10)),
+        (QuantumTarget("q"), StepRules(min_variables=4), CandidateJob(4)),
+        (QuantumTarget("q"), StepRules(max_variables=1), CandidateJob(None)),
+        (QuantumTarget("q"), StepRules(max_variables=0), CandidateJob(0)),
+        (QuantumTarget("q", wait=30), StepRules(max_wait=30), ANY),
+        (QuantumTarget("q", wait=40, seconds=20, maintenance=60), StepRules(), ANY),
+        (
+            QuantumTarget("q", qpu_seconds=2),
+            StepRules(run=Budget(10)),
+            CandidateJob(run=Spending(8)),
+        ),
+        (
+            QuantumTarget("q", qpu_seconds=2, cost=3),
+            StepRules(step=Budget(cost=10)),
+            CandidateJob(step=Spending(0, 4)),
+        ),
+        # a QPU without a price cannot exceed a cost
+        (
+            QuantumTarget("q"),
+            StepRules(run=Budget(cost=1)),
+            CandidateJob(run=Spending(0, 1)),
+        ),
+        (
+            QuantumTarget("q"),
+            StepRules(run=Budget(cost=1)),
+            CandidateJob(spending_known=False),
+        ),
+        (
+            QuantumTarget("q"),
+            StepRules(),
+            CandidateJob(spending_known=False, run=Spending(unmeasured=True)),
+        ),
+        (
+            QuantumTarget("q"),
+            StepRules(step=Budget(1)),
+            CandidateJob(run=Spending(unmeasured=True)),
+        ),
+        (QuantumTarget("q", wait=None), StepRules(), ANY),
     ],
 )
-def test_what_just_does_not_keep_it(
-    target: Quantum, policy: Policy, job: Question
+def test_what_just_does_not_exclude_it(
+    target: QuantumTarget, rules: StepRules, job: CandidateJob
 ) -> None:
-    assert ask(target, CPU, policy=policy, job=job).targets == ("q",)
+    assert ask(target, CPU, rules=rules, job=job).targets == ("q",)
 
 
 def test_several_qpus_the_one_that_ends_first_then_the_least_loaded() -> None:
-    slow = Quantum("slow", seconds=9.0)
-    queue = Quantum("queue", wait=8.0, seconds=2.0)
+    slow = QuantumTarget("slow", seconds=9.0)
+    queue = QuantumTarget("queue", wait=8.0, seconds=2.0)
     assert ask(queue, slow, FREE, CPU).targets == ("fresnel",)
     assert ask(queue, slow, CPU).targets == ("slow",)
-    busy = Quantum("busy", wait=1.0, seconds=1.002, load=3.0)
-    idle = Quantum("idle", wait=1.0, seconds=1.004, load=0.5)
+    busy = QuantumTarget("busy", wait=1.0, seconds=1.002, load=3.0)
+    idle = QuantumTarget("idle", wait=1.0, seconds=1.004, load=0.5)
     assert ask(busy, idle, CPU).targets == ("idle",)
+    later = QuantumTarget("later", wait=1.0, seconds=1.02, load=0.5)
+    assert ask(busy, later, CPU).targets == ("busy",)
 
 
-def test_what_keeps_it_from_the_better_one_is_said_of_the_one_that_gets_it() -> None:
-    offline = Quantum("jade", "is offline")
-    assert ask(offline, FREE, CPU) == Decision(
-        True, ("fresnel",), "fresnel is free; jade is offline"
+def test_the_sentence_also_tells_what_excluded_the_other_targets() -> None:
+    offline = QuantumTarget("jade", OFFLINE)
+    bad = ClassicalTarget("bad", failed=FAILED)
+    assert reason(offline, FREE, CPU) == "fresnel is free; jade is offline: helium"
+    assert reason(FREE, bad, CPU) == (
+        "fresnel is free; bad failed an earlier attempt of this job (x)"
     )
+    assert reason(QuantumTarget("q", wait=2.5), CPU) == "q would start in 2.5 s"
+    assert reason(QuantumTarget("q", wait=None), CPU) == "the ETA on q is unknown"
 
 
-def test_classical_as_long_as_a_place_is_free() -> None:
-    policy = Policy(prefer="classical")
-    busy = Classical("node", free=False)
-    assert ask(FREE, busy, CPU, policy=policy) == Decision(
-        False, ("node", "cpu"), "cpu is free"
+def test_classical_as_long_as_a_slot_is_free() -> None:
+    rules = StepRules(prefer="classical")
+    busy = ClassicalTarget("node", free=False)
+    decision = ask(FREE, busy, CPU, rules=rules)
+    assert (decision.basis, decision.targets) == (Basis.CLASSICAL_FREE, ("node", "cpu"))
+    assert explain(decision) == "cpu is free"
+    decision = ask(FREE, busy, rules=rules)
+    assert (decision.basis, decision.targets) == (Basis.CLASSICAL_BUSY, ("fresnel",))
+    assert explain(decision) == "node is busy; fresnel is free"
+    both = (FREE, busy, ClassicalTarget("b", free=False))
+    assert reason(*both, rules=rules) == "node and b are busy; fresnel is free"
+    jade = QuantumTarget("jade", OFFLINE)
+    assert reason(jade, *both[:2], rules=rules) == (
+        "node is busy; fresnel is free; jade is offline: helium"
     )
-    assert ask(FREE, busy, policy=policy) == Decision(
-        True, ("fresnel",), "node is busy; fresnel is free"
-    )
-    both = ask(FREE, busy, Classical("b", free=False), policy=policy)
-    assert both.reason == "node and b are busy; fresnel is free"
-    late = Quantum("fresnel", wait=9)
-    limited = Policy(prefer="classical", max_wait=5)
-    assert ask(late, busy, policy=limited).targets == ("node",)
+    late = QuantumTarget("fresnel", wait=9)
+    limited = StepRules(prefer="classical", max_wait=5)
+    assert ask(late, busy, rules=limited).targets == ("node",)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +349,7 @@ def test_classical_as_long_as_a_place_is_free() -> None:
         (2.0, 2.0, 4.0, "fresnel"),
         (2.1, 2.0, 4.0, "cpu"),
         (0.0, 5.0, 4.0, "cpu"),
-        # what was never measured is tried once; where nobody was, the QPU is first
+        # each is tried once; if neither was, the QPU is first
         (0.0, None, 4.0, "fresnel"),
         (0.0, 2.0, None, "cpu"),
         (0.0, None, None, "fresnel"),
@@ -215,167 +361,358 @@ def test_the_earlier_end(
     wait: float | None, seconds: float | None, classical: float | None, on: str
 ) -> None:
     decision = ask(
-        Quantum("fresnel", wait=wait, seconds=seconds),
-        Classical("cpu", seconds=classical),
-        policy=Policy(prefer="earliest"),
+        QuantumTarget("fresnel", wait=wait, seconds=seconds),
+        ClassicalTarget("cpu", seconds=classical),
+        rules=StepRules(prefer="earliest"),
     )
-    assert decision.targets == (on,)
+    earliest = {"fresnel": Basis.QPU_EARLIEST, "cpu": Basis.CLASSICAL_EARLIEST}
+    assert (decision.basis, decision.targets) == (earliest[on], (on,))
     assert decision.quantum == (on == "fresnel")
 
 
 def test_the_earlier_end_counts_the_classical_queue_too() -> None:
-    policy = Policy(prefer="earliest")
-    late = Classical("cpu", free=False, wait=8.0, seconds=4.0)
-    assert ask(Quantum("q", wait=9, seconds=2), late, policy=policy) == Decision(
-        True, ("q",), "q would end in 11 s, cpu would end in 12 s"
+    rules = StepRules(prefer="earliest")
+    late = ClassicalTarget("cpu", free=False, wait=8.0, seconds=4.0)
+    jade = QuantumTarget("jade", OFFLINE)
+    decision = ask(QuantumTarget("q", wait=9, seconds=2), jade, late, rules=rules)
+    assert decision.targets == ("q",)
+    assert explain(decision) == (
+        "q would end in 11 s, cpu would end in 12 s; jade is offline: helium"
     )
-    first = Classical("node", seconds=5.0)
-    assert ask(Quantum("q", wait=9), late, first, policy=policy).targets[0] == "node"
+    first = ClassicalTarget("node", seconds=5.0)
+    decision = ask(QuantumTarget("q", wait=9), late, first, rules=rules)
+    assert decision.targets == ("node", "cpu")
+    assert explain(decision) == (
+        "node would end in 5 s, q would end in 9 s or later (not measured yet)"
+    )
+    unknown = QuantumTarget("q", wait=None, seconds=1)
+    assert reason(unknown, first, rules=rules) == (
+        "node would end in 5 s, the end on q is unknown"
+    )
 
 
-def test_after_a_failure_another_qpu_then_a_classical_place() -> None:
-    failed = "failed this job before (x)"
-    first, second = Quantum("a", failed=failed), Quantum("b")
+def test_after_a_failure_another_qpu_then_a_classical_target() -> None:
+    first, second = QuantumTarget("a", failed=FAILED), QuantumTarget("b")
     assert ask(first, second, CPU).targets == ("b",)
-    second = Quantum("b", failed=failed)
-    assert ask(first, second, CPU).targets == ("cpu",)
-    # and the last attempt is not given to a QPU, while there are others
-    assert ask(first, Quantum("b"), CPU, job=Question(last=True)) == Decision(
-        False, ("cpu",), "it is the last attempt"
-    )
-    assert ask(first, Quantum("b"), job=Question(last=True)).targets == ("b",)
+    assert ask(first, replace(second, failed=FAILED), CPU).targets == ("cpu",)
+    # the last attempt is not given to a QPU, if there are others
+    decision = ask(first, second, CPU, job=LAST)
+    assert (decision.basis, decision.targets) == (Basis.LAST_ATTEMPT, ("cpu",))
+    assert explain(decision) == "last attempt (3 of 3)"
+    assert ask(first, second, job=LAST).targets == ("b",)
+    assert ask(second, CPU, job=replace(LAST, attempt=2)).targets == ("b",)
+    # the only attempt is also the first
+    only = CandidateJob(attempt=1, attempts_allowed=1)
+    assert ask(second, CPU, job=only).targets == ("b",)
+    assert only.is_last_attempt
+    assert not CandidateJob(attempt=9).is_last_attempt
 
 
-def test_a_classical_place_that_failed_is_left_while_there_are_others() -> None:
-    offline = Quantum("q", "is offline")
-    failed = Classical("bad", failed="failed this job before (x)")
-    rests = Classical("tired", rests="rests for 3 s")
-    assert ask(offline, failed, rests, CPU).targets == ("cpu",)
-    assert ask(offline, failed, rests).targets == ("tired",)
+def test_a_classical_target_that_failed_is_avoided_while_there_are_others() -> None:
+    offline = QuantumTarget("q", OFFLINE)
+    failed = ClassicalTarget("bad", failed=FAILED)
+    cooling = ClassicalTarget("cooling", cooldown=COOLDOWN)
+    assert ask(offline, failed, cooling, CPU).targets == ("cpu",)
+    assert ask(offline, failed, cooling).targets == ("cooling",)
     assert ask(offline, failed).targets == ("bad",)
 
 
 @pytest.mark.parametrize("prefer", PREFERENCES)
-@pytest.mark.parametrize("last", [False, True])
-def test_a_classical_place_that_failed_is_left_while_a_qpu_is_free(
-    prefer: Prefer, last: bool
+@pytest.mark.parametrize("job", [ANY, LAST])
+def test_a_classical_target_that_failed_is_avoided_while_a_qpu_is_free(
+    prefer: Prefer, job: CandidateJob
 ) -> None:
-    failed = Classical("bad", failed="failed this job before (x)", seconds=1.0)
-    rests = Classical("tired", rests="rests for 3 s", seconds=1.0)
-    policy, job = Policy(prefer), Question(last=last)
-    assert ask(FREE, failed, rests, policy=policy, job=job) == Decision(
-        *(True, ("fresnel",)),
-        "fresnel is free; bad failed this job before (x); tired rests for 3 s",
+    failed = ClassicalTarget("bad", failed=FAILED, seconds=1.0)
+    cooling = ClassicalTarget("cooling", cooldown=COOLDOWN, seconds=1.0)
+    decision = ask(FREE, failed, cooling, rules=StepRules(prefer), job=job)
+    assert (decision.basis, decision.targets) == (
+        Basis.NO_CLASSICAL_USABLE,
+        ("fresnel",),
     )
-    late = Quantum("late", wait=9)
-    limited = Policy(prefer, max_wait=5)
-    assert ask(late, failed, policy=limited, job=job).targets == ("bad",)
+    assert explain(decision) == (
+        "fresnel is free; bad failed an earlier attempt of this job (x); "
+        "cooling is in cooldown for 9 s after a failure (x)"
+    )
+    late = QuantumTarget("late", wait=9)
+    limited = StepRules(prefer, max_wait=5)
+    assert ask(late, failed, rules=limited, job=job).targets == ("bad",)
 
 
-def test_without_a_classical_target_a_budget_that_nobody_knows_of_keeps_no_job() -> (
-    None
-):
-    unmeasured = Question(run=Spent(unmeasured=True))
-    assert ask(FREE, policy=Policy(run=Budget(1)), job=unmeasured).targets == (
-        "fresnel",
-    )
+def test_without_a_quantum_target_there_is_nothing_to_decide() -> None:
+    decision = ask(CPU, job=LAST)
+    assert (decision.basis, decision.targets) == (Basis.NO_QUANTUM_TARGET, ("cpu",))
+    assert explain(decision) == "the binding lists no quantum target"
+
+
+def test_without_a_classical_target_unknown_spending_stops_no_job() -> None:
+    unmeasured = CandidateJob(run=Spending(unmeasured=True))
+    decision = ask(FREE, rules=StepRules(run=Budget(1)), job=unmeasured)
+    assert decision.targets == ("fresnel",)
+    assert explain(decision).startswith("fresnel might exceed the run's budget: ")
 
 
 def test_without_a_classical_target_the_least_bad_qpu_gets_it() -> None:
-    late = Quantum("late", wait=500)
-    resting = Quantum("resting", rests="rests for 3 s")
-    failed = Quantum("failed", failed="failed this job before (x)")
-    offline = Quantum("offline", "is offline")
-    order = [late, resting, failed, offline]
+    late = QuantumTarget("late", wait=500)
+    later = QuantumTarget("later", wait=501)
+    cooling = QuantumTarget("cooling", cooldown=COOLDOWN)
+    failed = QuantumTarget("failed", failed=FAILED)
+    offline = QuantumTarget("offline", OFFLINE)
+    order = [late, later, cooling, failed, offline]
     for first in range(len(order)):
         left = order[first:]
         for some in itertools.permutations(left):
-            assert ask(*some, policy=Policy(max_wait=9)).targets == (left[0].name,)
+            decision = ask(*some, rules=StepRules(max_wait=9))
+            assert decision.basis is Basis.NO_CLASSICAL_TARGET
+            assert decision.targets == (left[0].name,)
+    assert reason(late, rules=StepRules(max_wait=9)) == (
+        "late would start in 500 s, maxWait is 9 s"
+    )
+    assert reason(late, FREE) == "fresnel is free"
+    small = QuantumTarget("small", qubits=5)
+    assert ask(small, offline, job=CandidateJob(6)).targets == ("offline",)
 
 
-def test_a_job_that_no_qpu_can_take_is_not_tried() -> None:
-    words = "q takes 5 variables and the problem has 6; the binding lists no classical"
+def test_a_job_that_no_qpu_can_run_is_impossible() -> None:
+    words = (
+        r"^q takes up to 5 variables, the problem has 6; r is limited to 4 variables "
+        r"\(maxVariables\), the problem has 6; the binding lists no classical target$"
+    )
     with pytest.raises(Impossible, match=words):
-        ask(Quantum("q", qubits=5), job=Question(6))
+        ask(
+            *(QuantumTarget("q", qubits=5), QuantumTarget("r")),
+            rules=StepRules(max_variables=4),
+            job=CandidateJob(6),
+        )
 
 
-def test_every_combination_gives_a_target_and_a_reason() -> None:
-    """A binding with a classical target always ends somewhere."""
-    quantum = [
-        Quantum("q", trouble, rests, failed, qubits, wait, seconds)
-        for trouble in ("", "is offline")
-        for rests in ("", "rests")
-        for failed in ("", "failed")
-        for qubits in (0, 5)
-        for wait in (0.0, 9.0, None)
-        for seconds in (1.0, None)
-    ]
-    places = [
-        Classical("c", free, rests, failed, wait, seconds)
-        for free in (True, False)
-        for rests in ("", "rests")
-        for failed in ("", "failed")
-        for wait in (0.0, 5.0)
-        for seconds in (2.0, None)
-    ]
-    policies = [
-        Policy(prefer=prefer, max_wait=max_wait)
-        for prefer in PREFERENCES
-        for max_wait in (None, 5.0)
-    ]
-    for q, c, policy, last in itertools.product(
-        quantum, places, policies, (False, True)
-    ):
-        decision = ask(q, c, policy=policy, job=Question(6, last))
-        assert decision.targets in (("q",), ("c",))
-        assert decision.quantum == (decision.targets == ("q",))
-        assert decision.reason
-        if decision.quantum:
-            assert not last or c.failed or c.rests
-            assert not any((q.trouble, q.rests, q.failed, q.qubits))
-            assert policy.max_wait is None or (
-                q.wait is not None and q.wait <= policy.max_wait
-            )
-        elif policy.prefer == "earliest" and not last:
-            refused = q.trouble or q.rests or q.failed or q.qubits
-            late = policy.max_wait is not None and (q.wait or math.inf) > 5 and q.wait
-            assert refused or late or q.wait is None or c.end < q.end
+def test_figures_are_rounded() -> None:
+    numbers = (0, 0.0123, 1.26, 9.94, 10, 412.3)
+    assert [rounded(n) for n in numbers] == "0 0.012 1.3 9.9 10 412".split()
 
 
-def test_numbers() -> None:
-    assert [number(n) for n in (0, 0.0123, 1.26, 9.94, 412.3)] == [
-        *("0", "0.012", "1.3", "9.9", "412")
-    ]
-
-
-def test_a_step_has_its_own_policy_and_that_of_those_above_it() -> None:
-    policies = Policies(
+def test_a_step_has_its_own_rules_and_those_of_the_steps_above_it() -> None:
+    rules = FilterRules(
         {
             "prefer": "earliest",
             "maxWait": 30,
+            "maxVariables": 50,
+            "minVariables": 3,
+            "variables": "n",
             "budget": {"qpuSeconds": 9},
             "onFailure": "fallback",
             "steps": {
+                "/loop/solve/part": {"budget": {"qpuSeconds": 3}},
                 "/loop": {"maxWait": 5, "pattern": "qc-heavy"},
                 "/loop/solve": {
                     "prefer": "quantum",
                     "expectedSeconds": 2,
                     "budget": {"cost": 1},
                 },
-                "/loop/solve/part": {"budget": {"qpuSeconds": 3}},
                 "/loop/fails": {
                     "onFailure": "fail",
                 },
             },
         }
     )
-    assert policies.of("/other") == Policy("earliest", max_wait=30, run=Budget(9))
-    assert policies.of("/loop/other").max_wait == 5
-    assert policies.of("/loopy").max_wait == 30
-    own = policies.of("/loop/solve")
+    assert rules.of("/other") == StepRules(
+        "earliest",
+        max_wait=30,
+        max_variables=50,
+        min_variables=3,
+        variables="n",
+        run=Budget(9),
+    )
+    assert rules.of("/loop/other").max_wait == 5
+    assert rules.of("/loopy").max_wait == 30
+    own = rules.of("/loop/solve")
     assert (own.prefer, own.max_wait, own.fallback) == ("quantum", 5, True)
-    assert not policies.of("/loop/fails").fallback
+    assert not rules.of("/loop/fails").fallback
     # limit by limit
-    assert policies.of("/loop/solve/part").step == Budget(seconds=3, cost=1)
-    assert (own.run, own.step) == (Budget(9), Budget(cost=1))
+    assert rules.of("/loop/solve/part").step == Budget(seconds=3, cost=1)
+    assert (own.run, own.step, own.expected_seconds) == (Budget(9), Budget(cost=1), 2)
     assert own.hints == {"expectedSeconds": 2, "pattern": "qc-heavy"}
+    assert FilterRules({}).of("/s") == StepRules()
+
+
+def test_which_rules_limit_spending_and_costs() -> None:
+    assert not StepRules().has_budget
+    for rules in (StepRules(run=Budget(1)), StepRules(step=Budget(1))):
+        assert (rules.has_budget, rules.limits_cost) == (True, False)
+    for rules in (StepRules(run=Budget(cost=1)), StepRules(step=Budget(cost=1))):
+        assert (rules.has_budget, rules.limits_cost) == (True, True)
+
+
+# ---- properties
+
+FIGURES = st.floats(0, 1e4).map(lambda value: round(value, 1))
+MAYBE = st.none() | FIGURES
+FAILURES = st.none() | st.sampled_from(
+    [FAILED, Exclusion(Cause.OUTPUTS_MISSING), Exclusion(Cause.NO_RESULT)]
+)
+COOLDOWNS = st.none() | st.builds(
+    Exclusion, st.just(Cause.COOLDOWN), FIGURES, detail=st.just("x")
+)
+SPENDING = st.builds(Spending, FIGURES, FIGURES, st.booleans())
+BUDGETS = st.builds(Budget, MAYBE, MAYBE)
+QUANTUM = st.builds(
+    QuantumTarget,
+    st.just("q"),
+    offline=st.sampled_from([None, None, OFFLINE, Exclusion(Cause.NO_ANSWER, limit=2)]),
+    cooldown=COOLDOWNS,
+    failed=FAILURES,
+    qubits=st.integers(0, 100),
+    wait=MAYBE,
+    seconds=MAYBE,
+    qpu_seconds=MAYBE,
+    cost=FIGURES,
+    maintenance=MAYBE,
+    load=FIGURES,
+)
+CLASSICAL = st.builds(
+    ClassicalTarget,
+    st.just("c"),
+    free=st.booleans(),
+    cooldown=COOLDOWNS,
+    failed=FAILURES,
+    wait=FIGURES,
+    seconds=MAYBE,
+)
+RULES = st.builds(
+    StepRules,
+    prefer=st.sampled_from(PREFERENCES),
+    max_wait=MAYBE,
+    max_variables=st.none() | st.integers(1, 100),
+    min_variables=st.none() | st.integers(1, 100),
+    run=BUDGETS,
+    step=BUDGETS,
+)
+JOBS = st.builds(
+    CandidateJob,
+    variables=st.none() | st.integers(0, 120),
+    attempt=st.integers(1, 3),
+    attempts_allowed=st.sampled_from([None, 3]),
+    spending_known=st.booleans(),
+    run=SPENDING,
+    step=SPENDING,
+)
+
+
+def several(
+    targets: st.SearchStrategy[Target], name: str
+) -> st.SearchStrategy[list[Target]]:
+    """Up to three targets with names of their own."""
+    return st.lists(targets, max_size=3).map(
+        lambda made: [replace(t, name=f"{name}{n}") for n, t in enumerate(made)]
+    )
+
+
+@given(several(QUANTUM, "q"), several(CLASSICAL, "c"), RULES, JOBS)
+def test_a_decision_is_complete(
+    quantum: list[Target], classical: list[Target], rules: StepRules, job: CandidateJob
+) -> None:
+    """There is a target, it is of the kind that is told, and a sentence gives figures."""
+    try:
+        decision = ask(*quantum, *classical, rules=rules, job=job)
+    except Impossible:
+        assert not classical
+        return
+    chosen = {*decision.targets}
+    assert chosen
+    assert chosen <= {t.name for t in (quantum if decision.quantum else classical)}
+    assert decision.targets[0] not in decision.exclusions or (
+        # there was no better one
+        {t.name for t in (*quantum, *classical)} == decision.exclusions.keys()
+        or not decision.quantum
+    )
+    sentence = explain(decision)
+    assert sentence
+    for name, exclusion in decision.exclusions.items():
+        assert describe(exclusion)
+        if name in sentence:
+            assert describe(exclusion) in sentence
+    if decision.basis in (Basis.QPU_EARLIEST, Basis.CLASSICAL_EARLIEST):
+        assert decision.qpu is not None
+        for target in (decision.qpu, decision.classical[0]):
+            end = "unknown" if math.isinf(target.end) else f"{rounded(target.end)} s"
+            assert target.name in sentence
+            assert end in sentence
+
+
+@given(QUANTUM, CLASSICAL, RULES, JOBS, FIGURES)
+def test_a_longer_wait_never_makes_a_qpu_more_likely(
+    qpu: QuantumTarget,
+    cpu: ClassicalTarget,
+    rules: StepRules,
+    job: CandidateJob,
+    more: float,
+) -> None:
+    later = None if qpu.wait is None else qpu.wait + more
+    if ask(replace(qpu, wait=later), cpu, rules=rules, job=job).quantum:
+        assert ask(qpu, cpu, rules=rules, job=job).quantum
+
+
+@given(QUANTUM, CLASSICAL, RULES, JOBS, FIGURES)
+def test_a_longer_classical_queue_never_makes_a_qpu_less_likely(
+    qpu: QuantumTarget,
+    cpu: ClassicalTarget,
+    rules: StepRules,
+    job: CandidateJob,
+    more: float,
+) -> None:
+    busier = replace(cpu, free=False, wait=cpu.wait + more)
+    if ask(qpu, cpu, rules=rules, job=job).quantum:
+        assert ask(qpu, busier, rules=rules, job=job).quantum
+
+
+@given(QUANTUM, CLASSICAL, RULES, JOBS, FIGURES)
+def test_having_spent_more_never_makes_a_qpu_more_likely(
+    qpu: QuantumTarget,
+    cpu: ClassicalTarget,
+    rules: StepRules,
+    job: CandidateJob,
+    more: float,
+) -> None:
+    def added(spent: Spending) -> Spending:
+        return replace(spent, seconds=spent.seconds + more, cost=spent.cost + more)
+
+    for later in (replace(job, run=added(job.run)), replace(job, step=added(job.step))):
+        if ask(qpu, cpu, rules=rules, job=later).quantum:
+            assert ask(qpu, cpu, rules=rules, job=job).quantum
+
+
+@given(QUANTUM, CLASSICAL, RULES, JOBS)
+def test_a_target_in_trouble_is_never_made_more_likely_by_it(
+    qpu: QuantumTarget, cpu: ClassicalTarget, rules: StepRules, job: CandidateJob
+) -> None:
+    for worse in (
+        replace(qpu, offline=OFFLINE),
+        replace(qpu, failed=FAILED),
+        replace(qpu, cooldown=COOLDOWN),
+    ):
+        if ask(worse, cpu, rules=rules, job=job).quantum:
+            assert ask(qpu, cpu, rules=rules, job=job).quantum
+    for bad in (replace(cpu, failed=FAILED), replace(cpu, cooldown=COOLDOWN)):
+        if ask(qpu, cpu, rules=rules, job=job).quantum:
+            assert ask(qpu, bad, rules=rules, job=job).quantum
+
+
+@given(QUANTUM, RULES, JOBS)
+def test_only_a_permanent_obstacle_makes_a_job_impossible(
+    qpu: QuantumTarget, rules: StepRules, job: CandidateJob
+) -> None:
+    try:
+        decision = ask(qpu, rules=rules, job=job)
+    except Impossible:
+        cause = (
+            ask(qpu, CPU, rules=rules, job=replace(job, attempt=1))
+            .exclusions["q"]
+            .cause
+        )
+        assert cause in (
+            Cause.TOO_LARGE,
+            Cause.ABOVE_MAX_VARIABLES,
+            Cause.BELOW_MIN_VARIABLES,
+            Cause.BUDGET_EXCEEDED,
+        )
+    else:
+        assert decision.targets == ("q",)

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.candidates.decision import (
-    Classical,
+    CandidateJob,
+    Cause,
+    ClassicalTarget,
     Decision,
-    Quantum,
-    Question,
+    QuantumTarget,
+    StepRules,
     decide,
 )
-from sf_quantum.candidates.policy import Policy
 from sf_quantum.files import JSON
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.service.config import load
@@ -465,13 +466,13 @@ def test_candidates_go_around_a_window_with_an_end(service: RunningService) -> N
 
     def decided(seconds: float) -> Decision:
         wait, until = status.eta_seconds, status.maintenance_seconds
-        target = Quantum("q", wait=wait, seconds=seconds, maintenance=until)
-        return decide(Policy(), Question(), [target], [Classical("cpu")])
+        target = QuantumTarget("q", wait=wait, seconds=seconds, maintenance=until)
+        return decide(StepRules(), CandidateJob(), [target], [ClassicalTarget("cpu")])
 
     assert decided(50).quantum
     longer = decided(70)
     assert (longer.quantum, longer.targets) == (False, ("cpu",))
-    assert longer.reason.startswith("q goes into maintenance in ")
+    assert longer.exclusions["q"].cause is Cause.MAINTENANCE
 
 
 def test_operations_over_http(service: RunningService) -> None:

@@ -129,7 +129,7 @@ def test_one_that_runs_no_such_jobs_is_told(
     runners = service.queue.device.runners
     service.queue.device = Device(runners={"sequence": runners["sequence"]})
     code, out = checked(service.url, capsys, QPU)
-    assert (code, "qpu: it runs sequence only" in out) == (2, True)
+    assert (code, "qpu: it only runs sequence jobs" in out) == (2, True)
 
 
 def test_one_that_does_not_answer_is_no_reason_and_is_told(
@@ -138,6 +138,6 @@ def test_one_that_does_not_answer_is_no_reason_and_is_told(
     code, out = checked(f"unix:{tmp_path}/nobody", capsys, QPU)
     assert code == 0
     assert out.startswith(
-        "sf.yml: fine (1 workflow, 2 deployments, qpu cannot be asked"
+        "sf.yml: fine (1 workflow, 2 deployments, qpu could not be asked"
     )
     assert len(out.splitlines()) == 1

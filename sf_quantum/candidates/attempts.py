@@ -1,0 +1,497 @@
+"""What earlier attempts teach: run times, spending and failures, by step and target.
+
+:class:`History` learns from the journals of this run and of earlier ones,
+:class:`Attempts` adds what only this process knows: which jobs run where at the moment,
+and how they failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from statistics import median
+
+from sf_quantum import journal
+from sf_quantum.candidates.decision import (
+    Cause,
+    ClassicalTarget,
+    Decision,
+    Exclusion,
+    QuantumTarget,
+    Spending,
+    StepRules,
+)
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.journal import Event, Journal
+from sf_quantum.qpu import QpuStatus
+
+#: how many of the latest jobs of a step, and how many earlier runs, are considered
+LATEST_JOBS = 10
+LATEST_RUNS = 20
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class JobTimes:
+    """How a job of a step on a target spent its time, without waiting.
+
+    :param device_seconds: elapsed on the QPU
+    :param qpu_seconds: charged by the QPU
+    :param other_seconds: everything else: starting, reading, writing
+    """
+
+    device_seconds: float
+    qpu_seconds: float
+    other_seconds: float
+
+    @property
+    def total_seconds(self) -> float:
+        """From the job's start to its end."""
+        return self.device_seconds + self.other_seconds
+
+
+@dataclass
+class _RecordedAttempt:
+    """An attempt in the journal that has not ended."""
+
+    step: str
+    target: str = ""
+    started: float | None = None
+    lease_seconds: float = 0.0
+    queued_seconds: float = 0.0
+    device_seconds: float = 0.0
+    qpu_seconds: float = 0.0
+
+
+class History:
+    """The events of this run and of earlier runs of its StreamFlow file."""
+
+    def __init__(self) -> None:
+        #: targets whose QPU does not report what was spent on it
+        self.unmetered: set[str] = set()
+        #: whether the journals have been read at all
+        self.known = False
+        self._offset = 0
+        self._attempts: dict[str, _RecordedAttempt] = {}
+        self._times: defaultdict[tuple[str, str], deque[JobTimes]] = defaultdict(
+            lambda: deque(maxlen=LATEST_JOBS)
+        )
+        self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)
+        # seconds charged for a QPU job, by its QPU and its id there
+        self._charged: dict[tuple[str, str], float] = {}
+
+    def read(self, record: Journal) -> list[tuple[Event, bool]]:
+        """Read what has been written since the last time; blocks.
+
+        :param record: of this run
+        :returns: events for :meth:`add`, and whether each counts against the budget
+        """
+        events = [] if self.known else list(_earlier(record))
+        with open(record.path, "rb") as file:
+            file.seek(self._offset)
+            offset = self._offset
+            while (line := file.readline()).endswith(b"\n"):
+                offset += len(line)
+                events.append((json.loads(line), True))
+        self._offset = offset
+        return events
+
+    def add(self, events: Iterable[tuple[Event, bool]]) -> None:
+        """Learn from events.
+
+        :param events: each with whether its usage counts against this run's budget
+        """
+        for event, budgeted in events:
+            if event["event"] == "qpu":
+                self._add_qpu_job(event, budgeted)
+            elif event["event"] == "job":
+                self._add_status(event)
+        self.known = True
+
+    def times(self, step: str, target: str) -> JobTimes | None:
+        """The median times of the latest jobs of a step on a target.
+
+        :returns: None if no job of the step has completed there
+        """
+        latest = self._times.get((step, target))
+        if not latest:
+            return None
+        return JobTimes(
+            median(times.device_seconds for times in latest),
+            median(times.qpu_seconds for times in latest),
+            median(times.other_seconds for times in latest),
+        )
+
+    def spent(self, step: str | None = None) -> dict[str, float]:
+        """QPU seconds spent by a step, or by all, by target."""
+        totals: defaultdict[str, float] = defaultdict(float)
+        for (spender, target), seconds in self._spent.items():
+            if step in (None, spender):
+                totals[target] += seconds
+        return dict(totals)
+
+    def _add_qpu_job(self, event: Event, budgeted: bool) -> None:
+        attempt = self._attempts.get(str(event["job"]))
+        if attempt is None:
+            return
+        if event.get("qpu_job", "") is None:
+            self.unmetered.add(attempt.target)
+        # one wait, repeated with each of the QPU jobs under its lease
+        attempt.lease_seconds = _number(event.get("lease_seconds"))
+        attempt.queued_seconds += _number(event.get("queued_seconds"))
+        attempt.device_seconds += _number(event.get("ran_seconds"))
+        seconds = _number(event.get("qpu_seconds"))
+        attempt.qpu_seconds += seconds
+        if budgeted:
+            self._spent[attempt.step, attempt.target] += self._new_charge(
+                event, seconds
+            )
+
+    def _new_charge(self, event: Event, seconds: float) -> float:
+        """The seconds of a QPU job that no earlier event has counted."""
+        key = (str(event.get("qpu")), str(event.get("qpu_job")))
+        before = self._charged.get(key, 0.0) if event.get("found") else 0.0
+        self._charged[key] = max(seconds, before)
+        return max(0.0, seconds - before)
+
+    def _add_status(self, event: Event) -> None:
+        job, status = str(event["job"]), event["status"]
+        if status == "waiting":
+            self._attempts[job] = _RecordedAttempt(str(event["step"]))
+            return
+        attempt = self._attempts.get(job)
+        if attempt is None:
+            return
+        parts = (event.get("deployment"), event.get("service"))
+        attempt.target = "/".join(str(p) for p in parts if p) or attempt.target
+        if status == "running":
+            attempt.started = _number(event["time"])
+        elif status == "completed" and attempt.started is not None:
+            ran = _number(event["time"]) - attempt.started
+            waited = attempt.lease_seconds + attempt.queued_seconds
+            other = max(0.0, ran - waited - attempt.device_seconds)
+            times = JobTimes(attempt.device_seconds, attempt.qpu_seconds, other)
+            self._times[attempt.step, attempt.target].append(times)
+
+
+def _earlier(record: Journal) -> Iterator[tuple[Event, bool]]:
+    """The events of earlier runs of the same StreamFlow file."""
+    own, first = record.path, record.first
+    earlier = sorted((p for p in own.parent.glob("*.jsonl") if p < own), reverse=True)
+    same = islice((p for p in earlier if _is_same_file(p, record.file)), LATEST_RUNS)
+    for path in reversed(list(same)):
+        with suppress(InputError):  # it is corrupt
+            # a driver that runs at the same time has a budget of its own
+            budgeted = path.name >= first.name and not journal.is_open(path)
+            yield from ((event, budgeted) for event in journal.read(path))
+
+
+def _is_same_file(path: Path, file: Path) -> bool:
+    with suppress(InputError):  # not one of our journals
+        return journal.is_of(path, file)
+    return False
+
+
+def _number(value: JSON) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An attempt of a job that needs a target.
+
+    :param number: counted from 1
+    """
+
+    job: str
+    step: str
+    rules: StepRules
+    number: int
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """How many jobs a classical target can run.
+
+    :param slots: at once
+    :param free: slots; if negative, so many jobs wait for one
+    """
+
+    slots: int = 1
+    free: int = 1
+
+
+@dataclass(frozen=True)
+class _Running:
+    """An attempt that has a target and whose command has not ended.
+
+    :param qpu_seconds: reserved of the budget
+    :param cost: reserved of the budget
+    :param unmeasured: it runs on a QPU, and its usage is unknown
+    """
+
+    decision: Decision
+    qpu_seconds: float
+    cost: float
+    unmeasured: bool
+
+
+@dataclass(frozen=True)
+class _Exited:
+    """A command that has ended, while it is open whether the attempt succeeded.
+
+    :param error: None after exit status 0
+    """
+
+    target: str
+    error: str | None = None
+
+
+@dataclass
+class _JobState:
+    """The attempts of a job.
+
+    An attempt is running, then exited, then completed or failed. StreamFlow reports no
+    failure after the command's end, but begins another attempt.
+    """
+
+    step: str
+    attempts: int = 0
+    now: _Running | _Exited | None = None
+    failures: dict[str, Exclusion] = field(default_factory=dict)
+
+
+class Attempts:
+    """The jobs of one filter that have not completed, and the state of their targets.
+
+    :param costs: of a QPU second, by target
+    :param cooldown: seconds for which a target is not used after a failure
+    """
+
+    def __init__(self, costs: Mapping[str, float], cooldown: float) -> None:
+        self._costs = dict(costs)
+        self._reported_costs: dict[str, float] = {}
+        self._cooldown = cooldown
+        self._jobs: dict[str, _JobState] = {}
+        # until when, on the monotonic clock, and after which failure
+        self._cooldowns: dict[str, tuple[float, str]] = {}
+        self._reading: asyncio.Task[None] | None = None
+        #: what the journals say
+        self.history = History()
+
+    async def update(self, seconds: float) -> None:
+        """Read the journals; what takes longer is available at the next update.
+
+        :param seconds: how long to wait
+        """
+        record = journal.current()
+        if record is None:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                if self._reading is not None:
+                    # it may have missed the latest events
+                    await asyncio.wait([self._reading])
+                if self._reading is None or self._reading.done():
+                    self._reading = asyncio.create_task(self._read(record))
+                await asyncio.wait([self._reading])
+
+    def begin(self, job: str, step: str, rules: StepRules) -> Attempt:
+        """Begin an attempt; if an earlier one has not completed, it has failed."""
+        state = self._jobs.setdefault(job, _JobState(step))
+        match state.now:
+            case _Exited(target, None):
+                # the outputs may be at fault, so there is no cooldown
+                state.failures.setdefault(target, Exclusion(Cause.OUTPUTS_MISSING))
+            case _Exited(target, str(error)):
+                self.fail(job, target, error)
+            case _Running(decision):
+                target = decision.targets[0]
+                state.failures.setdefault(target, Exclusion(Cause.NO_RESULT))
+        state.now = None
+        state.attempts += 1
+        return Attempt(job, step, rules, state.attempts)
+
+    def run(self, attempt: Attempt, decision: Decision) -> None:
+        """Record that an attempt is sent to its target, and reserve its budget."""
+        target = decision.targets[0]
+        seconds: float | None = 0.0
+        if decision.quantum:
+            times = self._times(attempt, target)
+            seconds = times.qpu_seconds if times else None
+        reserved = seconds or 0.0
+        self._jobs[attempt.job].now = _Running(
+            decision, reserved, reserved * self._cost(target), seconds is None
+        )
+
+    def exit(self, job: str, target: str, error: str | None = None) -> None:
+        """Record that a job's command has ended, successfully or perhaps not.
+
+        :param error: of a command whose exit status CWL may still count as success
+        """
+        if (state := self._jobs.get(job)) is not None:
+            state.now = _Exited(target, error)
+
+    def complete(self, job: str) -> None:
+        """Record that a job has completed, including its outputs."""
+        self._jobs.pop(job, None)
+
+    def fail(self, job: str, target: str, error: str) -> None:
+        """Record that an attempt has failed on a target, which begins a cooldown."""
+        if (state := self._jobs.get(job)) is not None:
+            state.now = None
+            state.failures[target] = Exclusion(Cause.FAILED, detail=error)
+        self._cooldowns[target] = (time.monotonic() + self._cooldown, error)
+
+    def number(self, job: str) -> int:
+        """The number of attempts of a job that has not completed."""
+        state = self._jobs.get(job)
+        return state.attempts if state is not None else 0
+
+    def failures(self, job: str) -> Mapping[str, Exclusion]:
+        """Where attempts of a job have failed, and how."""
+        state = self._jobs.get(job)
+        return state.failures if state is not None else {}
+
+    def running_on(self, target: str) -> list[str]:
+        """The jobs that were sent to a target and have not ended."""
+        return [
+            job
+            for job, state in self._jobs.items()
+            if isinstance(state.now, _Running) and target in state.now.decision.targets
+        ]
+
+    def quantum_target(
+        self, attempt: Attempt, name: str, status: QpuStatus | Exclusion | None
+    ) -> QuantumTarget:
+        """The current state of a quantum target.
+
+        :param status: of its QPU, or why it is unknown; None if the QPU was not asked
+            because of its cooldown
+        """
+        failed = self.failures(attempt.job).get(name)
+        cooldown = self._cooldown_left(name)
+        if status is None:
+            # the cooldown may have ended since
+            cooldown = cooldown or Exclusion(Cause.NOT_ASKED)
+            return QuantumTarget(name, None, cooldown, failed, wait=None)
+        if isinstance(status, Exclusion):
+            return QuantumTarget(name, status, cooldown, failed, wait=None)
+        if status.cost_per_second is not None:
+            self._reported_costs[name] = status.cost_per_second
+        times = self._times(attempt, name)
+        running = len(self.running_on(name))
+        offline = Exclusion(Cause.OFFLINE, detail=status.reason)
+        return QuantumTarget(
+            name,
+            offline=None if status.online else offline,
+            cooldown=cooldown,
+            failed=failed,
+            qubits=status.qubits,
+            wait=expected_wait(status, running, times),
+            seconds=times.total_seconds if times else None,
+            qpu_seconds=times.qpu_seconds if times else None,
+            cost=self._cost(name),
+            maintenance=status.maintenance_seconds,
+            load=(max(status.leases, running) + status.queue_length) / status.vqpus,
+        )
+
+    def classical_target(
+        self, attempt: Attempt, name: str, capacity: Capacity
+    ) -> ClassicalTarget:
+        """The current state of a classical target."""
+        times = self.history.times(attempt.step, name)
+        seconds = times.total_seconds if times else None
+        before = max(0, 1 - capacity.free)  # jobs that end before this one starts
+        rounds = -(-before // capacity.slots)
+        return ClassicalTarget(
+            name,
+            free=capacity.free > 0,
+            cooldown=self._cooldown_left(name),
+            failed=self.failures(attempt.job).get(name),
+            wait=rounds * (seconds or 0.0),
+            seconds=seconds,
+        )
+
+    def spending(self, step: str | None = None) -> Spending:
+        """The spending of a step, or of the run, including what running jobs reserve."""
+        spent = self.history.spent(step)
+        running = [
+            state.now
+            for state in self._jobs.values()
+            if isinstance(state.now, _Running) and step in (None, state.step)
+        ]
+        return Spending(
+            sum(spent.values()) + sum(r.qpu_seconds for r in running),
+            sum(seconds * self._cost(target) for target, seconds in spent.items())
+            + sum(r.cost for r in running),
+            unmeasured=any(r.unmeasured for r in running),
+        )
+
+    def in_cooldown(self, target: str) -> bool:
+        """Whether a target is not used because of a failure."""
+        return self._cooldown_left(target) is not None
+
+    def has_cost(self, target: str) -> bool:
+        """Whether the cost of a QPU second is known."""
+        return target in self._costs or target in self._reported_costs
+
+    async def _read(self, record: Journal) -> None:
+        history = self.history
+        try:
+            # added here, on the event loop, so that every reader sees all or nothing
+            history.add(await asyncio.to_thread(history.read, record))
+        except (OSError, ValueError) as error:
+            logger.warning("the run's journal cannot be read: %s", error)
+
+    def _cooldown_left(self, target: str) -> Exclusion | None:
+        until, error = self._cooldowns.get(target, (0.0, ""))
+        left = until - time.monotonic()
+        return Exclusion(Cause.COOLDOWN, left, detail=error) if left > 0 else None
+
+    def _times(self, attempt: Attempt, target: str) -> JobTimes | None:
+        """The expected times of an attempt on a quantum target."""
+        measured = self.history.times(attempt.step, target)
+        expected = attempt.rules.expected_seconds
+        if expected is None:
+            return measured
+        return JobTimes(expected, expected, measured.other_seconds if measured else 0.0)
+
+    def _cost(self, target: str) -> float:
+        return self._costs.get(target, self._reported_costs.get(target, 0.0))
+
+
+def expected_wait(
+    status: QpuStatus, running: int, times: JobTimes | None
+) -> float | None:
+    """Seconds until a job submitted to a QPU now would start.
+
+    :param running: jobs of this run that are there, or on their way
+    :param times: of a job there
+    :returns: None if unknown
+    """
+    queue = status.eta_seconds
+    if queue is None and (status.queue_length == 0 or times is not None):
+        queue = status.queue_length * (times.total_seconds if times else 0.0)
+    if queue is not None:
+        # those on their way are not in the queue yet; the device runs one at a time
+        device_seconds = times.device_seconds if times else 0.0
+        queue += max(0, running - status.queue_length) * device_seconds
+    taken = max(status.leases, running)
+    if taken < status.vqpus:
+        return queue
+    if times is None:
+        return None
+    # when a lease ends is unknown: one like ours is the best guess
+    rounds = 1 + (taken - status.vqpus) // status.vqpus
+    return max(queue or 0.0, rounds * times.total_seconds)

@@ -1,0 +1,269 @@
+"""The current state of targets: what QPUs report, and how many slots are free elsewhere.
+
+Nothing here takes longer than the time it is given, whatever a QPU or a connector does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+from streamflow.core.deployment import Connector, Target
+from streamflow.core.exception import WorkflowExecutionException
+from streamflow.core.scheduling import AvailableLocation
+from streamflow.core.workflow import Status
+from streamflow.deployment.connector import connector_classes
+from streamflow.deployment.future import FutureConnector
+from streamflow.log_handler import logger
+from streamflow.recovery.failure_manager import (
+    DummyFailureManager,
+    RollbackFailureManager,
+)
+
+from sf_quantum.candidates.attempts import Capacity
+from sf_quantum.candidates.decision import Cause, Exclusion
+from sf_quantum.connectors.quantum import QuantumConnector, deployed
+from sf_quantum.errors import QuantumError
+from sf_quantum.files import JSON
+from sf_quantum.journal import scheduler
+from sf_quantum.journal.scheduler import JournalScheduler
+from sf_quantum.qpu import QpuStatus
+from sf_quantum.qpu.selection import Selection
+
+#: blocks; raises what :meth:`sf_quantum.qpu.Qpu.status` does
+StatusSource: TypeAlias = Callable[[], QpuStatus]
+#: the status of a QPU, or why it is unknown
+StatusReply: TypeAlias = QpuStatus | Exclusion
+
+FULL = Capacity(1, 0)
+OCCUPYING = (Status.FIREABLE, Status.RUNNING)
+
+
+def target_name(target: Target) -> str:
+    """A target's name in the journal and in messages: deployment/service."""
+    parts = (target.deployment.name, target.service)
+    return "/".join(part for part in parts if part)
+
+
+def status_source(target: Target, folder: Path) -> StatusSource | None:
+    """How to ask the QPU of a target; this defines what a quantum target is.
+
+    A deployment is quantum if its connector leases a QPU, a service if it has
+    ``qpu: [names]``, as those of ``sfq.slurm`` do. The names are entries of the
+    deployment's ``qrmiConfig``, or else QPUs of the environment. A service with
+    ``gres: qpu:N`` alone names no QPU that could be asked, and counts as classical.
+
+    :param folder: where relative paths of the configuration start
+    :returns: ``None`` for a classical target
+    """
+    deployment = target.deployment
+    kind = connector_classes.get(deployment.type)
+    config: Mapping[str, JSON] = deployment.config
+    if kind is not None and issubclass(kind, QuantumConnector):
+        return partial(_connector_status, kind, deployment.name, config, folder)
+    services = config.get("services")
+    service = services.get(target.service or "") if isinstance(services, dict) else None
+    names = service.get("qpu") if isinstance(service, dict) else None
+    if not isinstance(names, list) or not names:
+        return None
+    return partial(_service_status, [str(name) for name in names], config, folder)
+
+
+def _connector_status(
+    kind: type[QuantumConnector], name: str, config: Mapping[str, JSON], folder: Path
+) -> QpuStatus:
+    connector = deployed(name)
+    client = connector.client() if connector is not None else None
+    if client is not None:
+        return client.status()
+    return kind.undeployed_status(name, config, folder)
+
+
+def _service_status(
+    names: list[str], config: Mapping[str, JSON], folder: Path
+) -> QpuStatus:
+    """A job of the service gets all its QPUs together, so the worst of each counts."""
+    file = config.get("qrmiConfig")
+    path = str(folder / Path(str(file)).expanduser()) if file else None
+    qpus = Selection(names, qrmi_config=path).qpus(os.environ)
+    statuses = [qpu.status() for qpu in qpus]
+    offline = [status for status in statuses if not status.online]
+    if offline:
+        return offline[0]
+    costs = [s.cost_per_second for s in statuses if s.cost_per_second is not None]
+    times = [
+        s.maintenance_seconds for s in statuses if s.maintenance_seconds is not None
+    ]
+    return replace(
+        max(statuses, key=_busyness),
+        # 0 is unknown
+        qubits=min((s.qubits for s in statuses if s.qubits), default=0),
+        maintenance_seconds=min(times, default=None),
+        cost_per_second=sum(costs) if costs else None,
+    )
+
+
+def _busyness(status: QpuStatus) -> tuple[bool, float, int]:
+    full = status.leases >= status.vqpus
+    return full, status.eta_seconds or 0.0, status.queue_length
+
+
+class StatusPoller:
+    """Asks QPUs for their status, each in a thread of its own.
+
+    :param cooldown: seconds for which a QPU that did not answer in time is not asked
+        again, so that it delays one decision and not each; its late answer ends them
+    """
+
+    def __init__(self, cooldown: float) -> None:
+        self._cooldown = cooldown
+        self._replies: dict[str, asyncio.Future[StatusReply]] = {}
+        self._silent_until: dict[str, float] = {}
+
+    async def poll(
+        self, sources: Mapping[str, StatusSource], seconds: float
+    ) -> dict[str, StatusReply]:
+        """Ask all QPUs at once.
+
+        :param sources: by the names of their targets
+        :param seconds: how long to wait for the replies
+        """
+        replies: dict[str, StatusReply] = {
+            name: exclusion
+            for name in sources
+            if (exclusion := self._still_silent(name)) is not None
+        }
+        pending = {n: self._ask(n, sources[n]) for n in sources if n not in replies}
+        if pending:
+            await asyncio.wait(pending.values(), timeout=seconds)
+        for name, future in pending.items():
+            if future.done():
+                replies[name] = future.result()
+            else:
+                replies[name] = Exclusion(Cause.NO_ANSWER, limit=seconds)
+                self._silent_until[name] = time.monotonic() + self._cooldown
+        return {name: replies[name] for name in sources}
+
+    def _still_silent(self, name: str) -> Exclusion | None:
+        left = self._silent_until.get(name, 0.0) - time.monotonic()
+        future = self._replies.get(name)
+        if future is not None and future.done():
+            left = 0.0 if isinstance(future.result(), QpuStatus) else left
+        return Exclusion(Cause.STILL_SILENT, left) if left > 0 else None
+
+    def _ask(self, name: str, source: StatusSource) -> asyncio.Future[StatusReply]:
+        future = self._replies.get(name)
+        if future is None or future.done():
+            future = asyncio.get_running_loop().create_future()
+            self._replies[name] = future
+            # a daemon, so that a QPU that hangs does not keep the driver from ending
+            threading.Thread(target=_reply, args=(source, future), daemon=True).start()
+        return future
+
+
+def _reply(source: StatusSource, future: asyncio.Future[StatusReply]) -> None:
+    reply: StatusReply
+    try:
+        reply = source()
+    except QuantumError as error:
+        reply = Exclusion(Cause.UNREACHABLE, detail=str(error))
+    except Exception as error:  # noqa: BLE001 - a vendor's package may raise anything
+        detail = f"{type(error).__name__}: {error}"
+        reply = Exclusion(Cause.UNREACHABLE, detail=detail)
+    with suppress(RuntimeError):  # the event loop is closed: nobody waits any more
+        future.get_loop().call_soon_threadsafe(_settle, future, reply)
+
+
+def _settle(future: asyncio.Future[StatusReply], reply: StatusReply) -> None:
+    if not future.done():
+        future.set_result(reply)
+
+
+async def capacities(
+    targets: Iterable[Target], running_on: Callable[[str], list[str]], seconds: float
+) -> dict[str, Capacity]:
+    """The capacities of classical targets; one that is not known in time counts as full.
+
+    :param running_on: the jobs sent to a target, of which some may have no slot yet
+    """
+    run = scheduler.current()
+    if run is None:
+        return {target_name(target): Capacity() for target in targets}
+    tasks = {
+        target_name(target): asyncio.create_task(_capacity(run, target, running_on))
+        for target in targets
+    }
+    if tasks:
+        _, late = await asyncio.wait(tasks.values(), timeout=seconds)
+        for task in late:
+            task.cancel()
+    # a task that is only being cancelled is not done yet
+    return {name: t.result() if t.done() else FULL for name, t in tasks.items()}
+
+
+def attempts_allowed() -> int | None:
+    """How often a job is tried at most.
+
+    :returns: None if there is no limit, or it is unknown
+    """
+    run = scheduler.current()
+    manager = run.context.failure_manager if run is not None else None
+    if isinstance(manager, DummyFailureManager):
+        return 1
+    return manager.max_retries if isinstance(manager, RollbackFailureManager) else None
+
+
+async def _capacity(
+    run: JournalScheduler, target: Target, running_on: Callable[[str], list[str]]
+) -> Capacity:
+    connector = run.context.deployment_manager.get_connector(target.deployment.name)
+    if connector is None or not _is_deployed(connector):
+        return Capacity()
+    try:
+        locations = await connector.get_available_locations(service=target.service)
+    except WorkflowExecutionException:
+        return FULL
+    except Exception as error:  # noqa: BLE001 - a site's connector may raise anything
+        if logger.isEnabledFor(logging.WARNING):
+            logger.warning(
+                f"Target {target_name(target)} is considered full, because listing its "
+                f"locations failed: {type(error).__name__}: {error}"
+            )
+        return FULL
+    each = [_at(run, location) for location in locations.values()] or [FULL]
+    slots, free = sum(c.slots for c in each), sum(c.free for c in each)
+    waiting = sum(not _has_slot(run, job) for job in running_on(target_name(target)))
+    return Capacity(max(1, slots), free - waiting)
+
+
+def _at(run: JournalScheduler, location: AvailableLocation) -> Capacity:
+    """As StreamFlow counts: processors where it knows them, else slots."""
+    if location.hardware is not None:
+        used = run.hardware_locations.get(location.name)
+        cores = int(location.hardware.cores)
+        return Capacity(cores, cores - round(used.cores) if used else cores)
+    slots = 1 if location.slots is None else location.slots
+    allocated = run.location_allocations.get(location.deployment, {}).get(location.name)
+    jobs = allocated.jobs if allocated is not None else []
+    return Capacity(slots, slots - sum(_has_slot(run, job) for job in jobs))
+
+
+def _has_slot(run: JournalScheduler, job: str) -> bool:
+    allocation = run.job_allocations.get(job)
+    return allocation is not None and allocation.status in OCCUPYING
+
+
+def _is_deployed(connector: Connector) -> bool:
+    # asking one that is not would deploy it
+    return not (
+        isinstance(connector, FutureConnector) and not connector.deploy_event.is_set()
+    )
