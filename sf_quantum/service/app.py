@@ -22,7 +22,6 @@ from sf_quantum.service.api.v1 import accounting, admin, device, jobs, leases
 from sf_quantum.service.api.warden import accounting as warden_accounting
 from sf_quantum.service.api.warden import routes as warden
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.http.auth import Authenticate, nobody_checked
 from sf_quantum.service.http.dependencies import EVERYWHERE, Refusal
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.telemetry import Telemetry
@@ -34,13 +33,11 @@ _OTHERS = (metrics, warden, warden_accounting, sapi)
 def create_app(
     queue: JobQueue,
     *,
-    authenticate: Authenticate = nobody_checked,
     telemetry: Telemetry | None = None,
 ) -> FastAPI:
-    """Make the service.
+    """Make the application, which needs a :class:`Guard` in front of it.
 
     :param queue: started with the application, stopped with it
-    :param authenticate: says who sends a request, or refuses it
     :param telemetry: of the queue, started and stopped with it
     """
     telemetry = telemetry or Telemetry(queue)
@@ -51,7 +48,6 @@ def create_app(
         lifespan=_lifespan,
     )
     app.state.queue = queue
-    app.state.authenticate = authenticate
     app.state.short_leases = ShortLeases(queue)
     app.state.sapi_problems = Problems(queue)
     app.state.telemetry = telemetry

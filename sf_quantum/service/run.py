@@ -49,8 +49,7 @@ def serve(
     :raises InputError: if it cannot listen there, or another service does
     :raises QuantumError: if the queue breaks while it runs
     """
-    asked, blocks = _authenticate(config.auth)
-    authenticate = auth.once(asked)
+    authenticate = _authenticate(config.auth)
     _check_certificate(config.listen)
     with ExitStack() as stack:
         folder = stack.enter_context(state_folder(config.state, until_eof))
@@ -59,8 +58,8 @@ def serve(
         stack.callback(store.close)
         queue = JobQueue(store, config.device.make(), config.settings())
         telemetry = Telemetry(queue, config.telemetry())
-        app = create_app(queue, authenticate=authenticate, telemetry=telemetry)
-        guard = Guard(app, authenticate, config.request_limits(), blocks)
+        app = create_app(queue, telemetry=telemetry)
+        guard = Guard(app, authenticate, config.request_limits())
         service = _Service(queue, guard, config)
         # what is there now stays: to look for garbage in it, as Python would from time to
         # time, keeps all requests waiting for some 50 ms
@@ -71,21 +70,14 @@ def serve(
             raise QuantumError(f"the queue broke: {queue.broken}")
 
 
-def _authenticate(section: Auth) -> tuple[auth.Authenticate, auth.Blocks]:
-    nobody = auth.nobody_checked, auth.never_blocks
-    if section.mode == "none":
-        return nobody
+def _authenticate(section: Auth) -> auth.Authenticate:
     tokens = auth.Tokens(section.tokens, section.admins) if section.tokens else None
     if section.mode == "munge":
         munge = auth.Munge(section.munge, section.admins)
-        if tokens is None:
-            return munge, lambda _: True
-        blocks = tokens.blocks
-        return (
-            auth.either(munge, tokens),
-            lambda asked: not auth.by_token(asked) or blocks(asked),
-        )
-    return (tokens, tokens.blocks) if tokens else nobody
+        return auth.munge_or_tokens(munge, tokens) if tokens else munge
+    if section.mode == "token" and tokens:
+        return tokens
+    return auth.LOCAL_USER
 
 
 def _new_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -18,7 +18,8 @@ from sf_quantum.samplers.problem import document
 from sf_quantum.service.app import create_app
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.settings import ServiceSettings, TelemetrySettings
-from sf_quantum.service.http.auth import Authenticate, nobody_checked
+from sf_quantum.service.http.auth import LOCAL_USER, Authenticate
+from sf_quantum.service.http.limits import Guard, Limits
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.telemetry import Telemetry
 from sf_quantum.service.run import unix_socket
@@ -114,7 +115,7 @@ def running_service(
     vqpus: int = 1,
     state: Path | None = None,
     settings: ServiceSettings | None = None,
-    authenticate: Authenticate = nobody_checked,
+    authenticate: Authenticate = LOCAL_USER,
     telemetry: TelemetrySettings | None = None,
 ) -> Iterator[RunningService]:
     """Run the service in a thread, on a Unix socket in a temporary folder.
@@ -130,7 +131,7 @@ def running_service(
         queue = JobQueue(store, device or Device(time_scale=0), settings)
         watching = Telemetry(queue, telemetry)
         config = uvicorn.Config(
-            create_app(queue, authenticate=authenticate, telemetry=watching),
+            Guard(create_app(queue, telemetry=watching), authenticate, Limits()),
             log_config=None,
             lifespan="on",
             ws="none",

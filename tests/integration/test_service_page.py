@@ -291,7 +291,7 @@ def test_a_token_is_typed_in_and_kept_in_the_tab_alone(
     browser.open(site.url)
     browser.type("#token", "wrong" + Keys.ENTER)
     browser.until(
-        lambda: browser.text("#refused") == "Refused: the bearer token is not known",
+        lambda: browser.text("#refused") == "Refused: unknown bearer token",
         "the refusal",
     )
     browser.until(lambda: browser.link == "live", "the counts again")

@@ -14,6 +14,7 @@ from sf_quantum.cli import main, usage
 from sf_quantum.files import JSON
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.http.auth import FixedIdentity
 from sf_quantum.service.store.accounting import KEYS
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
@@ -110,9 +111,11 @@ def test_what_is_wrong_is_said_in_one_line(
 
 def test_who_is_no_admin_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
     ann = Identity("ann", admin=False)
-    with running_service(Device(time_scale=0), authenticate=lambda _: ann) as service:
+    with running_service(
+        Device(time_scale=0), authenticate=FixedIdentity(ann)
+    ) as service:
         assert main(["admin", "drain", "--url", service.url]) == 2
-        assert "only admins may" in capsys.readouterr().err
+        assert "only admins may do this" in capsys.readouterr().err
         assert main(["admin", "status", "--url", service.url]) == 0
 
 

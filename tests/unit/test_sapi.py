@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 
 import pytest
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from sf_quantum.files import JSON
@@ -23,6 +23,7 @@ from sf_quantum.service.device.topology import pegasus
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.domain.settings import ServiceSettings
+from sf_quantum.service.http.auth import FixedIdentity
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
 GRAPH = pegasus(2)
@@ -195,12 +196,13 @@ def test_filters() -> None:
 
 
 def test_only_root_leases_where_users_may_not() -> None:
-    def ada(_: HTTPConnection) -> Identity:
-        return Identity("ada", admin=False)
-
     settings = ServiceSettings(users_may_lease=False)
     device = Device(time_scale=0, qubits=40)
-    with running_service(device, settings=settings, authenticate=ada) as service:
+    with running_service(
+        device,
+        settings=settings,
+        authenticate=FixedIdentity(Identity("ada", admin=False)),
+    ) as service:
         answer = service.ask("POST", f"{routes.PREFIX}/problems/", problem())
         assert answer.status == 403
         assert "only root and admins" in str(answer.json()["error_msg"])

@@ -180,7 +180,7 @@ def _columns(path: Path) -> dict[str, set[str]]:
 
 @pytest.fixture
 def service() -> Iterator[RunningService]:
-    def caller(request: object) -> Identity:
+    async def caller(request: object) -> Identity:
         name = request.headers.get("X-User", "ann")  # type: ignore[attr-defined]
         return Identity(str(name), admin=name == "operator")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pwd
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +20,13 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.net import munge
 from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.http import auth
-from sf_quantum.service.http.auth import AuthError, Munge, Tokens, Unauthorized
+from sf_quantum.service.http.auth import (
+    Authenticate,
+    AuthError,
+    Munge,
+    Tokens,
+    Unauthorized,
+)
 
 # moves the time that a process sees
 SHIM = """
@@ -46,6 +54,13 @@ def bearer(token: str) -> HTTPConnection:
     return request(authorization=f"Bearer {token}")
 
 
+def sender(authenticate: Authenticate, connection: HTTPConnection) -> Identity:
+    async def ask() -> Identity:
+        return await authenticate(connection)
+
+    return asyncio.run(ask())
+
+
 @pytest.fixture
 def tokens(tmp_path: Path) -> Path:
     """A tokens file: ada's token is ``a``, that of root, an admin, ``r``."""
@@ -61,9 +76,11 @@ def tokens(tmp_path: Path) -> Path:
 
 def test_tokens_name_users(tokens: Path) -> None:
     known = Tokens(tokens)
-    assert known(bearer("a")) == Identity("ada", admin=False)
-    assert known(request(authorization="bearer  r ")) == Identity("root", admin=True)
-    assert Tokens(tokens, ["ada"])(bearer("a")).admin
+    assert sender(known, bearer("a")) == Identity("ada", admin=False)
+    assert sender(known, request(authorization="bearer  r ")) == Identity(
+        "root", admin=True
+    )
+    assert sender(Tokens(tokens, ["ada"]), bearer("a")).admin
 
 
 @pytest.mark.parametrize(
@@ -78,7 +95,7 @@ def test_tokens_name_users(tokens: Path) -> None:
 )
 def test_other_tokens_are_refused(tokens: Path, headers: dict[str, str]) -> None:
     with pytest.raises(Unauthorized) as caught:
-        Tokens(tokens)(request(**headers))
+        sender(Tokens(tokens), request(**headers))
     assert caught.value.status == 401
     assert caught.value.field == "Authorization"
     assert caught.value.headers["WWW-Authenticate"].startswith("Bearer ")
@@ -86,37 +103,48 @@ def test_other_tokens_are_refused(tokens: Path, headers: dict[str, str]) -> None
 
 def test_a_token_where_dwave_clients_put_it(tokens: Path) -> None:
     known = Tokens(tokens)
-    assert known(request(x_auth_token="a")) == Identity("ada", admin=False)
-    with pytest.raises(Unauthorized, match="not known"):
-        known(request(x_auth_token="b"))
+    assert sender(known, request(x_auth_token="a")) == Identity("ada", admin=False)
+    with pytest.raises(Unauthorized, match="unknown bearer token"):
+        sender(known, request(x_auth_token="b"))
     # a bearer token is what it is, whatever stands beside it
-    with pytest.raises(Unauthorized, match="not known"):
-        known(request(authorization="Bearer b", x_auth_token="a"))
+    with pytest.raises(Unauthorized, match="unknown bearer token"):
+        sender(known, request(authorization="Bearer b", x_auth_token="a"))
 
 
 def test_tokens_beside_munge(tokens: Path) -> None:
-    def munge_only(connection: HTTPConnection) -> Identity:
+    async def munge_only(connection: HTTPConnection) -> Identity:
         if connection.headers.get(auth.MUNGE_HEADER) != "sound":
             raise Unauthorized("no", auth.MUNGE_HEADER, auth.MUNGE_CHALLENGE)
         return Identity("root", admin=True, root=True)
 
-    both = auth.either(munge_only, Tokens(tokens))
-    assert both(request(x_munge_cred="sound")).root
-    assert both(request(x_munge_cred="sound", x_auth_token="a")).root
-    assert both(request(x_auth_token="a")).user == "ada"
-    assert both(bearer("r")) == Identity("root", admin=True)
+    both = auth.munge_or_tokens(munge_only, Tokens(tokens))
+    assert sender(both, request(x_munge_cred="sound")).root
+    assert sender(both, request(x_munge_cred="sound", x_auth_token="a")).root
+    assert sender(both, request(x_auth_token="a")).user == "ada"
+    assert sender(both, bearer("r")) == Identity("root", admin=True)
     for wrong in (request(), request(x_munge_cred="not", x_auth_token="a")):
         with pytest.raises(Unauthorized, match="no"):
-            both(wrong)
+            sender(both, wrong)
 
 
-def test_only_a_changed_file_is_worth_a_thread(tokens: Path) -> None:
-    known = Tokens(tokens)
-    assert not known.blocks(bearer("a"))
+def test_a_changed_file_is_read_in_a_thread(
+    tokens: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, threads = Tokens(tokens), list[threading.Thread]()
+    read = auth._read_tokens
+
+    def seen(path: Path) -> dict[str, auth.TokenEntry]:
+        threads.append(threading.current_thread())
+        return read(path)
+
+    monkeypatch.setattr(auth, "_read_tokens", seen)
+    sender(known, bearer("a"))
+    assert threads == []
     tokens.write_text(tokens.read_text() + "\n")
-    assert known.blocks(bearer("a"))
-    known(bearer("a"))
-    assert not known.blocks(bearer("a"))
+    for _ in range(2):
+        sender(known, bearer("a"))
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
 
 
 def test_a_changed_file_counts_at_once(
@@ -126,14 +154,14 @@ def test_a_changed_file_counts_at_once(
     first, second = tokens.read_text().splitlines(keepends=True)
     tokens.write_text(second)
     with pytest.raises(Unauthorized):
-        known(bearer("a"))
+        sender(known, bearer("a"))
     tokens.write_text(first + second + "- nonsense\n")
     with pytest.raises(Unauthorized):
-        known(bearer("a"))
-    assert known(bearer("r"))
-    assert caplog.text.count("the tokens read before still hold") == 1
+        sender(known, bearer("a"))
+    assert sender(known, bearer("r"))
+    assert caplog.text.count("the tokens read before remain valid") == 1
     tokens.unlink()
-    assert known(bearer("r"))
+    assert sender(known, bearer("r"))
 
 
 @pytest.mark.parametrize(
@@ -174,8 +202,8 @@ def test_sfq_token_makes_tokens_that_hold(
     assert path.stat().st_mode & 0o777 == 0o600
     assert ada not in path.read_text()
     known = Tokens(path)
-    assert known(bearer(ada)) == Identity("ada", admin=False)
-    assert known(bearer(eve)) == Identity("eve", admin=True)
+    assert sender(known, bearer(ada)) == Identity("ada", admin=False)
+    assert sender(known, bearer(eve)) == Identity("eve", admin=True)
 
 
 def test_sfq_token_without_a_file_says_what_to_add(
@@ -186,7 +214,7 @@ def test_sfq_token_without_a_file_says_what_to_add(
     path = tmp_path / "tokens.yml"
     path.touch(0o600)
     path.write_text(printed.err.removeprefix("add to the tokens file: "))
-    assert Tokens(path)(bearer(printed.out.strip())).user == "ada"
+    assert sender(Tokens(path), bearer(printed.out.strip())).user == "ada"
 
 
 def test_sfq_token_refuses_what_is_no_name_and_no_tokens_file(
@@ -204,28 +232,20 @@ def test_sfq_token_refuses_what_is_no_name_and_no_tokens_file(
 
 
 def test_an_outcome_stays_with_its_request() -> None:
-    asked: list[HTTPConnection] = []
-
-    def strict(connection: HTTPConnection) -> Identity:
-        asked.append(connection)
-        if len(asked) > 1:
-            raise Unauthorized("asked twice", "X", "Y")
-        return Identity("ada", admin=False)
-
-    authenticate = auth.once(strict)
     first, second = request(), request()
-    assert authenticate(first) == authenticate(first)
+    auth.set_sender(first, Identity("ada", admin=False))
+    auth.set_sender(second, Unauthorized("no", "X", "Y"))
     for _ in range(2):
-        with pytest.raises(Unauthorized):
-            authenticate(second)
-    assert asked == [first, second]
+        assert auth.get_sender(first).user == "ada"
+        with pytest.raises(Unauthorized, match="no"):
+            auth.get_sender(second)
 
 
 def test_a_credential_holds_once(munge_socket: Path) -> None:
     user = pwd.getpwuid(os.geteuid()).pw_name
     known = Munge(munge_socket, [user])
     credential = munge.encode(str(munge_socket))
-    identity = known(request(x_munge_cred=credential))
+    identity = sender(known, request(x_munge_cred=credential))
     assert identity == Identity(user, admin=True, root=os.geteuid() == 0)
     _refused(known, credential, "replayed credential")
 
@@ -271,9 +291,8 @@ def test_others_are_neither_root_nor_admins(munge_socket: Path) -> None:
             text=True,
             check=True,
         )
-        identity = Munge(munge_socket, ["ada"])(
-            request(x_munge_cred=done.stdout.strip())
-        )
+        credential = request(x_munge_cred=done.stdout.strip())
+        identity = sender(Munge(munge_socket, ["ada"]), credential)
         assert identity == Identity(name, admin=False, root=False)
 
 
@@ -285,7 +304,7 @@ def test_a_daemon_that_is_gone(
     known = Munge(munge_socket, [])
     known._socket = "/nowhere/s"
     with pytest.raises(AuthError) as caught:
-        known(request(x_munge_cred="MUNGE:AAAA:"))
+        sender(known, request(x_munge_cred="MUNGE:AAAA:"))
     assert caught.value.status == 503
     assert "/nowhere/s" in caplog.text
     assert "AAAA" not in caplog.text
@@ -303,7 +322,7 @@ def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _refused(known: Munge, credential: str, words: str) -> None:
     with pytest.raises(Unauthorized) as caught:
-        known(request(x_munge_cred=credential))
+        sender(known, request(x_munge_cred=credential))
     assert caught.value.status == 401
     assert caught.value.detail.startswith(words)
     assert caught.value.field == "X-Munge-Cred"

@@ -29,6 +29,7 @@ from sf_quantum.service.device.operations import EMULATED, Operation, check_boun
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.domain.jobs import Lease, LeaseRequest, Submission
+from sf_quantum.service.http.auth import FixedIdentity
 from sf_quantum.service.queue import device_operations
 from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.queue.job_queue import JobQueue
@@ -511,7 +512,9 @@ def test_a_sites_bounds_hold() -> None:
 
 
 def test_users_set_nothing_and_see_no_audit() -> None:
-    with running_service(Device(time_scale=0), authenticate=lambda _: ANN) as service:
+    with running_service(
+        Device(time_scale=0), authenticate=FixedIdentity(ANN)
+    ) as service:
         assert service.ask("GET", "/v1/device/maintenance").status == 200
         for method, path in (
             ("GET", "/v1/admin/operations"),

@@ -424,7 +424,7 @@ async def test_a_slurm_that_hangs_keeps_no_other_thread_waiting(
         assert len({lease.id for lease in await asyncio.gather(*others)}) == 40
 
 
-def by_header(connection: HTTPConnection) -> Identity:
+async def by_header(connection: HTTPConnection) -> Identity:
     name = connection.headers.get("x-user", "ann")
     return Identity(name, admin=name == "admin")
 
@@ -487,7 +487,10 @@ async def test_the_operator_over_http(ask: Service) -> None:
         ("POST", "/device/open", None),
     ):
         refused = ask("ann", method, path, body)  # type: ignore[arg-type]
-        assert (refused.status, refused.json()["detail"]) == (403, "only admins may")
+        assert (refused.status, refused.json()["detail"]) == (
+            403,
+            "only admins may do this",
+        )
     assert ask("admin", "PATCH", "/device", {"vqpus": 2}).json()["vqpus"] == 2
     assert ask("admin", "PATCH", "/device", {"vqpus": 0}).status == 422
     for verb, status, words in (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import threading
 import zlib
 from collections.abc import Awaitable, Callable
 
@@ -16,8 +15,8 @@ from starlette.types import Message, Receive, Scope, Send
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.http import limits
-from sf_quantum.service.http.auth import Unauthorized, once
-from sf_quantum.service.http.limits import Buckets, Guard, Limits
+from sf_quantum.service.http.auth import Unauthorized, get_sender
+from sf_quantum.service.http.limits import Guard, Limits, TokenBuckets
 
 SECRET = "s3cret"
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -86,8 +85,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": str(length).encode()})
 
 
-@once
-def authenticate(connection: HTTPConnection) -> Identity:
+async def authenticate(connection: HTTPConnection) -> Identity:
     user = connection.headers["user"]
     if user == "stranger":
         raise Unauthorized("needs a name", "user", "Name")
@@ -164,7 +162,7 @@ async def test_a_body_that_waits_to_be_asked_for_is_not() -> None:
 
 
 async def test_a_stranger_may_not_say_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "STRANGER_BYTES", 3)
+    monkeypatch.setattr(limits, "UNAUTHENTICATED_BYTES", 3)
     refused = await Exchange(b"abcd", user="stranger").to(guard())
     assert (refused.status, refused.json()["field"]) == (401, "user")
     assert refused.headers["www-authenticate"] == "Name"
@@ -221,48 +219,46 @@ async def test_requests_that_are_under_way_are_counted() -> None:
 
 
 async def test_a_flood_from_one_address_waits_for_itself() -> None:
-    asking, let_go = threading.Semaphore(0), threading.Event()
+    asking, let_go = asyncio.Event(), asyncio.Event()
     at_once = most = 0
-    lock = threading.Lock()
 
-    @once
-    def slow(connection: HTTPConnection) -> Identity:
+    async def slow(connection: HTTPConnection) -> Identity:
         nonlocal at_once, most
         if connection.headers["user"] == "bob":
             return Identity("bob", admin=False)
-        with lock:
-            at_once += 1
-            most = max(most, at_once)
-        asking.release()
-        let_go.wait(5)
-        with lock:
-            at_once -= 1
+        at_once += 1
+        most = max(most, at_once)
+        asking.set()
+        await let_go.wait()
+        at_once -= 1
         raise Unauthorized("needs a name", "user", "Name")
 
     app = Guard(echo, slow, Limits())
     flood = [asyncio.create_task(Exchange(user="x").to(app)) for _ in range(20)]
-    await asyncio.to_thread(asking.acquire)
+    await asking.wait()
     elsewhere = Exchange(user="bob")
     elsewhere.scope["client"] = ("10.0.0.2", 1)
     assert (await elsewhere.to(app)).status == 200
     let_go.set()
     assert {(await one).status for one in flood} == {200}
-    assert most == limits.ASKING_AT_ONCE
-    assert not app._asking._gates
+    assert most == limits.AUTHENTICATIONS_AT_ONCE
+    assert not app._authenticating._semaphores
 
 
-async def test_what_does_not_block_is_asked_at_once() -> None:
-    asked: list[threading.Thread] = []
+async def test_routes_find_who_was_authenticated_once() -> None:
+    asked: list[str] = []
 
-    @once
-    def seen(connection: HTTPConnection) -> Identity:
-        asked.append(threading.current_thread())
-        return authenticate(connection)
+    async def counted(connection: HTTPConnection) -> Identity:
+        asked.append(connection.headers["user"])
+        return await authenticate(connection)
 
-    app = Guard(echo, seen, Limits(), lambda request: "slow" in request.headers)
-    assert (await Exchange().to(app)).status == 200
-    assert (await Exchange(slow="yes").to(app)).status == 200
-    assert [one is threading.main_thread() for one in asked] == [True, False]
+    async def route(scope: Scope, receive: Receive, send: Send) -> None:
+        for _ in range(2):
+            assert get_sender(HTTPConnection(scope)) == Identity("ada", admin=False)
+        await echo(scope, receive, send)
+
+    assert (await Exchange().to(Guard(route, counted, Limits()))).status == 200
+    assert asked == ["ada"]
 
 
 async def test_while_it_drains_nothing_new_begins() -> None:
@@ -308,7 +304,7 @@ async def test_other_protocols_pass() -> None:
 
 def test_buckets_fill_at_their_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    buckets = Buckets(2.0, 3, lambda: now[0])
+    buckets = TokenBuckets(2.0, 3, lambda: now[0])
     assert [buckets.take("a") for _ in range(5)] == [0, 0, 0, 0.5, 0.5]
     now[0] += 0.5
     assert [buckets.take("a") for _ in range(2)] == [0, 0.5]

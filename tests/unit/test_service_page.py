@@ -27,7 +27,7 @@ from sf_quantum.service.testing import RunningService, example_bqm, running_serv
 PATH = "/v1/activity"
 
 
-def _by_header(connection: HTTPConnection) -> Identity:
+async def _by_header(connection: HTTPConnection) -> Identity:
     user = connection.headers.get("authorization", "")
     if user not in ("ada", "bob", "admin"):
         raise Unauthorized("who?", "Authorization", "Bearer")

@@ -21,7 +21,7 @@ from sf_quantum.service.app import create_app
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.domain.jobs import Job, Kind, Lease, LeaseRequest, Submission
-from sf_quantum.service.http.auth import Unauthorized, once
+from sf_quantum.service.http.auth import Unauthorized
 from sf_quantum.service.http.limits import Guard, Limits
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store.store import Store
@@ -32,8 +32,7 @@ OWN = ("id", "lease", "submitted", "eta_seconds", "state", "started", "position"
 TYPE = "application/json"
 
 
-@once
-def authenticate(connection: HTTPConnection) -> Identity:
+async def authenticate(connection: HTTPConnection) -> Identity:
     user = connection.headers.get("user", "ada")
     if user == "stranger":
         raise Unauthorized("needs a name", "user", "Name")
@@ -46,7 +45,7 @@ class Service:
     def __init__(self, folder: Path) -> None:
         self.store = Store(folder)
         self.queue = JobQueue(self.store, Device(technology="neutral-atom", seed=1))
-        self.app = create_app(self.queue, authenticate=authenticate)
+        self.app = create_app(self.queue)
         self.lease = ""
 
     @asynccontextmanager

@@ -49,7 +49,7 @@ class Played:
         return {"counter": {"01": parameters.get("num_reads")}}
 
 
-def known_by_header(connection: HTTPConnection) -> Identity:
+async def known_by_header(connection: HTTPConnection) -> Identity:
     user = connection.headers.get("X-User")
     if user is None:
         raise Unauthorized("needs a credential", "X-User", "Test")

@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 
 from sf_quantum import __version__
 from sf_quantum.service.domain.jobs import CLASSES, State
-from sf_quantum.service.http.auth import Authenticate, Forbidden
+from sf_quantum.service.http.auth import Forbidden, get_sender
 from sf_quantum.service.http.dependencies import refusals
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.observations import STATES, WAITS, Reason
@@ -199,8 +199,7 @@ async def _exposed(request: Request) -> CollectorRegistry:
     """
     telemetry: Telemetry = request.app.state.telemetry
     if not telemetry.settings.public:
-        authenticate: Authenticate = request.app.state.authenticate
-        who = authenticate(request)
+        who = get_sender(request)
         if not (who.admin or who.user in telemetry.settings.users):
             raise Forbidden("only admins and the users of metrics.users may")
     registry: CollectorRegistry = request.app.state.metrics
@@ -214,7 +213,12 @@ async def _exposed(request: Request) -> CollectorRegistry:
     response_class=Response,
     responses={
         200: {"content": {"text/plain": {}}, "description": "Prometheus' text format."},
-        **refusals(_401="No credential, or none that holds.", _403="Not for you."),
+        **refusals(
+            {
+                401: "No credential, or an invalid one.",
+                403: "The caller may not read them.",
+            }
+        ),
     },
 )
 async def metrics(

@@ -1,13 +1,14 @@
-"""Who sends a request: nobody checked, a bearer token, or a MUNGE credential."""
+"""Who sends a request: by a bearer token, by a MUNGE credential, or without a check."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import os
 import pwd
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -21,29 +22,26 @@ from sf_quantum.net import munge
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.identities import Identity
 
-TOKEN_PREFIX = "sfq_"  # lets a scanner for leaked secrets know one
+TOKEN_PREFIX = "sfq_"  # for scanners that look for leaked secrets
 MUNGE_HEADER = "X-Munge-Cred"
-# where D-Wave's clients put a token
+# in which D-Wave's clients send a token
 TOKEN_HEADER = "X-Auth-Token"
 BEARER_CHALLENGE = 'Bearer realm="sfq"'
 MUNGE_CHALLENGE = f'Munge header="{MUNGE_HEADER}"'
-_OUTCOME = "sfq.identity"
+_IDENTITY = "sfq.identity"
 logger = logging.getLogger(__name__)
 
-
-Authenticate: TypeAlias = Callable[[HTTPConnection], Identity]
-# whether to authenticate a request may take long: it asks another process, or a disk
-Blocks: TypeAlias = Callable[[HTTPConnection], bool]
+Authenticate: TypeAlias = Callable[[HTTPConnection], Awaitable[Identity]]
 
 
 class AuthError(Refused):
-    """A request that is refused for what it says, or does not say, of its sender."""
+    """A request that is refused because of its credential, or for lack of one."""
 
 
 class Unauthorized(AuthError):
-    """No credential, or none that holds: 401, with ``WWW-Authenticate``.
+    """No credential, or an invalid one: 401, with ``WWW-Authenticate``.
 
-    :param challenge: what would be right
+    :param challenge: the value of that header
     """
 
     def __init__(self, detail: str, field: str, challenge: str) -> None:
@@ -51,45 +49,47 @@ class Unauthorized(AuthError):
 
 
 class Forbidden(AuthError):
-    """The sender is known and may not do this: 403."""
+    """The sender is known but lacks the permission: 403."""
 
     def __init__(self, detail: str, field: str | None = None) -> None:
         super().__init__(403, detail, field)
 
 
-def nobody_checked(_: HTTPConnection) -> Identity:
-    """Let everybody be the one local user, who may do everything."""
-    return Identity("local", admin=True, root=True)
+class FixedIdentity:
+    """Takes every request for one user's, without a check."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+
+    async def __call__(self, _: HTTPConnection) -> Identity:
+        return self._identity
 
 
-def never_blocks(_: HTTPConnection) -> bool:
-    """Say of :func:`nobody_checked` that it takes no time."""
-    return False
+#: what a service without authentication uses
+LOCAL_USER = FixedIdentity(Identity("local", admin=True, root=True))
 
 
-def once(authenticate: Authenticate) -> Authenticate:
-    """Ask at most once per request, since a MUNGE credential holds only once.
+def set_sender(connection: HTTPConnection, sender: Identity | AuthError) -> None:
+    """Store the outcome of authentication, good or bad, with the request.
 
-    The outcome, good or bad, stays with the request.
+    A request is authenticated once, since a MUNGE credential is valid only once.
     """
+    connection.scope[_IDENTITY] = sender
 
-    def remembered(connection: HTTPConnection) -> Identity:
-        outcome: Identity | AuthError | None = connection.scope.get(_OUTCOME)
-        if outcome is None:
-            try:
-                outcome = authenticate(connection)
-            except AuthError as error:
-                outcome = error
-            connection.scope[_OUTCOME] = outcome
-        if isinstance(outcome, AuthError):
-            raise outcome
-        return outcome
 
-    return remembered
+def get_sender(connection: HTTPConnection) -> Identity:
+    """Read what :func:`set_sender` stored.
+
+    :raises AuthError: if authentication failed
+    """
+    sender: Identity | AuthError = connection.scope[_IDENTITY]
+    if isinstance(sender, AuthError):
+        raise sender
+    return sender
 
 
 class TokenEntry(validation.Section):
-    """A line of the tokens file."""
+    """An entry of the tokens file."""
 
     user: Annotated[str, StringConstraints(pattern=r"^[\w.@-]{1,64}$")]
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] = Field(
@@ -103,14 +103,14 @@ class _TokensFile(validation.Section):
 
 
 class Tokens:
-    """Bearer tokens, known by their hashes.
+    """Bearer tokens, which the tokens file lists by their hashes.
 
-    The file is read again when it changes, so that a token can be added or taken back
-    while the service runs. A change that cannot be read is logged, and changes nothing.
+    The file is read again when it changes, so that tokens can be added and revoked
+    while the service runs. A change that cannot be read is logged and ignored.
 
-    :param path: a YAML list of :class:`TokenEntry`, which only its owner may change
-    :param admins: names of users, whatever their tokens' entries say
-    :raises InputError: if the file is missing, wrong or open to others
+    :param path: a YAML list of :class:`TokenEntry`, writable by its owner only
+    :param admins: users who are admins whatever their entries say
+    :raises InputError: if the file is missing, invalid or accessible to others
     """
 
     def __init__(self, path: Path, admins: Collection[str] = ()) -> None:
@@ -119,8 +119,8 @@ class Tokens:
         self._version = _version(path)
         self._entries = _read_tokens(path)
 
-    def __call__(self, connection: HTTPConnection) -> Identity:
-        """:raises Unauthorized: if the request has no token that is known"""
+    async def __call__(self, connection: HTTPConnection) -> Identity:
+        """:raises Unauthorized: if the request has no token, or an unknown one"""
         scheme, _, token = connection.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             token = connection.headers.get(TOKEN_HEADER, "")
@@ -128,36 +128,30 @@ class Tokens:
             raise Unauthorized(
                 "needs a bearer token", "Authorization", BEARER_CHALLENGE
             )
-        self._read_again()
+        if _version(self._path) != self._version:
+            await asyncio.to_thread(self._read_again)
         entry = self._entries.get(digest(token.strip()))
         if entry is None:
             raise Unauthorized(
-                "the bearer token is not known",
+                "unknown bearer token",
                 "Authorization",
                 f'{BEARER_CHALLENGE}, error="invalid_token"',
             )
         return Identity(entry.user, entry.admin or entry.user in self._admins)
 
-    def blocks(self, _: HTTPConnection) -> bool:
-        """Say whether the file is to be read again, which may take long."""
-        return _version(self._path) != self._version
-
     def _read_again(self) -> None:
-        version = _version(self._path)
-        if version == self._version:
-            return
-        self._version = version
+        self._version = _version(self._path)
         try:
             self._entries = _read_tokens(self._path)
         except InputError as error:
-            logger.error("%s; the tokens read before still hold", error)
+            logger.error("%s; the tokens read before remain valid", error)
 
 
 class Munge:
-    """MUNGE credentials, each good for one request within its time.
+    """MUNGE credentials, each valid for one request within its lifetime.
 
-    :param socket: of ``munged``; libmunge's own by default
-    :param admins: names of users; root is an admin anyway
+    :param socket: of ``munged``; libmunge's default if ``None``
+    :param admins: users who are admins; root always is
     :raises InputError: if libmunge is not installed
     :raises QpuError: if ``munged`` does not answer
     """
@@ -167,15 +161,15 @@ class Munge:
         self._admins = frozenset(admins)
         munge.check(self._socket)
 
-    def __call__(self, connection: HTTPConnection) -> Identity:
-        """:raises AuthError: if there is no credential, or none that holds"""
+    async def __call__(self, connection: HTTPConnection) -> Identity:
+        """:raises AuthError: if the request has no credential, or an invalid one"""
         credential = connection.headers.get(MUNGE_HEADER)
         if not credential:
             raise Unauthorized(
                 "needs a MUNGE credential", MUNGE_HEADER, MUNGE_CHALLENGE
             )
         try:
-            uid = munge.decode(credential, self._socket)
+            uid = await asyncio.to_thread(munge.decode, credential, self._socket)
         except munge.CredentialRefused as error:
             raise Unauthorized(str(error), MUNGE_HEADER, MUNGE_CHALLENGE) from error
         except QuantumError as error:
@@ -185,31 +179,28 @@ class Munge:
         return Identity(user, admin=uid == 0 or user in self._admins, root=uid == 0)
 
 
-def either(munge: Authenticate, tokens: Authenticate) -> Authenticate:
-    """Take tokens from those whose client cannot make MUNGE credentials."""
+def munge_or_tokens(munge: Authenticate, tokens: Authenticate) -> Authenticate:
+    """Accept tokens from clients that cannot create MUNGE credentials."""
 
-    def authenticate(connection: HTTPConnection) -> Identity:
-        return (tokens if by_token(connection) else munge)(connection)
+    async def authenticate(connection: HTTPConnection) -> Identity:
+        headers = connection.headers
+        has_token = "authorization" in headers or TOKEN_HEADER in headers
+        if has_token and MUNGE_HEADER not in headers:
+            return await tokens(connection)
+        return await munge(connection)
 
     return authenticate
 
 
-def by_token(connection: HTTPConnection) -> bool:
-    """Say whether a request has a token, and no MUNGE credential."""
-    headers = connection.headers
-    has_token = "authorization" in headers or TOKEN_HEADER in headers
-    return has_token and MUNGE_HEADER not in headers
-
-
 def new_token() -> str:
-    """Draw a token of 256 random bits."""
+    """Create a token of 256 random bits."""
     return TOKEN_PREFIX + secrets.token_urlsafe(32)
 
 
 def entry(user: str, token: str, *, admin: bool) -> dict[str, JSON]:
-    """Make a line of the tokens file.
+    """Create an entry of the tokens file.
 
-    :raises InputError: if the user's name cannot be one
+    :raises InputError: if the user's name is not valid
     """
     content: dict[str, JSON] = {"user": user, "sha256": digest(token)}
     if admin:
@@ -219,12 +210,12 @@ def entry(user: str, token: str, *, admin: bool) -> dict[str, JSON]:
 
 
 def digest(token: str) -> str:
-    """Hash a token as the tokens file keeps it.
+    """Hash a token as the tokens file stores it.
 
-    One SHA-256 is right here, and a password's slow hash is not: there is nothing to
-    guess in 256 random bits, and this is paid on each request. Looking the digest up
-    in a dictionary tells nothing by its time, since nobody can choose the digest's
-    bytes without having the token.
+    SHA-256 is enough, and the slow hash of a password is not needed: 256 random bits
+    cannot be guessed, and the hash is computed for each request. The time of the lookup
+    in a dictionary reveals nothing, since nobody can choose the bytes of the digest
+    without having the token.
     """
     return hashlib.sha256(token.encode()).hexdigest()
 

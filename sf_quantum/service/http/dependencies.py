@@ -1,14 +1,15 @@
-"""What routes of every dialect ask for: the queue, and who is calling."""
+"""What the routes of every dialect depend on: the queue, and who is calling."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from sf_quantum.service.domain.identities import Identity
-from sf_quantum.service.http.auth import Authenticate, Forbidden
+from sf_quantum.service.http.auth import Forbidden, get_sender
 from sf_quantum.service.queue.job_queue import JobQueue
 
 
@@ -22,23 +23,22 @@ class Refusal(BaseModel):
 
 
 async def queue_of(request: Request) -> JobQueue:
-    """Find the queue."""
+    """Return the queue that the application serves."""
     queue: JobQueue = request.app.state.queue
     return queue
 
 
 async def caller(request: Request) -> Identity:
-    """Find out who is calling.
+    """Return who is calling.
 
-    :raises AuthError: if that cannot be said
+    :raises AuthError: if the request has no valid credential
     """
-    authenticate: Authenticate = request.app.state.authenticate
-    return authenticate(request)
+    return get_sender(request)
 
 
 async def _admin(who: Who) -> Identity:
     if not who.admin:
-        raise Forbidden("only admins may")
+        raise Forbidden("only admins may do this")
     return who
 
 
@@ -47,18 +47,22 @@ Who = Annotated[Identity, Depends(caller)]
 Admin = Annotated[Identity, Depends(_admin)]
 
 
-def refusals(**statuses: str) -> dict[int | str, dict[str, type[Refusal] | str]]:
-    """Describe statuses, named ``_404`` and so on, for the OpenAPI document."""
+def refusals(
+    descriptions: Mapping[int, str],
+) -> dict[int | str, dict[str, type[Refusal] | str]]:
+    """Describe the statuses of refusals for the OpenAPI document."""
     return {
-        int(status[1:]): {"model": Refusal, "description": words}
-        for status, words in statuses.items()
+        status: {"model": Refusal, "description": description}
+        for status, description in descriptions.items()
     }
 
 
 EVERYWHERE = refusals(
-    _401="No credential, or none that holds.",
-    _413="The body is too large.",
-    _422="A field is wrong.",
-    _429="Too many requests.",
-    _503="The service is being stopped, or cannot work.",
+    {
+        401: "No credential, or an invalid one.",
+        413: "The body is too large.",
+        422: "A field is wrong.",
+        429: "Too many requests.",
+        503: "The service is being stopped, or cannot work.",
+    }
 )

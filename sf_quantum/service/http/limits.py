@@ -1,4 +1,4 @@
-"""What is refused before any route sees it: too large, too often, too many, too late."""
+"""Authentication and limits, before a request reaches any route."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from dataclasses import dataclass
 
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.http.auth import Authenticate, AuthError, Blocks
+from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.http.auth import Authenticate, AuthError, set_sender
 
-# who is not known has nothing large to say
-STRANGER_BYTES = 64 * 1024
-# where bodies may be packed
-UNPACKING = "/sapi/"
-# less than so much is looked over in a few milliseconds
+# of a body from a sender without a valid credential
+UNAUTHENTICATED_BYTES = 64 * 1024
+# the prefix of the paths whose bodies may be compressed
+COMPRESSED_PATHS = "/sapi/"
+# a smaller body is checked within a few milliseconds
 LARGE_BYTES = 1024 * 1024
 BODY_SECONDS = 60.0
 LINGER_SECONDS = 2.0
-# fewer than there are threads for it, and enough for thousands per second
-ASKING_AT_ONCE = 2
+# per address: less than the pool of threads, and enough for thousands per second
+AUTHENTICATIONS_AT_ONCE = 2
 _BUCKETS = 10_000
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 logger = logging.getLogger(__name__)
@@ -37,12 +39,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Limits:
-    """How much of the service one sender may take.
+    """How much of the service one sender may use.
 
-    :param body_bytes: of one request
-    :param rate: requests per second in the long run; ``None`` does not count them
-    :param burst: requests at once after a pause
-    :param at_once: requests that are under way, those that wait for a job included
+    :param body_bytes: per request
+    :param rate: requests per second in the long run; ``None`` sets no limit
+    :param burst: requests that may follow each other at once after a pause
+    :param at_once: requests under way, those that wait for a job included
     """
 
     body_bytes: int = 64 * 1024 * 1024
@@ -51,11 +53,11 @@ class Limits:
     at_once: int | None = None
 
 
-class _Gone(Exception):
+class _Disconnected(Exception):
     """The client went away before its request was complete."""
 
 
-class Buckets:
+class TokenBuckets:
     """A token bucket per sender, which fills at a rate up to a burst."""
 
     def __init__(
@@ -64,7 +66,7 @@ class Buckets:
         self._rate = rate
         self._burst = burst
         self._clock = clock
-        # when each bucket will be full again; one that is full needs no entry
+        # when each bucket will be full again; a full bucket needs no entry
         self._full_at: dict[str, float] = {}
 
     def take(self, sender: str) -> float:
@@ -83,89 +85,83 @@ class Buckets:
         return 0.0
 
 
-class Turns:
-    """Lets so many of each sender in at once, and the others as they came."""
+class ConcurrencyLimit:
+    """Lets so many requests of each sender pass at once, in the order they came."""
 
-    def __init__(self, at_once: int) -> None:
-        self._at_once = at_once
-        self._gates: dict[str, asyncio.Semaphore] = {}
-        self._here: Counter[str] = Counter()
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._semaphores: dict[str, asyncio.Semaphore] = {}
+        self._users: Counter[str] = Counter()
 
     @asynccontextmanager
     async def of(self, sender: str) -> AsyncIterator[None]:
-        """Wait for a turn, and give it back."""
-        gate = self._gates.setdefault(sender, asyncio.Semaphore(self._at_once))
-        self._here[sender] += 1
+        """Wait until a request may pass, and hold its permit meanwhile."""
+        default = asyncio.Semaphore(self._limit)
+        semaphore = self._semaphores.setdefault(sender, default)
+        self._users[sender] += 1
         try:
-            async with gate:
+            async with semaphore:
                 yield
         finally:
-            self._here[sender] -= 1
-            if not self._here[sender]:
-                del self._here[sender], self._gates[sender]
+            self._users[sender] -= 1
+            if not self._users[sender]:
+                del self._users[sender], self._semaphores[sender]
 
 
 class Guard:
-    """Stands before the application, as ASGI.
+    """Authenticates each request and applies the limits, as ASGI middleware.
 
-    A request's sender is found here, once, whether or not its route asks: limits are
-    per user, and per address for those who are not known. That costs a question to
-    ``munged`` before anything is counted, so each address has few of them under way at
-    once: a flood from one, of whatever credentials, waits for itself. Counting before
-    would shut out all users of an address, or of a socket, for what one of them does.
-    Who may do what is for the routes to say.
+    Limits are per user, and per address for senders without a valid credential. So the
+    sender must be known before anything is counted, at the price of a request to
+    ``munged``: each address may have few of these under way at once, so that a flood of
+    invalid credentials delays its own address only. Limits per address alone would lock
+    out all users of a machine, or of a socket, for what one of them does.
 
-    :param authenticate: made by :func:`~sf_quantum.service.http.auth.once`
-    :param blocks: says of a request whether that may take long: it is then called in a
-        thread, which costs as much as the rest of a small request
+    Routes find the sender with :func:`~sf_quantum.service.http.auth.get_sender`, and
+    decide what it may do.
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        authenticate: Authenticate,
-        limits: Limits,
-        blocks: Blocks = lambda _: True,
+        self, app: ASGIApp, authenticate: Authenticate, limits: Limits
     ) -> None:
         self._app = app
         self._authenticate = authenticate
-        self._blocks = blocks
         self._limits = limits
-        self._buckets = Buckets(limits.rate, limits.burst) if limits.rate else None
+        self._buckets = TokenBuckets(limits.rate, limits.burst) if limits.rate else None
         self._under_way: Counter[str] = Counter()
-        self._asking = Turns(ASKING_AT_ONCE)
-        #: set once the service is being stopped: nothing new begins
+        self._authenticating = ConcurrencyLimit(AUTHENTICATIONS_AT_ONCE)
+        #: set once the service is being stopped: new submissions are refused
         self.draining = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request pass, or answer it with a refusal."""
+        """Pass a request on, or answer it with a refusal."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer = _Answer(send)
-        sender, stranger = await self._sender(scope)
-        with suppress(_Gone):
+        answer = _StatusRecorder(send)
+        sender = await self._sender(HTTPConnection(scope))
+        # no user's name begins with @
+        name = sender.user if isinstance(sender, Identity) else f"@{_address(scope)}"
+        with suppress(_Disconnected):
             try:
-                self._admit(scope, sender)
-                await self._pass(scope, receive, answer, sender, stranger)
+                self._admit(scope, name)
+                await self._pass(scope, receive, answer, sender, name)
             except Refused as error:
-                await answer.refuse(error)
+                content = {"detail": error.detail, "field": error.field}
+                refusal = JSONResponse(content, error.status, error.headers)
+                await refusal(scope, receive, answer)
         if logger.isEnabledFor(logging.INFO):
-            _log(scope, sender, answer.status)
+            _log(scope, name, answer.status)
 
-    async def _sender(self, scope: Scope) -> tuple[str, AuthError | None]:
-        client = scope.get("client")
-        # no user's name begins like this
-        address = f"@{client[0] if client else ''}"
-        connection = HTTPConnection(scope)
+    async def _sender(self, connection: HTTPConnection) -> Identity | AuthError:
+        sender: Identity | AuthError
         try:
-            if not self._blocks(connection):
-                return self._authenticate(connection).user, None
-            async with self._asking.of(address):
-                identity = await asyncio.to_thread(self._authenticate, connection)
+            async with self._authenticating.of(_address(connection.scope)):
+                sender = await self._authenticate(connection)
         except AuthError as error:
-            return address, error
-        return identity.user, None
+            sender = error
+        set_sender(connection, sender)
+        return sender
 
     def _admit(self, scope: Scope, sender: str) -> None:
         if self.draining and scope["method"] == "POST":
@@ -186,30 +182,33 @@ class Guard:
         scope: Scope,
         receive: Receive,
         send: Send,
-        sender: str,
-        stranger: AuthError | None,
+        sender: Identity | AuthError,
+        name: str,
     ) -> None:
-        self._under_way[sender] += 1
+        self._under_way[name] += 1
         try:
             headers = Headers(scope=scope)
-            body = await self._body(headers, receive, stranger)
-            # what is packed is no text yet: its route unpacks it, and checks it
-            packed = headers.get("content-encoding") == "deflate"
-            if not (packed and scope["path"].startswith(UNPACKING)):
-                await _checked(body)
-            await self._app(scope, replay(body, receive), send)
+            body = await self._body(headers, receive, sender)
+            # a compressed body is not text yet: its route decompresses and checks it
+            compressed = headers.get("content-encoding") == "deflate"
+            if not (compressed and scope["path"].startswith(COMPRESSED_PATHS)):
+                if len(body) <= LARGE_BYTES:
+                    check_text(body)
+                else:
+                    await asyncio.to_thread(check_text, body)
+            await self._app(scope, _replay(body, receive), send)
         finally:
-            self._under_way[sender] -= 1
-            if not self._under_way[sender]:
-                del self._under_way[sender]
+            self._under_way[name] -= 1
+            if not self._under_way[name]:
+                del self._under_way[name]
 
     async def _body(
-        self, headers: Headers, receive: Receive, stranger: AuthError | None
+        self, headers: Headers, receive: Receive, sender: Identity | AuthError
     ) -> bytes:
-        """Read the body, of which every route wants all or nothing."""
+        """Read the whole body, which every route needs."""
         most = self._limits.body_bytes
-        if stranger is not None:
-            most = min(most, STRANGER_BYTES)
+        if isinstance(sender, AuthError):
+            most = min(most, UNAUTHENTICATED_BYTES)
         length = headers.get("content-length", "0")
         body, more = bytearray(), True
         if not (length.isdecimal() and int(length) > most):
@@ -225,13 +224,14 @@ class Guard:
                 return bytes(body)
         if more and "expect" not in headers:
             await _linger(receive)
-        raise stranger or Refused(
-            413, f"the body has more than {most} bytes", headers={"Connection": "close"}
-        )
+        if isinstance(sender, AuthError):
+            raise sender
+        detail = f"the body has more than {most} bytes"
+        raise Refused(413, detail, headers={"Connection": "close"})
 
 
-class _Answer:
-    """Sends an answer, and remembers its status."""
+class _StatusRecorder:
+    """Sends an answer and records its status."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -242,31 +242,14 @@ class _Answer:
             self.status = message["status"]
         await self._send(message)
 
-    async def refuse(self, error: Refused) -> None:
-        body = json.dumps({"detail": error.detail, "field": error.field}).encode()
-        headers = {
-            "Content-Type": "application/json",
-            "Content-Length": str(len(body)),
-            **error.headers,
-        }
-        raw = [(name.lower().encode(), text.encode()) for name, text in headers.items()]
-        start: Message = {"type": "http.response.start", "headers": raw}
-        await self({**start, "status": error.status})
-        await self({"type": "http.response.body", "body": body})
-
-
-async def _checked(body: bytes) -> None:
-    if len(body) <= LARGE_BYTES:
-        check_text(body)
-    else:
-        await asyncio.to_thread(check_text, body)
-
 
 def check_text(body: bytes) -> None:
-    """Refuse what json reads and nothing after it can write down.
+    """Refuse text that json can parse but nothing else can encode.
 
-    Python's json takes UTF-16, and half a surrogate pair, escaped or not; SQLite, a log
-    or an answer fails on that, far from whoever should have been told.
+    Python's json accepts UTF-16, and half of a surrogate pair, escaped or not; SQLite, a
+    log or an answer would fail on it later, when the sender cannot be told any more.
+
+    :raises Refused: 422
     """
     try:
         body.decode()
@@ -276,7 +259,7 @@ def check_text(body: bytes) -> None:
     except UnicodeError:
         sound = False
     except (ValueError, RecursionError):
-        return  # no JSON, which its route says
+        return  # not JSON: the route reports that
     if not sound:
         raise Refused(422, "the body is not UTF-8 text")
 
@@ -284,12 +267,12 @@ def check_text(body: bytes) -> None:
 async def _chunk(receive: Receive) -> tuple[bytes, bool]:
     message = await receive()
     if message["type"] == "http.disconnect":
-        raise _Gone
+        raise _Disconnected
     return message.get("body", b""), message.get("more_body", False)
 
 
 async def _linger(receive: Receive) -> None:
-    """Read on for a moment: a client that still sends would not see the answer."""
+    """Read on for a moment: a client that is still sending would miss the answer."""
     more = True
     with suppress(TimeoutError):
         async with asyncio.timeout(LINGER_SECONDS):
@@ -297,8 +280,8 @@ async def _linger(receive: Receive) -> None:
                 _, more = await _chunk(receive)
 
 
-def replay(body: bytes, receive: Receive) -> Receive:
-    """Hand the body out once, and then whatever comes: the client's going away."""
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Receive the body once, and then what the client sends: that it disconnects."""
     messages: list[Message] = [{"type": "http.request", "body": body}]
 
     async def next_message() -> Message:
@@ -307,7 +290,12 @@ def replay(body: bytes, receive: Receive) -> Receive:
     return next_message
 
 
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""
+
+
 def _log(scope: Scope, sender: str, status: int) -> None:
-    # the route's pattern and not the path, which may hold a lease's id, a secret
+    # not the path itself, which may contain the id of a lease, a secret
     route = getattr(scope.get("route"), "path", "-")
     logger.info("%s %s %s %d", sender, scope["method"], route, status)

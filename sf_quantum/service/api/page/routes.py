@@ -21,8 +21,8 @@ from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.http.auth import (
     MUNGE_HEADER,
     TOKEN_HEADER,
-    Authenticate,
     Unauthorized,
+    get_sender,
 )
 
 CREDENTIALS = ("Authorization", TOKEN_HEADER, MUNGE_HEADER)
@@ -60,9 +60,8 @@ async def _viewer(request: Request) -> Identity | None:
 
     :raises AuthError: if there is a credential that does not hold
     """
-    authenticate: Authenticate = request.app.state.authenticate
     try:
-        return authenticate(request)
+        return get_sender(request)
     except Unauthorized:
         if any(name in request.headers for name in CREDENTIALS):
             raise

@@ -114,7 +114,7 @@ class MaintenanceAnswer(DeviceAnswer):
 @router.get(
     "/admin/operations",
     summary="List what can be set on the device",
-    responses=refusals(_403=_FORBIDDEN),
+    responses=refusals({403: _FORBIDDEN}),
 )
 async def operations(queue: Queue, _: Admin) -> list[OperationAnswer]:
     """Tell each operation's parameters with their bounds, and the settings now."""
@@ -125,9 +125,11 @@ async def operations(queue: Queue, _: Admin) -> list[OperationAnswer]:
     "/admin/operations/{name}",
     summary="Set something on the device",
     responses=refusals(
-        _403=_FORBIDDEN,
-        _404="No such operation.",
-        _409="The QPU must be drained first, or a job runs still.",
+        {
+            403: _FORBIDDEN,
+            404: "No such operation.",
+            409: "The QPU must be drained first, or a job runs still.",
+        }
     ),
 )
 async def run(
@@ -153,7 +155,7 @@ async def run(
 @router.get(
     "/admin/audit",
     summary="List what admins did",
-    responses=refusals(_403=_FORBIDDEN),
+    responses=refusals({403: _FORBIDDEN}),
 )
 def audited(
     queue: Queue,
@@ -176,7 +178,7 @@ async def maintenance(queue: Queue, _: Who) -> list[WindowAnswer]:
 @router.post(
     "/device/maintenance",
     summary="Announce maintenance",
-    responses=refusals(_403=_FORBIDDEN, _409="It overlaps with another window."),
+    responses=refusals({403: _FORBIDDEN, 409: "It overlaps with another window."}),
 )
 async def announce(
     body: MaintenanceBody, queue: Queue, who: Admin
@@ -205,7 +207,7 @@ async def announce(
 @router.delete(
     "/device/maintenance/{window_id}",
     summary="Take maintenance back",
-    responses=refusals(_403=_FORBIDDEN, _404="No such window."),
+    responses=refusals({403: _FORBIDDEN, 404: "No such window."}),
 )
 async def take_back(window_id: int, queue: Queue, who: Admin) -> WindowAnswer:
     """Take a window back, or end it early."""

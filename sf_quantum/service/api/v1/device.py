@@ -23,7 +23,7 @@ from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store import audit
 
 router = APIRouter(prefix="/v1", tags=["device"])
-_ADMINS = refusals(_403="Only admins may.")
+_ADMINS = refusals({403: "Only admins may."})
 
 
 @router.get("/health", summary="Say whether the service works")

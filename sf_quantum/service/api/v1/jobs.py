@@ -45,7 +45,7 @@ class _Route(APIRoute):
 
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=_Route)
-_NOT_THERE = refusals(_404="No such job.")
+_NOT_THERE = refusals({404: "No such job."})
 
 
 @router.post(
@@ -55,11 +55,13 @@ _NOT_THERE = refusals(_404="No such job.")
     responses={
         200: {"model": JobAnswer, "description": "The job this key made before."},
         **refusals(
-            _403="The lease is missing or has ended.",
-            _409="The key belongs to another job.",
-            _422="A field is wrong, or the job exceeds a limit of its class.",
-            _429="The user has too many jobs, or sends too many requests.",
-            _503="The QPU is closed or drained, or the service is being stopped.",
+            {
+                403: "The lease is missing or has ended.",
+                409: "The key belongs to another job.",
+                422: "A field is wrong, or the job exceeds a limit of its class.",
+                429: "The user has too many jobs, or sends too many requests.",
+                503: "The QPU is closed or drained, or the service is being stopped.",
+            }
         ),
     },
 )
@@ -80,7 +82,7 @@ async def submit(
     return answer
 
 
-@router.get("", summary="List jobs", responses=refusals(_404="No such lease."))
+@router.get("", summary="List jobs", responses=refusals({404: "No such lease."}))
 async def jobs(
     queue: Queue,
     who: Who,
@@ -124,7 +126,7 @@ async def job(
             "sequence `counter`, how often each bit string was seen.",
             "content": {"application/json": {}},
         },
-        **refusals(_404="No such job.", _409="The job has no result."),
+        **refusals({404: "No such job.", 409: "The job has no result."}),
     },
 )
 async def result(job_id: str, queue: Queue, who: Who) -> Response:

@@ -16,14 +16,14 @@ from sf_quantum.service.http.dependencies import Queue, Who, refusals
 from sf_quantum.service.queue.job_queue import JobQueue
 
 router = APIRouter(prefix="/v1/leases", tags=["leases"])
-_NOT_THERE = refusals(_404="No such lease.")
+_NOT_THERE = refusals({404: "No such lease."})
 
 
 @router.post(
     "",
     status_code=201,
     summary="Acquire a lease",
-    responses=refusals(_403="The caller may not.", _409="All leases are held."),
+    responses=refusals({403: "The caller may not.", 409: "All leases are held."}),
 )
 async def acquire(
     body: LeaseBody, request: Request, queue: Queue, who: Who
@@ -59,7 +59,7 @@ async def lease(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
 @router.post(
     "/{lease_id}/renew",
     summary="Renew a lease",
-    responses=refusals(_403="It has ended.", _404="No such lease."),
+    responses=refusals({403: "It has ended.", 404: "No such lease."}),
 )
 async def renew(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
     """Keep an idle lease from ending; when it ends in any case stays as it is."""
