@@ -1,11 +1,13 @@
-# Every target makes what it needs in .venv, once; PYTHON names another interpreter.
+# Every target installs what it needs in .venv, once; PYTHON names another interpreter.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# a module is compiled when it is first imported, and then no more
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test check benchmark lab lab-stop tables clean
 
-run: $(VENV)/installed
+run: $(VENV)/installed-run
 	@$(BIN)/python examples/clustering-aggregation/run.py
 
 test: $(VENV)/installed
@@ -30,10 +32,26 @@ lab-stop: $(VENV)/installed
 clean:
 	rm -rf $(VENV) results .streamflow deployments/.streamflow examples/*/.streamflow examples/*/points.csv
 
-$(VENV)/installed: pyproject.toml sf_quantum/clustering/_kernels.c sf_quantum/clustering/_build.py
+# A dot for each package; pip's warnings stay in the log, which is shown if it fails.
+# $(1): what to install
+define install
+@rm -f $@
+@{ $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off \
+     $(1) 2>$(VENV)/pip.log && touch $@; } | \
+  while read -r word rest; do case $$word in Collecting|Installing) printf .;; esac; done
+@echo
+@test -e $@ || { cat $(VENV)/pip.log; exit 1; }
+endef
+
+# compiled at installation, it is a third larger, and most modules are never imported
+$(VENV)/installed-run: pyproject.toml sf_quantum/clustering/_kernels.c sf_quantum/clustering/_build.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "sf_quantum needs Python 3.11 or newer: make PYTHON=python3.12"; exit 1; }
-	@echo "setting up $(VENV) (about a minute)"
+	@echo "creating the virtual environment $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
-	@touch $@
+	@echo "installing sf_quantum and StreamFlow (330 MB, less than a minute)"
+	$(call install,--no-compile --editable .)
+
+$(VENV)/installed: $(VENV)/installed-run
+	@echo "installing what the tests need (800 MB, about a minute)"
+	$(call install,--editable '.[test]')
