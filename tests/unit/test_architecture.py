@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -64,13 +65,24 @@ def room(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
+@cache
 def tree(module: str) -> ast.Module:
     return ast.parse(MODULES[module].read_text())
 
 
-def imports(module: str) -> Iterator[str]:
+@cache
+def nodes(module: str) -> list[ast.AST]:
+    return list(ast.walk(tree(module)))
+
+
+@cache
+def imports(module: str) -> list[str]:
     """Every module imported, at the top or in a function, by its full name."""
-    for node in ast.walk(tree(module)):
+    return list(_imports(module))
+
+
+def _imports(module: str) -> Iterator[str]:
+    for node in nodes(module):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -87,15 +99,12 @@ def own(module: str) -> set[str]:
     return {name for name in names if not name.startswith("__")}
 
 
-every_module = pytest.mark.parametrize("module", MODULES)
-
-
-@every_module
-def test_imports_point_one_way(module: str) -> None:
-    if (allowed := LAYERS.get(room(module))) is not None:
-        assert own(module) <= allowed
-    if room(module) != "cli":
-        assert "cli" not in own(module)
+def test_imports_point_one_way() -> None:
+    for module in MODULES:
+        if (allowed := LAYERS.get(room(module))) is not None:
+            assert own(module) <= allowed, module
+        if room(module) != "cli":
+            assert "cli" not in own(module), module
 
 
 def service_room(module: str) -> int:
@@ -104,11 +113,12 @@ def service_room(module: str) -> int:
     return SERVICE.index(name) if name in SERVICE else len(SERVICE)
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if room(m) == "service"])
-def test_rooms_of_the_service_import_one_way(module: str) -> None:
-    for name in imports(module):
-        if room(name) == "service":
-            assert service_room(name) <= service_room(module), name
+def test_rooms_of_the_service_import_one_way() -> None:
+    for module in MODULES:
+        if room(module) == "service":
+            for name in imports(module):
+                if room(name) == "service":
+                    assert service_room(name) <= service_room(module), (module, name)
 
 
 @pytest.mark.xfail(reason="four circles are left to open", strict=True)
@@ -127,7 +137,7 @@ def test_no_module_imports_itself_through_others() -> None:
 
 def modules_imported(module: str) -> Iterator[str]:
     """The modules that a module imports, also as names of their package."""
-    for node in ast.walk(tree(module)):
+    for node in nodes(module):
         if isinstance(node, ast.ImportFrom) and node.module:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             submodules = names & MODULES.keys()
@@ -137,44 +147,44 @@ def modules_imported(module: str) -> Iterator[str]:
                 yield from {node.module, package} & MODULES.keys()
 
 
-@every_module
-def test_streamflow_stays_in_its_rooms(module: str) -> None:
-    streamflow = [
-        name for name in imports(module) if name.split(".")[0] == "streamflow"
-    ]
-    pure = module.removeprefix("sf_quantum.") in PURE
-    scheduler = module == "sf_quantum.journal.scheduler"
-    assert not streamflow or scheduler or (room(module) in STREAMFLOW and not pure)
+def test_streamflow_stays_in_its_rooms() -> None:
+    for module in MODULES:
+        pure = module.removeprefix("sf_quantum.") in PURE
+        scheduler = module == "sf_quantum.journal.scheduler"
+        if not scheduler and (pure or room(module) not in STREAMFLOW):
+            assert "streamflow" not in {
+                n.split(".")[0] for n in imports(module)
+            }, module
 
 
-@every_module
-def test_a_vendor_stays_in_its_own_file(module: str) -> None:
-    here = MODULES[module].relative_to(PACKAGE).as_posix()
-    for name in imports(module):
-        assert here in VENDORS.get(name.split(".")[0], here).split(), name
+def test_a_vendor_stays_in_its_own_file() -> None:
+    for module, path in MODULES.items():
+        here = path.relative_to(PACKAGE).as_posix()
+        for name in imports(module):
+            assert here in VENDORS.get(name.split(".")[0], here).split(), (module, name)
 
 
-@every_module
-def test_a_module_says_what_it_is_for(module: str) -> None:
-    body = tree(module).body
-    assert ast.get_docstring(tree(module))
-    # the package's own file holds nothing but the version
-    if any(not isinstance(node, ast.Assign) for node in body[1:]):
-        assert ast.unparse(body[1]) == "from __future__ import annotations"
+def test_a_module_says_what_it_is_for() -> None:
+    for module in MODULES:
+        body = tree(module).body
+        assert ast.get_docstring(tree(module)), module
+        # the package's own file holds nothing but the version
+        if any(not isinstance(node, ast.Assign) for node in body[1:]):
+            assert ast.unparse(body[1]) == "from __future__ import annotations", module
 
 
-@every_module
-def test_only_the_command_prints(module: str) -> None:
-    if room(module) != "cli":
-        calls = [node for node in ast.walk(tree(module)) if isinstance(node, ast.Call)]
-        assert "print" not in {ast.unparse(call.func) for call in calls}
+def test_only_the_command_prints() -> None:
+    for module in MODULES:
+        if room(module) != "cli":
+            calls = [node for node in nodes(module) if isinstance(node, ast.Call)]
+            assert "print" not in {ast.unparse(call.func) for call in calls}, module
 
 
-@every_module
-def test_nothing_is_opened_at_import(module: str) -> None:
-    for call in at_import(tree(module)):
-        name = ast.unparse(call.func).split(".")[-1]
-        assert name not in OPENERS, ast.unparse(call)
+def test_nothing_is_opened_at_import() -> None:
+    for module in MODULES:
+        for call in at_import(tree(module)):
+            name = ast.unparse(call.func).split(".")[-1]
+            assert name not in OPENERS, (module, ast.unparse(call))
 
 
 def at_import(node: ast.AST) -> Iterator[ast.Call]:
