@@ -6,9 +6,9 @@ import argparse
 import json
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
@@ -17,27 +17,80 @@ if TYPE_CHECKING:
     from sf_quantum.service.config import Configuration
 
 LEVELS = ["debug", "info", "warning", "error"]
-# the path of each option's value in the configuration file
-CONFIGURATION_PATHS: Mapping[str, tuple[str, ...]] = {
-    "socket": ("listen", "socket"),
-    "host": ("listen", "host"),
-    "port": ("listen", "port"),
-    "certificate": ("listen", "certificate"),
-    "key": ("listen", "key"),
-    "state": ("state",),
-    "auth": ("auth", "mode"),
-    "tokens": ("auth", "tokens"),
-    "munge_socket": ("auth", "munge"),
-    "name": ("device", "name"),
-    "technology": ("device", "technology"),
-    "time_scale": ("device", "time_scale"),
-    "vqpus": ("vqpus",),
-    "qubits": ("device", "qubits"),
-    "topology": ("device", "topology"),
-    "noise": ("device", "noise"),
-    "seed": ("device", "seed"),
-    "faults": ("device", "faults"),
-    "drain": ("drain_seconds",),
+
+
+class Option(NamedTuple):
+    """A command-line option that overrides a key of the configuration file.
+
+    :param key: the key's path in the file
+    :param metavar: the name of the value in the help
+    :param parse: converts the value's text
+    """
+
+    key: str
+    metavar: str
+    parse: Callable[[str], JSON]
+    help: str
+
+
+OPTIONS = {
+    "socket": Option("listen.socket", "PATH", str, "Unix socket"),
+    "host": Option("listen.host", "HOST", str, "address (default 127.0.0.1)"),
+    "port": Option("listen.port", "PORT", int, "0 (default) picks a free port"),
+    "certificate": Option("listen.certificate", "FILE", str, "TLS certificate, PEM"),
+    "key": Option("listen.key", "FILE", str, "key of the certificate, PEM"),
+    "state": Option(
+        "state",
+        "DIR",
+        str,
+        "folder for jobs and results; without it they are lost when the service ends",
+    ),
+    "auth": Option("auth.mode", "MODE", str, "none (default), token or munge"),
+    "tokens": Option("auth.tokens", "FILE", str, "tokens file, see sfq token"),
+    "munge-socket": Option("auth.munge", "PATH", str, "munged's, if not the usual one"),
+    "name": Option("device.name", "NAME", str, "name of the QPU (default emulator)"),
+    "technology": Option(
+        "device.technology",
+        "NAME",
+        str,
+        "annealer (default), superconducting or neutral-atom",
+    ),
+    "time-scale": Option(
+        "device.time_scale",
+        "FACTOR",
+        float,
+        "seconds to wait per second on a real QPU (default 1)",
+    ),
+    "vqpus": Option("vqpus", "N", int, "leases held at once (default 1)"),
+    "qubits": Option("device.qubits", "N", int, "largest problem (default 5000)"),
+    "topology": Option(
+        "device.topology",
+        "NAME",
+        str,
+        "an annealer's graph: pegasus (default) or zephyr",
+    ),
+    "noise": Option(
+        "device.noise",
+        "FACTOR",
+        float,
+        "multiplies the errors of a real QPU, 0 for an ideal one (default 1)",
+    ),
+    "seed": Option(
+        "device.seed", "SEED", int, "seed of faults, errors, and jobs without a seed"
+    ),
+    "faults": Option(
+        "device.faults",
+        "JSON",
+        str,
+        '{"fail": 0..1, "slow": 1 or more, "offline": 0..1, "calibration": 0..1, '
+        '"drift": 0..1}',
+    ),
+    "drain": Option(
+        "drain_seconds",
+        "SECONDS",
+        float,
+        "grace period of the running job after SIGTERM, 0 to 3 (default 2)",
+    ),
 }
 
 
@@ -53,34 +106,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="YAML, see deployments/"
     )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--socket", type=Path, metavar="PATH", help="Unix socket")
-    where.add_argument("--host", help="address (default 127.0.0.1)")
-    parser.add_argument("--port", type=int, help="0 (default) picks a free port")
-    parser.add_argument("--certificate", type=Path, metavar="FILE", help="TLS, PEM")
-    parser.add_argument(
-        "--key", type=Path, metavar="FILE", help="key of the certificate, PEM"
-    )
-    parser.add_argument(
-        "--state",
-        type=Path,
-        metavar="DIR",
-        help="folder for jobs and results; without it they are lost when the service ends",
-    )
-    parser.add_argument("--auth", help="none, token or munge (default none)")
-    parser.add_argument(
-        "--tokens", type=Path, metavar="FILE", help="tokens file, see sfq token"
-    )
-    parser.add_argument(
-        "--munge-socket", type=Path, metavar="PATH", help="munged's, if not the usual"
-    )
-    _configure_device(parser)
-    parser.add_argument(
-        "--drain",
-        type=float,
-        metavar="SECONDS",
-        help="grace period of the running job after SIGTERM, 0 to 3 (default 2)",
-    )
+    address = parser.add_mutually_exclusive_group()
+    for name, option in OPTIONS.items():
+        group = address if name in ("socket", "host") else parser
+        group.add_argument(
+            f"--{name}",
+            dest=option.key,
+            type=option.parse,
+            metavar=option.metavar,
+            help=option.help,
+        )
     parser.add_argument(
         "--log",
         choices=LEVELS,
@@ -94,53 +129,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _configure_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--name", help="name of the QPU (default emulator)")
-    parser.add_argument(
-        "--technology",
-        help="annealer, superconducting or neutral-atom (default annealer)",
-    )
-    parser.add_argument(
-        "--time-scale",
-        type=float,
-        metavar="FACTOR",
-        help="seconds to wait per second on a real QPU (default 1)",
-    )
-    parser.add_argument("--vqpus", type=int, help="leases held at once (default 1)")
-    parser.add_argument("--qubits", type=int, help="largest problem (default 5000)")
-    parser.add_argument(
-        "--topology",
-        help="an annealer's graph of so many qubits: pegasus (default) or zephyr",
-    )
-    parser.add_argument(
-        "--noise",
-        type=float,
-        metavar="FACTOR",
-        help="multiplies the errors of a real QPU, 0 for an ideal one (default 1)",
-    )
-    parser.add_argument(
-        "--seed", type=int, help="seed of faults, errors, and jobs without a seed"
-    )
-    parser.add_argument(
-        "--faults",
-        metavar="JSON",
-        help='{"fail": 0..1, "slow": 1 or more, "offline": 0..1, "calibration": 0..1, '
-        '"drift": 0..1}',
-    )
-
-
 def run(args: argparse.Namespace) -> int:
     """Serve until stopped.
 
     :returns: 0, or 2 for an invalid configuration, with one line per error
     :raises InputError: if the service cannot listen
     """
-    values = _values(args)
     # the web framework is imported only after the options have been parsed
     from sf_quantum.validation import Wrong
 
     try:
-        config = _configuration(args.config, values)
+        config = _configuration(args)
     except Wrong as error:
         for line in error.lines:
             print(f"sfq serve: {line}", file=sys.stderr)
@@ -158,33 +157,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _values(args: argparse.Namespace) -> dict[str, JSON]:
-    given = {
-        name: value
-        for name in CONFIGURATION_PATHS
-        if (value := getattr(args, name)) is not None
-    }
-    values = {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in given.items()
-    }
-    if "faults" in values:
-        values["faults"] = _faults(str(values["faults"]))
-    if "socket" not in values and values.keys() & {"host", "port"}:
-        values["socket"] = None  # the file's
-    return values
-
-
-def _configuration(path: Path | None, values: dict[str, JSON]) -> Configuration:
+def _configuration(args: argparse.Namespace) -> Configuration:
     from sf_quantum.service.config import load
 
+    keys = {option.key: f"--{name}" for name, option in OPTIONS.items()}
+    values = {key: value for key in keys if (value := getattr(args, key)) is not None}
+    if "listen.socket" not in values and values.keys() & {"listen.host", "listen.port"}:
+        values["listen.socket"] = None  # the configuration file's
+    if (faults := values.get("device.faults")) is not None:
+        values["device.faults"] = _faults(str(faults))
     return load(
-        path,
-        {CONFIGURATION_PATHS[name]: value for name, value in values.items()},
-        {
-            where: f"--{name.replace('_', '-')}"
-            for name, where in CONFIGURATION_PATHS.items()
-        },
+        args.config,
+        {tuple(key.split(".")): value for key, value in values.items()},
+        {tuple(key.split(".")): flag for key, flag in keys.items()},
     )
 
 
