@@ -23,6 +23,7 @@ _WORDS = {
     "dict_type": "expected keys and values",
     "finite_number": "expected a finite number",
     "float_type": "expected a number",
+    "frozen_set_type": "expected a list",
     "greater_than": "expected more than {gt:g}",
     "greater_than_equal": "expected {ge:g} or more",
     "int_type": "expected a whole number",

@@ -26,6 +26,7 @@ from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.net.transport import SOCKET_PATH_BYTES
 from sf_quantum.service.app import create_app
 from sf_quantum.service.config import Auth, Configuration, Listen
+from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.http import auth
 from sf_quantum.service.http.limits import Guard
 from sf_quantum.service.queue.job_queue import JobQueue
@@ -56,8 +57,8 @@ def serve(
         listener, url = stack.enter_context(_listener(config))
         store = Store(folder / DATABASE)
         stack.callback(store.close)
-        queue = JobQueue(store, config.device.make(), config.settings())
-        telemetry = Telemetry(queue, config.telemetry())
+        queue = JobQueue(store, Device(**dict(config.device)), config)
+        telemetry = Telemetry(queue, public_metrics=config.public_metrics)
         app = create_app(queue, telemetry=telemetry)
         guard = Guard(app, authenticate, config.request_limits())
         service = _Service(queue, guard, config)

@@ -17,7 +17,7 @@ from sf_quantum.net.transport import Answer, Client
 from sf_quantum.samplers.problem import document
 from sf_quantum.service.app import create_app
 from sf_quantum.service.device.emulated import Device
-from sf_quantum.service.domain.settings import ServiceSettings, TelemetrySettings
+from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.http.auth import LOCAL_USER, Authenticate
 from sf_quantum.service.http.limits import Guard, Limits
 from sf_quantum.service.queue.job_queue import JobQueue
@@ -116,7 +116,7 @@ def running_service(
     state: Path | None = None,
     settings: ServiceSettings | None = None,
     authenticate: Authenticate = LOCAL_USER,
-    telemetry: TelemetrySettings | None = None,
+    public_metrics: bool = True,
 ) -> Iterator[RunningService]:
     """Run the service in a thread, on a Unix socket in a temporary folder.
 
@@ -129,7 +129,7 @@ def running_service(
         store = Store(state or Path(folder) / "service.sqlite")
         settings = settings or ServiceSettings(vqpus=vqpus)
         queue = JobQueue(store, device or Device(time_scale=0), settings)
-        watching = Telemetry(queue, telemetry)
+        watching = Telemetry(queue, public_metrics=public_metrics)
         config = uvicorn.Config(
             Guard(create_app(queue, telemetry=watching), authenticate, Limits()),
             log_config=None,

@@ -26,8 +26,8 @@ SHIFTS = (0.5, 1.0, 2.0, 3.0)
 # where a false alarm is rarer, its mean takes too long to measure
 MOST = 3000.0
 CHOICES = [
-    *(DriftSettings(0.5, h) for h in (3.0, 4.0, 5.0, 6.0)),
-    *(DriftSettings(1.0, h) for h in (2.0, 2.5, 3.0, 5.0)),
+    *(DriftSettings(reference=0.5, threshold=h) for h in (3.0, 4.0, 5.0, 6.0)),
+    *(DriftSettings(reference=1.0, threshold=h) for h in (2.0, 2.5, 3.0, 5.0)),
 ]
 
 

@@ -48,7 +48,7 @@ from schemathesis.specs.openapi.checks import (
 from sf_quantum.files import JSON
 from sf_quantum.net import munge
 from sf_quantum.net.transport import Answer, Client
-from sf_quantum.service.device.operations import EMULATED
+from sf_quantum.service.device import emulated
 from sf_quantum.service.http import auth
 from sf_quantum.service.testing import example_bqm
 
@@ -65,7 +65,7 @@ Headers = Mapping[str, str]
 # gives the headers of one request
 Sender = Callable[[], Headers]
 NOBODY = 65534
-OPERATIONS = [operation.name for operation in EMULATED]
+OPERATIONS = [operation.name for operation in emulated.OPERATIONS]
 
 
 class Refuted(AssertionError):

@@ -46,6 +46,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
 
+from pydantic import Field
+
 from sf_quantum.service.device.emulated import Device, Outcome, Task
 from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.domain.jobs import JobClass, LeaseRequest, Pattern, Submission
@@ -114,20 +116,17 @@ class Lived:
     attempts: list[tuple[float, float, float]] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
 class Watched(Device):
     """Remembers when each job was on the device, and for how many seconds of its clock."""
 
-    attempts: dict[int, list[tuple[float, float, float]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    attempts: dict[int, list[tuple[float, float, float]]] = Field(default_factory=dict)
 
     def run(self, task: Task, stop: threading.Event) -> Outcome:
         """See :meth:`Device.run`."""
         begin = time.monotonic()
         outcome = super().run(task, stop)
         span = begin, time.monotonic(), outcome.qpu_seconds
-        self.attempts[task.number].append(span)
+        self.attempts.setdefault(task.number, []).append(span)
         return outcome
 
 

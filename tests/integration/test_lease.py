@@ -18,7 +18,11 @@ import pytest
 from sf_quantum.files import JSON
 from sf_quantum.qpu import account
 from sf_quantum.service.device.emulated import Device
-from sf_quantum.service.domain.settings import ServiceSettings
+from sf_quantum.service.domain.settings import (
+    ClassSettings,
+    LeaseSettings,
+    ServiceSettings,
+)
 from sf_quantum.service.http import auth
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 from tests.integration.services import SFQ, only_by_qrmi
@@ -190,7 +194,7 @@ def test_a_signal_ends_the_wait(
 
 
 def test_killed_itself_its_command_ends_and_its_lease_runs_out() -> None:
-    settings = ServiceSettings(lease_idle_seconds=0.5)
+    settings = ServiceSettings(leases=LeaseSettings(idle_seconds=0.5))
     with running_service(settings=settings) as service:
         process = _start("--url", service.url, *_shell("echo $$; exec sleep 60"))
         assert process.stdout is not None
@@ -208,7 +212,7 @@ def test_killed_itself_its_command_ends_and_its_lease_runs_out() -> None:
 
 
 def test_a_lower_class_than_asked_for_is_said() -> None:
-    settings = ServiceSettings(highest_class="test")
+    settings = ServiceSettings(classes=ClassSettings(highest="test"))
     with running_service(settings=settings) as service:
         asked = ("--url", service.url, "--class", "production")
         code, out, err = _run(*asked, *_shell("echo ran"))

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings
+from sf_quantum.service.domain.settings import (
+    ClassSettings,
+    PolicyChoice,
+    ServiceSettings,
+    Shares,
+)
 from sf_quantum.service.testing import running_service
 from tests.conftest import StartLab
 from tests.lab_conf import Options
@@ -18,9 +23,9 @@ USER = pwd.getpwuid(os.getuid()).pw_name
 SETTINGS = ServiceSettings(
     vqpus=10,
     policy=PolicyChoice("fair-share"),
-    partition_classes={"quantum": "test"},
     user_projects={USER: ["first", "bio"]},
-    slurm_unit="qpu",
+    classes=ClassSettings(partitions={"quantum": "test"}),
+    shares=Shares(slurm_unit="qpu"),
 )
 
 

@@ -21,7 +21,11 @@ from sf_quantum.qpu.leases import LeaseRequest, acquire
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.service.device.emulated import Device, Faults
-from sf_quantum.service.domain.settings import ServiceSettings
+from sf_quantum.service.domain.settings import (
+    ClassSettings,
+    LeaseSettings,
+    ServiceSettings,
+)
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
 PARAMETERS = {"num_reads": 10, "seed": 1, "num_sweeps": None}
@@ -198,7 +202,7 @@ def test_hints_of_one_lease_go_before_those_of_all(service: RunningService) -> N
 
 
 def test_a_lease_that_runs_out_is_renewed_in_time() -> None:
-    settings = ServiceSettings(lease_idle_seconds=30)
+    settings = ServiceSettings(leases=LeaseSettings(idle_seconds=30))
     with running_service(settings=settings) as service:
         driver = SfqQpu("q", service.url)
         token = driver.acquire()
@@ -208,7 +212,9 @@ def test_a_lease_that_runs_out_is_renewed_in_time() -> None:
         driver.release(token)
         with pytest.raises(InputError, match="refuses"):
             driver.renew(token)
-    with running_service(settings=ServiceSettings(lease_idle_seconds=None)) as service:
+    with running_service(
+        settings=ServiceSettings(leases=LeaseSettings(idle_seconds=None))
+    ) as service:
         driver = SfqQpu("q", service.url)
         assert driver.renew(driver.acquire()) is None
 
@@ -248,7 +254,7 @@ def test_what_a_lease_is_asked_for_with(
 
 
 def test_a_lease_of_a_lower_class_says_so() -> None:
-    settings = ServiceSettings(vqpus=2, highest_class="test")
+    settings = ServiceSettings(vqpus=2, classes=ClassSettings(highest="test"))
     with running_service(settings=settings) as service:
         asked = {
             name: SfqQpu("q", service.url, asked={"class": name})

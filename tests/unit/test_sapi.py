@@ -22,7 +22,7 @@ from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.device.topology import pegasus
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.identities import Identity
-from sf_quantum.service.domain.settings import ServiceSettings
+from sf_quantum.service.domain.settings import LeaseSettings, ServiceSettings
 from sf_quantum.service.http.auth import FixedIdentity
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
@@ -196,7 +196,7 @@ def test_filters() -> None:
 
 
 def test_only_root_leases_where_users_may_not() -> None:
-    settings = ServiceSettings(users_may_lease=False)
+    settings = ServiceSettings(leases=LeaseSettings(by="root"))
     device = Device(time_scale=0, qubits=40)
     with running_service(
         device,

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from sf_quantum.cli import main
 from sf_quantum.errors import InputError
 from sf_quantum.service.config import Configuration, load
+from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.settings import (
     ClassLimits,
     PolicyChoice,
@@ -51,25 +52,29 @@ def lines(path: Path) -> list[str]:
 def test_without_a_file_everything_is_as_the_queue_has_it() -> None:
     config = load(None, {}, {})
     assert config == Configuration()
-    assert config.settings() == ServiceSettings()
+    of_queue = {name: getattr(config, name) for name in ServiceSettings.model_fields}
+    assert of_queue == dict(ServiceSettings())
     assert config.request_limits().rate is None
-    device = config.device.make()
+    device = Device(**dict(config.device))
     assert (device.name, device.technology) == ("emulator", "annealer")
 
 
 def test_the_example_says_what_it_says() -> None:
     config = load(EXAMPLE, {}, {})
     assert config.auth.mode == "munge"
-    assert config.device.make().qubits == 100
-    settings = config.settings()
-    assert settings.vqpus == 4
-    assert settings.users_may_lease
-    assert settings.user_classes == {"operator": "production"}
-    assert settings.partition_classes["quantum-test"] == "test"
-    assert settings.limits == {"development": ClassLimits(1000, 3600, 10)}
-    assert settings.policy == PolicyChoice("fair-share")
-    assert settings.shares == Shares({"climate": 5, "chemistry": 3}, {"operator": 2})
-    assert settings.user_projects["bob"] == ["climate", "chemistry"]
+    assert Device(**dict(config.device)).qubits == 100
+    assert config.vqpus == 4
+    assert config.leases.by == "users"
+    assert config.classes.users == {"operator": "production"}
+    assert config.classes.partitions["quantum-test"] == "test"
+    assert config.classes.limits == {
+        "development": ClassLimits(shots=1000, seconds=3600, jobs=10)
+    }
+    assert config.policy == PolicyChoice("fair-share")
+    assert config.shares == Shares(
+        projects={"climate": 5, "chemistry": 3}, users={"operator": 2}
+    )
+    assert config.user_projects["bob"] == ["climate", "chemistry"]
     limits = config.request_limits()
     assert (limits.body_bytes, limits.rate, limits.burst) == (2**23, 100, 200)
 
@@ -167,9 +172,39 @@ def test_what_a_policy_does_not_take(tmp_path: Path, text: str, words: str) -> N
     assert line.startswith(words)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("faults: {fial: 1}", "faults.fial: unknown key 'fial', did you mean 'fail'?"),
+        ("faults: {fail: 1.5}", "faults.fail 1.5: expected 1 or less"),
+        ("faults: {offline: -1}", "faults.offline -1: expected 0 or more"),
+        ("faults: {slow: 0.5}", "faults.slow 0.5: expected 1 or more"),
+        ("faults: {slow: .inf}", "faults.slow inf: expected a finite number"),
+        ("faults: {fail: .nan}", "faults.fail nan: expected"),
+        ("faults: {fail: true}", "faults.fail True: expected a number"),
+        ("faults: {fail: often}", "faults.fail often: expected a number"),
+        ("technology: anealer", "technology anealer: unknown technology 'anealer'"),
+        ("topology: chimaera", "topology chimaera: unknown topology 'chimaera'"),
+        ("time_scale: -1", "time_scale -1: expected 0 or more"),
+        ("noise: .inf", "noise inf: expected a finite number"),
+        ("qubits: 0", "qubits 0: expected 1 or more"),
+        ("shots: 0", "shots 0: expected 1 or more"),
+        ("calibration_seconds: 0", "calibration_seconds 0: expected more than 0"),
+        ("name: ''", "name : "),
+        ("out_of_service: 3", "out_of_service 3: expected a list"),
+        ("out_of_service: [-1]", "out_of_service[0] -1: expected 0 or more"),
+        ("out_of_service: [a]", "out_of_service[0] a: expected a whole number"),
+        ("bounds: {noise: [0]}", "bounds: noise: expected [least, most] within [0,"),
+    ],
+)
+def test_what_no_device_is(tmp_path: Path, text: str, words: str) -> None:
+    (line,) = lines(written(tmp_path, f"device: {{{text}}}"))
+    assert line.startswith(f"device.{words}")
+
+
 @pytest.mark.parametrize("text", ["interleave", "{type: interleave, patience: 2.5}"])
 def test_a_policy_by_its_name_or_with_its_options(tmp_path: Path, text: str) -> None:
-    chosen = load(written(tmp_path, f"policy: {text}"), {}, {}).settings().policy
+    chosen = load(written(tmp_path, f"policy: {text}"), {}, {}).policy
     assert chosen.type == "interleave"
     assert chosen.options == ({"patience": 2.5} if "patience" in text else {})
 

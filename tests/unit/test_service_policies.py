@@ -266,7 +266,9 @@ def test_fifo_knows_no_classes() -> None:
 
 def test_shares_are_kept_between_projects_and_within_them() -> None:
     clock = Clock()
-    policy = FairShare(Shares({"a": 5, "b": 3}, {"a1": 3}, default=2), 1e6, clock)
+    policy = FairShare(
+        Shares(projects={"a": 5, "b": 3}, users={"a1": 3}, default=2), 1e6, clock
+    )
     lengths, number = random.Random(1), 0
     users = {"a1": "a", "a2": "a", "b1": "b", "alone": None}
     for _ in range(1000):
@@ -288,7 +290,7 @@ def test_shares_are_kept_between_projects_and_within_them() -> None:
 
 
 def test_who_is_not_there_leaves_the_share_to_the_others() -> None:
-    policy = FairShare(Shares({"a": 9, "b": 1}))
+    policy = FairShare(Shares(projects={"a": 9, "b": 1}))
     for number in range(10):
         policy.add(job(number, "bob", project="b"))
     assert len(run(policy, 10)) == 10
@@ -383,7 +385,7 @@ def test_what_leases_promise_counts_for_those_who_wait() -> None:
 
 
 def test_leases_are_shared_by_tenths_too() -> None:
-    policy = FairShare(Shares({"a": 2, "b": 1}))
+    policy = FairShare(Shares(projects={"a": 2, "b": 1}))
     waiting = [Asks("bob", project="b"), Asks("ann", project="a")] * 6
     held: list[Lease] = []
     for _ in range(6):
@@ -394,7 +396,7 @@ def test_leases_are_shared_by_tenths_too() -> None:
 
 
 def test_nobody_is_passed_for_ever_by_those_with_more_tenths() -> None:
-    policy = FairShare(Shares({"a": 5}))
+    policy = FairShare(Shares(projects={"a": 5}))
     waiting = [Asks("zoe"), *(Asks("ann", project="a") for _ in range(20))]
     granted = []
     for _ in range(12):

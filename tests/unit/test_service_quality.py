@@ -16,15 +16,17 @@ from sf_quantum.files import JSON
 from sf_quantum.service.device import quality_problem
 from sf_quantum.service.device.emulated import Device, Faults, Task
 from sf_quantum.service.domain.jobs import Job
-from sf_quantum.service.domain.settings import QualitySettings, TelemetrySettings
+from sf_quantum.service.domain.settings import QualitySettings, ServiceSettings
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.quality import SERIES, QualityJobs, Sample, Usual
 from sf_quantum.service.store.store import Store
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
 # an hour's jobs in a moment
-OFTEN = TelemetrySettings(quality=QualitySettings(0.001, num_reads=50, learn=5))
-ONCE = TelemetrySettings(quality=QualitySettings(1e6, num_reads=50))
+OFTEN = ServiceSettings(
+    quality=QualitySettings(every_seconds=0.001, num_reads=50, learn=5)
+)
+ONCE = ServiceSettings(quality=QualitySettings(every_seconds=1e6, num_reads=50))
 
 
 def listed(service: RunningService, path: str) -> list[dict[str, JSON]]:
@@ -76,7 +78,7 @@ def test_errors_show(technology: str) -> None:
 
 
 def test_a_job_has_its_own_class_and_takes_no_vqpu() -> None:
-    with running_service(telemetry=ONCE) as service:
+    with running_service(settings=ONCE) as service:
         ended(service, 1)
         (job,) = listed(service, "/v1/jobs")
         assert (job["class"], job["user"]) == ("quality", "service:quality")
@@ -98,8 +100,8 @@ def test_users_cannot_ask_for_its_class() -> None:
 
 def test_it_goes_after_production_and_before_the_others() -> None:
     device = Device(technology="superconducting", time_scale=0.01, seed=1)
-    often = TelemetrySettings(quality=QualitySettings(0.3))
-    with running_service(device, vqpus=2, telemetry=often) as service:
+    often = ServiceSettings(vqpus=2, quality=QualitySettings(every_seconds=0.3))
+    with running_service(device, settings=often) as service:
         ended(service, 1)
         leases = {
             name: str(
@@ -136,9 +138,9 @@ def started(job: Job) -> float:
 
 def test_a_restart_neither_forgets_nor_repeats_it(tmp_path: Path) -> None:
     state = tmp_path / "service.sqlite"
-    with running_service(state=state, telemetry=ONCE) as service:
+    with running_service(state=state, settings=ONCE) as service:
         ended(service, 1)
-    with running_service(state=state, telemetry=ONCE) as service:
+    with running_service(state=state, settings=ONCE) as service:
         # what is due is submitted before the service answers its first request
         assert service.ask("GET", "/v1/device").status == 200
         quality = service.telemetry.quality
@@ -146,8 +148,10 @@ def test_a_restart_neither_forgets_nor_repeats_it(tmp_path: Path) -> None:
         last = service.until_true(lambda: quality.last, "nothing was read")
         assert last.time < time.time()
         assert len(listed(service, "/v1/jobs")) == 1
-    soon = TelemetrySettings(quality=QualitySettings(time.time() - last.time, 50))
-    with running_service(state=state, telemetry=soon) as service:
+    soon = ServiceSettings(
+        quality=QualitySettings(every_seconds=time.time() - last.time, num_reads=50)
+    )
+    with running_service(state=state, settings=soon) as service:
         ended(service, 2)
 
 
@@ -156,9 +160,9 @@ def test_one_that_the_service_left_behind_is_cancelled_and_run_anew(
 ) -> None:
     state = tmp_path / "service.sqlite"
     slow = Device(technology="neutral-atom")
-    with running_service(slow, state=state, telemetry=ONCE) as service:
+    with running_service(slow, state=state, settings=ONCE) as service:
         service.until_true(lambda: service.queue.running, "no quality job runs")
-    with running_service(state=state, telemetry=ONCE) as service:
+    with running_service(state=state, settings=ONCE) as service:
         ended(service, 1)
         states = [job["state"] for job in listed(service, "/v1/jobs")]
         assert states == ["Cancelled", "Completed"]
@@ -168,7 +172,7 @@ def test_none_runs_while_the_qpu_is_closed(tmp_path: Path) -> None:
     state = tmp_path / "service.sqlite"
     with running_service(state=state) as service:
         service.ask("POST", "/v1/device/close", {"message": "for now"})
-    with running_service(state=state, telemetry=OFTEN) as service:
+    with running_service(state=state, settings=OFTEN) as service:
         # it was due before the service answered anybody
         assert service.ask("POST", "/v1/leases", {}).status == 503
         assert listed(service, "/v1/jobs") == []
@@ -201,7 +205,7 @@ def test_a_device_that_went_wrong_is_found_by_its_quality_jobs(tmp_path: Path) -
     state = tmp_path / "service.sqlite"
     clock = Clock()
     kept = Device(noise=1, time_scale=0, seed=1, clock=clock, started=clock.now)
-    with running_service(kept, state=state, telemetry=OFTEN) as service:
+    with running_service(kept, state=state, settings=OFTEN) as service:
         quality = service.telemetry.quality
         assert quality is not None
         while quality.usual is None:
@@ -229,7 +233,9 @@ async def test_a_long_report_keeps_no_request_waiting(tmp_path: Path) -> None:
     queue = JobQueue(store, Device(time_scale=0))
     report = asyncio.create_task(asyncio.to_thread(store.report, "SELECT linger()"))
     assert await asyncio.to_thread(begun.wait, 5)
-    work = asyncio.create_task(QualityJobs(queue, QualitySettings(1e6)).work())
+    work = asyncio.create_task(
+        QualityJobs(queue, QualitySettings(every_seconds=1e6)).work()
+    )
     for _ in range(3):
         await asyncio.sleep(0)
     end.set()

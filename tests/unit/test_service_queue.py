@@ -18,7 +18,12 @@ from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.domain.jobs import Job, JobClass, LeaseRequest, Submission
-from sf_quantum.service.domain.settings import ClassLimits, ServiceSettings
+from sf_quantum.service.domain.settings import (
+    ClassLimits,
+    ClassSettings,
+    ServiceSettings,
+    UserLimits,
+)
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies.classes import Classes
@@ -288,7 +293,7 @@ async def test_limits_of_a_class(
     status: int,
     field: str,
 ) -> None:
-    settings = ServiceSettings(vqpus=9, limits={"test": limits})
+    settings = ServiceSettings(vqpus=9, classes=ClassSettings(limits={"test": limits}))
     async with running(tmp_path, device, settings) as queue:
         id_ = await lease(queue)
         jobs = [await submit(queue, id_, name, 1) for name in "ab"]
@@ -306,7 +311,9 @@ async def test_limits_of_a_class(
 async def test_limit_of_a_user_holds_for_many_at_once(
     tmp_path: Path, device: Device
 ) -> None:
-    async with running(tmp_path, device, ServiceSettings(3, user_jobs=5)) as queue:
+    async with running(
+        tmp_path, device, ServiceSettings(vqpus=3, limits=UserLimits(jobs=5))
+    ) as queue:
         leases = [await lease(queue, name) for name in ("test", "development")]
         outcomes = await asyncio.gather(
             *(submit(queue, leases[n % 2], str(n)) for n in range(12)),
@@ -422,7 +429,7 @@ async def test_stopping_with_patience_lets_the_running_job_end(
 async def test_order_and_shares_survive_a_restart(
     tmp_path: Path, device: Device, gate: Gate
 ) -> None:
-    settings = ServiceSettings(vqpus=3, user_jobs=5)
+    settings = ServiceSettings(vqpus=3, limits=UserLimits(jobs=5))
     async with running(tmp_path, device, settings) as queue:
         leases = {name: await lease(queue, name) for name in CLASSES}
         for name in ("development0", "test0", "production0", "test1", "production1"):

@@ -19,7 +19,12 @@ from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.device.runners import ProblemRunner, Runner, installed
 from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.domain.jobs import Kind
-from sf_quantum.service.domain.settings import ClassLimits, ServiceSettings
+from sf_quantum.service.domain.settings import (
+    ClassLimits,
+    ClassSettings,
+    LeaseSettings,
+    ServiceSettings,
+)
 from sf_quantum.service.http.auth import Unauthorized
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
@@ -162,7 +167,7 @@ def test_none_is_needed_to_see_whether_it_is_open(start: Start) -> None:
 
 
 def test_a_sessions_life(start: Start) -> None:
-    warden = start(lease_idle_seconds=60.0, lease_total_seconds=600.0)
+    warden = start(leases=LeaseSettings(idle_seconds=60.0, total_seconds=600.0))
     made = warden.ask("POST", "/sessions", SESSION).json()
     assert (made["user_id"], made["slurm_job_id"]) == (ADA, "12")
     assert (made["scheduler_job_id"], made["qpu_slots"]) == ("12", 1)
@@ -212,7 +217,7 @@ def test_slots_run_out(start: Start) -> None:
 
 
 def test_wardens_rule(start: Start) -> None:
-    warden = start(users_may_lease=False)
+    warden = start(leases=LeaseSettings(by="root"))
     refused(warden.ask("POST", "/sessions", SESSION), 403, "only root and admins")
     made = warden.ask("POST", "/sessions", SESSION, user=ROOT).json()
     session = str(made["id"])
@@ -324,7 +329,9 @@ def test_a_session_is_needed_and_must_be_ones_own(start: Start) -> None:
 def test_wrong_jobs_name_the_field(
     start: Start, change: dict[str, JSON], field: str
 ) -> None:
-    warden = start(limits={"development": ClassLimits(shots=100)})
+    warden = start(
+        classes=ClassSettings(limits={"development": ClassLimits(shots=100)})
+    )
     answer = warden.ask("POST", "/jobs", {**JOB, **change}, session=warden.session())
     assert refused(answer, 422)["field"] == field
 
@@ -497,6 +504,6 @@ def test_the_class_is_that_of_the_slurm_jobs_partition(
     squeue.write_text(f"#!/bin/sh\necho '{owner}|quantum|x|N/A|(null)'\n")
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    warden = start(partition_classes={"quantum": "production"})
+    warden = start(classes=ClassSettings(partitions={"quantum": "production"}))
     warden.session()
     assert warden.service.queue.leases.held[0].job_class == job_class

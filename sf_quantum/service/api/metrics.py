@@ -198,9 +198,10 @@ async def _exposed(request: Request) -> CollectorRegistry:
     :raises AuthError: if the caller may not read them
     """
     telemetry: Telemetry = request.app.state.telemetry
-    if not telemetry.settings.public:
+    if not telemetry.public_metrics:
         who = get_sender(request)
-        if not (who.admin or who.user in telemetry.settings.users):
+        readers = request.app.state.queue.settings.metrics.users
+        if not (who.admin or who.user in readers):
             raise Forbidden("only admins and the users of metrics.users may")
     registry: CollectorRegistry = request.app.state.metrics
     return registry

@@ -5,13 +5,10 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from sf_quantum.service.device.calibration import Reading
+from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.settings import DriftSettings
-
-if TYPE_CHECKING:
-    from sf_quantum.service.device.calibration import Reading
-    from sf_quantum.service.device.emulated import Device
 
 logger = logging.getLogger(__name__)
 

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import Annotated, Self, TypeAlias
+
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    SkipValidation,
+    Strict,
+    model_validator,
+)
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
@@ -19,59 +29,103 @@ from sf_quantum.samplers.neal import SEEDS
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.calibration import Calibration, Calibrations, Reading
 from sf_quantum.service.device.noise import Noise
-from sf_quantum.service.device.operations import EMULATED, Operation
+from sf_quantum.service.device.operations import Operation, Parameter, Values
 from sf_quantum.service.device.runners import Runner, installed
 from sf_quantum.service.device.technologies import TECHNOLOGIES, Errors, Timing
 from sf_quantum.service.device.topology import TOPOLOGIES, Graph
 from sf_quantum.service.domain.jobs import Kind
+from sf_quantum.service.domain.settings import Count, NotNegative, Positive
+from sf_quantum.validation import Section
+
+Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+Qubit: TypeAlias = Annotated[int, Field(ge=0)]
 
 
-@dataclass(frozen=True)
-class Faults:
-    """What goes wrong on purpose, drawn per job and attempt from the device's seed.
+class Faults(Section):
+    """Faults on purpose, drawn per job and attempt from the device's seed.
 
     :param fail: probability that a job takes its time and then ends Failed
     :param slow: factor on every time, 1 or more
     :param offline: probability that a job finds the QPU offline and ends Failed at once
-    :param calibration: probability that a calibration is a wrong one: until it is renewed
-        the errors are :data:`~sf_quantum.service.device.calibration.WRONG` times as large
-    :param drift: probability that a calibration becomes as wrong little by little
+    :param calibration: probability that a calibration goes wrong: until it is renewed the
+        errors are :data:`~sf_quantum.service.device.calibration.WRONG` times as large
+    :param drift: probability that a calibration goes as wrong little by little
     """
 
-    fail: float = 0.0
-    slow: float = 1.0
-    offline: float = 0.0
-    calibration: float = 0.0
-    drift: float = 0.0
+    fail: Probability = 0.0
+    slow: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    offline: Probability = 0.0
+    calibration: Probability = 0.0
+    drift: Probability = 0.0
 
-    @classmethod
-    def from_mapping(cls, faults: Mapping[str, JSON]) -> Self:
-        """Check and read faults, as the key ``faults`` of the connector gives them.
 
-        :raises InputError: if a key is unknown or a value is out of its range
-        """
-        values: dict[str, float] = {}
-        known = [field.name for field in fields(cls)]
-        for key, value in faults.items():
-            if key not in known:
-                raise InputError(unknown("fault", key, known))
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise InputError(f"faults.{key}: expected a number, not {value!r:.40}")
-            least, most = (1.0, float("inf")) if key == "slow" else (0.0, 1.0)
-            if not least <= value <= most or value == float("inf"):
-                allowed = "1 or more" if key == "slow" else "from 0 to 1"
-                raise InputError(f"faults.{key}: {value} is not {allowed}")
-            values[key] = float(value)
-        return cls(**values)
+def _technology(name: str) -> str:
+    if name not in TECHNOLOGIES:
+        raise ValueError(unknown("technology", name, [*TECHNOLOGIES]))
+    return name
+
+
+def _topology(name: str) -> str:
+    if name not in TOPOLOGIES:
+        raise ValueError(unknown("topology", name, [*TOPOLOGIES]))
+    return name
+
+
+def _bounds(bounds: dict[str, list[float]]) -> dict[str, list[float]]:
+    known = {one.name: one for made in OPERATIONS for one in made.parameters}
+    for name, pair in bounds.items():
+        if name not in known:
+            raise ValueError(unknown("parameter", name, [*known]))
+        one = known[name]
+        finite = [value for value in pair if math.isfinite(value)]
+        if len(finite) != 2 or not one.least <= finite[0] <= finite[1] <= one.most:
+            least, most = f"{one.least:g}", f"{one.most:g}"
+            raise ValueError(f"{name}: expected [least, most] within [{least}, {most}]")
+    return bounds
+
+
+class DeviceSettings(Section):
+    """What a site decides about an emulated device.
+
+    :param technology: one of :data:`~sf_quantum.service.device.technologies.TECHNOLOGIES`
+    :param qubits: how many it has, those out of service included
+    :param shots: the most of one job; ``None`` sets no limit
+    :param out_of_service: numbers of qubits that cannot be used now; an annealer's are
+        those of its graph
+    :param topology: an annealer's graph, which has at least this many qubits
+    :param time_scale: seconds to wait per modelled second; 0 does not wait
+    :param noise: factor on the technology's errors; 0 is an ideal device
+    :param calibration_seconds: modelled seconds after which a calibration is renewed; by
+        default the technology's
+    :param seed: for jobs without a seed, the faults and the errors; by default drawn
+    :param cost_per_second: of modelled QPU time, in the site's own unit
+    :param bounds: of what operators may set, by name: the smallest value, the largest
+    """
+
+    name: Annotated[str, Field(min_length=1)] = "emulator"
+    technology: Annotated[str, AfterValidator(_technology)] = "annealer"
+    qubits: Count = 5000
+    shots: Count | None = None
+    out_of_service: Annotated[frozenset[Qubit], Strict(False)] = frozenset()
+    topology: Annotated[str, AfterValidator(_topology)] = "pegasus"
+    time_scale: NotNegative = 1.0
+    noise: NotNegative = 1.0
+    calibration_seconds: Positive | None = None
+    seed: int | None = None
+    faults: Faults = Faults()
+    cost_per_second: NotNegative | None = None
+    bounds: Annotated[dict[str, list[float]], AfterValidator(_bounds)] = Field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True)
 class Task:
     """A job as the device sees it.
 
-    :param number: counts the service's jobs; draws are made from it and the seed
+    :param number: counts the service's jobs; random draws are seeded by it
     :param content: checked by :meth:`Device.check`
-    :param parameters: num_reads, and perhaps seed and num_sweeps
+    :param parameters: ``num_reads``, and perhaps ``seed`` and ``num_sweeps``
     """
 
     number: int
@@ -83,14 +137,14 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job went on the device.
+    """The outcome of a job on the device.
 
     :param result: the sample set, or what else the kind of job gives, as JSON; ``None``
         unless the job completed
     :param failure: why it failed, else ``None``
     :param qpu_seconds: the modelled time of QPU use, as the hardware would bill it,
         whatever the time scale
-    :param seconds: the time that really went by
+    :param seconds: the time that passed
     :param calibration: id, time and values of that under which it ran, if it did
     """
 
@@ -101,68 +155,39 @@ class Outcome:
     calibration: dict[str, JSON] | None = None
 
 
-@dataclass(frozen=True)
-class Device:
+class Device(DeviceSettings):
     """A device that computes as its runners do, as slowly and as badly as real ones.
 
-    :param technology: one of :data:`~sf_quantum.service.device.technologies.TECHNOLOGIES`
-    :param time_scale: seconds to wait per modelled second; 0 does not wait
-    :param qubits: how many it has, those out of service included
-    :param shots: the most of one job; ``None`` sets no limit
-    :param out_of_service: numbers of qubits that cannot be used now; an annealer's are
-        those of its graph
-    :param topology: an annealer's graph, which has at least this many qubits
-    :param noise: what the technology's errors are multiplied by; 0 is an ideal device
-    :param calibration_seconds: after how long a calibration is renewed, in modelled
-        seconds; the technology's by default
-    :param seed: for jobs without a seed, the faults and the errors; drawn if not given
-    :param cost_per_second: of modelled QPU time, in the site's own unit, if it has a price
+    :param noise: 0 by default, other than in the configuration
+    :param started: when the first calibration began, by the clock
     :param first_calibration: how many calibrations there were before ``started``
-    :param changed: when an operator set it otherwise, by its clock; what it was like
-        before is not known any more
-    :param bounds: of what operators may set, by name: the smallest value, the largest
-    :raises InputError: if a value is out of its range
+    :param changed: when an operator last changed its settings, by the clock; what it was
+        like before is not known
+    :raises InputError: if a qubit out of service does not exist, or none is left
     """
 
-    name: str = "emulator"
-    technology: str = "annealer"
-    time_scale: float = 1.0
-    qubits: int = 5000
-    shots: int | None = None
-    out_of_service: frozenset[int] = frozenset()
-    topology: str = "pegasus"
-    noise: float = 0.0
-    calibration_seconds: float | None = None
-    seed: int | None = None
-    faults: Faults = field(default_factory=Faults)
-    cost_per_second: float | None = None
-    runners: Mapping[Kind, Runner] = field(default_factory=installed, repr=False)
-    entropy: int = field(default_factory=lambda: secrets.randbits(64), repr=False)
-    clock: Callable[[], float] = field(default=time.time, repr=False)
-    started: float = field(default_factory=time.time)
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    noise: NotNegative = 0.0
+    runners: SkipValidation[Mapping[Kind, Runner]] = Field(
+        default_factory=installed, repr=False
+    )
+    entropy: int = Field(default_factory=lambda: secrets.randbits(64), repr=False)
+    clock: Callable[[], float] = Field(default=time.time, repr=False)
+    started: float = Field(default_factory=time.time)
     first_calibration: int = 0
     changed: float | None = None
-    bounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if self.technology not in TECHNOLOGIES:
-            known = [*TECHNOLOGIES]
-            raise InputError(unknown("technology", self.technology, known))
-        if self.topology not in TOPOLOGIES:
-            raise InputError(unknown("topology", self.topology, [*TOPOLOGIES]))
-        for name in ("time_scale", "noise"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                words = name.replace("_", " ")
-                raise InputError(f"{words} {getattr(self, name)}: expected 0 or more")
-        if self.qubits < 1:
-            raise InputError(f"qubits {self.qubits}: expected 1 or more")
-        period = self.calibration_seconds
-        if period is not None and not 0 < period < float("inf"):
-            raise InputError(f"calibration seconds {period}: expected more than 0")
-        if self.shots is not None and self.shots < 1:
-            raise InputError(f"shots {self.shots}: expected 1 or more")
+    @model_validator(mode="after")
+    def _check_out_of_service(self) -> Self:
         if self.out_of_service:
-            self._check_out_of_service()
+            whole = self._whole_graph
+            qubits = range(self.qubits) if whole is None else whole.qubits
+            if missing := self.out_of_service.difference(qubits):
+                raise InputError(f"out_of_service: there is no qubit {min(missing)}")
+            if self.size < 1:
+                raise InputError("out_of_service: no qubit is left")
+        return self
 
     @property
     def timing(self) -> Timing:
@@ -178,9 +203,14 @@ class Device:
     @cached_property
     def graph(self) -> Graph | None:
         """The qubits and couplers, on a device that has no others; else ``None``."""
+        whole = self._whole_graph
+        return None if whole is None else whole.without(self.out_of_service)
+
+    @property
+    def _whole_graph(self) -> Graph | None:
         if self.technology != "annealer":
             return None
-        return TOPOLOGIES[self.topology](self.qubits).without(self.out_of_service)
+        return TOPOLOGIES[self.topology](self.qubits)
 
     @property
     def size(self) -> int:
@@ -221,9 +251,9 @@ class Device:
         )
 
     @property
-    def controls(self) -> Sequence[Operation]:
+    def controls(self) -> Sequence[Operation[Device]]:
         """What operators may do to it while it serves."""
-        return [operation.within(self.bounds) for operation in EMULATED]
+        return [operation.within(self.bounds) for operation in OPERATIONS]
 
     def model_seconds(self, parameters: Mapping[str, int | None]) -> float:
         """Tell how long the hardware would take, without faults."""
@@ -315,17 +345,79 @@ class Device:
         }
         return result
 
-    def _check_out_of_service(self) -> None:
-        whole = replace(self, out_of_service=frozenset()).graph
-        there = range(self.qubits) if whole is None else whole.qubits
-        if strange := self.out_of_service.difference(there):
-            raise InputError(f"out_of_service: there is no qubit {min(strange)}")
-        if self.size < 1:
-            raise InputError("out_of_service: no qubit is left")
-
     def _random(self, *what: str | int) -> random.Random:
         return random.Random(json.dumps([self._root, *what]))
 
     @property
     def _root(self) -> int:
         return self.entropy if self.seed is None else self.seed
+
+
+def _recalibrated(device: Device, _: Values) -> Device:
+    calibrations = device.calibrations
+    number = int((device.clock() - device.started) // calibrations.period_seconds)
+    first = device.first_calibration + number + 1
+    return device.model_copy(
+        update={"started": device.clock(), "first_calibration": first}
+    )
+
+
+def _scaled(device: Device, values: Values) -> Device:
+    """Keep the calibration and its age, whose time passes at another speed."""
+    scaled = device.model_copy(update={"time_scale": values["time_scale"]})
+    period = scaled.calibrations.period_seconds / device.calibrations.period_seconds
+    now = device.clock()
+    started = now - (now - device.started) * period
+    return scaled.model_copy(update={"started": started})
+
+
+def _noisy(device: Device, values: Values) -> Device:
+    return device.model_copy(update={"noise": values["noise"]})
+
+
+def _faulty(device: Device, values: Values) -> Device:
+    faults = device.faults.model_copy(update=values)
+    return device.model_copy(update={"faults": faults})
+
+
+def _probability(name: str, what: str) -> Parameter:
+    return Parameter(name, f"Probability that {what}.", "", 0.0, 1.0)
+
+
+# what an operator may set on it while it serves
+OPERATIONS: Sequence[Operation[Device]] = (
+    Operation(
+        "recalibrate",
+        "Renew the calibration now instead of when it is due.",
+        _recalibrated,
+        lambda device: {"calibration": device.calibration.id},
+    ),
+    Operation(
+        "set-noise",
+        "Multiply the technology's errors.",
+        _noisy,
+        lambda device: {"noise": device.noise},
+        [Parameter("noise", "0 is an ideal device, 1 a real one.", "", 0.0, 100.0)],
+    ),
+    Operation(
+        "set-faults",
+        "Let things go wrong on purpose.",
+        _faulty,
+        lambda device: device.faults.model_dump(),
+        [
+            _probability("fail", "a job takes its time and fails"),
+            Parameter("slow", "Factor on every job's time.", "", 1.0, 1000.0),
+            _probability("offline", "a job finds the QPU offline"),
+            _probability("calibration", "a calibration goes wrong"),
+            _probability("drift", "a calibration goes wrong little by little"),
+        ],
+    ),
+    Operation(
+        "set-time-scale",
+        "Set how long the service waits for what real hardware would take.",
+        _scaled,
+        lambda device: {"time_scale": device.time_scale},
+        [Parameter("time_scale", "0 does not wait.", "s/s", 0.0, 1000.0)],
+        drained=True,
+    ),
+)

@@ -1,150 +1,204 @@
-"""What a site decides about leases, classes and limits."""
+"""What a site decides about leases, classes, shares and telemetry.
+
+Each class is a section of the service's configuration file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetPydanticSchema,
+)
+from pydantic_core import core_schema
 
 from sf_quantum.files import JSON
-from sf_quantum.service.domain.jobs import JobClass
+from sf_quantum.service.domain.jobs import AskedClass, JobClass
+from sf_quantum.validation import Section, empty_mapping
 
 # a project, or else a user who has none: ("project", name) or ("user", name)
 Account: TypeAlias = tuple[str, str]
 
+Count: TypeAlias = Annotated[int, Field(ge=1)]
+NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Tenths: TypeAlias = Annotated[int, Field(ge=1, le=10)]
+SharesByName: TypeAlias = Annotated[dict[str, Tenths], BeforeValidator(empty_mapping)]
+Classified: TypeAlias = Annotated[dict[str, AskedClass], BeforeValidator(empty_mapping)]
 
-@dataclass(frozen=True)
-class DriftSettings:
-    """When a drift is one, in standard deviations of a single value.
 
-    :param reference: k, half the smallest shift that is to be found quickly
-    :param threshold: h, what the sums must exceed
+class LeaseSettings(Section):
+    """Who may hold the QPU, and for how long.
+
+    :param by: ``root``: only root and admins acquire leases, also for others
+    :param idle_seconds: a lease without a request and without a job that is pending or
+        running ends after so long; ``None`` never ends it
+    :param total_seconds: a lease ends after so long in any case
+    :param wait_seconds: the longest wait that a request for a lease may ask for
     """
 
-    reference: float = 1.0
-    threshold: float = 5.0
+    by: Literal["users", "root"] = "users"
+    # a client that died without releasing its lease would hold it for ever otherwise
+    idle_seconds: Positive | None = 900.0
+    total_seconds: Positive | None = None
+    wait_seconds: NotNegative = 3600.0
 
 
-@dataclass(frozen=True)
-class Shares:
-    """Shares in tenths, as ten licences or gres units of Slurm would give them.
+class ClassLimits(Section):
+    """The limits of a class; ``None`` sets none.
+
+    :param shots: per job
+    :param seconds: of modelled QPU time per job
+    :param jobs: of one user, pending and running at once
+    """
+
+    shots: Count | None = None
+    seconds: Positive | None = None
+    jobs: Count | None = None
+
+
+class ClassSettings(Section):
+    """Which classes leases may have.
+
+    :param default: of a lease that names neither a class nor a known partition
+    :param highest: what users may use who are not in ``users``
+    :param users: the highest class that a user may use
+    :param partitions: the class of a Slurm partition, which its leases do not exceed
+    """
+
+    default: AskedClass = "development"
+    highest: AskedClass = "production"
+    users: Classified = Field(default_factory=dict)
+    partitions: Classified = Field(default_factory=dict)
+    limits: Annotated[dict[AskedClass, ClassLimits], BeforeValidator(empty_mapping)] = (
+        Field(default_factory=dict)
+    )
+
+    def limits_of(self, job_class: JobClass) -> ClassLimits:
+        """Return the limits of a class; the service's own class has none."""
+        return (
+            ClassLimits()
+            if job_class == "quality"
+            else self.limits.get(job_class, ClassLimits())
+        )
+
+
+class Shares(Section):
+    """Shares of the QPU, in tenths, as ten licences or gres units of Slurm would give.
 
     They are parts of what the active ones share: of 5 and 3 tenths alone one gets 5/8.
     The unit and its meaning are those of paper 004, section 3.5.
 
     :param default: of projects and users that are not named
+    :param slurm_unit: the gres or licence of which a Slurm job's units are its share
     """
 
-    projects: Mapping[str, int] = field(default_factory=dict)
-    users: Mapping[str, int] = field(default_factory=dict)
-    default: int = 1
+    projects: SharesByName = Field(default_factory=dict)
+    users: SharesByName = Field(default_factory=dict)
+    default: Tenths = 1
+    slurm_unit: Annotated[str, Field(min_length=1)] | None = None
 
     def of(self, account: Account) -> int:
-        """Tell the tenths of a project or user."""
+        """Return the share of a project or user, in tenths."""
         return self.named(account) or self.default
 
     def named(self, account: Account) -> int | None:
-        """Tell the tenths of one that the configuration names."""
+        """Return the share of one that the configuration names, in tenths."""
         kind, name = account
         return (self.projects if kind == "project" else self.users).get(name)
 
 
 @dataclass(frozen=True)
-class ClassLimits:
-    """What a job of a class may be; ``None`` sets no limit.
-
-    :param shots: per job
-    :param seconds: of modelled QPU time per job
-    :param jobs: of one user, waiting and running at once
-    """
-
-    shots: int | None = None
-    seconds: float | None = None
-    jobs: int | None = None
-
-
-@dataclass(frozen=True)
 class PolicyChoice:
-    """Which policy says who is next.
+    """The scheduling policy.
 
     :param type: the name of its entry point in the group ``sf_quantum.policies``
-    :param options: what it takes beside that
+    :param options: the keys beside ``type``
     """
 
     type: str = "classes"
     options: Mapping[str, JSON] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class ServiceSettings:
-    """How the service deals with its users.
+def _policy_schema(*_: type | GetCoreSchemaHandler) -> core_schema.CoreSchema:
+    # pydantic would look into the options, whose type is recursive
+    return core_schema.is_instance_schema(PolicyChoice)
+
+
+class UserLimits(Section):
+    """How much one user may take; ``jobs`` are those pending and running at once."""
+
+    jobs: Count | None = None
+    body_mib: Positive = 8
+    requests_per_second: Positive = 100.0
+    burst: Count = 200
+    requests_at_once: Count = 64
+
+
+class DriftSettings(Section):
+    """When drift raises an alarm, in standard deviations of a single value.
+
+    :param reference: k, half the smallest shift that is to be detected quickly
+    :param threshold: h, which the sums must exceed
+    """
+
+    reference: NotNegative = 1.0
+    threshold: Positive = 5.0
+
+
+class QualitySettings(Section):
+    """Quality jobs: a problem with a known optimum, run now and then.
+
+    :param every_seconds: from the end of one to the next; ``None`` runs none
+    :param num_reads: of each
+    :param learn: how many jobs it takes to know the usual success
+    """
+
+    every_seconds: Positive | None = None
+    num_reads: Annotated[int, Field(ge=1, le=100_000)] = 100
+    learn: Annotated[int, Field(ge=3)] = 20
+
+
+class MetricsSettings(Section):
+    """Who may read ``/metrics``.
+
+    :param public: whether it needs no credential; ``None``: where only this machine
+        reaches it
+    :param users: who may read it beside admins, where it needs one
+    """
+
+    public: bool | None = None
+    users: list[str] = Field(default_factory=lambda: ["prometheus"])
+
+
+class ServiceSettings(Section):
+    """How the queue treats the device and its users.
 
     :param vqpus: leases held at once
-    :param lease_idle_seconds: a lease without a request and without a job that is not
-        over ends after so long; ``None`` never ends it
-    :param lease_total_seconds: a lease ends after so long in any case
-    :param lease_wait_seconds: the longest wait for a lease that may be asked for
-    :param users_may_lease: else only root and admins acquire leases, also for others
-    :param default_class: of a lease that names neither a class nor a known partition
-    :param highest_class: what users may use who are not in ``user_classes``
-    :param user_classes: the highest class a user may use
-    :param partition_classes: the class of a Slurm partition, which its leases do not
-        exceed
-    :param user_jobs: jobs of one user, waiting and running at once, of all classes
-    :param retention_seconds: how long jobs that are over keep their results; ``None``
+    :param user_projects: the projects that a user may name in a lease; the first is the
+        default
+    :param retention_seconds: how long jobs keep their results after their end; ``None``
         keeps them for ever
-    :param slurm_poll_seconds: how often Slurm is asked after the jobs that hold leases
-    :param drift: when the device's drift is one
-    :param policy: which says what runs next
-    :param shares: for policies that use them
-    :param slurm_unit: the gres or licence of which a Slurm job's units are its tenths
-    :param user_projects: the projects a user may name in a lease; the first is taken if
-        none is named
+    :param slurm_poll_seconds: how often Slurm is asked about the jobs that hold leases
     """
 
-    vqpus: int = 1
-    lease_idle_seconds: float | None = 900.0
-    lease_total_seconds: float | None = None
-    lease_wait_seconds: float = 3600.0
-    users_may_lease: bool = True
-    default_class: JobClass = "development"
-    highest_class: JobClass = "production"
-    user_classes: Mapping[str, JobClass] = field(default_factory=dict)
-    partition_classes: Mapping[str, JobClass] = field(default_factory=dict)
-    limits: Mapping[JobClass, ClassLimits] = field(default_factory=dict)
-    user_jobs: int | None = None
-    retention_seconds: float | None = 7 * 24 * 3600.0
-    slurm_poll_seconds: float = 15.0
-    drift: DriftSettings = field(default_factory=DriftSettings)
-    policy: PolicyChoice = field(default_factory=PolicyChoice)
-    shares: Shares = field(default_factory=Shares)
-    slurm_unit: str | None = None
-    user_projects: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class QualitySettings:
-    """How often the device is looked at.
-
-    :param every_seconds: from one job's end to the next
-    :param num_reads: of each
-    :param learn: how many jobs tell what is usual, at least
-    """
-
-    every_seconds: float
-    num_reads: int = 100
-    learn: int = 20
-
-
-@dataclass(frozen=True)
-class TelemetrySettings:
-    """What a site decides about its telemetry.
-
-    :param public: whether ``/metrics`` asks for no credential
-    :param users: who may read it beside admins, where it does
-    :param quality: ``None`` runs no quality jobs
-    """
-
-    public: bool = True
-    users: Collection[str] = ("prometheus",)
-    quality: QualitySettings | None = None
+    vqpus: Annotated[int, Field(ge=1, le=10_000)] = 1
+    policy: Annotated[PolicyChoice, GetPydanticSchema(_policy_schema)] = PolicyChoice()
+    shares: Shares = Shares()
+    user_projects: Annotated[
+        dict[str, Annotated[list[str], Field(min_length=1)]],
+        BeforeValidator(empty_mapping),
+    ] = Field(default_factory=dict)
+    leases: LeaseSettings = LeaseSettings()
+    classes: ClassSettings = ClassSettings()
+    limits: UserLimits = UserLimits()
+    drift: DriftSettings = DriftSettings()
+    quality: QualitySettings = QualitySettings()
+    metrics: MetricsSettings = MetricsSettings()
+    retention_seconds: Positive | None = 7 * 24 * 3600.0
+    slurm_poll_seconds: Positive = 15.0

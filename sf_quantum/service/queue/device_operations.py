@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.device.operations import Operation
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.queue.job_queue import JobQueue
@@ -18,7 +18,7 @@ Shown = Mapping[str, JSON]
 KEPT_LETTERS = 200
 
 
-def find(queue: JobQueue, name: str) -> Operation:
+def find(queue: JobQueue, name: str) -> Operation[Device]:
     """Find an operation of the device.
 
     :raises Refused: 404
@@ -30,7 +30,7 @@ def find(queue: JobQueue, name: str) -> Operation:
 
 
 def rehearse(
-    queue: JobQueue, operation: Operation, given: Mapping[str, JSON]
+    queue: JobQueue, operation: Operation[Device], given: Mapping[str, JSON]
 ) -> tuple[Shown, Shown]:
     """Tell what an operation would do now.
 
@@ -48,7 +48,7 @@ def rehearse(
 async def run(
     queue: JobQueue,
     user: str,
-    operation: Operation,
+    operation: Operation[Device],
     given: Mapping[str, JSON],
     wait_seconds: float,
 ) -> tuple[Shown, Shown]:
@@ -77,16 +77,15 @@ async def run(
 
 
 async def _run(
-    queue: JobQueue, user: str, operation: Operation, given: Mapping[str, JSON]
+    queue: JobQueue, user: str, operation: Operation[Device], given: Mapping[str, JSON]
 ) -> tuple[Shown, Shown]:
     if operation.drained and queue.availability.is_open:
         refused = Refused(409, "the QPU must be drained first")
         await _record(queue, user, operation, given, refused)
         raise refused
     device = queue.device
-    changed = replace(
-        operation.change(device, operation.values(given)), changed=device.clock()
-    )
+    changed = operation.change(device, operation.values(given))
+    changed = changed.model_copy(update={"changed": device.clock()})
     old, new = operation.shown(device), operation.shown(changed)
     entry = audit.AuditEntry(user, operation.name, given, old, new)
     await audit.append(queue.store, entry)
@@ -97,7 +96,7 @@ async def _run(
 async def _record(
     queue: JobQueue,
     user: str,
-    operation: Operation,
+    operation: Operation[Device],
     given: Mapping[str, JSON],
     refused: Refused,
 ) -> None:
@@ -108,7 +107,7 @@ async def _record(
     await audit.append(queue.store, entry)
 
 
-def _known(operation: Operation, given: Mapping[str, JSON]) -> Shown:
+def _known(operation: Operation[Device], given: Mapping[str, JSON]) -> Shown:
     """Keep what an operation could have meant, however much was sent."""
     return {
         one.name: _cut(value) if isinstance(value, str) else value

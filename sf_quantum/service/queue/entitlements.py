@@ -8,7 +8,7 @@ from dataclasses import replace
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.domain.jobs import CLASSES, RANKS, JobClass, LeaseRequest
-from sf_quantum.service.domain.settings import ClassLimits, ServiceSettings
+from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import slurm_jobs
 
 LEASE_HEADER = "X-SFQ-Lease"
@@ -22,7 +22,7 @@ def lease_user(settings: ServiceSettings, who: Identity, asked: str | None) -> s
     :raises Refused: if the caller may not
     """
     powerful = who.admin or who.root
-    if not powerful and not settings.users_may_lease:
+    if not powerful and settings.leases.by == "root":
         raise Refused(403, "only root and admins acquire leases here")
     if not powerful and asked not in (None, who.user):
         raise Refused(403, "only root and admins acquire leases for others", "user")
@@ -36,9 +36,9 @@ def lease_class(
 
     Neither the partition's class nor the highest one of the user is exceeded.
     """
-    partition = settings.partition_classes.get(request.partition or "")
-    asked = request.job_class or partition or settings.default_class
-    highest = settings.user_classes.get(user, settings.highest_class)
+    partition = settings.classes.partitions.get(request.partition or "")
+    asked = request.job_class or partition or settings.classes.default
+    highest = settings.classes.users.get(user, settings.classes.highest)
     ranks = [RANKS[asked], RANKS[highest], RANKS[partition or CLASSES[0]]]
     return CLASSES[max(ranks)]
 
@@ -78,9 +78,9 @@ async def completed(
     if request.tenths is not None and not (who.admin or who.root):
         raise Refused(403, "only root and admins give tenths of the QPU", "tenths")
     wanted = (
-        (settings.partition_classes and request.partition is None)
+        (settings.classes.partitions and request.partition is None)
         or (settings.user_projects and request.account is None)
-        or (settings.slurm_unit and request.tenths is None)
+        or (settings.shares.slurm_unit and request.tenths is None)
     )
     job = request.slurm_job_id
     if not wanted or job is None or not slurm_jobs.can_ask(job):
@@ -88,7 +88,7 @@ async def completed(
     told = await slurm_jobs.about(job, user)
     if told is None:
         return request
-    units = told.units.get(settings.slurm_unit or "")
+    units = told.units.get(settings.shares.slurm_unit or "")
     return replace(
         request,
         partition=request.partition or told.partition,
@@ -122,7 +122,7 @@ class JobCounts:
         :param seconds: of QPU time, as modelled
         :raises Refused: 422 if the job is too large, 429 if the user has too many
         """
-        limits = self._settings.limits.get(job_class, ClassLimits())
+        limits = self._settings.classes.limits_of(job_class)
         if limits.shots is not None and shots > limits.shots:
             detail = f"{shots} shots, a {job_class} job has at most {limits.shots}"
             raise Refused(422, detail, "parameters.num_reads")
@@ -135,7 +135,7 @@ class JobCounts:
         if limits.jobs is not None and self._jobs[user, job_class] >= limits.jobs:
             detail = f"the user has {limits.jobs} {job_class} jobs that are not over"
             raise Refused(429, detail, LEASE_HEADER, {"Retry-After": "1"})
-        most = self._settings.user_jobs
+        most = self._settings.limits.jobs
         if most is not None:
             jobs = sum(self._jobs[user, name] for name in CLASSES)
             if jobs >= most:

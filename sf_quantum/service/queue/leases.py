@@ -136,8 +136,8 @@ class Leases:
         if (same := await self._known(user, request.key)) is not None:
             return same
         self._availability.check()
-        if wait_seconds > self._settings.lease_wait_seconds:
-            detail = f"expected at most {self._settings.lease_wait_seconds:g} seconds"
+        if wait_seconds > self._settings.leases.wait_seconds:
+            detail = f"expected at most {self._settings.leases.wait_seconds:g} seconds"
             raise Refused(422, detail, "wait")
         request = entitlements.with_share(self._settings, user, request)
         job_class = entitlements.lease_class(self._settings, user, request)
@@ -237,7 +237,7 @@ class Leases:
         """Tell when a lease ends if nothing happens; ``None`` if it does not."""
         if self._jobs.busy(lease.id):
             self.touch(lease.id)
-        idle, used = self._settings.lease_idle_seconds, self._used.get(lease.id)
+        idle, used = self._settings.leases.idle_seconds, self._used.get(lease.id)
         if idle is None or used is None:
             return None
         return time.time() + max(0.0, used + idle - time.monotonic())
@@ -328,7 +328,7 @@ class Leases:
                 same.lease.set_result(lease)
 
     def _open(self, waiter: Waiter) -> Lease:
-        now, total = time.time(), self._settings.lease_total_seconds
+        now, total = time.time(), self._settings.leases.total_seconds
         request = waiter.request
         lease = Lease(
             id=secrets.token_urlsafe(24),
@@ -385,7 +385,7 @@ class Leases:
             return
         if self._jobs.busy(lease_id):
             self.touch(lease_id)
-        idle, left = self._settings.lease_idle_seconds, []
+        idle, left = self._settings.leases.idle_seconds, []
         if lease.expires is not None:
             left.append((lease.expires - time.time(), "its time is over"))
         if idle is not None:

@@ -128,7 +128,7 @@ class QualityJobs:
         await self._read()
         begun = self.last.time if self.last else 0.0
         while True:
-            due = begun + self._settings.every_seconds
+            due = begun + (self._settings.every_seconds or math.inf)
             await asyncio.sleep(max(0.0, due - time.time()))
             await self._queue.availability.opened()
             try:

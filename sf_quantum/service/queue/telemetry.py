@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from sf_quantum.service.domain.settings import TelemetrySettings
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.quality import QualityJobs
 
@@ -13,17 +12,15 @@ LOOK_SECONDS = 0.02
 
 
 class Telemetry:
-    """Watches one device; belongs to the event loop's thread."""
+    """Watches one device; belongs to the event loop's thread.
 
-    def __init__(
-        self, queue: JobQueue, settings: TelemetrySettings | None = None
-    ) -> None:
-        self.settings = settings or TelemetrySettings()
-        self.quality = (
-            QualityJobs(queue, self.settings.quality)
-            if self.settings.quality is not None
-            else None
-        )
+    :param public_metrics: whether ``/metrics`` needs no credential
+    """
+
+    def __init__(self, queue: JobQueue, *, public_metrics: bool = True) -> None:
+        self.public_metrics = public_metrics
+        quality = queue.settings.quality
+        self.quality = QualityJobs(queue, quality) if quality.every_seconds else None
         self._queue = queue
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -74,7 +74,7 @@ class ShortLeases:
             self._users[lease.id] -= 1
 
     async def _acquired(self, who: Identity) -> Lease:
-        longest = min(WAIT_SECONDS, self._queue.settings.lease_wait_seconds)
+        longest = min(WAIT_SECONDS, self._queue.settings.leases.wait_seconds)
         request = LeaseRequest(job=JOB, key=KEY)
         while True:
             lease = await self._queue.leases.acquire(who, request, longest)

@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue
 
 from sf_quantum.service.api.v1.device import show
 from sf_quantum.service.api.v1.models import DeviceAnswer, Strict
+from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.device.operations import Operation
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.http.dependencies import Admin, Queue, Who, refusals
@@ -218,7 +219,7 @@ async def take_back(window_id: int, queue: Queue, who: Admin) -> WindowAnswer:
     raise Refused(404, "no such window")
 
 
-def _operation(operation: Operation, queue: Queue) -> OperationAnswer:
+def _operation(operation: Operation[Device], queue: Queue) -> OperationAnswer:
     return OperationAnswer(
         name=operation.name,
         what=operation.what,

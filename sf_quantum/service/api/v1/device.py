@@ -96,7 +96,7 @@ def show(
     :param user: whose it would be
     """
     described = queue.device
-    job_class = job_class or queue.settings.default_class
+    job_class = job_class or queue.settings.classes.default
     forecast = queue.forecast_new(job_class, user)
     status = "online" if queue.availability.is_open else queue.availability.status
     return DeviceAnswer(

@@ -139,7 +139,7 @@ async def create_session(body: CreateSession, queue: Queue, who: Who) -> Session
 @router.delete("/sessions/{session_id}", summary="Release a session")
 async def revoke_session(session_id: str, queue: Queue, who: Who) -> Session:
     """Release a session and cancel its jobs, on the device too; again is fine."""
-    if not (who.admin or who.root or queue.settings.users_may_lease):
+    if not (who.admin or who.root or queue.settings.leases.by == "users"):
         raise Refused(403, "only root and admins release sessions here")
     lease = await queue.leases.release(who, session_id)
     return Session.of(lease, None)
