@@ -44,6 +44,20 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
             os.unlink(temporary)
 
 
+def check_writable(path: str | Path) -> None:
+    """Check that a file can be written, before anything expensive is computed.
+
+    :raises InputError: if its folder is missing or not writable
+    """
+    path = Path(path)
+    folder = path.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK) or path.is_dir():
+        raise InputError(
+            f"{path}: cannot be written; name a file in an existing folder that you may "
+            "write to"
+        )
+
+
 def write_json(path: str | Path, content: JSON) -> None:
     """Write JSON atomically.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import threading
 import time
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from sf_quantum import qpu, samplers
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, read_json, write_json
+from sf_quantum.files import JSON, check_writable, read_json, write_json
 from sf_quantum.qpu import Qpu
 from sf_quantum.samplers import problem
 
@@ -83,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"--{option} {value}: expected 1 or more")
     content = read_json(args.problem, "problem")
     bqm = _bqm(args.problem, content)
-    _check_writable(args.output)
+    check_writable(args.output)
     parameters: dict[str, JSON] = {
         "num_reads": args.reads,
         "seed": args.seed,
@@ -121,16 +120,6 @@ def _previous_info(path: Path) -> dict[str, JSON]:
             f"{path}: key 'info' is missing; expected samples written by sfq solve"
         )
     return info
-
-
-def _check_writable(output: Path) -> None:
-    # before QPU time is spent, not after
-    folder = output.parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK) or output.is_dir():
-        raise InputError(
-            f"{output}: cannot be written; name a file in an existing folder "
-            "that you may write to"
-        )
 
 
 def _assigned(settings: list[str]) -> dict[str, JSON]:

@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
-from dimod import BinaryQuadraticModel, SampleSet
+from dimod import SPIN, BinaryQuadraticModel, SampleSet
 from dimod.core.sampler import Sampler
 from numpy.typing import NDArray
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, write_json
-from sf_quantum.samplers.angles import as_json, check_writable, first, given
-from sf_quantum.samplers.ising import Ising
+from sf_quantum.files import JSON, check_writable, read_json, write_json
 from sf_quantum.samplers.parameters import check, check_choice, seeded
 from sf_quantum.samplers.states import Bits, sample_set
 
@@ -51,6 +49,16 @@ _LOWEST = 0.25
 _STEP = 0.5
 # COBYLA warns about fewer evaluations
 _LEAST = 4
+
+
+_EXPECTED = (
+    "expected angles as qaoa writes them: gamma and beta, two lists with one number per "
+    "layer"
+)
+# End values of the ramps of gamma and beta. On 12 parts of real clusterings with 7 to 12
+# variables, 1 % of the reads are optimal with these, 7 % after tuning both ramps, and 8 %
+# with the best possible end values.
+_RAMPS = (2.0, 0.6)
 
 
 class Machine(Protocol):
@@ -141,9 +149,9 @@ class QaoaSampler(Sampler):
         for name, value in (("shots", shots), ("evaluations", evaluations)):
             check(name, value, 1)
         check_choice("optimiser", optimiser, OPTIMISERS)
-        given(angles)
+        _given_angles(angles)
         if isinstance(angles, str):
-            check_writable(Path(angles))
+            check_writable(angles)
 
     def sample(
         self,
@@ -189,7 +197,7 @@ class QaoaSampler(Sampler):
         ising = Ising.of(bqm)
         machine = self._machine(len(ising.fields), seed)
         run = _Run(machine, ising, _circuit(ising, depth), shots)
-        start = first(depth, given(angles))
+        start = _initial_angles(depth, _given_angles(angles))
         found = run.tuned(start, optimiser, evaluations)
         rows = run.reads(found, num_reads)
         if isinstance(angles, str):
@@ -205,8 +213,8 @@ class QaoaSampler(Sampler):
             shots=shots,
             evaluations=run.count - 1,
             two_qubit_gates=run.two_qubit_gates,
-            first_angles=as_json(start),
-            angles=as_json(found),
+            first_angles=_angles_as_json(start),
+            angles=_angles_as_json(found),
         )
         if run.timing:
             samples.info["timing"] = run.timing
@@ -215,7 +223,7 @@ class QaoaSampler(Sampler):
     def _write(self, path: str, size: int, found: Doubles) -> None:
         if size >= self._written.get(path, 0):
             self._written[path] = size
-            write_json(path, as_json(found))
+            write_json(path, _angles_as_json(found))
 
     def _machine(self, qubits: int, seed: int) -> Machine:
         if self._given is not None:
@@ -282,7 +290,7 @@ class _Run:
     def reads(self, angles: Doubles, shots: int) -> Bits:
         """Run the circuit.
 
-        :param angles: see :func:`~sf_quantum.samplers.angles.first`
+        :param angles: see :func:`_initial_angles`
         """
         self.count += 1
         # parameters are ordered by name: beta before gamma
@@ -330,6 +338,46 @@ class _Run:
         return best[1]
 
 
+@dataclass(frozen=True)
+class Ising:
+    """An Ising energy, scaled to about one per spin so that angles carry over.
+
+    Bit 1 is spin -1, as in Qiskit's measurements. The constant term is dropped.
+
+    :param fields: one per spin
+    :param couplings: (spin, spin, coupling)
+    """
+
+    fields: Doubles
+    couplings: list[tuple[int, int, float]]
+
+    @classmethod
+    def of(cls, bqm: BinaryQuadraticModel) -> Ising:
+        """Convert a model; spins are in the order of its variables."""
+        spin = bqm.change_vartype(SPIN, inplace=False)
+        vectors = spin.to_numpy_vectors(variable_order=[*bqm.variables])
+        rows, columns, couplings = vectors.quadratic
+        biases = np.concatenate([vectors.linear_biases, couplings])
+        scale = float(np.sqrt((biases**2).sum() / len(vectors.linear_biases))) or 1.0
+        # dimod's spin +1 is bit 1
+        return cls(
+            np.asarray(-vectors.linear_biases / scale, float),
+            [
+                (int(i), int(j), float(c) / scale)
+                for i, j, c in zip(rows, columns, couplings, strict=True)
+                if c
+            ],
+        )
+
+    def energies(self, rows: Bits) -> Doubles:
+        """Compute the energy of each read."""
+        spins = 1.0 - 2.0 * rows
+        energies = spins @ self.fields
+        for i, j, coupling in self.couplings:
+            energies += coupling * spins[:, i] * spins[:, j]
+        return np.asarray(energies)
+
+
 def _circuit(ising: Ising, depth: int) -> QuantumCircuit:
     from qiskit import QuantumCircuit
     from qiskit.circuit import ParameterVector
@@ -366,3 +414,56 @@ def _emulated(qubits: int, seed: int) -> Machine:
     from qiskit.primitives import StatevectorSampler
 
     return _Primitive(name, StatevectorSampler(seed=seed))
+
+
+def _initial_angles(depth: int, known: Doubles | None) -> Doubles:
+    """Choose the initial angles.
+
+    :param known: the angles of an earlier problem
+    :returns: shape (2, layers): gamma (cost layers) and beta (mixer layers)
+    """
+    if known is not None:
+        return _interpolated(known, depth)
+    along = (np.arange(depth) + 0.5) / depth
+    return np.array([_RAMPS[0] * along, _RAMPS[1] * (1 - along)])
+
+
+def _given_angles(angles: JSON) -> Doubles | None:
+    """Read the parameter ``angles``: the angles themselves, or the name of their file.
+
+    :returns: see :func:`_initial_angles`; ``None`` if the file does not exist yet
+    :raises InputError: if the content is not angles
+    """
+    match angles:
+        case None:
+            return None
+        case str() as path:
+            exists = Path(path).exists()
+            return _angles(read_json(path, "angles"), path) if exists else None
+        case dict():
+            return _angles(angles, "angles")
+    raise InputError(f"angles: {angles!r:.40}: expected a file name, or angles")
+
+
+def _angles_as_json(angles: Doubles) -> dict[str, JSON]:
+    """Convert angles to the form that :func:`_given_angles` reads."""
+    return {"gamma": angles[0].tolist(), "beta": angles[1].tolist()}
+
+
+def _angles(content: Mapping[str, JSON], where: str) -> Doubles:
+    rows = content.get("gamma"), content.get("beta")
+    try:
+        angles = np.array(rows, float)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{where}: {_EXPECTED}") from error
+    if angles.ndim != 2 or not angles.size or not np.isfinite(angles).all():
+        raise InputError(f"{where}: {_EXPECTED}")
+    return angles
+
+
+def _interpolated(angles: Doubles, depth: int) -> Doubles:
+    if angles.shape[1] == depth:
+        return angles
+    before = (np.arange(angles.shape[1]) + 0.5) / angles.shape[1]
+    along = (np.arange(depth) + 0.5) / depth
+    return np.array([np.interp(along, before, row) for row in angles])
