@@ -162,7 +162,9 @@ class _Service:
             self.queue.request_stop()
             server.should_exit = True
 
-        self.queue.on_end = stop
+        # the end of the queue is the end of the service
+        ended = loop.create_task(self.queue.finished())
+        ended.add_done_callback(lambda _: stop())
         loop.add_signal_handler(signal.SIGTERM, self._drain, stop)
         for number in (signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, stop)
@@ -177,7 +179,6 @@ class _Service:
             return
         self.guard.draining = True
         notify("STOPPING=1")
-        # the end of the queue is the end of the service
         self.queue.request_stop(self.config.drain_seconds)
 
 

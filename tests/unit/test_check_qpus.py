@@ -127,7 +127,7 @@ def test_one_that_runs_no_such_jobs_is_told(
     service: RunningService, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runners = service.queue.device.runners
-    service.queue.device = Device(runners={"sequence": runners["sequence"]})
+    service.queue.jobs.device = Device(runners={"sequence": runners["sequence"]})
     code, out = checked(service.url, capsys, QPU)
     assert (code, "qpu: it only runs sequence jobs" in out) == (2, True)
 

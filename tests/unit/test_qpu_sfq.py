@@ -151,7 +151,9 @@ def test_run_again_while_its_job_runs_it_takes_it_over(bqm: dict[str, JSON]) -> 
         alive.start()
         assert service.until(second, "Running") == job
         # the file knows it a moment before the queue does
-        service.until_true(lambda: service.queue.busy(second), "it was not taken over")
+        service.until_true(
+            lambda: service.queue.jobs.busy(second), "it was not taken over"
+        )
         # the dead one's lease takes nothing with it
         SfqQpu("q", service.url).release(first)
         assert service.until(second, "Running") == job

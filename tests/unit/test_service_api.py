@@ -434,11 +434,9 @@ def test_a_queue_that_breaks_says_so(
         raise sqlite3.OperationalError("database or disk is full")
 
     lease = service.acquire()
-    ended = threading.Event()
-    service.queue.on_end = ended.set
     monkeypatch.setattr(Store, "start", full)
     service.ask("POST", "/v1/jobs", job("a"), lease=lease)
-    assert ended.wait(5)
+    service.until_true(lambda: service.queue.broken, "the queue did not break")
     health = service.ask("GET", "/v1/health")
     assert health.status == 503
     assert "database or disk is full" in str(health.json()["detail"])

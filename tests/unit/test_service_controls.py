@@ -30,6 +30,7 @@ from sf_quantum.service.device.operations import Operation
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.domain.jobs import Lease, LeaseRequest, Submission
+from sf_quantum.service.domain.reasons import Interruption
 from sf_quantum.service.http.auth import FixedIdentity
 from sf_quantum.service.queue import device_operations
 from sf_quantum.service.queue.availability import Availability
@@ -270,10 +271,10 @@ async def test_a_job_that_ends_before_it_is_cancelled_is_not_written_down_as_can
 ) -> None:
     job = await _submit(queue, await _lease(queue), "a", 1000)
 
-    async def too_late(_number: int, _why: str) -> None:
+    async def too_late(_number: int, _why: Interruption) -> None:
         assert (await queue.wait(ANN, job, 5)).final
 
-    monkeypatch.setattr(queue._cancelling, "cancel", too_late)
+    monkeypatch.setattr(queue.jobs, "cancel", too_late)
     assert (await queue.cancel(ADMIN, job)).state == "Completed"
     (kept,) = audit.entries(queue.store, 10)
     assert kept.entry.new == {"state": "Completed"}

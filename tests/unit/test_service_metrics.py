@@ -123,7 +123,7 @@ def test_failures_cancellations_and_preemptions_are_counted() -> None:
         service.ask("DELETE", f"/v1/jobs/{second['id']}")
         assert over(service, first) == "Completed"
         counts = told(service)
-        [(begin, end)] = service.queue.observations.lost
+        [(begin, end)] = service.queue.observations.interrupted
         assert 0 < end - begin < time.time() - begin < 60
     assert counts["sfq_job_interruptions_total", "development,preempted"] == 1
     assert counts["sfq_jobs_total", "development,Cancelled"] == 1
@@ -138,10 +138,11 @@ def test_failures_cancellations_and_preemptions_are_counted() -> None:
 
 def test_busy_seconds_grow_while_a_job_runs_and_states_add_up() -> None:
     now = [0.0]
-    observed = Observations(lambda: "closed", lambda: now[0])
+    observed = Observations(lambda: now[0])
     now[0] = 2.0
-    observed.look()
+    observed.enter("closed")
     now[0] = 5.0
+    observed.enter("closed")
     assert observed.seconds == {
         "busy": 0,
         "idle": 0,

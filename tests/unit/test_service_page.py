@@ -375,7 +375,7 @@ def test_a_service_that_was_down_was_not_busy(tmp_path: Path, attempts: int) -> 
         )
 
     store.change(earlier).result()
-    store.recover("its lease was released").result()
+    store.recover().result()
     assert sum(UtilisationHistory(store).minutes(now)) == pytest.approx(
         0.1 * (attempts - 1)
     )

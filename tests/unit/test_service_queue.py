@@ -407,9 +407,7 @@ async def test_closing_puts_the_running_job_back(
 async def test_stopping_with_patience_lets_the_running_job_end(
     tmp_path: Path, device: Device, gate: Gate
 ) -> None:
-    ended = asyncio.Event()
     async with running(tmp_path, device) as queue:
-        queue.on_end = ended.set
         id_ = await lease(queue)
         first, second = [await submit(queue, id_, name) for name in "ab"]
         await until(lambda: gate.order == ["a"])
@@ -421,7 +419,7 @@ async def test_stopping_with_patience_lets_the_running_job_end(
             await submit(queue, id_, "c")
         assert refused.value.status == 503
         gate.all = True
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(queue.finished(), 5)
         assert (await waiting).state == "Completed"
         assert state(queue, second) == "Queued"
 
@@ -519,7 +517,7 @@ async def test_a_device_that_does_not_let_go_does_not_keep_the_service(
     gate = Stubborn()
     device = Device(time_scale=0, runners={"problem": gate})
     monkeypatch.setattr("sf_quantum.service.queue.job_queue.STOP_SECONDS", 0.05)
-    monkeypatch.setattr("sf_quantum.service.queue.cancelling.LET_GO_SECONDS", 0.05)
+    monkeypatch.setattr("sf_quantum.service.queue.live_jobs.LET_GO_SECONDS", 0.05)
     async with running(tmp_path, device) as queue:
         job = await submit(queue, await lease(queue), "a")
         await until(lambda: gate.order == ["a"])
@@ -559,7 +557,7 @@ async def _never_ran(queue: JobQueue, gate: Gate, job: Job) -> None:
     await over(queue, await submit(queue, await lease(queue), "after"))
     assert gate.order == ["before", "after"]
     assert state(queue, job) == "Cancelled"
-    assert not queue._counts._jobs
+    assert not queue.jobs.counts._jobs
 
 
 async def test_cancelled_while_it_moves_it_never_runs(
@@ -596,7 +594,7 @@ async def test_released_while_a_job_moves_to_it_it_takes_the_job_along(
     assert state(queue, jobs[left]) == "Completed"
     assert state(queue, jobs[name]) == "Cancelled"
     assert ("job" in gate.order) == (name == "before")
-    assert not queue._counts._jobs
+    assert not queue.jobs.counts._jobs
 
 
 async def test_a_job_that_is_being_cancelled_ends_before_it_moves(
@@ -619,7 +617,7 @@ async def test_a_job_that_is_being_cancelled_ends_before_it_moves(
         found = await submit(queue, second, "job")
         assert (found.id, found.state) == (job.id, "Cancelled")
         await releasing
-        assert not queue._counts._jobs
+        assert not queue.jobs.counts._jobs
 
 
 async def test_a_cancel_that_cannot_be_written_leaves_the_job_in_the_line(

@@ -184,14 +184,17 @@ def test_interrupted_jobs_wait_again_at_their_place(path: Path, store: Store) ->
     store.close_lease("gone", "released", "note").result()
     # not closed: as after SIGKILL, all that was written is in the file and its log
     restarted = Store(path)
-    restarted.recover("its lease was released").result()
+    restarted.recover().result()
     live = restarted.live()
     assert [job.id for job in live] == [job.id for job in jobs]
     assert (live[0].attempt, live[0].started) == (2, None)
     assert live[0].note == "interrupted: the service died during attempt 1"
     ended = restarted.job(orphan.id)
     assert ended is not None
-    assert (ended.state, ended.note) == ("Cancelled", "its lease was released")
+    assert (ended.state, ended.note) == (
+        "Cancelled",
+        "cancelled: its lease was released",
+    )
     assert restarted.held() == [lease]
     restarted.close()
 

@@ -54,14 +54,14 @@ class QpuCollector(Collector):
         yield from self._quality()
 
     def _device(self) -> Iterator[Metric]:
-        device, observed = self._queue.device, self._queue.observations
+        device = self._queue.device
         info = {
             "version": __version__,
             "device": device.name,
             "technology": device.technology,
         }
         yield InfoMetricFamily("sfq", "The service and its device.", info)
-        state, seconds = observed.state, observed.seconds
+        state, seconds = self._queue.device_states()
         yield _gauge(
             "sfq_device_state",
             "1 for the state that the device is in, 0 for the others; held is it while "

@@ -1,15 +1,15 @@
-"""The jobs of one QPU: who may submit, what runs next, who waits for what."""
+"""The job queue of one QPU: what its dialects, its operators and its metrics call."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
 from sf_quantum.files import JSON
+from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.drift import DriftWatch
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.errors import Refused
@@ -22,37 +22,37 @@ from sf_quantum.service.domain.jobs import (
     LeaseRequest,
     Submission,
 )
+from sf_quantum.service.domain.reasons import (
+    CANCELLED,
+    Cause,
+    Interruption,
+)
 from sf_quantum.service.domain.settings import ServiceSettings
-from sf_quantum.service.queue import admission
-from sf_quantum.service.queue import entitlements as share_policy
+from sf_quantum.service.queue import entitlements
 from sf_quantum.service.queue.availability import Availability
-from sf_quantum.service.queue.cancelling import Cancelling
-from sf_quantum.service.queue.entitlements import JobCounts
 from sf_quantum.service.queue.forecasts import Forecasts
 from sf_quantum.service.queue.leases import Leases
+from sf_quantum.service.queue.live_jobs import LiveJobs
 from sf_quantum.service.queue.observations import DeviceState, Observations
-from sf_quantum.service.queue.waiters import Waiters
-from sf_quantum.service.queue.worker import CLOSED, Stop, Worker
-from sf_quantum.service.scheduling.pending import PendingJobs
+from sf_quantum.service.queue.worker import Worker
 from sf_quantum.service.scheduling.policies import make
-from sf_quantum.service.scheduling.work import PendingJob
 from sf_quantum.service.store import audit
 from sf_quantum.service.store.accounting import recent_use
 from sf_quantum.service.store.retention import purge_regularly
 from sf_quantum.service.store.store import Store
+from sf_quantum.threads import in_thread
 
-CANCELLED = "cancelled"
-RELEASED = "cancelled: its lease was released"
 STOPPING = "the service is being stopped"
 STOP_SECONDS = 3.0
 logger = logging.getLogger(__name__)
 
 
 class JobQueue:
-    """The jobs of one device, and the leases they come under.
+    """The jobs of one device, and the leases they are submitted under.
 
-    It belongs to the event loop that ran :meth:`start`; only :meth:`request_stop` may be
-    called from another thread.
+    Its parts, of which each knows only those before it: the availability, the live jobs,
+    the leases, the worker that drives the device. It belongs to the event loop that ran
+    :meth:`start`; only :meth:`request_stop` may be called from another thread.
 
     :param store: where everything is kept
     :param device: what runs jobs
@@ -62,90 +62,91 @@ class JobQueue:
         self, store: Store, device: Device, settings: ServiceSettings | None = None
     ) -> None:
         self.store = store
-        self.device = device
         self.settings = settings or ServiceSettings()
-        self.availability = Availability(store)
         chosen = self.settings.policy
         self.policy = make(chosen.type, chosen.options, self.settings.shares)
-        self.leases = Leases(store, self.settings, self.availability, self, self.policy)
-        self.on_end: Callable[[], None] | None = None
-        self.observations = Observations(self._resting)
+        self.availability = Availability(store)
+        self.observations = Observations()
         self.drift = DriftWatch(device.name, self.settings.drift)
-        self._line = PendingJobs(self.policy, may_start=self._may_start)
-        self._worker = Worker(
-            *(store, device, self._line),
-            may_start=lambda: self.availability.is_open and not self._stopping,
-            ended=self._attempt_ended,
-            observed=self.observations,
+        self.jobs = LiveJobs(
+            store,
+            device,
+            self.settings,
+            policy=self.policy,
+            availability=self.availability,
+            observations=self.observations,
         )
-        self._forecasts = Forecasts(self._line, self._worker, self._starts_in)
-        self._counts = JobCounts(self.settings)
-        self._cancelling = Cancelling(
-            *(store, self._line, self._worker),
-            holds=self.leases.holds,
-            over=self._cancelled,
+        self.leases = Leases(
+            store,
+            self.settings,
+            availability=self.availability,
+            jobs=self.jobs,
+            policy=self.policy,
         )
-        self._waiters = Waiters()
+        self._worker = Worker(store, self.jobs, self.availability, self.observations)
+        self._forecasts = Forecasts(self.jobs, self.availability)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._work: asyncio.Task[None] | None = None
-        self._forgetting: asyncio.Task[None] | None = None
-        self._following: asyncio.Task[None] | None = None
-        self._stopping = False
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Go on where a service before this one ended, however it did.
-
-        When no job can run any more, asked for or not, :attr:`on_end` is called.
-        """
+        """Go on where the service before this one ended, however it did."""
         self._loop = asyncio.get_running_loop()
-        self.store.recover(RELEASED).result()
+        self.store.recover().result()
         since = time.time() - self.policy.remembers_seconds()
         for used in recent_use(self.store, since):
             self.policy.used(used)
-        for job in self.store.live():
-            self._counts.take(job.user, job.job_class)
-            self._join(job)
         self.leases.start()
+        self.jobs.resume()
         self._work = self._loop.create_task(self._worker.work())
-        self._work.add_done_callback(lambda _: self._ended())
-        self._following = self._loop.create_task(self._follow_availability())
+        self._tasks = [self._loop.create_task(self._follow_availability())]
         if self.settings.retention_seconds is not None:
-            forgetting = purge_regularly(self.store, self.settings.retention_seconds)
-            self._forgetting = self._loop.create_task(forgetting)
+            purging = purge_regularly(self.store, self.settings.retention_seconds)
+            self._tasks.append(self._loop.create_task(purging))
+
+    @property
+    def device(self) -> Device:
+        """What runs jobs."""
+        return self.jobs.device
 
     @property
     def length(self) -> int:
-        """Count the jobs that wait or run."""
-        return len(self._line) + (self._worker.running is not None)
+        """How many jobs are pending or running."""
+        return len(self.jobs.pending) + (self.jobs.running is not None)
 
     @property
     def lengths(self) -> Mapping[JobClass, int]:
-        """Count the jobs of each class that wait."""
-        return self._line.lengths
+        """How many jobs of each class are pending."""
+        return self.jobs.pending.lengths
 
     @property
     def running(self) -> Job | None:
         """The job on the device."""
-        running = self._worker.running
-        return None if running is None else self.store.job(running.entry.number)
+        running = self.jobs.running
+        return None if running is None else self.store.job(running.number)
 
     @property
     def failure(self) -> str | None:
         """Why no job can run any more, or ``None`` while all is well."""
         if self.broken is not None:
             return f"the queue broke: {self.broken}"
-        return STOPPING if self._stopping else None
+        return STOPPING if self.jobs.stopping else None
 
     @property
     def broken(self) -> BaseException | None:
         """What ended the work, if it was not asked to end."""
-        work = self._work
-        if work is None or not work.done() or work.cancelled():
-            return None
-        return work.exception()
+        tasks = [*self._tasks, *([self._work] if self._work else [])]
+        done = [task for task in tasks if task.done() and not task.cancelled()]
+        return next((error for task in done if (error := task.exception())), None)
+
+    def device_states(self) -> tuple[DeviceState, Mapping[DeviceState, float]]:
+        """The state of the device, and how many seconds it was in each."""
+        state = self._worker.device_state
+        self.observations.enter(state)
+        return state, self.observations.seconds
 
     def request_stop(self, drain_seconds: float = 0.0) -> None:
-        """Begin to stop; what waits stays on disk, and the running job is put back.
+        """Begin to stop; pending jobs stay on disk, and so does the running one.
 
         :param drain_seconds: how long the running job may take to end by itself
         """
@@ -153,20 +154,23 @@ class JobQueue:
             with suppress(RuntimeError):  # the loop is closed: stopped already
                 self._loop.call_soon_threadsafe(self._stop, drain_seconds)
 
+    async def finished(self) -> None:
+        """Wait until no job can run any more, asked for or not."""
+        await self._worker.finished.wait()
+
     async def stopped(self) -> None:
         """Wait until no job runs and everything is on disk."""
-        if self._forgetting is not None:
-            self._forgetting.cancel()
+        for task in self._tasks:
+            task.cancel()
         if self._work is not None:
+            await asyncio.wait([self._work], timeout=STOP_SECONDS)
             # a device that does not let go: its job was interrupted, the file says
-            _, left = await asyncio.wait([self._work], timeout=STOP_SECONDS)
-            for task in left:
-                task.cancel()
+            self._work.cancel()
 
     async def submit(
-        self, who: Identity, lease_id: str | None, asked: Submission
+        self, who: Identity, lease_id: str | None, submission: Submission
     ) -> tuple[Job, bool]:
-        """Let a job wait; it is on disk when this returns.
+        """Submit a job; it is on disk when this returns.
 
         :returns: the job, and whether it is new; the same key of the same user is the
             same job, whatever became of it and of its lease
@@ -175,34 +179,34 @@ class JobQueue:
             the QPU takes none
         """
         lease = self.leases.active(who, lease_id)
-        known = self.store.job_by_key(lease.user, asked)
+        known = self.store.job_by_key(lease.user, submission)
         if known is None:
             self._check_open()
-            await admission.check(self.device, self.drift, asked)
+            await self._check_device(submission)
         elif known.lease == lease.id:
             return known, False
         else:  # one that is being cancelled is over before it moves
-            await self._cancelling.wait(known.number)
-        return await self._admit(who, lease.id, asked, new=known is None)
+            await self.jobs.settled(known.number)
+        # from here to the write there is no await: a lease that ends does so after it
+        lease = self.leases.active(who, lease.id)
+        if known is None:
+            shots = submission.parameters.get("num_reads") or 1
+            seconds = self.device.model_seconds(submission.parameters)
+            self.jobs.counts.check(
+                lease.user, lease.job_class, shots=shots, seconds=seconds
+            )
+        return await self.jobs.submit(lease, submission)
 
-    async def submit_service_job(self, lease: Lease, asked: Submission) -> Job:
-        """Let a job of the service itself wait, under a lease that takes no vQPU.
+    async def submit_service_job(self, lease: Lease, submission: Submission) -> Job:
+        """Submit a job of the service itself, under a lease that takes no vQPU.
 
-        :param lease: closed from the start, so that nobody comes under it and a job that
-            a service left behind is cancelled by the next one
+        :param lease: closed from the start, so that nobody else submits under it and a
+            job that a service left behind is cancelled by the next one
         :raises Refused: 503 while the QPU takes no job
         """
         self._check_open()
-        seconds = self.device.model_seconds(asked.parameters)
-        self._counts.take(lease.user, lease.job_class)
-        try:
-            await asyncio.wrap_future(self.store.add_lease(lease))
-            added = self.store.add_job(lease, asked, seconds)
-            job, _ = await asyncio.wrap_future(added)
-        except (Refused, sqlite3.Error):
-            self._counts.give_back(lease.user, lease.job_class)
-            raise
-        self._join(job)
+        await asyncio.wrap_future(self.store.add_lease(lease))
+        job, _ = await self.jobs.submit(lease, submission)
         return job
 
     def find(self, who: Identity, job_id: str | int) -> Job:
@@ -237,11 +241,7 @@ class JobQueue:
         """
         job = self.find(who, job_id)
         self.leases.touch(job.lease)
-        # while the service drains, the running job may still end well
-        over = self._work is not None and self._work.done()
-        if job.final or seconds <= 0 or over:
-            return job
-        await self._waiters.wait(job.id, seconds)
+        await self.jobs.wait(job.number, seconds)
         return self.find(who, job_id)
 
     def result(self, who: Identity, job_id: str | int) -> str:
@@ -257,27 +257,25 @@ class JobQueue:
             raise Refused(409, f"the job is {job.state} and has no result{why}")
         return result
 
-    async def cancel(
-        self, who: Identity, job_id: str | int, why: str = CANCELLED
-    ) -> Job:
+    async def cancel(self, who: Identity, job_id: str | int) -> Job:
         """Cancel a job; one that runs has left the device when this returns.
 
-        :param why: what the job's note is to say
         :raises Refused: 404
         """
         job = self.find(who, job_id)
         if job.final:
             return job
-        await asyncio.shield(
-            asyncio.create_task(self._cancelling.cancel(job.number, why))
-        )
+        cancelling = self.jobs.cancel(job.number, CANCELLED)
+        await asyncio.shield(asyncio.create_task(cancelling))
         found = self.find(who, job_id)
         if job.user != who.user:
             # it may have ended by itself, or not have left the device yet
             done = found.state == "Cancelled"
             about: dict[str, JSON] = {"job": job.id, "of": job.user}
             entry = audit.AuditEntry(
-                *(who.user, "cancel", about),
+                who.user,
+                "cancel",
+                about,
                 old={"state": job.state},
                 new={"state": found.state},
                 outcome=audit.DONE if done else f"not done: the job is {found.state}",
@@ -296,172 +294,69 @@ class JobQueue:
         lease = next((lease for lease in held if lease.user == user), None)
         if lease is not None:
             return self._forecasts.new(job_class, user, lease.project, lease.pattern)
-        asked = share_policy.with_share(self.settings, user, LeaseRequest())
-        return self._forecasts.new(job_class, user, asked.project, None)
+        request = entitlements.with_share(self.settings, user, LeaseRequest())
+        return self._forecasts.new(job_class, user, request.project, None)
 
     @property
     def between_jobs(self) -> asyncio.Lock:
-        """What the job that runs holds; who has it may :meth:`replace_device`."""
+        """Held during each job; whoever has it may call :meth:`replace_device`."""
         return self._worker.between_jobs
 
     def replace_device(self, device: Device) -> None:
-        """Run the next jobs on a device that is set otherwise."""
-        self.device = device
-        self._worker.device = device
-        for entry in self._line.order():
-            self._line.remove(entry.number)
-            entry.seconds = entry.qpu_seconds * device.time_scale
-            self._line.add(entry)
-        self._worker.look()
-
-    def busy(self, lease_id: str) -> bool:
-        """Say whether a lease has jobs that are not over."""
-        running = self._worker.running
-        if running is not None and running.entry.lease == lease_id:
-            return True
-        return bool(self._line.of_lease(lease_id))
-
-    def drop(self, lease_id: str, note: str) -> Callable[[], Awaitable[None]]:
-        """See :meth:`sf_quantum.service.queue.leases.Jobs.drop`."""
-        return self._cancelling.drop(lease_id, note)
+        """Run the next jobs on a device whose settings were changed."""
+        self.jobs.replace_device(device)
 
     def _check_open(self) -> None:
         if self.failure:
             raise Refused(503, self.failure)
         self.availability.check()
 
-    async def _admit(
-        self, who: Identity, lease_id: str, asked: Submission, *, new: bool
-    ) -> tuple[Job, bool]:
-        # from here to the write there is no await: a lease that ends does so after it
-        lease = self.leases.active(who, lease_id)
-        share = lease.user, lease.job_class
-        seconds = self.device.model_seconds(asked.parameters)
-        if new:
-            shots = asked.parameters.get("num_reads") or 1
-            self._counts.check(*share, shots=shots, seconds=seconds)
-        self._counts.take(*share)
-        adding = asyncio.wrap_future(self.store.add_job(lease, asked, seconds))
-        # who gives up waiting does not leave a job on disk that no line knows of
-        moving: list[asyncio.Task[Job]] = []
-        adding.add_done_callback(lambda added: moving.extend(self._added(added, share)))
-        job, new = await asyncio.shield(adding)
-        for moved in moving:
-            job = await asyncio.shield(moved)
-        return job, new
+    async def _check_device(self, submission: Submission) -> None:
+        """Refuse what cannot run on the device as it is now.
 
-    def _added(
-        self, adding: asyncio.Future[tuple[Job, bool]], share: tuple[str, JobClass]
-    ) -> list[asyncio.Task[Job]]:
-        """Take note that a job is on disk, or not.
-
-        :returns: of a job that was there before, what moves it to its lease
+        :raises Refused: 422, naming the field
         """
-        if adding.exception() is not None:
-            self._counts.give_back(*share)
-            return []
-        job, new = adding.result()
-        if not new:
-            self._counts.give_back(*share)
-            return [asyncio.create_task(self._moved(job))]
-        if self.leases.holds(job.lease):
-            self._join(job)
-        else:  # it has ended, and cancelled the job, on disk
-            self._cancelled(PendingJob.of(job, self.device.time_scale))
-        return []
+        kind, content = submission.kind, submission.content
+        device, parameters = self.device, submission.parameters
+        try:
+            if (within := submission.calibrated_within) is not None:
+                self._check_calibration(within)
+            if submission.written is not None:
+                device.check_asked(kind, parameters)
+            elif kind == "problem":
+                device.check(kind, content, parameters)
+            else:
+                # a thread of its own: many that take their turns must not use up
+                # those that find out who is calling
+                checking = in_thread(lambda: device.check(kind, content, parameters))
+                await asyncio.wrap_future(checking)
+        except FieldError as error:
+            raise Refused(422, error.detail, error.field) from error
 
-    async def _moved(self, job: Job) -> Job:
-        """Take note that a job has come under another lease.
-
-        :returns: the job as it is then
-        """
-        await self._cancelling.wait(job.number)
-        # read again: it may be over, or under yet another lease; no await until it joins
-        job = self.store.job(job.number) or job
-        running = self._worker.running
-        if running is not None and running.entry.number == job.number:
-            self._move_running(running.entry, job.lease)
-        elif self._line.get(job.number) is not None:
-            if (lease := self.leases.get(job.lease)) is not None:
-                self._line.move(job.number, lease)
-        elif job.state == "Queued" and self.leases.holds(job.lease):
-            # its former lease has just let it go
-            self._counts.take(job.user, job.job_class)
-            self._join(job)
-        if not (job.final or self.leases.holds(job.lease)):
-            # the lease did not know of the job when it ended
-            await self._cancelling.cancel(job.number, RELEASED)
-        return self.store.job(job.number) or job
-
-    def _move_running(self, entry: PendingJob, lease_id: str) -> None:
-        lease = self.leases.get(lease_id)
-        if lease is None:
-            entry.lease = lease_id
-        else:  # whose share it uses, as the accounts will say
-            self.policy.ended(entry, 0.0)
-            entry.move_to(lease)
-            self.policy.began(entry)
-
-    def _join(self, job: Job) -> None:
-        lease = self.leases.get(job.lease)
-        entry = PendingJob.of(job, self.device.time_scale, lease)
-        seconds = self._worker.pace.job_seconds(entry.kind, entry.seconds)
-        self._worker.arrivals.submitted(entry.job_class, seconds)
-        self._line.add(entry)
-        self._worker.look()
-
-    def _attempt_ended(self, job: Job) -> None:
-        self.leases.touch(job.lease)
-        if job.final:
-            self.observations.over(job.job_class, job.state)
-            self._over(PendingJob.of(job, self.device.time_scale))
-
-    def _cancelled(self, job: PendingJob) -> None:
-        self.observations.over(job.job_class, "Cancelled")
-        self._over(job)
-
-    def _resting(self) -> DeviceState:
-        if self.failure:
-            return "offline"
-        return (
-            "idle" if self.availability.status == "open" else self.availability.status
-        )
-
-    def _over(self, job: PendingJob) -> None:
-        self._counts.give_back(job.user, job.job_class)
-        self._waiters.over(job.id)
-
-    def _may_start(self, entry: PendingJob) -> bool:
-        seconds = self._worker.pace.job_seconds(entry.kind, entry.seconds)
-        return self.availability.ends_before_maintenance(seconds)
-
-    def _starts_in(self, wait: float, seconds: float) -> float | None:
-        return (
-            None
-            if self._stopping
-            else self.availability.seconds_until_start(wait, seconds)
-        )
+    def _check_calibration(self, within: float) -> None:
+        age = self.device.calibrations.age_seconds
+        if age > within:
+            detail = f"the device was calibrated {age:,.0f} s ago"
+            raise FieldError("calibrated_within", detail)
+        self.drift.look(self.device)
+        if self.drift.alarms:
+            drifting = " and ".join(self.drift.alarms)
+            raise FieldError("calibrated_within", f"the device drifts: {drifting}")
 
     async def _follow_availability(self) -> None:
         window = None
         while True:
             if window != (window := self.availability.window):
                 logger.info("%s", window.reason if window else "maintenance is over")
-            self.observations.look()
+            self.observations.enter(self._worker.device_state)
             if self.availability.status == "closed":
-                self._worker.interrupt(Stop(CLOSED, cancel=False))
-            self._worker.look()
+                self.jobs.interrupt(Interruption(Cause.QPU_CLOSED))
+            self.jobs.look()
             self.leases.availability_changed()
             await self.availability.changed()
 
     def _stop(self, drain_seconds: float) -> None:
-        self._stopping = True
-        if self._following is not None:
-            self._following.cancel()
+        for task in self._tasks:
+            task.cancel()
         self.leases.stop()
-        self._worker.stop(drain_seconds)
-
-    def _ended(self) -> None:
-        self._waiters.all_over()
-        if self.on_end is not None:
-            self.on_end()
+        self.jobs.stop(drain_seconds)

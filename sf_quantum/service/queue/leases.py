@@ -1,4 +1,26 @@
-"""Who holds the QPU's leases, who waits for one, and when one ends."""
+"""The life of a lease, from the request until its jobs have left the device.
+
+::
+
+    a request            a vQPU is free,             on disk
+    ----------> WAITING -------------------> GRANTED --------> HELD <---- restart
+                   |     and it is the next     |               |
+                   |     of its class           |               | release, idle, expired,
+     no vQPU in    |                            |               | its Slurm job is gone,
+     time, client  |          cannot be written |               | its client is gone
+     gone, QPU not v                            |               v
+     open       refused                         |             ENDING   takes no jobs; those
+                                                |               |      that wait or run
+                                                |               |      are interrupted
+                                                |               | on disk: the vQPU is free
+                                                +---> ENDED <---+
+
+Requests of a user with the same key share one lease. At most as many leases as there are
+vQPUs are ``GRANTED``, ``HELD`` or ``ENDING``, unless their number was lowered: that ends
+no lease. An end that cannot be written is tried again until it can, and a service that
+starts holds all leases whose end is not on disk. An ``ENDED`` lease is remembered here
+until the device has let go of its job, and found in the store after that.
+"""
 
 from __future__ import annotations
 
@@ -7,113 +29,201 @@ import logging
 import secrets
 import sqlite3
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future
+from bisect import insort
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum, auto
 from functools import partial
-from typing import Protocol
 
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.identities import Identity
-from sf_quantum.service.domain.jobs import Lease, LeaseRequest
+from sf_quantum.service.domain.jobs import RANKS, JobClass, Lease, LeaseRequest
+from sf_quantum.service.domain.reasons import RELEASED, LeaseEnd, LeaseEndCause
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import entitlements, slurm_jobs
 from sf_quantum.service.queue.availability import Availability
-from sf_quantum.service.queue.lease_line import LeaseLine, Waiter
+from sf_quantum.service.queue.live_jobs import LiveJob, LiveJobs
 from sf_quantum.service.scheduling.policies.base import Policy
 from sf_quantum.service.store import audit
 from sf_quantum.service.store.store import Store
 
-RELEASED = "released"
 # how long to wait for a released lease to be on disk as such, and its job to be off the
-# device (cancelling.LET_GO_SECONDS)
+# device (live_jobs.LET_GO_SECONDS)
 RELEASE_SECONDS = 8.0
 # one answer could be a moment between two states
 CLEAR_ANSWERS = 2
 # before a lease is closed again whose end could not be written down
 RETRY_SECONDS = 1.0
+# how long a request that was refused keeps its position until it is made again
+POSITION_SECONDS = 60.0
 logger = logging.getLogger(__name__)
 
 
-class Jobs(Protocol):
-    """The jobs of the leases."""
+class LeaseState(Enum):
+    """Where a lease is; see the module."""
 
-    def busy(self, lease_id: str) -> bool:
-        """Say whether a lease has jobs that are not over."""
+    WAITING = auto()
+    GRANTED = auto()
+    HELD = auto()
+    ENDING = auto()
+    ENDED = auto()
 
-    def drop(self, lease_id: str, note: str) -> Callable[[], Awaitable[None]]:
-        """Let none of a lease's jobs start any more, and stop the one that runs.
 
-        :returns: waits until the device has let go of it
+_W, _G, _H, _E, _X = LeaseState
+#: the states that each state leads to; ``None`` is before the request, or the start
+TRANSITIONS: Mapping[LeaseState | None, set[LeaseState]] = {
+    None: {_W, _H},
+    _W: {_G},
+    _G: {_H, _X},
+    _H: {_E},
+    _E: {_X},
+    _X: set(),
+}
+
+
+@dataclass(order=True)
+class WaitingRequest:
+    """A request for a lease that waits for a vQPU.
+
+    :param granted: the lease, or why there is none
+    :param request: with the project the lease is to be for
+    :param passed: how often a later one of the class went first
+    """
+
+    rank: int
+    position: int
+    granted: asyncio.Future[LiveLease] = field(compare=False)
+    user: str = field(compare=False)
+    job_class: JobClass = field(compare=False)
+    request: LeaseRequest = field(compare=False)
+    passed: int = field(compare=False, default=0)
+
+    async def wait(self, gone: asyncio.Event | None, seconds: float) -> None:
+        """Wait for the grant, for the client to go away, or for the time to be over."""
+        waits: set[asyncio.Future[LiveLease] | asyncio.Task[bool]] = {self.granted}
+        leaving = asyncio.ensure_future(gone.wait()) if gone is not None else None
+        if leaving is not None:
+            waits.add(leaving)
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if leaving is not None:
+            leaving.cancel()
+
+    def same_key(self, user: str, key: str | None) -> bool:
+        """Whether it asks for the lease of a user's key."""
+        return key is not None and (self.user, self.request.key) == (user, key)
+
+
+@dataclass(eq=False)
+class LiveLease:
+    """A lease that was granted and is not forgotten yet.
+
+    :param written: set when it is on disk, or cannot be written
+    :param error: why it cannot be written
+    :param last_used: by the monotonic clock
+    :param timer: for when it may be idle or expired
+    :param end: why it is ending
+    :param closing: what ends it
+    :param gone_answers: how often in a row Slurm said that its job is gone
+    """
+
+    lease: Lease
+    state: LeaseState | None = None
+    written: asyncio.Event = field(default_factory=asyncio.Event)
+    error: sqlite3.Error | None = None
+    last_used: float = field(default_factory=time.monotonic)
+    timer: asyncio.TimerHandle | None = None
+    end: LeaseEnd | None = None
+    closing: asyncio.Task[Lease] | None = None
+    gone_answers: int = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether jobs may be submitted under it."""
+        return self.state in (_G, _H)
+
+    def move(self, state: LeaseState) -> None:
+        """Go to another state.
+
+        :raises RuntimeError: if this one does not lead there
         """
+        if state not in TRANSITIONS[self.state]:
+            raise RuntimeError(f"a lease cannot move from {self.state} to {state}")
+        self.state = state
 
 
 class Leases:
     """The leases of one QPU; belongs to the event loop's thread.
 
     :param vqpus: how many are held at once; see :meth:`resize`
-    :param jobs: told to stop the jobs of a lease that ends
-    :param scheduling: chooses among those who wait, and is told of all leases
+    :param jobs: takes jobs under the leases that are held
+    :param policy: chooses among the requests, and is told of all leases
     """
 
     def __init__(
         self,
         store: Store,
         settings: ServiceSettings,
+        *,
         availability: Availability,
-        jobs: Jobs,
-        scheduling: Policy,
+        jobs: LiveJobs,
+        policy: Policy,
     ) -> None:
         self.vqpus = settings.vqpus
         self._store = store
         self._settings = settings
         self._availability = availability
         self._jobs = jobs
-        self._scheduling = scheduling
-        self._held = {lease.id: lease for lease in store.held()}
-        for lease in self._held.values():
-            scheduling.leased(lease)
-        self._ending: dict[str, asyncio.Task[Lease]] = {}
-        self._reasons: dict[str, str] = {}
-        self._writing: dict[str, asyncio.Event] = {}
+        self._policy = policy
+        self._leases: dict[str, LiveLease] = {}
+        # the requests that wait, the next one first
+        self._waiting: list[WaitingRequest] = []
+        self._requests = 0
+        # by user and key: a position, how often it was passed, and how long it is kept
+        self._positions: dict[tuple[str, str], tuple[int, int, float]] = {}
         self._stopped = False
-        self._used = dict.fromkeys(self._held, time.monotonic())
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._line = LeaseLine()
         self._tasks: set[asyncio.Task[None]] = set()
+        for lease in store.held():
+            self._add(lease, _H)
 
     def start(self) -> None:
-        """Watch over the leases that a service before this one left."""
-        for lease_id in self._held:
-            self._used[lease_id] = time.monotonic()
-            self._watch(lease_id)
+        """Go on with the leases that the service before this one held."""
+        for live in self._leases.values():
+            live.last_used = time.monotonic()
+            self._hold(live)
         self._spawn(self._follow_slurm())
 
     def stop(self) -> None:
-        """Let nobody wait any more; leases stay held, on disk."""
+        """Refuse all requests that wait; leases stay held, on disk."""
         self._stopped = True
-        self._line.send_away("the service is being stopped")
-        for timer in self._timers.values():
-            timer.cancel()
+        self._refuse_waiting("the service is being stopped")
+        for live in self._leases.values():
+            if live.timer is not None:
+                live.timer.cancel()
         for task in self._tasks:
             task.cancel()
 
     @property
     def held(self) -> list[Lease]:
-        """The leases held, the oldest first."""
-        return [*self._held.values()]
+        """The leases that take a vQPU, the oldest first."""
+        return [one.lease for one in self._leases.values() if one.state is not _X]
 
     @property
     def waiting(self) -> int:
-        """How many requests for a lease wait."""
-        return len(self._line)
+        """How many requests wait for a vQPU."""
+        return len(self._waiting)
 
     def resize(self, vqpus: int) -> None:
         """Change how many leases are held at once; those held now stay."""
         self.vqpus = vqpus
         self._grant()
+
+    def availability_changed(self) -> None:
+        """Grant leases if the QPU is open, else refuse the requests that wait."""
+        self._grant()
+        if not self._availability.is_open:
+            self._refuse_waiting(self._availability.reason)
 
     async def acquire(
         self,
@@ -122,11 +232,11 @@ class Leases:
         wait_seconds: float = 0.0,
         gone: asyncio.Event | None = None,
     ) -> Lease:
-        """Take a lease, or wait for one: by class, then as the policy chooses.
+        """Acquire a lease, or wait for one: by class, then as the policy chooses.
 
-        :param gone: set when the caller has gone away: it gets no lease then
+        :param gone: set when the client has gone away: it gets no lease then
         :raises Refused: 403 if the caller may not, 409 if there was none in time, 503 if
-            the QPU is closed
+            the QPU is not open
         """
         user = entitlements.lease_user(self._settings, who, request.user)
         if (same := await self._known(user, request.key)) is not None:
@@ -141,68 +251,70 @@ class Leases:
             raise Refused(422, detail, "wait")
         request = entitlements.with_share(self._settings, user, request)
         job_class = entitlements.lease_class(self._settings, user, request)
-        waiter = self._line.join(user, job_class, request)
+        waiting = self._wait(user, job_class, request)
         self._grant()
         try:
-            await waiter.wait(gone, wait_seconds)
+            await waiting.wait(gone, wait_seconds)
         finally:
-            waits = self._line.leave(waiter)
-        if waits:
+            refused = self._stop_waiting(waiting)
+        if refused:
             detail = f"all {self.vqpus} vQPUs are held, try again later"
             raise Refused(409, detail, headers={"Retry-After": "1"})
-        granted = await waiter.lease
-        if (writing := self._writing.get(granted.id)) is not None:
-            await writing.wait()  # another request's, with the same key
-            if not self.holds(granted.id):
-                detail = "the lease could not be kept, try again later"
-                raise Refused(503, detail, headers={"Retry-After": "1"})
+        live = await waiting.granted
+        try:
+            # a grant is on its way to the disk: that takes no part of the wait
+            await live.written.wait()
+        except asyncio.CancelledError:
+            self._spawn(self._end_logged(live, LeaseEndCause.CLIENT_GONE))
+            raise
+        if live.error is not None:
+            raise live.error
         if gone is not None and gone.is_set():
-            await self.end(granted.id, "the client went away", "cancelled")
-        return granted
+            await self.end(live.lease.id, LeaseEnd(LeaseEndCause.CLIENT_GONE))
+        return live.lease
 
     def active(self, who: Identity, lease_id: str | None) -> Lease:
         """Find a lease under which the caller may submit, and count it as used.
 
         :raises Refused: 403 with the reason
         """
-        lease = self._held.get(lease_id or "")
-        if lease is not None and visible(who, lease) and self.holds(lease.id):
-            self.touch(lease.id)
-            return lease
-        words = "needs a lease that is held (POST /v1/leases)"
+        live = self._leases.get(lease_id or "")
+        if live is not None and visible(who, live.lease) and live.active:
+            live.last_used = time.monotonic()
+            return live.lease
+        detail = "needs a lease that is held (POST /v1/leases)"
         with suppress(Refused):
             reason = self.find(who, lease_id or "").reason
-            words = (
-                f"the lease has ended: {reason or self._reasons.get(lease_id or '')}"
-            )
-        raise Refused(403, words, entitlements.LEASE_HEADER)
-
-    def get(self, lease_id: str) -> Lease | None:
-        """Find a lease that is held, perhaps about to end."""
-        return self._held.get(lease_id)
+            if live is not None and live.end is not None:
+                reason = live.end.reason
+            detail = f"the lease has ended: {reason}"
+        raise Refused(403, detail, entitlements.LEASE_HEADER)
 
     def holds(self, lease_id: str) -> bool:
-        """Say whether a lease is held and not about to end."""
-        return lease_id in self._held and lease_id not in self._reasons
+        """Whether a lease is held and not about to end."""
+        live = self._leases.get(lease_id)
+        return live is not None and live.active
 
     def find(self, who: Identity, lease_id: str) -> Lease:
         """Find a lease, held or not.
 
         :raises Refused: 404
         """
-        lease = self._held.get(lease_id) or self._store.lease(lease_id)
+        live = self._leases.get(lease_id)
+        held = live is not None and live.state is not _X
+        lease = live.lease if live and held else self._store.lease(lease_id)
         if lease is None or not visible(who, lease):
             raise Refused(404, "no such lease")
         return lease
 
     def list(self, who: Identity, *, held_only: bool = True) -> list[Lease]:
-        """List the caller's leases, an admin's being everybody's."""
+        """List the caller's leases; an admin sees everybody's."""
         if held_only:
             return [lease for lease in self.held if visible(who, lease)]
         return self._store.leases(None if who.admin else who.user)
 
     def renew(self, who: Identity, lease_id: str) -> Lease:
-        """Count a lease as used; when it ends in any case does not change.
+        """Count a lease as used; its total time does not change.
 
         :raises Refused: 404, or 403 with the reason if it has ended
         """
@@ -212,128 +324,130 @@ class Leases:
     async def release(self, who: Identity, lease_id: str) -> Lease:
         """End a lease and cancel its jobs, on the device too; again is fine.
 
-        Who ends another user's is written down.
+        The audit records who releases another user's lease.
 
         :raises Refused: 404, or 503 while that cannot be written down: the lease ends
             as soon as it can
         """
-        lease = self.find(who, lease_id)
-        note = "cancelled: its lease was released"
-        entry = _released(who, lease)
-        also = None if entry is None else partial(audit.record, entry=entry)
+        lease, record = self.find(who, lease_id), None
+        if who.user != lease.user:
+            about: dict[str, JSON] = {"lease": lease.id, "of": lease.user}
+            old, new = {"held": True}, {"held": False}
+            entry = audit.AuditEntry(who.user, "release", about, old, new)
+            record = partial(audit.record, entry=entry)
         try:
             async with asyncio.timeout(RELEASE_SECONDS):
-                return await self.end(lease_id, RELEASED, note, also)
+                return await self.end(lease_id, RELEASED, record)
         except TimeoutError as error:
             detail = "the lease is being released, but that is not on disk yet"
             raise Refused(503, detail, headers={"Retry-After": "1"}) from error
 
     def touch(self, lease_id: str) -> None:
         """Count a lease as used."""
-        if lease_id in self._used:
-            self._used[lease_id] = time.monotonic()
+        if (live := self._leases.get(lease_id)) is not None:
+            live.last_used = time.monotonic()
 
     def idle_expires_at(self, lease: Lease) -> float | None:
-        """Tell when a lease ends if nothing happens; ``None`` if it does not."""
-        if self._jobs.busy(lease.id):
-            self.touch(lease.id)
-        idle, used = self._settings.leases.idle_seconds, self._used.get(lease.id)
-        if idle is None or used is None:
+        """When a lease ends if it is not used; ``None`` if it does not."""
+        idle, live = self._settings.leases.idle_seconds, self._leases.get(lease.id)
+        if idle is None or live is None or live.state is _X:
             return None
-        return time.time() + max(0.0, used + idle - time.monotonic())
+        return time.time() + max(0.0, idle - self._idle_seconds(live))
 
     async def end(
         self,
         lease_id: str,
-        reason: str,
-        note: str,
-        also: Callable[[sqlite3.Connection], None] | None = None,
+        end: LeaseEnd,
+        record: Callable[[sqlite3.Connection], None] | None = None,
     ) -> Lease:
-        """End a lease, whoever asks.
+        """End a lease; one that is ending or has ended stays as it is.
 
-        :param reason: told to those who still come with it
-        :param note: what its jobs say that are not over
-        :param also: written in the same stroke, unless the lease ends already
+        :param record: written in the same transaction, unless the lease ends already
         """
-        if lease_id in self._held and lease_id not in self._ending:
-            self._reasons[lease_id] = reason
-            left = self._jobs.drop(lease_id, note)
-            self._ending[lease_id] = asyncio.create_task(
-                self._close(
-                    *(lease_id, left),
-                    lambda: self._store.close_lease(lease_id, reason, note, also),
-                )
-            )
-        if lease_id in self._ending:
-            # who gives up waiting does not stop the lease from ending
-            return await asyncio.shield(self._ending[lease_id])
-        return await asyncio.wrap_future(
-            self._store.close_lease(lease_id, reason, note)
+        live = self._leases.get(lease_id)
+        if live is None:
+            closing = self._store.close_lease(lease_id, end.reason, end.note)
+            return await asyncio.wrap_future(closing)
+        await live.written.wait()
+        if live.state is _H:
+            live.move(_E)
+            live.end = end
+            leaving = self._jobs.interrupt_lease(lease_id, end)
+            live.closing = asyncio.create_task(self._close(live, end, leaving, record))
+        if live.closing is None:
+            raise Refused(404, "no such lease")
+        # a caller who gives up waiting does not stop the lease from ending
+        return await asyncio.shield(live.closing)
+
+    # transitions
+
+    def _wait(
+        self, user: str, job_class: JobClass, request: LeaseRequest
+    ) -> WaitingRequest:
+        """Add a request, perhaps at the position that it had before."""
+        self._requests += 1
+        now = time.monotonic()
+        self._positions = {k: v for k, v in self._positions.items() if v[-1] > now}
+        position, passed = self._requests, 0
+        if request.key is not None:
+            kept = self._positions.pop((user, request.key), (position, passed, now))
+            position, passed, _ = kept
+        waiting = WaitingRequest(
+            rank=RANKS[job_class],
+            position=position,
+            granted=asyncio.get_running_loop().create_future(),
+            user=user,
+            job_class=job_class,
+            request=request,
+            passed=passed,
         )
+        insort(self._waiting, waiting)
+        return waiting
 
-    async def _close(
-        self,
-        lease_id: str,
-        left: Callable[[], Awaitable[None]],
-        write: Callable[[], Future[Lease]],
-    ) -> Lease:
-        try:
-            closed = await self._closed(write)
-            self._let_go(lease_id)
-            self._grant()
-            await left()
-            return closed
-        finally:
-            del self._ending[lease_id], self._reasons[lease_id]
-            if timer := self._timers.pop(lease_id, None):
-                timer.cancel()
+    def _stop_waiting(self, waiting: WaitingRequest) -> bool:
+        """Remove a request and keep its position for a while; whether it still waited."""
+        if waiting not in self._waiting:
+            return False
+        self._waiting.remove(waiting)
+        if (key := waiting.request.key) is not None:
+            until = time.monotonic() + POSITION_SECONDS
+            kept = waiting.position, waiting.passed, until
+            self._positions[waiting.user, key] = kept
+        return True
 
-    async def _closed(self, write: Callable[[], Future[Lease]]) -> Lease:
-        """Write down that a lease has ended; its jobs are out of the line by now."""
-        while True:
-            try:
-                return await asyncio.wrap_future(write())
-            except sqlite3.Error as error:
-                if self._stopped:  # the next service finds it held
-                    raise
-                logger.error("a lease could not be closed, tried again: %s", error)
-            await asyncio.sleep(RETRY_SECONDS)
-
-    async def _known(self, user: str, key: str | None) -> Lease | None:
-        """Find the lease that a key made before, once it is on disk."""
-        while (same := self._same(user, key)) is not None:
-            if (writing := self._writing.get(same.id)) is None:
-                self.touch(same.id)
-                return same
-            await writing.wait()
-        return None
-
-    def _same(self, user: str, key: str | None) -> Lease | None:
-        same = (
-            lease
-            for lease in self._held.values()
-            if key is not None and (lease.user, lease.key) == (user, key)
-        )
-        return next((lease for lease in same if lease.id not in self._reasons), None)
+    def _refuse_waiting(self, reason: str) -> None:
+        for waiting in self._waiting:
+            waiting.granted.set_exception(Refused(503, reason))
+        self._waiting.clear()
 
     def _grant(self) -> None:
-        while self._availability.is_open and len(self._held) < self.vqpus:
-            waiter = self._line.pop(
-                lambda waiting: self._scheduling.choose(waiting, self.held)
-            )
-            if waiter is None:
-                return
-            lease = self._open(waiter)
-            for same in self._line.pop_same(waiter.user, waiter.request.key):
-                same.lease.set_result(lease)
+        while (
+            self._waiting
+            and self._availability.is_open
+            and len(held := self.held) < self.vqpus
+        ):
+            rank = self._waiting[0].rank
+            first = [waiting for waiting in self._waiting if waiting.rank == rank]
+            index = self._policy.choose(first, held)
+            for passed in first[:index]:
+                passed.passed += 1
+            chosen = first[index]
+            self._waiting.remove(chosen)
+            live = self._add(self._new_lease(chosen), _W, _G)
+            chosen.granted.set_result(live)
+            key = chosen.request.key
+            for same in [w for w in self._waiting if w.same_key(chosen.user, key)]:
+                self._waiting.remove(same)
+                same.granted.set_result(live)
+            self._spawn(self._write(live))
 
-    def _open(self, waiter: Waiter) -> Lease:
+    def _new_lease(self, waiting: WaitingRequest) -> Lease:
         now, total = time.time(), self._settings.leases.total_seconds
-        request = waiter.request
-        lease = Lease(
+        request = waiting.request
+        return Lease(
             id=secrets.token_urlsafe(24),
-            user=waiter.user,
-            job_class=waiter.job_class,
+            user=waiting.user,
+            job_class=waiting.job_class,
             job=request.job,
             slurm_job_id=request.slurm_job_id,
             partition=request.partition,
@@ -345,82 +459,126 @@ class Leases:
             project=request.project,
             tenths=request.tenths,
         )
-        self._held[lease.id] = lease
-        self._scheduling.leased(lease)
-        self._used[lease.id] = time.monotonic()
-        self._writing[lease.id] = asyncio.Event()
-        self._spawn(self._write(lease, waiter.lease))
-        return lease
 
-    def _let_go(self, lease_id: str) -> None:
-        del self._used[lease_id]
-        self._scheduling.released(self._held.pop(lease_id))
+    def _add(self, lease: Lease, *states: LeaseState) -> LiveLease:
+        live = self._leases[lease.id] = LiveLease(lease)
+        for state in states:
+            live.move(state)
+        self._policy.leased(lease)
+        return live
 
-    async def _write(self, lease: Lease, waiter: asyncio.Future[Lease]) -> None:
+    async def _write(self, live: LiveLease) -> None:
         try:
-            await asyncio.wrap_future(self._store.add_lease(lease))
+            await asyncio.wrap_future(self._store.add_lease(live.lease))
         except sqlite3.Error as error:
-            self._let_go(lease.id)
-            if not waiter.done():
-                waiter.set_exception(error)
-            return
-        finally:
-            self._writing.pop(lease.id).set()
-        self._watch(lease.id)
-        if waiter.done():
-            await self.end(lease.id, "the client went away", "cancelled")
+            live.error = error
+            live.move(_X)
+            self._policy.released(live.lease)
+            del self._leases[live.lease.id]
+            live.written.set()
+            self._grant()
         else:
-            waiter.set_result(lease)
+            live.move(_H)
+            self._hold(live)
 
-    def availability_changed(self) -> None:
-        """Grant leases once the QPU is open, refuse who waits once it is not."""
+    def _hold(self, live: LiveLease) -> None:
+        live.written.set()
+        self._jobs.open_lease(live.lease)
+        self._watch(live)
+
+    async def _close(
+        self,
+        live: LiveLease,
+        end: LeaseEnd,
+        leaving: Sequence[LiveJob],
+        record: Callable[[sqlite3.Connection], None] | None,
+    ) -> Lease:
+        lease_id = live.lease.id
+        if live.timer is not None:
+            live.timer.cancel()
+        while True:
+            try:
+                closing = self._store.close_lease(
+                    lease_id, end.reason, end.note, record
+                )
+                closed = await asyncio.wrap_future(closing)
+                break
+            except sqlite3.Error as error:
+                if self._stopped:  # the next service finds it held
+                    raise
+                logger.error("a lease could not be closed, trying again: %s", error)
+            await asyncio.sleep(RETRY_SECONDS)
+        live.move(_X)
+        self._policy.released(live.lease)
         self._grant()
-        if not self._availability.is_open:
-            self._line.send_away(self._availability.reason)
+        await self._jobs.end_lease(lease_id, leaving)
+        del self._leases[lease_id]
+        return closed
 
-    def _watch(self, lease_id: str) -> None:
-        """End a lease whose time is up, or look again when it may be."""
-        lease = self._held.get(lease_id)
-        if lease is None or lease_id in self._reasons:
-            return
+    async def _known(self, user: str, key: str | None) -> Lease | None:
+        """Find the lease that a key made before, once it is on disk."""
+        while (same := self._same(user, key)) is not None:
+            if same.written.is_set():
+                same.last_used = time.monotonic()
+                return same.lease
+            await same.written.wait()
+        return None
+
+    def _same(self, user: str, key: str | None) -> LiveLease | None:
+        same = (
+            live
+            for live in self._leases.values()
+            if key is not None and (live.lease.user, live.lease.key) == (user, key)
+        )
+        return next((live for live in same if live.active), None)
+
+    # what ends a lease by itself
+
+    def _idle_seconds(self, live: LiveLease) -> float:
+        lease_id, now = live.lease.id, time.monotonic()
         if self._jobs.busy(lease_id):
-            self.touch(lease_id)
-        idle, left = self._settings.leases.idle_seconds, []
-        if lease.expires is not None:
-            left.append((lease.expires - time.time(), "its time is over"))
-        if idle is not None:
-            seconds = self._used[lease_id] + idle - time.monotonic()
-            left.append((seconds, f"it was idle for {idle:g} seconds"))
+            live.last_used = now
+        return now - max(live.last_used, self._jobs.last_done(lease_id))
+
+    def _watch(self, live: LiveLease) -> None:
+        """End a lease that is idle or expired, or look again when it may be."""
+        if live.state is not _H:
+            return
+        left: list[tuple[float, LeaseEndCause]] = []
+        if live.lease.expires is not None:
+            left.append((live.lease.expires - time.time(), LeaseEndCause.EXPIRED))
+        if (idle := self._settings.leases.idle_seconds) is not None:
+            left.append((idle - self._idle_seconds(live), LeaseEndCause.IDLE))
         if not left:
             return
-        seconds, why = min(left)
+        seconds, cause = min(left, key=lambda one: one[0])
         if seconds <= 0:
-            self._spawn(self._expire(lease_id, why))
+            self._spawn(self._end_logged(live, cause))
         else:
             loop = asyncio.get_running_loop()
-            self._timers[lease_id] = loop.call_later(seconds, self._watch, lease_id)
-
-    async def _expire(self, lease_id: str, why: str) -> None:
-        logger.info("a lease has ended: %s", why)
-        try:
-            await self.end(lease_id, why, f"cancelled: its lease has ended: {why}")
-        except sqlite3.Error as error:
-            logger.error("a lease could not be closed: %s", error)
+            live.timer = loop.call_later(seconds, self._watch, live)
 
     async def _follow_slurm(self) -> None:
-        """Ask Slurm after the jobs that hold leases, from time to time."""
-        answers: Counter[str] = Counter()
+        """Ask Slurm from time to time whether the jobs that hold leases are gone."""
         while True:
             await asyncio.sleep(self._settings.slurm_poll_seconds)
-            for lease in self.held:
-                job = lease.slurm_job_id
+            for live in [*self._leases.values()]:
+                job = live.lease.slurm_job_id
                 if job is None or not slurm_jobs.can_ask(job):
                     continue
                 gone = await slurm_jobs.is_gone(job)
-                answers[lease.id] = answers[lease.id] + 1 if gone else 0
-                if answers[lease.id] >= CLEAR_ANSWERS:
-                    await self._expire(lease.id, f"Slurm job {job} is gone")
-            answers = Counter({id_: answers[id_] for id_ in self._held})
+                live.gone_answers = live.gone_answers + 1 if gone else 0
+                if live.gone_answers >= CLEAR_ANSWERS:
+                    await self._end_logged(live, LeaseEndCause.SLURM_JOB_GONE)
+
+    async def _end_logged(self, live: LiveLease, cause: LeaseEndCause) -> None:
+        idle, job = self._settings.leases.idle_seconds, live.lease.slurm_job_id
+        end = LeaseEnd(cause, idle or 0.0, job or "")
+        logger.info("a lease has ended: %s", end.reason)
+        try:
+            await self.end(live.lease.id, end)
+        except (Refused, sqlite3.Error) as error:
+            logger.error("a lease could not be closed: %s", error)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -428,13 +586,6 @@ class Leases:
         task.add_done_callback(self._tasks.discard)
 
 
-def _released(who: Identity, lease: Lease) -> audit.AuditEntry | None:
-    if who.user == lease.user:
-        return None
-    about: dict[str, JSON] = {"lease": lease.id, "of": lease.user}
-    return audit.AuditEntry(who.user, "release", about, {"held": True}, {"held": False})
-
-
 def visible(who: Identity, lease: Lease) -> bool:
-    """Say whether somebody may see a lease: an admin, or whose it is."""
+    """Whether a user may see a lease: an admin, or its own user."""
     return who.admin or who.user == lease.user

@@ -16,6 +16,7 @@ from sf_quantum.files import JSON
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, State, Submission
 from sf_quantum.service.domain.purpose import Purpose
+from sf_quantum.service.domain.reasons import RELEASED, Cause, Interruption
 from sf_quantum.service.store.database import Database
 from sf_quantum.service.store.schema import SCHEMA, UPGRADES, VERSION
 
@@ -267,13 +268,11 @@ class Store(Database):
             *used,
         )
 
-    def recover(self, cancelled: str) -> Future[None]:
+    def recover(self) -> Future[None]:
         """Repair the file of a service that died.
 
         Running jobs are queued again; those that were to be cancelled with their lease
         are cancelled.
-
-        :param cancelled: the note of jobs whose lease has ended
         """
 
         def change(db: sqlite3.Connection) -> None:
@@ -281,13 +280,17 @@ class Store(Database):
                 "UPDATE jobs SET state = 'Cancelled', ended = ?, note = ? "
                 f"WHERE {LIVE} AND lease IN (SELECT id FROM leases "
                 "WHERE closed IS NOT NULL)",
-                (time.time(), cancelled),
+                (time.time(), RELEASED.note),
             )
-            db.execute(
-                "UPDATE jobs SET state = 'Queued', started = NULL, note = "
-                "'interrupted: the service died during attempt ' || attempt, "
-                f"attempt = attempt + 1 WHERE {LIVE} AND state = 'Running'"
+            query = (
+                f"SELECT number, attempt FROM jobs WHERE {LIVE} AND state = 'Running'"
             )
+            for number, attempt in db.execute(query).fetchall():
+                db.execute(
+                    "UPDATE jobs SET state = 'Queued', started = NULL, note = ?, "
+                    "attempt = attempt + 1 WHERE number = ?",
+                    (Interruption(Cause.RESTART).note(attempt), number),
+                )
 
         return self.change(change)
 

@@ -77,7 +77,7 @@ class Activity:
 
     def __init__(self, queue: JobQueue) -> None:
         self._queue = queue
-        self._busy = UtilisationHistory(queue.store, queue.observations.lost)
+        self._busy = UtilisationHistory(queue.store, queue.observations.interrupted)
         self._read_at = float("-inf")
         self._common: asyncio.Task[_Common] | None = None
         self._views: dict[Identity | None, asyncio.Task[View]] = {}

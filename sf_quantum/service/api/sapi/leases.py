@@ -12,12 +12,13 @@ from contextlib import asynccontextmanager
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.domain.jobs import Job, Lease, LeaseRequest
+from sf_quantum.service.domain.reasons import LeaseEnd, LeaseEndCause
 from sf_quantum.service.queue.job_queue import JobQueue
 
+JOBS_OVER = LeaseEnd(LeaseEndCause.JOBS_OVER)
 # by which such a lease is known, also after a restart
 KEY = "sapi"
 JOB = "problems over SAPI"
-OVER = "its problems are over"
 # less than the 120 seconds after which the client takes the service for dead
 WAIT_SECONDS = 90.0
 POLL_SECONDS = 60.0
@@ -98,7 +99,7 @@ class ShortLeases:
         del self._users[lease_id]
         if self._queue.leases.holds(lease_id) and not self._queue.failure:
             try:
-                await self._queue.leases.end(lease_id, OVER, f"cancelled: {OVER}")
+                await self._queue.leases.end(lease_id, JOBS_OVER)
             except sqlite3.Error as error:
                 logger.error("a lease could not be closed: %s", error)
 

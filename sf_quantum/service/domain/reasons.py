@@ -1,0 +1,103 @@
+"""Why a job was interrupted and why a lease ended: as data, and worded in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from sf_quantum.service.domain.jobs import JobClass
+
+
+class Cause(Enum):
+    """What moves a job from one state to another."""
+
+    SUBMISSION = auto()
+    WORKER = auto()
+    PREEMPTION = auto()
+    CANCELLATION = auto()
+    LEASE_END = auto()
+    QPU_CLOSED = auto()
+    SERVICE_STOP = auto()
+    RESTART = auto()
+
+
+class LeaseEndCause(Enum):
+    """What ends a lease."""
+
+    RELEASED = auto()
+    EXPIRED = auto()
+    IDLE = auto()
+    SLURM_JOB_GONE = auto()
+    CLIENT_GONE = auto()
+    JOBS_OVER = auto()
+
+
+@dataclass(frozen=True)
+class LeaseEnd:
+    """Why a lease ended.
+
+    :param idle_seconds: for which it was not used, if that is why
+    :param slurm_job_id: of the Slurm job that is gone, if that is why
+    """
+
+    cause: LeaseEndCause
+    idle_seconds: float = 0.0
+    slurm_job_id: str = ""
+
+    @property
+    def reason(self) -> str:
+        """The text for those who still use the lease."""
+        return {
+            LeaseEndCause.RELEASED: "released",
+            LeaseEndCause.EXPIRED: "its time is over",
+            LeaseEndCause.IDLE: f"it was idle for {self.idle_seconds:g} seconds",
+            LeaseEndCause.SLURM_JOB_GONE: f"Slurm job {self.slurm_job_id} is gone",
+            LeaseEndCause.CLIENT_GONE: "the client went away",
+            LeaseEndCause.JOBS_OVER: "its problems are over",
+        }[self.cause]
+
+    @property
+    def note(self) -> str:
+        """The text for the jobs that were cancelled with the lease."""
+        if self.cause is LeaseEndCause.RELEASED:
+            return "cancelled: its lease was released"
+        return f"cancelled: its lease has ended: {self.reason}"
+
+
+RELEASED = LeaseEnd(LeaseEndCause.RELEASED)
+
+
+@dataclass(frozen=True)
+class Interruption:
+    """Why a job was stopped before it ended by itself.
+
+    :param preempted_by: the class of the job that runs instead
+    :param lease_end: why the job's lease ended
+    """
+
+    cause: Cause
+    preempted_by: JobClass | None = None
+    lease_end: LeaseEnd | None = None
+
+    @property
+    def cancels(self) -> bool:
+        """Whether the job is over, and not pending again."""
+        return self.cause in (Cause.CANCELLATION, Cause.LEASE_END)
+
+    def note(self, attempt: int = 1) -> str:
+        """Word the job's note.
+
+        :param attempt: the one that was interrupted
+        """
+        if self.lease_end is not None:
+            return self.lease_end.note
+        during = f"during attempt {attempt}"
+        return {
+            Cause.PREEMPTION: f"pre-empted by a {self.preempted_by} job {during}",
+            Cause.QPU_CLOSED: f"interrupted: the QPU was closed {during}",
+            Cause.SERVICE_STOP: f"interrupted: the service was stopped {during}",
+            Cause.RESTART: f"interrupted: the service died {during}",
+        }.get(self.cause, "cancelled")
+
+
+CANCELLED = Interruption(Cause.CANCELLATION)
