@@ -27,7 +27,7 @@ from sf_quantum.qpu.qrmi_errors import ours
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
 
-    from sf_quantum.samplers.qaoa import Machine
+    from sf_quantum.samplers.qaoa import CircuitRunner
 
 KEYS = ("qrmiConfig", "resource", "timeoutSeconds")
 TOKEN = "QRMI_JOB_ACQUISITION_TOKEN"
@@ -291,13 +291,13 @@ class _Gates(QrmiQpu):
         from sf_quantum.samplers.qaoa import QaoaSampler
 
         try:
-            return QaoaSampler(machine=self._machine())
+            return QaoaSampler(runner=self._machine())
         except ImportError as error:
             detail = self.lack() or f"what QRMI runs circuits with fails: {error}"
             raise InputError(f"QPU {self.name!r}: {detail}") from error
 
     @abstractmethod
-    def _machine(self) -> Machine:
+    def _machine(self) -> CircuitRunner:
         """Ask for the machine as it is now."""
 
 
@@ -305,7 +305,7 @@ class _Ibm(_Gates):
     solving = ("qiskit_ibm_runtime", "qiskit", "scipy")
     extra = "ibm"
 
-    def _machine(self) -> Machine:
+    def _machine(self) -> CircuitRunner:
         from qrmi.primitives.ibm import SamplerV2, get_backend
 
         from sf_quantum.qpu.qrmi_circuits import PrimitiveMachine
@@ -338,7 +338,7 @@ class IqmServer(_Gates):
     solving = ("iqm", "qiskit", "scipy")
     extra = "iqm"
 
-    def _machine(self) -> Machine:
+    def _machine(self) -> CircuitRunner:
         from sf_quantum.qpu.qrmi_circuits import IqmMachine
 
         return IqmMachine(self.name, self._client(), self._errors)

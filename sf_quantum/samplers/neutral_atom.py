@@ -22,7 +22,7 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.parameters import check, seeded
 from sf_quantum.samplers.reduction import exclusions
-from sf_quantum.samplers.register import Embedding, Limits, Pairs, embed
+from sf_quantum.samplers.register import Embedding, Pairs, RegisterLimits, embed
 from sf_quantum.samplers.states import Bits, as_binary, quadratic, sample_set
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _STEEPEST = 4.0
 _STEP = 20
 
 
-class Machine(Protocol):
+class SequenceRunner(Protocol):
     """A device that runs Pulser sequences in their serialized form."""
 
     name: str
@@ -61,10 +61,10 @@ class Machine(Protocol):
 
 
 class NeutralAtomSampler(Sampler):
-    """Independent sets on neutral atoms, emulated unless a machine is given."""
+    """Independent sets on neutral atoms, emulated unless a runner is given."""
 
-    def __init__(self, machine: Machine | None = None) -> None:
-        self._machine = machine
+    def __init__(self, runner: SequenceRunner | None = None) -> None:
+        self._runner = runner
 
     @classmethod
     def problem(cls) -> str | None:
@@ -116,17 +116,17 @@ class NeutralAtomSampler(Sampler):
         :param duration: duration of the pulse in nanoseconds
         :raises InputError: if the problem is not an independent set, no register
             represents it, a parameter is invalid, or Pulser is not installed
-        :raises QpuError: if the machine fails, or returns no valid reads
+        :raises QpuError: if the QPU fails, or returns no valid reads
         """
         self.check_parameters(num_reads=num_reads, duration=duration)
         seed = seeded(seed)
         if (missing := self.problem()) is not None:
             raise InputError(f"sampler 'neutral-atom': {missing}")
-        graph = _Graph.of(bqm)
+        graph = _OverlapGraph.of(bqm)
         reads, more = np.zeros((num_reads, 0), np.int8), dict[str, JSON]()
         if graph.atoms:
             reads, more = self._reads(graph, num_reads, seed, duration)
-        # a machine may return fewer reads than requested
+        # a QPU may return fewer reads than requested
         rows = np.zeros((len(reads), len(bqm.variables)), np.int8)
         rows[:, graph.atoms] = reads
         samples = sample_set(rows, bqm)
@@ -141,12 +141,12 @@ class NeutralAtomSampler(Sampler):
         return samples
 
     def _reads(
-        self, graph: _Graph, shots: int, seed: int, duration: int
+        self, graph: _OverlapGraph, shots: int, seed: int, duration: int
     ) -> tuple[Bits, dict[str, JSON]]:
-        device = _device(self._machine)
-        emulator = None if self._machine else _emulator(len(graph.atoms))
+        device = _device(self._runner)
+        emulator = None if self._runner else _emulator(len(graph.atoms))
         radius, omega = _blockade(device)
-        limits = Limits(
+        limits = RegisterLimits(
             radius, device.min_atom_distance, device.max_radial_distance or 50.0
         )
         embedding = embed(len(graph.atoms), graph.edges, limits, seed)
@@ -158,16 +158,16 @@ class NeutralAtomSampler(Sampler):
         pulse = _Pulse(omega, duration, _detuning(graph, embedding, omega, device))
         sequence = _sequence(device, embedding, graph.weights, pulse)
         timing: JSON = None
-        if self._machine is not None:
+        if self._runner is not None:
             text = sequence.to_abstract_repr()
-            counts, timing = self._machine.run(text, shots)
-            _check_counts(counts, len(graph.atoms), self._machine.name)
+            counts, timing = self._runner.run(text, shots)
+            _check_counts(counts, len(graph.atoms), self._runner.name)
         else:
             counts = _emulate(sequence, emulator or "", shots, seed)
         rows = _rows(counts, len(graph.atoms))
         repaired = _repaired(rows, graph, embedding)
         info: dict[str, JSON] = {
-            "machine": self._machine.name if self._machine else emulator,
+            "machine": self._runner.name if self._runner else emulator,
             "device": device.name,
             "local_detuning": bool(device.dmm_channels),
             "register": {
@@ -184,7 +184,7 @@ class NeutralAtomSampler(Sampler):
 
 
 @dataclass(frozen=True)
-class _Graph:
+class _OverlapGraph:
     """A weighted independent set problem.
 
     :param atoms: positions of the variables with a positive weight; the other fields are
@@ -199,7 +199,7 @@ class _Graph:
     edges: Pairs
 
     @classmethod
-    def of(cls, bqm: BinaryQuadraticModel) -> _Graph:
+    def of(cls, bqm: BinaryQuadraticModel) -> _OverlapGraph:
         labels = [*bqm.variables]
         problem = quadratic(as_binary(bqm))
         excluded = {*exclusions(problem)}
@@ -244,17 +244,17 @@ class _Pulse:
     detuning: float
 
 
-def _device(machine: Machine | None) -> BaseDevice:
+def _device(runner: SequenceRunner | None) -> BaseDevice:
     import pulser
     from pulser.abstract_repr import deserialize_device
     from pulser.exceptions.serialization import DeserializeDeviceError
 
-    if machine is None:
+    if runner is None:
         return pulser.DigitalAnalogDevice
     try:
-        return deserialize_device(machine.specs())
+        return deserialize_device(runner.specs())
     except DeserializeDeviceError as error:
-        raise InputError(f"{machine.name}: invalid device specification") from error
+        raise InputError(f"{runner.name}: invalid device specification") from error
 
 
 def _emulator(atoms: int) -> str:
@@ -279,7 +279,7 @@ def _blockade(device: BaseDevice) -> tuple[float, float]:
 
 
 def _detuning(
-    graph: _Graph, embedding: Embedding, omega: float, device: BaseDevice
+    graph: _OverlapGraph, embedding: Embedding, omega: float, device: BaseDevice
 ) -> float:
     # at the end an edge must cost more than its lighter atom gains
     distances = embedding.distances()
@@ -376,7 +376,7 @@ def _rows(counts: Mapping[str, int], atoms: int) -> Bits:
     return np.repeat(bits, [*counts.values()], axis=0)
 
 
-def _repaired(rows: Bits, graph: _Graph, embedding: Embedding) -> Bits:
+def _repaired(rows: Bits, graph: _OverlapGraph, embedding: Embedding) -> Bits:
     """Correct for the edges in which the register differs from the graph."""
     rows = rows.copy()
     weights = np.array(graph.weights)

@@ -27,7 +27,7 @@ LEAST_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
-class _Block:
+class _PartReads:
     """The reads of one part.
 
     :param part: the variables, by position
@@ -42,7 +42,7 @@ class _Block:
     @classmethod
     def of(
         cls, part: list[int], model: BinaryQuadraticModel, answer: SampleSet
-    ) -> _Block:
+    ) -> _PartReads:
         """Extract a part from a sample set, one row per read."""
         each = np.repeat(np.arange(len(answer)), answer.record.num_occurrences)
         labels = [*model.variables]
@@ -117,7 +117,7 @@ class Presolve(ComposedSampler):
             # a single answer may hold all parts
             of = answers if len(answers) > 1 else answers * len(reduced.parts)
             blocks = [
-                _Block.of(part, _model(reduced.left, part, labels), answer)
+                _PartReads.of(part, _model(reduced.left, part, labels), answer)
                 for part, answer in zip(reduced.parts, of, strict=True)
             ]
             rows = self._put_together(reduced, blocks, self._reads(parameters), seed)
@@ -203,19 +203,19 @@ class Presolve(ComposedSampler):
         return reads if isinstance(reads, int) else 1
 
     def _put_together(
-        self, found: Reduction, blocks: list[_Block], reads: int, seed: int | None
+        self, found: Reduction, blocks: list[_PartReads], reads: int, seed: int | None
     ) -> Bits:
         random = np.random.default_rng([seed or 0, len(blocks)])
         fixed = np.array([[*found.fixed.values()]], np.int8)
-        blocks = [*blocks, _Block([*found.fixed], fixed, np.zeros(1))]
+        blocks = [*blocks, _PartReads([*found.fixed], fixed, np.zeros(1))]
         if self._distinct:
             values = np.array([[0], [1]], np.int8)
-            blocks += [_Block([i], values, np.zeros(2)) for i in found.free]
+            blocks += [_PartReads([i], values, np.zeros(2)) for i in found.free]
             chosen = _multiplied([len(block.energies) for block in blocks], reads)
         else:
             reads = max((len(block.energies) for block in blocks[:-1]), default=reads)
             drawn = random.integers(0, 2, (reads, len(found.free)), np.int8)
-            blocks.append(_Block(found.free, drawn, np.arange(reads, dtype=float)))
+            blocks.append(_PartReads(found.free, drawn, np.arange(reads, dtype=float)))
             tie = found.left.tie or 1.0
             chosen = [_paired(block.energies / tie, reads, random) for block in blocks]
         rows = np.empty((len(chosen[0]), len(found.left.linear)), np.int8)

@@ -61,8 +61,8 @@ _EXPECTED = (
 _RAMPS = (2.0, 0.6)
 
 
-class Machine(Protocol):
-    """A gate-based machine or simulator."""
+class CircuitRunner(Protocol):
+    """A gate-based QPU or simulator."""
 
     @property
     def name(self) -> str:
@@ -83,22 +83,22 @@ class Machine(Protocol):
 
 
 class QaoaSampler(Sampler):
-    """QAOA, emulated unless a sampler, backend or machine is given.
+    """QAOA, emulated unless a sampler, backend or runner is given.
 
     :param sampler: a Qiskit ``SamplerV2``
     :param backend: compile circuits for it, and run them on it if ``sampler`` is omitted
-    :param machine: used instead of both
+    :param runner: used instead of both
     """
 
     def __init__(
         self,
         sampler: BaseSamplerV2 | None = None,
         backend: BackendV2 | None = None,
-        machine: Machine | None = None,
+        runner: CircuitRunner | None = None,
     ) -> None:
         self._sampler = sampler
         self._backend = backend
-        self._given = machine
+        self._given = runner
         #: by file of angles, the size of the problem they are for
         self._written: dict[str, int] = {}
 
@@ -167,7 +167,7 @@ class QaoaSampler(Sampler):
     ) -> SampleSet:
         """Tune the angles, then sample the circuit.
 
-        ``info`` has the machine, the first and last angles, the number of evaluations, and
+        ``info`` has the runner, the first and last angles, the number of evaluations, and
         the number of two-qubit gates in the circuit.
 
         :param num_reads: number of samples
@@ -195,8 +195,8 @@ class QaoaSampler(Sampler):
         if (missing := self.problem()) is not None:
             raise InputError(f"sampler 'qaoa': {missing}")
         ising = Ising.of(bqm)
-        machine = self._machine(len(ising.fields), seed)
-        run = _Run(machine, ising, _circuit(ising, depth), shots)
+        runner = self._runner(len(ising.fields), seed)
+        run = _Run(runner, ising, _circuit(ising, depth), shots)
         start = _initial_angles(depth, _given_angles(angles))
         found = run.tuned(start, optimiser, evaluations)
         rows = run.reads(found, num_reads)
@@ -205,7 +205,7 @@ class QaoaSampler(Sampler):
         samples = sample_set(rows, bqm)
         samples.info.update(
             sampler="qaoa",
-            machine=machine.name,
+            machine=runner.name,
             seed=seed,
             reads=len(rows),
             depth=depth,
@@ -225,7 +225,7 @@ class QaoaSampler(Sampler):
             self._written[path] = size
             write_json(path, _angles_as_json(found))
 
-    def _machine(self, qubits: int, seed: int) -> Machine:
+    def _runner(self, qubits: int, seed: int) -> CircuitRunner:
         if self._given is not None:
             return self._given
         if self._sampler is not None:
@@ -242,7 +242,7 @@ class QaoaSampler(Sampler):
 
 @dataclass(frozen=True)
 class _Primitive:
-    """A Qiskit sampler as a machine."""
+    """A Qiskit sampler as a runner."""
 
     name: str
     sampler: BaseSamplerV2
@@ -251,7 +251,7 @@ class _Primitive:
     def reads(
         self, circuit: QuantumCircuit, values: Doubles, shots: int
     ) -> tuple[Bits, None]:
-        """See :meth:`Machine.reads`."""
+        """See :meth:`CircuitRunner.reads`."""
         job = self.sampler.run([(circuit, values)], shots=shots)
         bits = job.result()[0].data.meas.to_bool_array(order="little")
         return np.asarray(bits, np.int8), None
@@ -262,27 +262,27 @@ class _Enough(Exception):
 
 
 class _Run:
-    """A compiled circuit on a machine.
+    """A compiled circuit on a runner.
 
     :param shots: reads per evaluation of angles
     """
 
     def __init__(
-        self, machine: Machine, ising: Ising, circuit: QuantumCircuit, shots: int
+        self, runner: CircuitRunner, ising: Ising, circuit: QuantumCircuit, shots: int
     ) -> None:
         from qiskit.transpiler import generate_preset_pass_manager
 
-        if (backend := machine.backend) is not None:
+        if (backend := runner.backend) is not None:
             size, most = len(ising.fields), backend.num_qubits
             if most is not None and size > most:
-                what = f"{size} variables interact, {machine.name} has {most} qubits"
+                what = f"{size} variables interact, {runner.name} has {most} qubits"
                 raise InputError(f"sampler 'qaoa': {what}")
             compiler = generate_preset_pass_manager(1, backend=backend)
             circuit = compiler.run(circuit)
         self.count = 0
         self.timing: dict[str, float] = {}
         self.two_qubit_gates = circuit.num_nonlocal_gates()
-        self._machine = machine
+        self._runner = runner
         self._ising = ising
         self._circuit = circuit
         self._shots = shots
@@ -295,7 +295,7 @@ class _Run:
         self.count += 1
         # parameters are ordered by name: beta before gamma
         values = np.concatenate([angles[1], angles[0]])
-        rows, timing = self._machine.reads(self._circuit, values, shots)
+        rows, timing = self._runner.reads(self._circuit, values, shots)
         for name, seconds in (timing or {}).items():
             self.timing[name] = self.timing.get(name, 0.0) + seconds
         return rows
@@ -397,7 +397,7 @@ def _circuit(ising: Ising, depth: int) -> QuantumCircuit:
     return circuit
 
 
-def _emulated(qubits: int, seed: int) -> Machine:
+def _emulated(qubits: int, seed: int) -> CircuitRunner:
     name = "aer" if importlib.util.find_spec("qiskit_aer") else "statevector"
     if qubits > QUBITS[name]:
         more = (

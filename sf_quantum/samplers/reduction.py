@@ -107,7 +107,7 @@ class Reduction:
 
 def reduce(problem: Quadratic) -> Reduction:
     """Fix the variables on which all optima agree, and split the rest into parts."""
-    work = _Work(problem)
+    work = _Reducer(problem)
     work.run()
     left = work.left
     alive = [i for i in range(len(left.linear)) if i not in work.fixed]
@@ -146,7 +146,7 @@ def focused(problem: Quadratic, found: Reduction, size: int) -> Reduction:
 
 def exclusions(problem: Quadratic) -> list[tuple[int, int]]:
     """Find the pairs that exclude each other by rule 2, as (smaller, larger) index."""
-    work = _Work(problem)
+    work = _Reducer(problem)
     return [
         (i, j)
         for i, row in enumerate(work.left.pairs)
@@ -156,7 +156,7 @@ def exclusions(problem: Quadratic) -> list[tuple[int, int]]:
 
 
 @dataclass
-class _Work:
+class _Reducer:
     problem: Quadratic
     fixed: dict[int, int] = field(default_factory=dict)
 

@@ -24,7 +24,7 @@ _GIVEN_UP = 0.05
 
 
 @dataclass(frozen=True)
-class Limits:
+class RegisterLimits:
     """Geometric limits of a device, in micrometres.
 
     :param radius: the blockade radius
@@ -61,7 +61,9 @@ class Embedding:
         return np.asarray(np.hypot(across[..., 0], across[..., 1]))
 
 
-def embed(count: int, edges: Pairs, limits: Limits, seed: int) -> Embedding | None:
+def embed(
+    count: int, edges: Pairs, limits: RegisterLimits, seed: int
+) -> Embedding | None:
     """Find positions with distances below the blockade radius for edges only.
 
     Not every graph has such positions (one atom cannot block six others that do not block
@@ -100,7 +102,7 @@ def embed(count: int, edges: Pairs, limits: Limits, seed: int) -> Embedding | No
 class _Target:
     """The objective: how far positions are from the requested distances."""
 
-    def __init__(self, near: NDArray[np.bool_], limits: Limits) -> None:
+    def __init__(self, near: NDArray[np.bool_], limits: RegisterLimits) -> None:
         self._near = near
         self._limits = limits
         self._rows, self._columns = np.triu_indices(len(near), 1)

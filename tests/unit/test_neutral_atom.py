@@ -12,16 +12,16 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.samplers import neutral_atom
 from sf_quantum.samplers.neutral_atom import NeutralAtomSampler
-from sf_quantum.samplers.register import Embedding, Limits, Pairs, embed
+from sf_quantum.samplers.register import Embedding, Pairs, RegisterLimits, embed
 from sf_quantum.service.device.sequence import available
 from sf_quantum.testing.samplers import problem
 
-LIMITS = Limits(radius=9.8, apart=4.0, reach=50.0)
+LIMITS = RegisterLimits(radius=9.8, apart=4.0, reach=50.0)
 with_pulser = pytest.mark.skipif(not available(), reason=neutral_atom.MISSING)
 
 
 def checked(
-    found: Embedding | None, edges: Pairs, limits: Limits = LIMITS
+    found: Embedding | None, edges: Pairs, limits: RegisterLimits = LIMITS
 ) -> Embedding:
     """Look at every distance anew."""
     assert found is not None
@@ -61,7 +61,7 @@ def test_what_no_register_holds_is_told() -> None:
 
 
 def test_a_device_that_is_too_small_holds_nothing() -> None:
-    crowd = Limits(radius=9.8, apart=4.0, reach=6.0)
+    crowd = RegisterLimits(radius=9.8, apart=4.0, reach=6.0)
     assert embed(30, [], crowd, seed=1) is None
 
 

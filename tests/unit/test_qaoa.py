@@ -72,7 +72,7 @@ def test_of_several_problems_the_angles_of_the_largest_are_kept(tmp_path: Path) 
 def test_a_folder_that_is_not_there_is_told_before_a_circuit_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(QaoaSampler, "_machine", None)
+    monkeypatch.setattr(QaoaSampler, "_runner", None)
     for file in (tmp_path / "none" / "angles.json", tmp_path / "file" / "angles.json"):
         (tmp_path / "file").touch()
         with pytest.raises(InputError, match=rf"{file}: cannot be written"):

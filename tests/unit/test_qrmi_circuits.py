@@ -143,7 +143,7 @@ def made(client: Adonis) -> IqmMachine:
 
 
 def test_a_qubo_on_iqms_is_compiled_run_and_read(adonis: Adonis) -> None:
-    sampler = QaoaSampler(machine=made(adonis))
+    sampler = QaoaSampler(runner=made(adonis))
     # no two candidates alike, so that bits out of order would show
     bqm = BinaryQuadraticModel(
         {"a": -1.0, "b": -0.9, "c": -1.0, "d": -0.5},
@@ -176,7 +176,7 @@ def test_what_iqms_cannot_hold_is_refused(adonis: Adonis) -> None:
     bqm.add_linear_from((i, -1.0) for i in range(7))
     bqm.add_quadratic_from((i, (i + 1) % 7, 2.0) for i in range(7))
     with pytest.raises(InputError, match="7 variables interact, garnet has 5 qubits"):
-        Booked(QaoaSampler(machine=made(adonis))).sample(bqm, num_reads=5)
+        Booked(QaoaSampler(runner=made(adonis))).sample(bqm, num_reads=5)
     assert not adonis.requests
 
 
@@ -195,14 +195,14 @@ def test_what_iqms_cannot_hold_is_refused(adonis: Adonis) -> None:
 def test_trouble_on_iqms_is_told(
     adonis: Adonis, words: list[str], answer: str | None, expected: str
 ) -> None:
-    sampler = QaoaSampler(machine=made(adonis))
+    sampler = QaoaSampler(runner=made(adonis))
     adonis.words, adonis.answer = words, answer
     with pytest.raises(QpuError, match=expected):
         sampler.sample(problem(), num_reads=5, optimiser="none", depth=1)
 
 
 def test_interrupted_a_task_on_iqms_is_stopped(adonis: Adonis) -> None:
-    sampler = QaoaSampler(machine=made(adonis))
+    sampler = QaoaSampler(runner=made(adonis))
     adonis.words = ["Queued", "interrupt"]
     with pytest.raises(KeyboardInterrupt):
         sampler.sample(problem(), num_reads=5, optimiser="none", depth=1)
@@ -249,7 +249,7 @@ def test_a_job_of_ibms_that_is_not_waited_for_is_cancelled(
     sampler = SimpleNamespace(run=lambda pubs, shots: job)
     machine = PrimitiveMachine("torino", sampler, backend, errors)
     with pytest.raises(expected):
-        QaoaSampler(machine=machine).sample(problem(), depth=1, optimiser="none")
+        QaoaSampler(runner=machine).sample(problem(), depth=1, optimiser="none")
     assert job.cancelled
 
 
@@ -261,7 +261,7 @@ def test_ibms_samplers_reads_are_taken_as_they_come() -> None:
 
     line = GenericBackendV2(5, coupling_map=[[i, i + 1] for i in range(4)], seed=1)
     machine = PrimitiveMachine("torino", StatevectorSampler(seed=1), line, errors)
-    samples = QaoaSampler(machine=machine).sample(
+    samples = QaoaSampler(runner=machine).sample(
         problem(), seed=1, num_reads=200, optimiser="none"
     )
     assert samples.info["machine"] == "torino"
