@@ -57,6 +57,7 @@ def refusals(
     }
 
 
+ADMINS_ONLY = "Only admins may do this."
 EVERYWHERE = refusals(
     {
         401: "No credential, or an invalid one.",

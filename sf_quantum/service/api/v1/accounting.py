@@ -1,18 +1,18 @@
-"""``/v1``: who used the QPU, for how long, and waited how long for it."""
+"""``/v1``: who used the QPU, for how long, and how long jobs waited for it."""
 
 from __future__ import annotations
 
 import csv
 import io
 import time
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
-from typing import Annotated, Literal, Self
+from datetime import datetime
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
+from sf_quantum.service.api.common import since_epoch
 from sf_quantum.service.api.v1.models import Strict
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.http.dependencies import Queue, Who
@@ -27,11 +27,11 @@ from sf_quantum.service.store.accounting import (
 )
 
 router = APIRouter(prefix="/v1/accounting", tags=["accounting"])
-# a spreadsheet takes what begins so for a formula
+# the beginnings of a text that spreadsheets interpret as a formula
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
-class Sums(Strict):
+class UsageSums(Strict):
     """Jobs that are over, and their times in seconds."""
 
     jobs: int
@@ -41,18 +41,18 @@ class Sums(Strict):
     qpu_seconds: float = Field(
         description="As modelled: what hardware would take, for all attempts."
     )
-    seconds: float = Field(description="As they went by on the device.")
+    seconds: float = Field(description="As they passed on the device.")
     wait_seconds: float = Field(
-        description="From the jobs' coming to their last start, added up."
+        description="From submission to the last start, summed over the jobs."
     )
     mean_wait_seconds: float
     longest_wait_seconds: float
 
 
-class UsageRow(Sums):
+class UsageRow(UsageSums):
     """The sums of one user, project, lease, Slurm job or workflow step.
 
-    What the report is not by is null, as is what jobs did not say.
+    Columns that the report is not by are null, and so is what jobs did not state.
     """
 
     user: str | None = None
@@ -61,7 +61,7 @@ class UsageRow(Sums):
     slurm_job_id: str | None = None
     run: str | None = Field(default=None, description="The name of a run's journal.")
     step: str | None = Field(
-        default=None, description="The workflow's step, or what else jobs are for."
+        default=None, description="The workflow's step, or the jobs' other purpose."
     )
 
 
@@ -70,48 +70,25 @@ class UsageAnswer(Strict):
 
     by: By
     from_: float | None = Field(alias="from")
-    until: float = Field(description="Jobs that ended before this, from `from` on.")
-    count: int = Field(description="Rows there are; `rows` is a page of them.")
+    until: float = Field(
+        description="The report covers jobs that ended before this time, from `from` on."
+    )
+    count: int = Field(description="The number of rows; `rows` is a page of them.")
     rows: list[UsageRow]
-    total: Sums = Field(description="Of all rows, also those of other pages.")
+    total: UsageSums = Field(description="Over all rows, those of other pages too.")
 
 
-class Asked(Strict):
-    """What a report is about."""
+class UsageQuery(Strict):
+    """What a report covers."""
 
     by: By = "user"
     from_: datetime | None = Field(
         default=None, alias="from", description="ISO 8601, or seconds since the epoch."
     )
-    until: datetime | None = Field(default=None, description="Now, if it is not given.")
+    until: datetime | None = Field(default=None, description="By default now.")
     format: Literal["json", "csv"] = "json"
     limit: int = Field(default=1000, gt=0, le=10_000)
     offset: int = Field(default=0, ge=0, le=2**62)
-
-    def period(self) -> tuple[float | None, float]:
-        """Tell from when, and to before when.
-
-        :raises Refused: 422 if it ends before it begins
-        """
-        begin = None if self.from_ is None else _seconds(self.from_)
-        end = time.time() if self.until is None else _seconds(self.until)
-        if begin is not None and begin > end:
-            raise Refused(422, "expected a time after `from`", "until")
-        return begin, end
-
-
-class _Csv(Response):
-    media_type = "text/csv"
-
-    @classmethod
-    def of(cls, by: By, report: UsageReport) -> Self:
-        """Write a report down, without its total."""
-        names = (*KEYS[by], *NUMBERS)
-        file = io.StringIO()
-        writer = csv.writer(file)
-        writer.writerow(names)
-        writer.writerows(_cells(names, dict(row)) for row in report.rows)
-        return cls(file.getvalue())
 
 
 @router.get(
@@ -120,41 +97,46 @@ class _Csv(Response):
     response_model=UsageAnswer,
     responses={200: {"content": {"text/csv": {"schema": {"type": "string"}}}}},
 )
-def usage(queue: Queue, who: Who, asked: Annotated[Asked, Query()]) -> Response:
-    """Sum up the jobs that ended within a time, the caller's or, for an admin, all.
+def usage(queue: Queue, who: Who, query: Annotated[UsageQuery, Query()]) -> Response:
+    """Sum up the jobs that ended in a period: the caller's or, for an admin, all.
 
-    Attempts that were cancelled, pre-empted or interrupted count as far as they came;
-    one that died with the service counts nothing, since nobody knows how far it came.
-    Jobs older than the retention count with the hour in which they ended. CSV has the
-    rows alone, and an apostrophe before a text that a spreadsheet would take for a
-    formula.
+    Attempts that were cancelled, pre-empted or interrupted count as far as they ran; one
+    that died with the service is not charged, since nobody knows how far it ran. Jobs
+    older than the retention time count with the hour in which they ended. CSV has the
+    rows without the total, and an apostrophe before a text that a spreadsheet would
+    interpret as a formula.
     """
-    begin, end = asked.period()
-    mine = {} if who.admin else {"user": [who.user]}
-    wanted = Filter("ended", begin, end, mine)
-    page = Page(asked.limit, asked.offset)
-    report = accounting.usage(queue.store, asked.by, wanted, page)
-    if asked.format == "csv":
-        return _Csv.of(asked.by, report)
+    since, before = since_epoch(query.from_), since_epoch(query.until)
+    if before is None:
+        before = time.time()
+    if since is not None and since > before:
+        raise Refused(422, "expected a time after `from`", "until")
+    rows = Filter("ended", since, before, {} if who.admin else {"user": [who.user]})
+    page = Page(query.limit, query.offset)
+    report = accounting.usage(queue.store, query.by, rows, page)
+    if query.format == "csv":
+        return Response(_csv(query.by, report), media_type="text/csv")
     answer = UsageAnswer(
-        by=asked.by,
-        until=end,
+        by=query.by,
+        until=before,
         count=report.count,
         rows=[UsageRow(**row) for row in report.rows],
-        total=Sums(**report.total),
-        **{"from": begin},
+        total=UsageSums(**report.total),
+        **{"from": since},
     )
     return JSONResponse(answer.model_dump(by_alias=True))
 
 
-def _cells(names: Iterable[str], row: Mapping[str, object]) -> list[object]:
-    return [_cell(row[name]) for name in names]
+def _csv(by: By, report: UsageReport) -> str:
+    names = (*KEYS[by], *NUMBERS)
+    file = io.StringIO()
+    writer = csv.writer(file)
+    writer.writerow(names)
+    for row in report.rows:
+        writer.writerow([_cell(row[name]) for name in names])
+    return file.getvalue()
 
 
-def _cell(value: object) -> object:
+def _cell(value: str | float | None) -> str | float | None:
     formula = isinstance(value, str) and value.startswith(_FORMULAS)
     return f"'{value}" if formula else value
-
-
-def _seconds(moment: datetime) -> float:
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

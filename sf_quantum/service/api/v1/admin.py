@@ -1,4 +1,4 @@
-"""``/v1``: what admins set on the device, maintenance, and the record of both."""
+"""``/v1``: operations on the device, maintenance windows, and the audit of both."""
 
 from __future__ import annotations
 
@@ -13,21 +13,26 @@ from sf_quantum.service.api.v1.models import DeviceAnswer, Strict
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.device.operations import Operation
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.http.dependencies import Admin, Queue, Who, refusals
+from sf_quantum.service.http.dependencies import (
+    ADMINS_ONLY,
+    Admin,
+    Queue,
+    Who,
+    refusals,
+)
 from sf_quantum.service.queue import device_operations
 from sf_quantum.service.queue.availability import MaintenanceWindow
 from sf_quantum.service.store import audit
 from sf_quantum.service.store.audit import StoredEntry
 
 router = APIRouter(prefix="/v1", tags=["admin"])
-_FORBIDDEN = "Only admins may."
-# the last second that a date can be told of
-_NEVER = 253_402_300_799
-Moment = Annotated[float, Field(ge=0, le=_NEVER, allow_inf_nan=False)]
+# the last second that a datetime can represent
+_LAST_SECOND = 253_402_300_799
+Moment = Annotated[float, Field(ge=0, le=_LAST_SECOND, allow_inf_nan=False)]
 
 
 class ParameterAnswer(Strict):
-    """A number that an operation sets, and its bounds here."""
+    """A number that an operation sets, and its bounds on this device."""
 
     name: str
     what: str
@@ -37,29 +42,37 @@ class ParameterAnswer(Strict):
 
 
 class OperationAnswer(Strict):
-    """One thing that can be done to the device."""
+    """An operation on the device."""
 
     name: str
     what: str
     parameters: list[ParameterAnswer] = Field(
-        description="Those that are not given stay as they are."
+        description="Parameters that are left out stay as they are."
     )
     drained: bool = Field(description="Whether the QPU must be drained first.")
-    now: dict[str, JsonValue] = Field(description="The settings that it changes.")
+    now: dict[str, JsonValue] = Field(
+        description="The present values of the settings that it changes."
+    )
 
 
 class OperationBody(Strict):
-    """What to set."""
+    """The parameters of an operation."""
 
     parameters: dict[str, JsonValue] = Field(default_factory=dict)
-    dry_run: bool = Field(default=False, description="Check and tell, change nothing.")
+    dry_run: bool = Field(
+        default=False,
+        description="Check the operation and show its effect without applying it.",
+    )
     wait: float = Field(
-        default=10.0, ge=0, le=3600, description="Seconds, for the job that runs."
+        default=10.0,
+        ge=0,
+        le=3600,
+        description="Seconds to wait for the running job to end.",
     )
 
 
 class OutcomeAnswer(Strict):
-    """What an operation changed, or would."""
+    """What an operation changed, or would change."""
 
     operation: str
     dry_run: bool
@@ -68,7 +81,7 @@ class OutcomeAnswer(Strict):
 
 
 class AuditAnswer(Strict):
-    """What an admin did, or was refused; time is seconds since the epoch."""
+    """An action of an admin, also one that was refused; time is since the epoch."""
 
     number: int
     time: float
@@ -77,22 +90,20 @@ class AuditAnswer(Strict):
     parameters: dict[str, JsonValue]
     old: dict[str, JsonValue]
     new: dict[str, JsonValue]
-    outcome: str = Field(description="`done`, or why it was not.")
+    outcome: str = Field(description="`done`, or why it was not done.")
 
     @classmethod
     def of(cls, kept: StoredEntry) -> Self:
-        """Show an entry."""
+        """Show an entry of the audit."""
         return cls(number=kept.number, time=kept.time, **asdict(kept.entry))
 
 
 class MaintenanceBody(Strict):
     """When the QPU will take no jobs; times are seconds since the epoch."""
 
-    starts: Moment | None = Field(
-        description="Null takes an announcement without an end back."
-    )
+    starts: Moment | None = Field(description="Null cancels the window without an end.")
     ends: Moment | None = Field(
-        default=None, description="Null: when the QPU is opened."
+        default=None, description="Null: it lasts until the QPU is opened."
     )
     message: str = Field(default="", max_length=1000)
 
@@ -102,44 +113,43 @@ class WindowAnswer(Strict):
 
     id: int
     starts: float
-    ends: float | None = Field(description="Null: when the QPU is opened.")
+    ends: float | None = Field(description="Null: it lasts until the QPU is opened.")
     message: str
 
 
 class MaintenanceAnswer(DeviceAnswer):
-    """The device, and all the maintenance that is announced."""
+    """The device, and its maintenance windows."""
 
     windows: list[WindowAnswer]
 
 
 @router.get(
     "/admin/operations",
-    summary="List what can be set on the device",
-    responses=refusals({403: _FORBIDDEN}),
+    summary="List the operations on the device",
+    responses=refusals({403: ADMINS_ONLY}),
 )
 async def operations(queue: Queue, _: Admin) -> list[OperationAnswer]:
-    """Tell each operation's parameters with their bounds, and the settings now."""
+    """List each operation with its parameters, their bounds and the present settings."""
     return [_operation(one, queue) for one in queue.device.controls]
 
 
 @router.post(
     "/admin/operations/{name}",
-    summary="Set something on the device",
+    summary="Run an operation on the device",
     responses=refusals(
         {
-            403: _FORBIDDEN,
+            403: ADMINS_ONLY,
             404: "No such operation.",
-            409: "The QPU must be drained first, or a job runs still.",
+            409: "The QPU must be drained first, or a job is still running.",
         }
     ),
 )
 async def run(
     name: str, body: OperationBody, queue: Queue, who: Admin
 ) -> OutcomeAnswer:
-    """Run a named operation between two jobs: each has all of the old settings or all
-    of the new.
+    """Run an operation between two jobs, so that no job runs with settings of both.
 
-    What is set holds until it is set again or the service is started again.
+    The new settings hold until the next operation or the next start of the service.
     """
     operation = device_operations.find(queue, name)
     if body.dry_run:
@@ -156,39 +166,40 @@ async def run(
 @router.get(
     "/admin/audit",
     summary="List what admins did",
-    responses=refusals({403: _FORBIDDEN}),
+    responses=refusals({403: ADMINS_ONLY}),
 )
 def audited(
     queue: Queue,
     _: Admin,
     limit: Annotated[int, Query(gt=0, le=1000)] = 100,
     before: Annotated[
-        int | None, Query(ge=0, le=2**62, description="Only lower numbers.")
+        int | None,
+        Query(ge=0, le=2**62, description="Only entries with lower numbers."),
     ] = None,
 ) -> list[AuditAnswer]:
-    """List the latest entries, the latest first; none is ever changed or removed."""
+    """List the latest entries, newest first; entries are never changed or removed."""
     return [AuditAnswer.of(kept) for kept in audit.entries(queue.store, limit, before)]
 
 
 @router.get("/device/maintenance", summary="List maintenance windows")
 async def maintenance(queue: Queue, _: Who) -> list[WindowAnswer]:
-    """List the windows that are not over, in the order of their starts."""
+    """List the windows that are not over, by their starts."""
     return [_window(window) for window in queue.availability.windows]
 
 
 @router.post(
     "/device/maintenance",
     summary="Announce maintenance",
-    responses=refusals({403: _FORBIDDEN, 409: "It overlaps with another window."}),
+    responses=refusals({403: ADMINS_ONLY, 409: "It overlaps with another window."}),
 )
 async def announce(
     body: MaintenanceBody, queue: Queue, who: Admin
 ) -> MaintenanceAnswer:
-    """Announce a window: at its start the QPU is drained, at its end it takes jobs.
+    """Announce a maintenance window: the QPU is drained at its start and opened at its end.
 
-    No job starts that is expected to end after the start; a shorter one goes before it.
-    A window without an end ends when the QPU is opened, and there is one at most: the
-    next takes its place. Windows stay over a restart of the service.
+    A job that is not expected to end before the window does not start; shorter jobs are
+    moved ahead of it. A window without an end lasts until the QPU is opened; there is one
+    at most, and the next one replaces it. Windows survive a restart of the service.
     """
     if body.starts is None:
         if body.ends is not None:
@@ -207,11 +218,11 @@ async def announce(
 
 @router.delete(
     "/device/maintenance/{window_id}",
-    summary="Take maintenance back",
-    responses=refusals({403: _FORBIDDEN, 404: "No such window."}),
+    summary="Cancel maintenance",
+    responses=refusals({403: ADMINS_ONLY, 404: "No such window."}),
 )
 async def take_back(window_id: int, queue: Queue, who: Admin) -> WindowAnswer:
-    """Take a window back, or end it early."""
+    """Cancel a window, or end it early."""
     for window in queue.availability.windows:
         if window.id == window_id:
             await queue.availability.cancel_windows(who.user, [window])

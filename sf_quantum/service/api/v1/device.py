@@ -1,4 +1,4 @@
-"""``/v1``: the device, and what admins do with it."""
+"""``/v1``: the device, its availability, and the health of the service."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from sf_quantum.service.api.common import qpu_reason, qpu_status
 from sf_quantum.service.api.v1.models import (
     CalibrationAnswer,
     DeviceAnswer,
@@ -18,17 +19,23 @@ from sf_quantum.service.api.v1.models import (
 )
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import JobClass
-from sf_quantum.service.http.dependencies import Admin, Queue, Who, refusals
+from sf_quantum.service.http.dependencies import (
+    ADMINS_ONLY,
+    Admin,
+    Queue,
+    Who,
+    refusals,
+)
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store import audit
 
 router = APIRouter(prefix="/v1", tags=["device"])
-_ADMINS = refusals({403: "Only admins may."})
+_ADMINS = refusals({403: ADMINS_ONLY})
 
 
-@router.get("/health", summary="Say whether the service works")
+@router.get("/health", summary="Show whether the service works")
 async def health(queue: Queue) -> HealthAnswer:
-    """Answer 200 as long as jobs can run, 503 with the reason when they cannot.
+    """Answer 200 while jobs can run, and 503 with the reason when they cannot.
 
     Needs no credential.
     """
@@ -43,17 +50,19 @@ async def device(
     who: Who,
     job_class: Annotated[
         JobClass | None,
-        Query(alias="class", description="Of a job that would join now."),
+        Query(
+            alias="class", description="The class of a job that would be submitted now."
+        ),
     ] = None,
 ) -> DeviceAnswer:
-    """Tell name, technology, size, leases, queue, calibration and time scale."""
+    """Show name, technology, size, leases, queue, calibration and time scale."""
     return show(queue, job_class, who.user)
 
 
 @router.patch("/device", summary="Change the number of vQPUs", responses=_ADMINS)
 async def change(body: DeviceChange, queue: Queue, who: Admin) -> DeviceAnswer:
-    """Change how many leases may be held at once; those held now stay."""
-    old, new = ({"vqpus": count} for count in (queue.leases.vqpus, body.vqpus))
+    """Change how many leases may be held at once; those that are held stay held."""
+    old, new = {"vqpus": queue.leases.vqpus}, {"vqpus": body.vqpus}
     entry = audit.AuditEntry(who.user, "set vqpus", new, old, new)
     await audit.append(queue.store, entry)
     queue.leases.resize(body.vqpus)
@@ -62,16 +71,16 @@ async def change(body: DeviceChange, queue: Queue, who: Admin) -> DeviceAnswer:
 
 @router.post("/device/open", summary="Open the QPU", responses=_ADMINS)
 async def open_(queue: Queue, who: Admin) -> DeviceAnswer:
-    """Let jobs and leases start again."""
+    """Let jobs start and leases be granted again."""
     await queue.availability.set_status("open", user=who.user)
     return show(queue)
 
 
 @router.post("/device/close", summary="Close the QPU at once", responses=_ADMINS)
 async def close(body: Message, queue: Queue, who: Admin) -> DeviceAnswer:
-    """Take nothing more, and stop the running job, which will run again.
+    """Refuse new jobs and leases, and stop the running job, which will run again.
 
-    Waiting jobs and leases stay.
+    Pending jobs and held leases stay.
     """
     await queue.availability.set_status("closed", body.message, user=who.user)
     return show(queue)
@@ -79,9 +88,9 @@ async def close(body: Message, queue: Queue, who: Admin) -> DeviceAnswer:
 
 @router.post("/device/drain", summary="Drain the QPU", responses=_ADMINS)
 async def drain(body: Message, queue: Queue, who: Admin) -> DeviceAnswer:
-    """Take nothing more, and let the running job end.
+    """Refuse new jobs and leases, and let the running job end.
 
-    Waiting jobs and leases stay.
+    Pending jobs and held leases stay.
     """
     await queue.availability.set_status("draining", body.message, user=who.user)
     return show(queue)
@@ -90,24 +99,23 @@ async def drain(body: Message, queue: Queue, who: Admin) -> DeviceAnswer:
 def show(
     queue: JobQueue, job_class: JobClass | None = None, user: str = ""
 ) -> DeviceAnswer:
-    """Show the device.
+    """Describe the device.
 
-    :param job_class: of a job that would join now
-    :param user: whose it would be
+    :param job_class: of a job that would be submitted now, by default the service's
+    :param user: who would submit it
     """
-    described = queue.device
+    device = queue.device
     job_class = job_class or queue.settings.classes.default
     forecast = queue.forecast_new(job_class, user)
-    status = "online" if queue.availability.is_open else queue.availability.status
     return DeviceAnswer(
-        name=described.name,
-        technology=described.technology,
-        status="offline" if queue.failure else status,
-        reason=queue.failure or queue.availability.reason,
-        qubits=described.size,
-        out_of_service=sorted(described.out_of_service),
-        shots=described.shots,
-        payloads=described.payloads,
+        name=device.name,
+        technology=device.technology,
+        status=qpu_status(queue),
+        reason=qpu_reason(queue),
+        qubits=device.size,
+        out_of_service=sorted(device.out_of_service),
+        shots=device.shots,
+        payloads=device.payloads,
         vqpus=queue.leases.vqpus,
         leases=len(queue.leases.held),
         leases_waiting=queue.leases.waiting,
@@ -116,14 +124,12 @@ def show(
         **{"class": job_class},
         position=forecast.position,
         eta_seconds=forecast.eta_seconds,
-        cost_per_second=described.cost_per_second,
+        cost_per_second=device.cost_per_second,
         maintenance=queue.availability.next_maintenance,
-        calibration=CalibrationAnswer.model_validate(described.reading.told),
-        calibration_age_seconds=described.calibrations.age_seconds,
+        calibration=CalibrationAnswer.model_validate(device.reading.told),
+        calibration_age_seconds=device.calibrations.age_seconds,
         drift=_drift(queue),
-        timing=TimingAnswer(
-            **asdict(described.timing), time_scale=described.time_scale
-        ),
+        timing=TimingAnswer(**asdict(device.timing), time_scale=device.time_scale),
     )
 
 

@@ -1,10 +1,10 @@
-"""Reads submissions that are too large to be read between two other requests.
+"""Reads submissions that are too large to be parsed in this process.
 
-Python reads 60 MB of JSON in a second, checks it in another and writes it down in a
-third, and lets nothing else happen meanwhile, in whatever thread: so a process of its own
-does all that, and gives back the text for the disk. As a program this module is that
-process: a line of JSON with what the device takes and then the body on standard input, a
-line of JSON with what was found and then the text on standard output.
+To parse and check 60 MB of JSON and to write it again takes Python some seconds, during
+which no other thread runs. So another process does it and returns the text for the disk.
+As a program this module is that process. Standard input: a line of JSON with what the
+device accepts, then the body. Standard output: a line of JSON with the submission or its
+refusal, then the payload.
 """
 
 from __future__ import annotations
@@ -27,46 +27,47 @@ from sf_quantum.service.device.runners import installed
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Kind, Submission, Written
 
-# less than so much is read in some 50 ms, and a process takes longer to start
+# a smaller body is read in some 50 ms, less than a process takes to start
 LARGE_BYTES = 1024 * 1024
 SECONDS = 60
-# each takes a core, and ten times its body in memory
-_turns = threading.BoundedSemaphore(2)
+# each process takes a core, and ten times its body in memory
+_processes = threading.BoundedSemaphore(2)
 
 
 def read(body: bytes, *, qubits: int, payloads: Sequence[Kind]) -> Submission:
-    """Read a submission, and check that it can run; blocks.
+    """Read a submission and check that the device can run it; blocks.
 
     :param qubits: of the device
-    :param payloads: that it takes; of others the queue says so
-    :raises RequestValidationError: as the framework does for a small body
-    :raises Refused: as the queue does for a small one
+    :param payloads: that the device accepts; the queue refuses others
+    :raises RequestValidationError: as FastAPI does for a small body
+    :raises Refused: as the queue does for a small body
     """
     command = [sys.executable, "-m", __name__]
-    with _turns, tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as found:
+    with _processes, tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out:
         device = {"qubits": qubits, "payloads": [*payloads]}
-        given.write(json.dumps(device).encode() + b"\n")
-        given.write(body)
-        given.seek(0)
+        stdin.write(json.dumps(device).encode() + b"\n")
+        stdin.write(body)
+        stdin.seek(0)
         try:
             status = subprocess.run(
-                *(command,),
-                stdin=given,
-                stdout=found,
+                command,
+                stdin=stdin,
+                stdout=out,
                 stderr=subprocess.DEVNULL,
                 timeout=SECONDS,
+                check=False,
             ).returncode
         except subprocess.TimeoutExpired:
             status = None
         if status != 0:
             raise Refused(503, f"the body could not be read within {SECONDS} s")
-        found.seek(0)
-        answer = json.loads(found.readline())
+        out.seek(0)
+        answer = json.loads(out.readline())
         if invalid := answer.get("invalid"):
             raise RequestValidationError([invalid])
         if refused := answer.get("refused"):
-            raise Refused(*refused)
-        written = Written(found.read().decode(), answer.pop("digest"))
+            raise Refused(**refused)
+        written = Written(out.read().decode(), answer.pop("digest"))
     return Submission(content=None, written=written, **answer)
 
 
@@ -75,40 +76,48 @@ def main() -> None:
     # the service may have died
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
     device = json.loads(sys.stdin.buffer.readline())
-    answer, text = _found(sys.stdin.buffer.read(), **device)
+    answer, payload = _read(sys.stdin.buffer.read(), **device)
     sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
-    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.write(payload.encode())
 
 
-def _found(
+def _read(
     body: bytes, qubits: int, payloads: list[Kind]
 ) -> tuple[dict[str, JSON], str]:
     try:
-        asked = JobBody.model_validate(json.loads(body)).submission()
-        runner = installed().get(asked.kind)
-        if runner is not None and asked.kind in payloads:
-            runner.check(asked.content, asked.parameters, qubits=qubits)
+        submission = JobBody.model_validate(json.loads(body)).submission()
+        runner = installed().get(submission.kind)
+        if runner is not None and submission.kind in payloads:
+            runner.check(submission.content, submission.parameters, qubits=qubits)
     except ValidationError as error:
         first = error.errors()[0]
         where: list[JSON] = ["body", *first["loc"]]
-        return {
-            "invalid": {"loc": where, "msg": first["msg"], "type": first["type"]}
-        }, ""
+        return _invalid(where, first["msg"], first["type"])
     except FieldError as error:
-        return {"refused": [422, error.detail, error.field]}, ""
+        return _refused(422, error.detail, error.field)
     except Refused as error:
-        return {"refused": [error.status, error.detail, error.field]}, ""
+        return _refused(error.status, error.detail, error.field)
     except (ValueError, RecursionError):
-        return {"invalid": {"loc": ["body"], "msg": "", "type": "json_invalid"}}, ""
-    found: dict[str, JSON] = {
-        "kind": asked.kind,
-        "parameters": dict(asked.parameters),
-        "key": asked.key,
-        "digest": asked.digest,
-        "purpose": asked.purpose,
-        "calibrated_within": asked.calibrated_within,
+        return _invalid(["body"], "", "json_invalid")
+    answer: dict[str, JSON] = {
+        "kind": submission.kind,
+        "parameters": dict(submission.parameters),
+        "key": submission.key,
+        "digest": submission.digest,
+        "purpose": submission.purpose,
+        "calibrated_within": submission.calibrated_within,
     }
-    return found, asked.payload
+    return answer, submission.payload
+
+
+def _invalid(where: list[JSON], msg: str, kind: str) -> tuple[dict[str, JSON], str]:
+    return {"invalid": {"loc": where, "msg": msg, "type": kind}}, ""
+
+
+def _refused(
+    status: int, detail: str, field: str | None
+) -> tuple[dict[str, JSON], str]:
+    return {"refused": {"status": status, "detail": detail, "field": field}}, ""
 
 
 if __name__ == "__main__":

@@ -10,13 +10,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from sf_quantum.service.api.v1.models import JobAnswer, LeaseAnswer, LeaseBody
-from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.domain.jobs import Lease
 from sf_quantum.service.http.dependencies import Queue, Who, refusals
 from sf_quantum.service.queue.job_queue import JobQueue
 
 router = APIRouter(prefix="/v1/leases", tags=["leases"])
-_NOT_THERE = refusals({404: "No such lease."})
+_NO_LEASE = refusals({404: "No such lease."})
 
 
 @router.post(
@@ -28,13 +27,13 @@ _NOT_THERE = refusals({404: "No such lease."})
 async def acquire(
     body: LeaseBody, request: Request, queue: Queue, who: Who
 ) -> LeaseAnswer:
-    """Take the right to submit jobs; as many leases are held at once as vQPUs exist.
+    """Acquire the right to submit jobs; as many leases may be held as vQPUs exist.
 
-    With `wait`, those who wait are served by class, then by who came first.
+    With `wait`, pending requests are granted by class, then in the order they came.
     """
-    async with _client_gone(request, body.wait) as gone:
+    async with _disconnection(request, body.wait) as gone:
         lease = await queue.leases.acquire(who, body.request(), body.wait, gone)
-    return show(queue, who, lease, with_jobs=False)
+    return _answer(queue, lease)
 
 
 @router.get("", summary="List leases")
@@ -45,15 +44,15 @@ async def leases(
         bool, Query(description="Also those that have ended, the latest 1000.")
     ] = False,
 ) -> list[LeaseAnswer]:
-    """List the caller's leases, without their jobs; an admin sees everybody's."""
+    """List the caller's leases, without their jobs; an admin's list has all users'."""
     found = queue.leases.list(who, held_only=not closed)
-    return [show(queue, who, lease, with_jobs=False) for lease in found]
+    return [_answer(queue, lease) for lease in found]
 
 
-@router.get("/{lease_id}", summary="Show a lease and its jobs", responses=_NOT_THERE)
+@router.get("/{lease_id}", summary="Show a lease and its jobs", responses=_NO_LEASE)
 async def lease(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
-    """Tell whether the lease is held, and which jobs came under it."""
-    return show(queue, who, queue.leases.find(who, lease_id))
+    """Show whether the lease is held, and the jobs submitted under it."""
+    return _answer_with_jobs(queue, queue.leases.find(who, lease_id))
 
 
 @router.post(
@@ -62,38 +61,39 @@ async def lease(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
     responses=refusals({403: "It has ended.", 404: "No such lease."}),
 )
 async def renew(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
-    """Keep an idle lease from ending; when it ends in any case stays as it is."""
-    return show(queue, who, queue.leases.renew(who, lease_id), with_jobs=False)
+    """Keep an idle lease from ending; the time when it expires does not change."""
+    return _answer(queue, queue.leases.renew(who, lease_id))
 
 
 @router.delete(
     "/{lease_id}",
     summary="Release a lease and cancel its jobs",
-    responses=_NOT_THERE,
+    responses=_NO_LEASE,
 )
 async def release(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
-    """Give the lease back; its jobs that are not over are cancelled on the device too.
+    """Release the lease; its jobs that are not over are cancelled, on the device too.
 
     Releasing it again changes nothing.
     """
-    return show(queue, who, await queue.leases.release(who, lease_id))
+    return _answer_with_jobs(queue, await queue.leases.release(who, lease_id))
 
 
-def show(
-    queue: JobQueue, who: Identity, lease: Lease, *, with_jobs: bool = True
+def _answer(
+    queue: JobQueue, lease: Lease, jobs: list[JobAnswer] | None = None
 ) -> LeaseAnswer:
-    """Show a lease."""
-    jobs = queue.store.jobs(lease=lease.id) if with_jobs else []
-    return LeaseAnswer.of(
-        lease,
-        queue.leases.idle_expires_at(lease) if lease.held else None,
-        [JobAnswer.of(job, queue.forecast(job)) for job in jobs],
-    )
+    idle_expires = queue.leases.idle_expires_at(lease) if lease.held else None
+    return LeaseAnswer.of(lease, idle_expires, jobs or [])
+
+
+def _answer_with_jobs(queue: JobQueue, lease: Lease) -> LeaseAnswer:
+    jobs = queue.store.jobs(lease=lease.id)
+    answers = [JobAnswer.of(job, queue.forecast(job)) for job in jobs]
+    return _answer(queue, lease, answers)
 
 
 @asynccontextmanager
-async def _client_gone(request: Request, wait: float) -> AsyncIterator[asyncio.Event]:
-    """Notice when a client that waits goes away: nobody would give its lease back."""
+async def _disconnection(request: Request, wait: float) -> AsyncIterator[asyncio.Event]:
+    """Watch for a waiting client that disconnects: it could not release its lease."""
     gone = asyncio.Event()
 
     async def watch() -> None:

@@ -1,7 +1,8 @@
-"""What travels over ``/v1``: requests, which are checked, and answers."""
+"""The requests and answers of ``/v1``."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Annotated, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -26,77 +27,82 @@ Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Strict(BaseModel):
-    """A key that is not known is an error, not ignored."""
+    """An unknown key is an error, and not ignored."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
 
 class LeaseBody(Strict):
-    """What a lease is for."""
+    """A request for a lease."""
 
     job: str | None = Field(
         default=None,
         max_length=1000,
-        description="What it is for, for the operator's eyes and the accounts: "
-        "`RUN:/step/tag` of a workflow's run, or any text.",
+        description="The purpose, for the operator and the accounting: `RUN:/step/tag` of "
+        "a workflow's run, or any text.",
     )
     job_class: AskedClass | None = Field(
         default=None,
         alias="class",
-        description="At most this; the answer tells which one it is.",
+        description="The highest class to use; the answer has the one granted.",
     )
     wait: Seconds = Field(
-        default=0.0, description="Seconds to wait while all vQPUs are held."
+        default=0.0, description="Seconds to wait while all vQPUs are leased."
     )
     key: Name | None = Field(
         default=None,
-        description="The same key again is the same lease while that is held, and "
-        "keeps its place between two requests that wait.",
+        description="A request with the same key gets the same lease while that is held, "
+        "and keeps its position among the pending requests.",
     )
     slurm_job_id: Name | None = Field(
         default=None, description="The lease ends when this Slurm job is gone."
     )
     partition: Name | None = Field(
-        default=None, description="Slurm's, which may say the class."
+        default=None, description="Slurm's, which may determine the class."
     )
     expected_seconds: Seconds | None = Field(
-        default=None, description="How long the lease will be held."
+        default=None, description="How long the lease is expected to be held."
     )
     pattern: Pattern | None = Field(
-        default=None, description="Where the time goes: to the QPU or beside it."
+        default=None,
+        description="Whether the time is spent on the QPU (quantum) or beside it (classical).",
     )
     project: Name | None = Field(
         default=None,
-        description="Whose share of the QPU it uses: one of the user's projects, the "
-        "first if none is named.",
+        description="The project that is charged: one of the user's, by default the first.",
     )
     account: Name | None = Field(
         default=None,
-        description="Slurm's: the project, if it is one of the user's projects.",
+        description="Slurm's account: the project, if it is one of the user's.",
     )
     tenths: int | None = Field(
         default=None,
         ge=1,
         le=10,
         strict=True,
-        description="The share that the batch system gave it, by licences or gres; only "
-        "root and admins may say.",
+        description="The share that the batch system granted, by licences or gres; only "
+        "root and admins may set it.",
     )
     user: Name | None = Field(
-        default=None, description="Whose it is to be; only root and admins may say."
+        default=None,
+        description="The owner of the lease; only root and admins may set it.",
     )
 
     def request(self) -> LeaseRequest:
-        """Tell what is asked for."""
+        """Convert the body for the queue."""
         return LeaseRequest(**self.model_dump(exclude={"wait"}))
 
 
 class Parameters(Strict):
-    """How a job is sampled."""
+    """How a job is run."""
 
     num_reads: int = Field(default=READS, ge=1, le=100_000, strict=True)
     seed: int | None = Field(
-        default=None, ge=0, lt=SEEDS, strict=True, description="Drawn by the device."
+        default=None,
+        ge=0,
+        lt=SEEDS,
+        strict=True,
+        description="By default drawn by the device.",
     )
     num_sweeps: int = Field(
         default=SWEEPS, ge=1, le=1_000_000, strict=True, description="Problems only."
@@ -115,23 +121,23 @@ class JobBody(Strict):
     circuit: str | None = Field(default=None, description="OpenQASM 3.")
     parameters: Parameters = Field(default_factory=Parameters)
     idempotency_key: Name = Field(
-        description="The same key of the same user again is the same job."
+        description="The same key of the same user is the same job."
     )
     purpose: str | None = Field(
         default=None,
         max_length=1000,
-        description="What it is for, as `job` of a lease, whose it is otherwise.",
+        description="As `job` of a lease; by default that of the job's lease.",
     )
     calibrated_within: Seconds | None = Field(
         default=None,
-        description="Refused unless the device was calibrated within so many seconds "
-        "and has no drift alarm.",
+        description="The job is refused unless the device was calibrated within so many "
+        "seconds and has no drift alarm.",
     )
 
     def submission(self) -> Submission:
-        """Tell what is asked for.
+        """Convert the body for the queue.
 
-        :raises Refused: unless it is exactly one payload, with parameters it knows
+        :raises Refused: 422 unless it has exactly one payload, and its parameters fit
         """
         payloads: dict[Kind, JsonValue] = {
             "problem": self.problem,
@@ -157,12 +163,12 @@ class JobBody(Strict):
 
 
 class CalibrationAnswer(Strict):
-    """Which calibration the samples come from."""
+    """A calibration of the device."""
 
     id: str
     time: str = Field(description="When it was made.")
     values: dict[str, float] = Field(
-        description="The errors that the device measured last, by name: ratios."
+        description="The errors that the device measured last, by name, as ratios."
     )
 
 
@@ -178,18 +184,20 @@ class JobAnswer(Strict):
     parameters: dict[str, int | None]
     state: State
     attempt: int = Field(
-        description="2 or more: it was pre-empted, or interrupted with the service."
+        description="2 or more if it was pre-empted, or interrupted with the service."
     )
-    note: str | None = Field(description="Why it failed, was cancelled or began again.")
+    note: str | None = Field(
+        description="Why it failed, was cancelled or started again."
+    )
     position: int | None = Field(
-        description="Jobs that run before it, the running one included; null when over."
+        description="Jobs that run before it, the running one included; null once over."
     )
     eta_seconds: float | None = Field(
-        description="From now to its start, around maintenance; null when over, or while "
-        "the QPU is shut and nobody can tell."
+        description="From now to its start, maintenance included; null once over, or while "
+        "nobody knows when the QPU opens."
     )
     expected_seconds: float | None = Field(
-        description="From its start to its end; null when over."
+        description="From its start to its end; null once over."
     )
     submitted: float
     started: float | None
@@ -197,14 +205,14 @@ class JobAnswer(Strict):
     qpu_seconds: float = Field(
         description="As modelled: what hardware would take, for all attempts."
     )
-    seconds: float = Field(description="As they went by on the device.")
+    seconds: float = Field(description="As they passed on the device.")
     calibration: CalibrationAnswer | None = Field(
-        description="Under which it ran; null unless it did."
+        description="That it ran under; null unless it ran."
     )
 
     @classmethod
     def of(cls, job: Job, forecast: Forecast | None) -> Self:
-        """Show a job of the store."""
+        """Show a job."""
         return cls(
             idempotency_key=job.key,
             position=forecast.position if forecast else None,
@@ -214,10 +222,7 @@ class JobAnswer(Strict):
         )
 
 
-_OF_JOB = [
-    *"id user lease job_class kind parameters state attempt note".split(),
-    *"submitted started ended qpu_seconds seconds calibration".split(),
-]
+_OF_JOB = JobAnswer.model_fields.keys() & {field.name for field in fields(Job)}
 
 
 class LeaseAnswer(Strict):
@@ -235,13 +240,15 @@ class LeaseAnswer(Strict):
     partition: str | None
     expected_seconds: float | None
     pattern: Pattern | None
-    project: str | None = Field(description="Whose share it uses, if not the user's.")
-    tenths: int | None = Field(description="The share that the batch system gave it.")
+    project: str | None = Field(
+        description="The project that is charged, if it is not the user."
+    )
+    tenths: int | None = Field(description="The share that the batch system granted.")
     held: bool
     opened: float
-    expires: float | None = Field(description="When it ends in any case.")
+    expires: float | None = Field(description="When it ends at the latest.")
     idle_expires: float | None = Field(
-        description="When it ends if it is neither renewed nor used."
+        description="When it ends unless it is renewed or used."
     )
     closed: float | None
     reason: str | None = Field(description="Why it ended.")
@@ -251,7 +258,7 @@ class LeaseAnswer(Strict):
     def of(
         cls, lease: Lease, idle_expires: float | None, jobs: list[JobAnswer]
     ) -> Self:
-        """Show a lease of the store."""
+        """Show a lease."""
         given = {name: getattr(lease, name) for name in _OF_LEASE}
         return cls(idle_expires=idle_expires, jobs=jobs, **given)
 
@@ -260,7 +267,7 @@ _OF_LEASE = LeaseAnswer.model_fields.keys() - {"idle_expires", "jobs"}
 
 
 class TimingAnswer(Strict):
-    """Modelled seconds: per job, per shot and per shot's read-out."""
+    """Modelled seconds per job, per shot, and per read-out of a shot."""
 
     setup_seconds: float
     shot_seconds: float
@@ -269,15 +276,15 @@ class TimingAnswer(Strict):
 
 
 class DriftAnswer(Strict):
-    """Whether the device drifts from what is usual."""
+    """Whether the device drifts from its usual errors."""
 
     alarms: list[str] = Field(
-        description="What drifts, until the calibration is renewed; empty if all is well."
+        description="The values that drift, until the calibration is renewed."
     )
     sums: dict[str, float] = Field(
         description="The larger CUSUM of each value, in its standard deviations."
     )
-    threshold: float = Field(description="What a sum must exceed for an alarm.")
+    threshold: float = Field(description="An alarm is raised for a sum above it.")
 
 
 class DeviceAnswer(Strict):
@@ -286,46 +293,46 @@ class DeviceAnswer(Strict):
     name: str
     technology: str
     status: str = Field(description="online, draining, closed or offline")
-    reason: str = Field(description="Why it is not online, else empty.")
+    reason: str = Field(description="Why it is not online; empty if it is.")
     qubits: int = Field(description="The largest problem, in variables.")
-    out_of_service: list[int] = Field(description="Qubits that cannot be used now.")
-    shots: int | None = Field(description="The most of one job; null for no limit.")
-    payloads: list[Kind] = Field(description="What a job may carry.")
-    vqpus: int = Field(description="Leases that may be held at once.")
-    leases: int = Field(description="Leases held.")
-    leases_waiting: int = Field(description="Requests for a lease that wait.")
-    queue_length: int = Field(description="Jobs that wait or run.")
-    policy: str = Field(description="Says which job is next: the name of a policy.")
+    out_of_service: list[int] = Field(description="Qubits that are out of service.")
+    shots: int | None = Field(description="The limit of one job; null for none.")
+    payloads: list[Kind] = Field(description="The payloads that a job may have.")
+    vqpus: int = Field(description="How many leases may be held at once.")
+    leases: int = Field(description="How many leases are held.")
+    leases_waiting: int = Field(description="Pending requests for a lease.")
+    queue_length: int = Field(description="Pending jobs and the running one.")
+    policy: str = Field(description="The name of the scheduling policy.")
     job_class: JobClass = Field(
-        alias="class", description="Of whom position and eta_seconds are told."
+        alias="class", description="The class that position and eta_seconds are for."
     )
-    position: int = Field(description="Jobs that would run before one that joined now.")
+    position: int = Field(description="Jobs that would run before one submitted now.")
     eta_seconds: float | None = Field(
-        description="From now to its start, around maintenance; null while the QPU is shut "
-        "and nobody can tell."
+        description="From now to its start, maintenance included; null while nobody knows "
+        "when the QPU opens."
     )
     cost_per_second: float | None = Field(
-        description="Of modelled QPU time, in the site's own unit; null if it is free."
+        description="Of modelled QPU time, in the site's unit; null if it is free."
     )
     maintenance: float | None = Field(
-        description="When the next maintenance starts, since the epoch, if announced."
+        description="When the next maintenance window starts, seconds since the epoch."
     )
     calibration: CalibrationAnswer
-    calibration_age_seconds: float = Field(description="Since it was made.")
+    calibration_age_seconds: float = Field(description="Since the calibration.")
     drift: DriftAnswer
     timing: TimingAnswer
 
 
 class DeviceChange(Strict):
-    """What an admin changes while the service runs, until its next start."""
+    """What an admin may change until the next start of the service."""
 
     vqpus: int = Field(
-        ge=1, le=10_000, strict=True, description="Leases that are held stay."
+        ge=1, le=10_000, strict=True, description="Leases that are held stay held."
     )
 
 
 class Message(Strict):
-    """What is told to those who are refused."""
+    """The message for requests that are refused."""
 
     message: str = Field(default="", max_length=1000)
 

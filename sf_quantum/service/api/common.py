@@ -1,0 +1,65 @@
+"""What the dialects share: times, waiting, the QPU's status, and conditional answers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Literal, TypeAlias
+
+from fastapi import Header, Response
+
+from sf_quantum.service.queue.entitlements import LEASE_HEADER
+from sf_quantum.service.queue.job_queue import JobQueue
+
+LONGEST_WAIT_SECONDS = 60.0
+LeaseId: TypeAlias = Annotated[
+    str | None,
+    Header(alias=LEASE_HEADER, description="The id of a lease that is held."),
+]
+KnownEtag: TypeAlias = Annotated[
+    str | None,
+    Header(
+        alias="if-none-match",
+        description="The ETag of the last answer, if there was one.",
+    ),
+]
+
+
+def utc(seconds: float) -> datetime:
+    """Convert seconds since the epoch into a time with its zone."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def since_epoch(time: datetime | None) -> float | None:
+    """Convert a time, in UTC if it has no zone, into seconds since the epoch."""
+    if time is None:
+        return None
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+
+
+def qpu_status(queue: JobQueue) -> Literal["online", "draining", "closed", "offline"]:
+    """Whether the QPU takes work; ``offline`` if the service cannot run jobs."""
+    if queue.failure:
+        return "offline"
+    status = queue.availability.status
+    return "online" if status == "open" else status
+
+
+def qpu_reason(queue: JobQueue) -> str:
+    """Why the QPU takes no work, empty while it does."""
+    return queue.failure or queue.availability.reason
+
+
+def conditional(
+    known: str | None, content: bytes, media_type: str, headers: Mapping[str, str]
+) -> Response:
+    """Answer with an ETag, and with 304 if the client has the content already.
+
+    :param known: the ETag that the client sent, if any
+    """
+    etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    headers = {**headers, "ETag": etag}
+    if known == etag:
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=media_type, headers=headers)
