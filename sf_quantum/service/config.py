@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
@@ -71,7 +72,7 @@ def _policy(content: JSON) -> PolicyChoice:
     if not isinstance(name, str):
         raise ValueError("expected the policy's name as type")
     try:
-        make_policy(name, options, Shares())
+        make_policy(name, options, Shares(), time.time)
     except InputError as error:
         raise ValueError(str(error)) from error
     return PolicyChoice(name, options)

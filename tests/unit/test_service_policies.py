@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import random
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -29,9 +31,10 @@ from sf_quantum.service.domain.jobs import (
 )
 from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings, Shares
 from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.scheduling import policies
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies import load, make, names
-from sf_quantum.service.scheduling.policies.base import Policy
+from sf_quantum.service.scheduling.policies.base import Keyed, Policy
 from sf_quantum.service.scheduling.policies.fair_share import FairShare
 from sf_quantum.service.scheduling.policies.interleave import MOST_PASSES, Interleave
 from sf_quantum.service.scheduling.work import PendingJob, Work
@@ -110,7 +113,7 @@ def run(policy: Policy, jobs: int) -> list[PendingJob]:
 def test_ours_are_installed() -> None:
     assert set(OURS) <= set(names())
     for name in OURS:
-        assert isinstance(make(name, {}, Shares()), load(name))
+        assert isinstance(make(name, {}, Shares(), Clock()), load(name))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +131,7 @@ def test_what_is_not_known_is_named(
     name: str, options: Mapping[str, JSON], words: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        make(name, options, Shares())
+        make(name, options, Shares(), Clock())
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -138,16 +141,13 @@ class Random:
 
     def __init__(self, name: str, seed: int) -> None:
         self.draws = random.Random(seed)
-        policy = make(name, {}, SHARES)
-        if isinstance(policy, FairShare):  # one whose time stands still
-            policy = FairShare(SHARES, clock=Clock())
-        self.line = PendingJobs(policy)
+        self.pending = PendingJobs(make(name, {}, SHARES, Clock()))
         self.number = 0
 
     def come(self) -> None:
         self.number += 1
         user = self.draws.randrange(8)
-        self.line.add(
+        self.pending.add(
             job(
                 *(self.number, f"u{user}", self.draws.choice([0.5, 1, 2.5, 60])),
                 job_class=self.draws.choice(CLASSES),
@@ -158,20 +158,20 @@ class Random:
         )
 
     def step(self) -> None:
-        policy = self.line.policy
+        policy = self.pending.policy
         what = self.draws.random()
-        if what < 0.55 or not self.line:
+        if what < 0.55 or not self.pending:
             self.come()
         elif what < 0.85:
-            first = self.line.pop()
+            first = self.pending.pop()
             assert first is not None
             policy.began(first)
             used = first.qpu_seconds * self.draws.choice([1, 1, 0.5])
             policy.ended(first, used)
             if used < first.qpu_seconds:
-                self.line.add(first)
+                self.pending.add(first)
         elif what < 0.95:
-            self.line.remove(self.draws.choice([*self.line]).number)
+            self.pending.remove(self.draws.choice([*self.pending]).number)
         else:
             one = lease(f"u{self.draws.randrange(8)}", project="a", tenths=3)
             policy.leased(one)
@@ -187,12 +187,14 @@ def test_positions_are_those_of_its_own_order(name: str, seed: int) -> None:
         some.step()
         if some.draws.random() > 0.1:
             continue
-        order = some.line.order()
-        assert sorted(one.number for one in order) == [one.number for one in some.line]
-        assert some.line.first() == (order[0] if order else None)
+        order = some.pending.order()
+        assert sorted(one.number for one in order) == [
+            one.number for one in some.pending
+        ]
+        assert some.pending.first() == (order[0] if order else None)
         works: defaultdict[Kind, Work] = defaultdict(Work)
         for entry in order:
-            found, _ = some.line.ahead(entry)
+            found, _ = some.pending.ahead(entry)
             for kind in ("problem", "circuit"):
                 work = found.get(kind, Work())
                 assert work.jobs == works[kind].jobs
@@ -205,8 +207,8 @@ def test_the_order_told_is_the_order_run(name: str) -> None:
     some = Random(name, 7)
     for _ in range(60):
         some.come()
-    order = some.line.order()
-    assert run(some.line.policy, len(order)) == order
+    order = some.pending.order()
+    assert run(some.pending.policy, len(order)) == order
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -214,34 +216,34 @@ def test_a_job_that_would_join_changes_nothing(name: str) -> None:
     some = Random(name, 3)
     for _ in range(50):
         some.come()
-    before = some.line.order()
-    works, _ = some.line.ahead(job(10**6, "stranger"))
+    before = some.pending.order()
+    works, _ = some.pending.ahead(job(10**6, "stranger"))
     assert sum(work.jobs for work in works.values()) <= 50
-    assert some.line.order() == before
+    assert some.pending.order() == before
 
 
 @pytest.mark.parametrize("name", OURS)
 def test_ten_thousand_jobs_of_two_hundred_tenants_are_quick(name: str) -> None:
     """A submission asks who is next and what is before the new job."""
-    line = PendingJobs(make(name, {}, Shares()))
+    pending = PendingJobs(make(name, {}, Shares(), Clock()))
     projects = [None, "a", "b", "c"]
     for number in range(10_000):
         user = number % 200
-        line.add(job(number, f"u{user}", 1 + user, project=projects[user % 4]))
+        pending.add(job(number, f"u{user}", 1 + user, project=projects[user % 4]))
     begin = time.process_time()
     for number in range(10_000, 10_100):
         user = number % 200
         entry = job(number, f"u{user}", 1 + user, project=projects[user % 4])
-        line.add(entry)
-        line.first()
-        line.ahead(entry)
+        pending.add(entry)
+        pending.first()
+        pending.ahead(entry)
     # of the millisecond that each has at 1,000 a second; measured: see the benchmark
     assert time.process_time() - begin < 0.5
 
 
 @pytest.mark.parametrize("name", ["classes", "fair-share", "interleave"])
 def test_classes_go_before_everything_and_production_preempts(name: str) -> None:
-    policy = make(name, {}, Shares())
+    policy = make(name, {}, Shares(), Clock())
     for number, job_class in enumerate(reversed(CLASSES)):
         policy.add(job(number, f"u{number}", job_class=job_class))
     order = [*policy.order()]
@@ -255,7 +257,7 @@ def test_classes_go_before_everything_and_production_preempts(name: str) -> None
 
 
 def test_fifo_knows_no_classes() -> None:
-    policy = make("fifo", {}, Shares())
+    policy = make("fifo", {}, Shares(), Clock())
     entries = [job(number, job_class=one) for number, one in enumerate(CLASSES[::-1])]
     for entry in entries[::-1]:
         policy.add(entry)
@@ -267,7 +269,7 @@ def test_fifo_knows_no_classes() -> None:
 def test_shares_are_kept_between_projects_and_within_them() -> None:
     clock = Clock()
     policy = FairShare(
-        Shares(projects={"a": 5, "b": 3}, users={"a1": 3}, default=2), 1e6, clock
+        Shares(projects={"a": 5, "b": 3}, users={"a1": 3}, default=2), clock, 1e6
     )
     lengths, number = random.Random(1), 0
     users = {"a1": "a", "a2": "a", "b1": "b", "alone": None}
@@ -290,7 +292,7 @@ def test_shares_are_kept_between_projects_and_within_them() -> None:
 
 
 def test_who_is_not_there_leaves_the_share_to_the_others() -> None:
-    policy = FairShare(Shares(projects={"a": 9, "b": 1}))
+    policy = FairShare(Shares(projects={"a": 9, "b": 1}), Clock())
     for number in range(10):
         policy.add(job(number, "bob", project="b"))
     assert len(run(policy, 10)) == 10
@@ -298,7 +300,7 @@ def test_who_is_not_there_leaves_the_share_to_the_others() -> None:
 
 def test_what_was_used_fades() -> None:
     clock = Clock()
-    policy = FairShare(Shares(), 100.0, clock)
+    policy = FairShare(Shares(), clock, 100.0)
     for number in range(40):
         policy.add(job(number, ["ann", "bob"][number % 2], 10.0))
     policy.used(Used("ann", None, 80.0, clock.now - 200))
@@ -310,7 +312,7 @@ def test_what_was_used_fades() -> None:
 
 
 def test_a_job_counts_from_its_start_as_long_as_expected() -> None:
-    policy = FairShare(Shares(), clock=Clock())
+    policy = FairShare(Shares(), Clock())
     for number in range(4):
         policy.add(job(number, ["ann", "bob"][number // 2], 10.0))
     first = policy.first()
@@ -324,7 +326,7 @@ def test_a_job_counts_from_its_start_as_long_as_expected() -> None:
 
 
 def test_tenths_of_leases_count_while_they_are_held() -> None:
-    policy = FairShare(Shares(users={"bob": 6}, default=9))
+    policy = FairShare(Shares(users={"bob": 6}, default=9), Clock())
     held = [
         lease("ann", id="1", tenths=2, slurm_job_id="7"),
         lease("ann", id="2", tenths=2, slurm_job_id="7"),  # the same two tenths
@@ -345,7 +347,7 @@ def test_tenths_of_leases_count_while_they_are_held() -> None:
 
 
 def test_what_leases_promise_counts_for_those_who_wait() -> None:
-    policy = FairShare(Shares())
+    policy = FairShare(Shares(), Clock())
     of_ann, of_bob = job(1, "ann", 10.0), [job(n, "bob", 10.0) for n in (2, 3, 4)]
     of_ann.lease = "hinted"
     for entry in (of_ann, *of_bob):
@@ -385,7 +387,7 @@ def test_what_leases_promise_counts_for_those_who_wait() -> None:
 
 
 def test_leases_are_shared_by_tenths_too() -> None:
-    policy = FairShare(Shares(projects={"a": 2, "b": 1}))
+    policy = FairShare(Shares(projects={"a": 2, "b": 1}), Clock())
     waiting = [Asks("bob", project="b"), Asks("ann", project="a")] * 6
     held: list[Lease] = []
     for _ in range(6):
@@ -396,7 +398,7 @@ def test_leases_are_shared_by_tenths_too() -> None:
 
 
 def test_nobody_is_passed_for_ever_by_those_with_more_tenths() -> None:
-    policy = FairShare(Shares(projects={"a": 5}))
+    policy = FairShare(Shares(projects={"a": 5}), Clock())
     waiting = [Asks("zoe"), *(Asks("ann", project="a") for _ in range(20))]
     granted = []
     for _ in range(12):
@@ -409,7 +411,7 @@ def test_nobody_is_passed_for_ever_by_those_with_more_tenths() -> None:
 
 def test_a_lease_promises_no_more_than_until_its_end() -> None:
     clock = Clock()
-    policy = FairShare(Shares(), clock=clock)
+    policy = FairShare(Shares(), clock)
     hints: dict[str, str | int | float | None] = {"job_class": "development"}
     hints |= {"pattern": "qc-heavy", "expected_seconds": 1e12}
     policy.leased(lease("ann", id="l", expires=clock.now + 60.0, **hints))
@@ -597,6 +599,45 @@ class Shortest(Keyed):
     def key(self, entry):
         return (entry.seconds,)
 '''
+
+
+OLD_SITE = '''
+from sf_quantum.service.policies.base import Keyed, Policy
+
+
+class Longest(Keyed):
+    """The longest job first, made as before policies took a clock."""
+
+    @classmethod
+    def from_config(cls, options, shares):
+        made = cls()
+        made.options, made.shares = options, shares
+        return made
+
+    def key(self, entry):
+        return (-entry.seconds,)
+'''
+
+
+def test_a_policy_of_an_older_release_still_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "old_policy.py").write_text(OLD_SITE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "sf_quantum.service.policies.base", raising=False)
+    new = "from sf_quantum.service.scheduling.policies.base"
+    with pytest.warns(DeprecationWarning, match=new) as warned:
+        old = importlib.import_module("old_policy")
+    assert (old.Keyed, old.Policy) == (Keyed, Policy)
+    assert warned[0].filename.endswith("old_policy.py")
+    monkeypatch.setattr(policies, "load", lambda name: old.Longest)
+    with pytest.warns(DeprecationWarning, match="Longest.from_config.. without the"):
+        made = make("longest", {"a": 1}, SHARES, Clock())
+    assert vars(made)["options"] == {"a": 1}
+    assert vars(made)["shares"] == SHARES
+    for number in range(3):
+        made.add(job(number, seconds=float(number)))
+    assert [one.number for one in made.order()] == [2, 1, 0]
 
 
 async def test_a_site_writes_its_own_in_one_file(

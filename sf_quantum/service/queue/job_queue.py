@@ -64,7 +64,7 @@ class JobQueue:
         self.store = store
         self.settings = settings or ServiceSettings()
         chosen = self.settings.policy
-        self.policy = make(chosen.type, chosen.options, self.settings.shares)
+        self.policy = make(chosen.type, chosen.options, self.settings.shares, time.time)
         self.availability = Availability(store)
         self.observations = Observations()
         self.drift = DriftWatch(device.name, self.settings.drift)

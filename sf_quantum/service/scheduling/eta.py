@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from sf_quantum.service.domain.jobs import CLASSES, JobClass, Kind
-from sf_quantum.service.scheduling.work import Work
+from sf_quantum.service.scheduling.work import Clock, Work
 
 # what a job costs beside its time on the device: reading and writing it. Also keeps the
 # ratio defined where the device does not wait at all (time scale 0).
@@ -87,7 +87,7 @@ class Arrivals:
     :param clock: seconds, monotonic
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._loads = {name: _Load() for name in CLASSES}
         self._attempts = self._seconds = 0.0

@@ -1,17 +1,18 @@
-"""What those who hold leases have yet to submit, as far as their hints say."""
+"""What the holders of leases have yet to submit, as far as their hints say."""
 
 from __future__ import annotations
 
-import time
+import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sf_quantum.service.domain.jobs import JobClass, Lease, Pattern
 from sf_quantum.service.domain.settings import Account
+from sf_quantum.service.scheduling.work import Clock
 
-# the part of the time in which a tenant has a job on the QPU or waiting for it, as its
-# pattern says; who says nothing counts as balanced
+# the part of the time in which a tenant has a job pending or running, by the pattern of its
+# lease; no hint counts as balanced
 LOAD: Mapping[Pattern | None, float] = {
     "cc-heavy": 0.1,
     "balanced": 0.5,
@@ -21,70 +22,66 @@ LOAD: Mapping[Pattern | None, float] = {
 
 
 @dataclass
-class _Promise:
+class _HintedLease:
     user: str
     load: float
     seconds: float
     expires: float | None
 
-    def left(self, now: float) -> float:
-        """Tell the seconds that are yet to come, at most as long as it is held."""
-        if self.expires is None:
-            return max(0.0, self.seconds)
-        return max(0.0, min(self.seconds, self.load * (self.expires - now)))
+    def remaining(self, now: float) -> float:
+        most = math.inf if self.expires is None else self.load * (self.expires - now)
+        return max(0.0, min(self.seconds, most))
 
 
-class Promises:
-    """Seconds on the device that are to be expected under the leases held.
+class ExpectedWork:
+    """Seconds on the device that are expected under the held leases.
 
-    A lease with a pattern and expected seconds promises that part of these. One without
-    promises nothing, and after a restart what was used before is promised once more.
+    A lease with a pattern and expected seconds is expected to use that part of these; one
+    without, nothing. After a restart all of it is expected once more.
 
     :param clock: seconds since the epoch
     """
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._leases: dict[str, tuple[JobClass, Account]] = {}
-        self._of: dict[JobClass, dict[Account, dict[str, _Promise]]] = {}
+        self._where: dict[str, tuple[JobClass, Account]] = {}
+        self._leases: dict[tuple[JobClass, Account], dict[str, _HintedLease]] = {}
 
     def add(self, lease: Lease, named: Account) -> None:
-        """Take note of a lease."""
+        """Add a lease of an account."""
         if lease.pattern is None or lease.expected_seconds is None:
             return
         load = LOAD[lease.pattern]
-        self._leases[lease.id] = where = lease.job_class, named
-        accounts = self._of.setdefault(where[0], {})
-        accounts.setdefault(named, {})[lease.id] = _Promise(
+        self._where[lease.id] = where = lease.job_class, named
+        self._leases.setdefault(where, {})[lease.id] = _HintedLease(
             lease.user, load, load * lease.expected_seconds, lease.expires
         )
 
     def remove(self, lease_id: str) -> None:
-        """Take note that a lease has ended."""
-        if (where := self._leases.pop(lease_id, None)) is not None:
-            accounts = self._of[where[0]]
-            del accounts[where[1]][lease_id]
-            if not accounts[where[1]]:
-                del accounts[where[1]]
+        """Remove a lease that has ended."""
+        if (where := self._where.pop(lease_id, None)) is not None:
+            del self._leases[where][lease_id]
+            if not self._leases[where]:
+                del self._leases[where]
 
     def used(self, lease_id: str, seconds: float) -> None:
-        """Take note that a lease has used the QPU, or less of it than was noted."""
-        if (where := self._leases.get(lease_id)) is not None:
-            self._of[where[0]][where[1]][lease_id].seconds -= seconds
+        """Note what a lease has used; less than 0 takes some of it back."""
+        if (where := self._where.get(lease_id)) is not None:
+            self._leases[where][lease_id].seconds -= seconds
 
     def accounts(self, job_class: JobClass) -> list[Account]:
-        """List who holds leases of a class that promise something."""
-        return [*self._of.get(job_class, {})]
+        """List the accounts that work of a class is expected of."""
+        return [named for name, named in self._leases if name == job_class]
 
     def load(self, job_class: JobClass, named: Account) -> float:
-        """Tell how many QPUs an account's tenants would keep busy."""
-        leases = self._of.get(job_class, {}).get(named, {})
-        return sum(promise.load for promise in leases.values())
+        """Return how many QPUs an account's tenants would keep busy."""
+        leases = self._leases.get((job_class, named), {})
+        return sum(lease.load for lease in leases.values())
 
-    def users(self, job_class: JobClass, named: Account) -> Mapping[str, float]:
-        """Tell the seconds that each user of an account has yet to use."""
+    def by_user(self, job_class: JobClass, named: Account) -> Mapping[str, float]:
+        """Return the seconds expected of each user of an account."""
         seconds: defaultdict[str, float] = defaultdict(float)
         now = self._clock()
-        for promise in self._of.get(job_class, {}).get(named, {}).values():
-            seconds[promise.user] += promise.left(now)
+        for lease in self._leases.get((job_class, named), {}).values():
+            seconds[lease.user] += lease.remaining(now)
         return seconds

@@ -1,75 +1,77 @@
-"""What each project and user is to have of the QPU, and what they have had."""
+"""The share of the QPU that each project and user has, and what they have used of it."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from typing import TypeAlias
 
 from sf_quantum.service.domain.jobs import Lease, Used
 from sf_quantum.service.domain.settings import Account, Shares
-from sf_quantum.service.scheduling.work import PendingJob
+from sf_quantum.service.scheduling.work import Clock, PendingJob
 
-# halvings after which the sums are written anew, long before a float ends (2 ** 1023)
-MOST_HALVINGS = 500.0
-# by how much the worth of a second may grow before places in the line are made again
+# an account, or a user within one
+Sharer: TypeAlias = tuple[Account, str | None]
+
+# half-lives after which the sums are scaled down, long before a float overflows (2 ** 1023)
+MAX_HALF_LIVES = 500.0
+# growth of the weight of a second after which tags are computed anew
 STALE = 1e-3
 
 
 def account(user: str, project: str | None) -> Account:
-    """Tell whose share a user's job uses."""
+    """Return the account that a user's job is charged to."""
     return ("user", user) if project is None else ("project", project)
 
 
 def account_of(one: PendingJob | Lease | Used) -> Account:
-    """Tell whose share a job or a lease uses, or used."""
+    """Return the account that a job, a lease or usage is charged to."""
     return account(one.user, one.project)
 
 
-class Weights:
-    """The tenths that count now: those of the leases held, or of the configuration."""
+class ActiveShares:
+    """The shares that count now: those of the held leases, or of the configuration.
+
+    The leases of one Slurm job have one share between them, that of the first.
+    """
 
     def __init__(self, shares: Shares) -> None:
-        self._shares = shares
-        self._leased: Counter[tuple[Account, str | None]] = Counter()
-        # by whose job it is: its leases, and the tenths that it was given once
+        self._configured = shares
+        self._leased: Counter[Sharer] = Counter()
+        # by Slurm job: its leases, and its share
         self._jobs: dict[tuple[Account, str, str], tuple[set[str], int]] = {}
 
     def leased(self, lease: Lease) -> None:
-        """Count the tenths of a lease, unless another one of its Slurm job's is held."""
+        """Count the share of a lease, unless another one of its Slurm job is held."""
         if lease.tenths is not None:
-            leases, tenths = self._jobs.setdefault(_job(lease), (set(), lease.tenths))
+            leases, share = self._jobs.setdefault(_job(lease), (set(), lease.tenths))
             if not leases:
-                self._change(lease, tenths)
+                self._change(lease, share)
             leases.add(lease.id)
 
     def released(self, lease: Lease) -> None:
-        """Count a lease's tenths no longer, if it is the last of its Slurm job's."""
-        leases, tenths = self._jobs.get(_job(lease), (set(), 0))
+        """Count a lease's share no longer, if it is the last of its Slurm job."""
+        leases, share = self._jobs.get(_job(lease), (set(), 0))
         if lease.id in leases:
             leases.remove(lease.id)
             if not leases:
                 del self._jobs[_job(lease)]
-                self._change(lease, -tenths)
+                self._change(lease, -share)
 
-    def of(self, who: tuple[Account, str | None]) -> int:
-        """Tell the tenths of an account, or of a user within a project.
-
-        :param who: the account, and the user or ``None``
-        """
-        named, user = who
+    def of(self, sharer: Sharer) -> int:
+        """Return the share of an account, or of a user within it, in tenths."""
+        named, user = sharer
         configured = named if user is None else ("user", user)
-        if leased := self._leased.get(who):
-            return max(leased, self._shares.named(configured) or 0)
-        return self._shares.of(configured)
+        if leased := self._leased.get(sharer):
+            return max(leased, self._configured.named(configured) or 0)
+        return self._configured.of(configured)
 
-    def _change(self, lease: Lease, tenths: int) -> None:
+    def _change(self, lease: Lease, share: int) -> None:
         named = account_of(lease)
-        for who in ((named, None), (named, lease.user)):
-            self._leased[who] += tenths
-            if not self._leased[who]:
-                del self._leased[who]
+        for sharer in ((named, None), (named, lease.user)):
+            self._leased[sharer] += share
+            if not self._leased[sharer]:
+                del self._leased[sharer]
 
 
 def _job(lease: Lease) -> tuple[Account, str, str]:
@@ -79,56 +81,55 @@ def _job(lease: Lease) -> tuple[Account, str, str]:
 class Usage:
     """QPU seconds used, each counting half as much after every half-life.
 
-    Instead of the past fading, the present grows: a second is worth more the later it is
-    used, and no sum changes but that of who uses the QPU.
+    Instead of scaling down all sums as time passes, a second weighs more the later it is
+    used, so that only the sum of whoever uses the QPU changes.
 
-    :param half_life_seconds: by the clock on the wall
+    :param half_life_seconds: by the clock
     :param clock: seconds since the epoch
     """
 
-    def __init__(
-        self, half_life_seconds: float, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, half_life_seconds: float, clock: Clock) -> None:
         self._half_life_seconds = half_life_seconds
         self._clock = clock
-        # a second used now counts 2 ** halvings since then
+        # a second used now weighs 2 ** (half-lives since then)
         self._epoch = clock()
-        self._sums: defaultdict[tuple[Account, str | None], float] = defaultdict(float)
-        # of a second, the last time anybody used the QPU
-        self.worth = 1.0
+        self._sums: defaultdict[Sharer, float] = defaultdict(float)
+        #: of a second, the last time anybody used the QPU
+        self.weight = 1.0
 
-    def of(self, who: tuple[Account, str | None]) -> float:
-        """Tell what an account, or a user within it, has used, by the worth of it."""
-        return self._sums.get(who, 0.0)
+    def of(self, sharer: Sharer) -> float:
+        """Return the weighted seconds that an account, or a user within it, has used."""
+        return self._sums.get(sharer, 0.0)
 
     @property
     def stamp(self) -> tuple[float, float]:
-        """Of what was told: its epoch, and the worth of a second then."""
-        return self._epoch, self.worth
+        """When sums were read: the epoch of their weights, and the weight of a second."""
+        return self._epoch, self.weight
 
     def is_stale(self, stamp: tuple[float, float]) -> bool:
-        """Say whether seconds to come, as told then, are worth more by now."""
-        epoch, worth = stamp
-        return epoch != self._epoch or self.worth > worth * (1 + STALE)
+        """Return whether seconds weigh noticeably more than when sums were read."""
+        epoch, weight = stamp
+        return epoch != self._epoch or self.weight > weight * (1 + STALE)
 
     def charge(
         self, named: Account, user: str, seconds: float, when: float | None = None
     ) -> None:
-        """Count seconds on the QPU, of the account and of the user in it.
+        """Charge QPU seconds to an account and to a user within it.
 
         :param when: since the epoch; ``None`` is now
         """
         now = self._clock()
-        if now - self._epoch > MOST_HALVINGS * self._half_life_seconds:
-            factor = self._worth(now)
+        if now - self._epoch > MAX_HALF_LIVES * self._half_life_seconds:
+            factor = self._weight(now)
             self._sums.update({who: sum_ / factor for who, sum_ in self._sums.items()})
             self._epoch = now
-        self.worth = self._worth(now)
-        worth = self.worth if when is None else self._worth(min(when, now))
-        for who in ((named, None), (named, user)):
-            self._sums[who] += seconds * worth
+        self.weight = self._weight(now)
+        weight = self.weight if when is None else self._weight(min(when, now))
+        for sharer in ((named, None), (named, user)):
+            self._sums[sharer] += seconds * weight
 
-    def _worth(self, when: float) -> float:
-        halvings = (when - self._epoch) / self._half_life_seconds
-        # beyond that something counts nothing beside something else
-        return math.exp2(max(-2 * MOST_HALVINGS, min(halvings, 2 * MOST_HALVINGS)))
+    def _weight(self, when: float) -> float:
+        half_lives = (when - self._epoch) / self._half_life_seconds
+        # beyond that one weighs nothing beside the other
+        most = 2 * MAX_HALF_LIVES
+        return math.exp2(max(-most, min(half_lives, most)))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from sf_quantum.service.domain.jobs import Job, JobClass, Kind, Lease, Pattern
+
+# seconds, of whatever epoch its user says; a virtual clock does as well
+Clock: TypeAlias = Callable[[], float]
 
 
 @dataclass(slots=True)

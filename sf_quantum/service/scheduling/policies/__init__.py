@@ -1,40 +1,58 @@
-"""Which job runs next: the scheduling policies installed here, one file each.
+"""Which job runs next: the installed scheduling policies, one module each.
 
-A policy is one class in one file with one entry point in the group
-``sf_quantum.policies``, whose name is what the service's configuration calls it. What it
-is told and what it answers is written at :class:`~sf_quantum.service.scheduling.policies.base.Policy`.
+A policy is one class with one entry point in the group ``sf_quantum.policies``, whose
+name is what the service's configuration calls it;
+:class:`~sf_quantum.service.scheduling.policies.base.Policy` is what it implements.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from typing import cast
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.registry import Registry
 from sf_quantum.service.domain.settings import Shares
 from sf_quantum.service.scheduling.policies.base import Policy
+from sf_quantum.service.scheduling.work import Clock
 
 GROUP = "sf_quantum.policies"
 _registry: Registry[type[Policy]] = Registry(GROUP, "policy")
 
 
 def names() -> list[str]:
-    """Name the policies that are installed, ours and a site's own, sorted."""
+    """List the names of the installed policies, ours and a site's own, sorted."""
     return _registry.names()
 
 
 def load(name: str) -> type[Policy]:
-    """Find a policy's class by the name of its entry point.
+    """Import a policy's class by the name of its entry point.
 
     :raises InputError: if no policy has that name, or its package cannot be imported
     """
     return _registry.load(name)
 
 
-def make(name: str, options: Mapping[str, JSON], shares: Shares) -> Policy:
-    """Make a policy as the configuration wants it.
+def make(
+    name: str, options: Mapping[str, JSON], shares: Shares, clock: Clock
+) -> Policy:
+    """Make a policy as the configuration says.
 
     :param options: the keys beside ``type``
+    :param clock: seconds since the epoch
     :raises InputError: if there is none of that name, or an option is wrong
     """
-    return load(name).from_config(options, shares)
+    policy = load(name)
+    if "clock" in inspect.signature(policy.from_config).parameters:
+        return policy.from_config(options, shares, clock)
+    warnings.warn(
+        f"{policy.__qualname__}.from_config() without the parameter clock is deprecated",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    without_clock = cast(
+        "Callable[[Mapping[str, JSON], Shares], Policy]", policy.from_config
+    )
+    return without_clock(options, shares)

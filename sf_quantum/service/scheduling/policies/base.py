@@ -1,4 +1,4 @@
-"""What a scheduling policy is told, and what it answers."""
+"""The scheduling policy: what a class of one's own implements."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from sf_quantum.service.domain.jobs import (
     Used,
 )
 from sf_quantum.service.domain.settings import Shares
-from sf_quantum.service.scheduling.ordering import Row
-from sf_quantum.service.scheduling.work import PendingJob, Work
+from sf_quantum.service.scheduling.ordering import SortedJobs
+from sf_quantum.service.scheduling.work import Clock, PendingJob, Work
 
 
-class Asking(Protocol):
-    """One who waits for a lease.
+class PendingLease(Protocol):
+    """A request for a lease that none is free for yet.
 
-    :param request: with the hints, the project and the tenths the lease is to have
-    :param passed: how often somebody who came later went first
+    :param request: with its hints, its project and the share the lease is to have
+    :param passed: how often a later request was granted first
     """
 
     @property
@@ -40,111 +40,116 @@ class Asking(Protocol):
 
 
 class Policy(ABC):
-    """Decides which job runs next, and who of those who wait gets a lease.
+    """Decides which pending job runs next, and which request gets a free lease.
 
-    One policy belongs to one queue and to its event loop's thread; no method may block.
-    It is told of each job as it begins to wait (:meth:`add`) and as it does so no more
-    (:meth:`remove`), of each attempt on the device (:meth:`began`, :meth:`ended`), and of
-    each lease (:meth:`leased`, :meth:`released`). It answers which job is next
-    (:meth:`first`), whether that stops the one that runs (:meth:`preempts`), and what
-    runs before a job (:meth:`ahead`), which positions and ETAs are made from.
+    A policy belongs to one queue and to the thread of its event loop; no method may
+    block. The queue calls :meth:`add` and :meth:`remove` as a job becomes pending and
+    ceases to be, :meth:`began` and :meth:`ended` around each attempt on the device, and
+    :meth:`leased` and :meth:`released` for each lease. It asks which job is next
+    (:meth:`first`), whether that pre-empts the running one (:meth:`preempts`), and what
+    runs before a job (:meth:`ahead`), for positions and ETAs.
 
-    A subclass has :meth:`add`, :meth:`remove` and :meth:`order`; one whose order is that
-    of a key which a job keeps is a :class:`Keyed` and has :meth:`Keyed.key` alone.
+    A subclass implements :meth:`add`, :meth:`remove` and :meth:`order`; one that orders
+    jobs by a key which does not change derives from :class:`Keyed` and implements
+    :meth:`Keyed.key` alone.
     """
 
-    # whether the configuration's shares mean anything to it
+    # whether the configuration's shares mean anything to the policy
     uses_shares: ClassVar[bool] = False
 
     @classmethod
-    def from_config(cls, options: Mapping[str, JSON], shares: Shares) -> Self:
-        """Make the policy; without a method of its own it takes no options.
+    def from_config(
+        cls, options: Mapping[str, JSON], shares: Shares, clock: Clock
+    ) -> Self:
+        """Make the policy; by default it takes no options.
 
         :param options: the keys beside ``type`` in the configuration's ``policy``
-        :param shares: who is to have how much
+        :param shares: the share of each project and user
+        :param clock: seconds since the epoch
         :raises InputError: if an option is unknown or wrong, naming it
         """
         check_options(options, [])
         return cls()
 
     @abstractmethod
-    def add(self, entry: PendingJob) -> None:
-        """Let a job wait: it came, or it was stopped and is to run again."""
+    def add(self, job: PendingJob) -> None:
+        """Add a pending job: one submitted, or one pre-empted that is to run again."""
 
     @abstractmethod
-    def remove(self, entry: PendingJob) -> None:
-        """Forget a job that waited: it runs now, or was cancelled."""
+    def remove(self, job: PendingJob) -> None:
+        """Remove a pending job: it runs now, or was cancelled."""
 
     @abstractmethod
     def order(self) -> Iterator[PendingJob]:
-        """List the jobs as they would run if nothing came any more."""
+        """Iterate over the jobs as they would run if no more were submitted."""
 
     def first(self) -> PendingJob | None:
-        """Tell the job that runs next, which goes on waiting until it is removed.
+        """Return the job that runs next; it stays pending until it is removed.
 
-        Asked at each submission and before each attempt.
+        Called at each submission and before each attempt.
         """
         return next(iter(self.order()), None)
 
-    def preempts(self, waiting: PendingJob, running: PendingJob) -> bool:
-        """Say whether a job stops the one that runs, which then waits again."""
+    def preempts(self, pending: PendingJob, running: PendingJob) -> bool:
+        """Return whether a job stops the running one, which becomes pending again."""
         return False
 
     def passing(self, job_class: JobClass) -> Sequence[JobClass]:
-        """Name the classes of which all who are yet to come go before a job.
+        """List the classes whose later jobs all go before a job of a class.
 
-        ETAs count them in, as often as they come.
+        ETAs count them in, as often as they are submitted.
         """
         return ()
 
-    def ahead(self, entry: PendingJob) -> dict[Kind, Work]:
-        """Add up, by kind, what runs before a job that waits, as things stand now.
+    def ahead(self, job: PendingJob) -> dict[Kind, Work]:
+        """Add up, by kind, what runs before a pending job as things stand.
 
-        Asked for each job that is submitted or shown; by default it walks the line.
+        Called for each job that is submitted or shown; by default it walks through
+        :meth:`order`.
         """
         works: defaultdict[Kind, Work] = defaultdict(Work)
         for other in self.order():
-            if other.number == entry.number:
+            if other.number == job.number:
                 break
             works[other.kind] += Work(1, other.seconds)
         return works
 
-    def coming(self, entry: PendingJob) -> float:
-        """Expect what runs before a job that waits and is yet to come.
+    def coming(self, job: PendingJob) -> float:
+        """Estimate the work that is not submitted yet and will run before a pending job.
 
-        :returns: seconds on the device, as modelled and scaled, without those of the
-            classes that go before it as :meth:`passing` says
+        :returns: seconds on the device, as modelled, times the time scale; without those
+            of the classes in :meth:`passing`
         """
         return 0.0
 
     def used(self, past: Used) -> None:  # noqa: B027 - it may not care
-        """Take note of what was used before the service started."""
+        """Count usage from before the service started."""
 
     def remembers_seconds(self) -> float:
-        """Tell how far back it wants to be told what was used."""
+        """Return how far back it needs earlier usage, in seconds."""
         return 0.0
 
-    def began(self, entry: PendingJob) -> None:  # noqa: B027 - it may not care
-        """Take note that a job, removed before, is on the device now."""
+    def began(self, job: PendingJob) -> None:  # noqa: B027 - it may not care
+        """Note that a job, removed before, is on the device now."""
 
     def ended(  # noqa: B027 - it may not care
-        self, entry: PendingJob, qpu_seconds: float
+        self, job: PendingJob, qpu_seconds: float
     ) -> None:
-        """Take note that an attempt has ended, one way or another.
+        """Note that an attempt has ended, whatever its outcome.
 
         :param qpu_seconds: that it took, as modelled
         """
 
     def leased(self, lease: Lease) -> None:  # noqa: B027 - it may not care
-        """Take note of a lease with its hints and tenths, also after a restart."""
+        """Note a lease with its hints and its share, also after a restart."""
 
     def released(self, lease: Lease) -> None:  # noqa: B027 - it may not care
-        """Take note that a lease has ended."""
+        """Note that a lease has ended."""
 
-    def choose(self, waiting: Sequence[Asking], held: Sequence[Lease]) -> int:
-        """Choose who gets the lease that is free.
+    def choose(self, pending: Sequence[PendingLease], held: Sequence[Lease]) -> int:
+        """Choose which request gets a free lease.
 
-        :param waiting: those of the highest class there is, the first who came first
+        :param pending: those of the highest class there is, in the order they came
         :returns: the index of one of them
         """
         return 0
@@ -154,42 +159,38 @@ K = TypeVar("K", bound=tuple[float, ...])
 
 
 class Keyed(Policy, Generic[K]):
-    """Runs the job with the least key first; of equal ones, the one that came first."""
+    """Runs the job with the lowest key first, and of equal ones the oldest."""
 
     def __init__(self) -> None:
-        self._row: Row[tuple[K, int]] = Row()
+        self._jobs: SortedJobs[tuple[K, int]] = SortedJobs()
 
     @abstractmethod
-    def key(self, entry: PendingJob) -> K:
-        """Tell a job's key, which stays as it is while the job waits."""
+    def key(self, job: PendingJob) -> K:
+        """Return a job's key, which must not change while the job is pending."""
 
-    def add(self, entry: PendingJob) -> None:
+    def add(self, job: PendingJob) -> None:
         """See :meth:`Policy.add`."""
-        self._row.add(self._place(entry), entry)
+        self._jobs.add((self.key(job), job.number), job)
 
-    def remove(self, entry: PendingJob) -> None:
+    def remove(self, job: PendingJob) -> None:
         """See :meth:`Policy.remove`."""
-        self._row.remove(self._place(entry))
+        self._jobs.remove((self.key(job), job.number))
 
     def order(self) -> Iterator[PendingJob]:
         """See :meth:`Policy.order`."""
-        return iter(self._row)
+        return iter(self._jobs)
 
-    def ahead(self, entry: PendingJob) -> dict[Kind, Work]:
-        """See :meth:`Policy.ahead`; takes the square root of the line's length."""
-        return self._row.before(self._place(entry))
-
-    def _place(self, entry: PendingJob) -> tuple[K, int]:
-        return self.key(entry), entry.number
+    def ahead(self, job: PendingJob) -> dict[Kind, Work]:
+        """See :meth:`Policy.ahead`; takes the square root of the number of jobs."""
+        return self._jobs.before((self.key(job), job.number))
 
 
 class ByClass:
-    """Production before test before development; production stops what is lower."""
+    """Production before test before development; production pre-empts the others."""
 
-    def preempts(self, waiting: PendingJob, running: PendingJob) -> bool:
+    def preempts(self, pending: PendingJob, running: PendingJob) -> bool:
         """See :meth:`Policy.preempts`."""
-        highest = waiting.job_class == CLASSES[0]
-        return highest and running.job_class != CLASSES[0]
+        return pending.job_class == CLASSES[0] != running.job_class
 
     def passing(self, job_class: JobClass) -> Sequence[JobClass]:
         """See :meth:`Policy.passing`."""
@@ -197,9 +198,9 @@ class ByClass:
 
 
 def check_options(options: Mapping[str, JSON], known: list[str]) -> None:
-    """Refuse an option that is not known.
+    """Refuse unknown options.
 
-    :raises InputError: naming it, and those that are known
+    :raises InputError: naming the first, and those that are known
     """
     for name in options:
         if name not in known:
@@ -211,9 +212,9 @@ def check_options(options: Mapping[str, JSON], known: list[str]) -> None:
 def number_option(
     options: Mapping[str, JSON], name: str, default: float, *, least: float = 0.0
 ) -> float:
-    """Read a number of the options.
+    """Read a number from the options.
 
-    :raises InputError: if it is no finite number, or not above the least
+    :raises InputError: if it is not a finite number above the least
     """
     value = options.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""Class by class, and in each class as they came: the default."""
+"""Class by class, and first come, first served within each: the default."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from sf_quantum.service.scheduling.work import PendingJob
 class Classes(ByClass, Keyed[tuple[int]]):
     """Production before test before development (paper 004, section 3.3).
 
-    A production job stops a running one of a lower class. That has the lowest number of
-    its class: put back, it is first.
+    A production job pre-empts a running one of a lower class, which has the lowest number
+    of its class and is therefore first in it again.
     """
 
-    def key(self, entry: PendingJob) -> tuple[int]:
+    def key(self, job: PendingJob) -> tuple[int]:
         """See :meth:`Keyed.key`."""
-        return (RANKS[entry.job_class],)
+        return (RANKS[job.job_class],)

@@ -1,189 +1,186 @@
-"""Shares in tenths between projects and users, by the QPU seconds they have used."""
+"""Shares between projects and users, by the QPU seconds they have used."""
 
 from __future__ import annotations
 
 import heapq
-import time
 from bisect import bisect_left, insort
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ClassVar, Self
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Self, TypeAlias
 
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.jobs import CLASSES, RANKS, JobClass, Kind, Lease, Used
 from sf_quantum.service.domain.settings import Account, Shares
-from sf_quantum.service.scheduling.expected_work import Promises
-from sf_quantum.service.scheduling.ordering import Sums
+from sf_quantum.service.scheduling.expected_work import ExpectedWork
+from sf_quantum.service.scheduling.ordering import RunningSums
 from sf_quantum.service.scheduling.policies.base import (
-    Asking,
     ByClass,
+    PendingLease,
     Policy,
     check_options,
     number_option,
 )
-from sf_quantum.service.scheduling.shares import Usage, Weights, account, account_of
-from sf_quantum.service.scheduling.work import PendingJob, Work
+from sf_quantum.service.scheduling.shares import (
+    ActiveShares,
+    Sharer,
+    Usage,
+    account,
+    account_of,
+)
+from sf_quantum.service.scheduling.work import Clock, PendingJob, Work
 
 DAY = 24 * 3600.0
-# what was used so many half-lives ago counts a thousandth
+# usage of so many half-lives ago counts a thousandth
 HALF_LIVES = 10
-MOST_TENTHS = 10
+MAX_SHARE = 10
+
+# usage per share when the job is next, and the job's number
+Tag: TypeAlias = tuple[float, int]
 
 
 class FairShare(ByClass, Policy):
-    """Within a class, whoever has used least of the QPU for their share goes next.
+    """Within a class, whoever has used the least of the QPU for their share goes next.
 
     A share belongs to a project, or to a user who has none; the users of a project divide
-    its share between them by their own. Used are modelled QPU seconds of all classes,
-    lost attempts included, each counting half as much after a half-life, so that who
-    was away has the QPU back for a while, but not for all that time. Next is the account
-    with the least seconds used per tenth, in it the user with the least, and of that
-    user the oldest job; a job that begins counts at once, as long as it is expected to
-    take. This is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with a
-    memory; shares in tenths are from paper 004, section 3.5. Tenths of leases, which the
-    batch system gave, count while they are held where they are more than those that are
-    configured by name, once for all leases of a Slurm job.
+    its share between them by their own. Usage is in modelled QPU seconds of all classes,
+    lost attempts included, each counting half as much after a half-life, so that someone
+    who was away gets the QPU for a while, but not for all that time. Next is the account
+    with the least usage per share, in it the user with the least, and of that user the
+    oldest job; a job that begins counts at once, as long as it is expected to take. This
+    is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with a memory; shares
+    in tenths are from paper 004, section 3.5. A share that the batch system gave a lease
+    counts while the lease is held, if it is more than the one configured by name, and
+    once for all leases of a Slurm job.
 
-    Nobody starves: with each second that others use, they come nearer to being behind
-    those who wait. A free lease goes to the account that holds fewest per tenth, but
-    nobody is passed more often than ten times, who has two tenths five times, and so on.
+    Nobody starves: each second that others use brings them nearer to going after those
+    who wait. A free lease goes to the account that holds the fewest per share, but a
+    request is passed at most ten times, with a share of two tenths five times, and so on.
 
-    :param half_life_seconds: by the clock on the wall, above 0
+    :param half_life_seconds: by the clock, above 0
     :param clock: seconds since the epoch
     """
 
     uses_shares: ClassVar[bool] = True
 
     def __init__(
-        self,
-        shares: Shares,
-        half_life_seconds: float = DAY,
-        clock: Callable[[], float] = time.time,
+        self, shares: Shares, clock: Clock, half_life_seconds: float = DAY
     ) -> None:
         self._half_life_seconds = half_life_seconds
-        self._weights = Weights(shares)
+        self._shares = ActiveShares(shares)
         self.usage = Usage(half_life_seconds, clock)
-        self._promises = Promises(clock)
-        self._accounts: dict[JobClass, dict[Account, _Waiting]] = {
+        self._expected = ExpectedWork(clock)
+        self._queues: dict[JobClass, dict[Account, _AccountQueue]] = {
             name: {} for name in CLASSES
         }
 
     @classmethod
-    def from_config(cls, options: Mapping[str, JSON], shares: Shares) -> Self:
+    def from_config(
+        cls, options: Mapping[str, JSON], shares: Shares, clock: Clock
+    ) -> Self:
         """Take the option ``half_life_seconds``."""
         check_options(options, ["half_life_seconds"])
-        return cls(shares, number_option(options, "half_life_seconds", DAY))
+        return cls(shares, clock, number_option(options, "half_life_seconds", DAY))
 
-    def add(self, entry: PendingJob) -> None:
+    def add(self, job: PendingJob) -> None:
         """See :meth:`Policy.add`."""
-        named = account_of(entry)
-        accounts = self._accounts[entry.job_class]
-        if named not in accounts:
-            accounts[named] = _Waiting(named, self, entry.job_class)
-        accounts[named].add(entry)
-        self._changed(named, below=entry.job_class)
+        named = account_of(job)
+        queues = self._queues[job.job_class]
+        if named not in queues:
+            queues[named] = _AccountQueue(named, self, job.job_class)
+        queues[named].add(job)
+        self._changed(named, CLASSES[RANKS[job.job_class] + 1 :])
 
-    def remove(self, entry: PendingJob) -> None:
+    def remove(self, job: PendingJob) -> None:
         """See :meth:`Policy.remove`."""
-        named = account_of(entry)
-        accounts = self._accounts[entry.job_class]
-        accounts[named].remove(entry)
-        if not accounts[named].jobs:
-            del accounts[named]
-        self._changed(named, below=entry.job_class)
+        named = account_of(job)
+        queues = self._queues[job.job_class]
+        queues[named].remove(job)
+        if not len(queues[named]):
+            del queues[named]
+        self._changed(named, CLASSES[RANKS[job.job_class] + 1 :])
 
     def first(self) -> PendingJob | None:
         """See :meth:`Policy.first`; looks at each account once."""
-        for accounts in self._accounts.values():
-            if accounts:
-                return min(one.first() for one in accounts.values())[-1]
+        for queues in self._queues.values():
+            if queues:
+                _, first = min(queue.first() for queue in queues.values())
+                return first
         return None
 
     def order(self) -> Iterator[PendingJob]:
         """See :meth:`Policy.order`."""
-        for accounts in self._accounts.values():
-            for _, entry in heapq.merge(*(one.ordered() for one in accounts.values())):
-                yield entry
+        for queues in self._queues.values():
+            for _, job in heapq.merge(*(queue.order() for queue in queues.values())):
+                yield job
 
-    def ahead(self, entry: PendingJob) -> dict[Kind, Work]:
+    def ahead(self, job: PendingJob) -> dict[Kind, Work]:
         """See :meth:`Policy.ahead`; looks once at each account of its class and above."""
         works: defaultdict[Kind, Work] = defaultdict(Work)
-        for name, accounts in self._accounts.items():
-            place = None
-            if name == entry.job_class:
-                place = accounts[account_of(entry)].place(entry)
-            for one in accounts.values():
-                for kind, work in one.before(place).items():
+        for name in CLASSES[: RANKS[job.job_class] + 1]:
+            queues = self._queues[name]
+            own = name == job.job_class
+            tag = queues[account_of(job)].tag(job) if own else None
+            for queue in queues.values():
+                for kind, work in queue.before(tag).items():
                     works[kind] += work
-            if place is not None:
-                break
         return works
 
-    def coming(self, entry: PendingJob) -> float:
-        """See :meth:`Policy.coming`; of those who hold leases, as their hints say.
+    def coming(self, job: PendingJob) -> float:
+        """See :meth:`Policy.coming`; from the hints of the held leases.
 
-        Each account goes on to submit until it has had, per tenth, what the job's has
-        when the job runs; at most what its leases promise, and no faster than its
-        tenants can.
+        Each account goes on to submit until its usage per share is that of the job's
+        account when the job runs; at most what is expected under its leases, and no
+        faster than its tenants can.
         """
-        promising = self._promises.accounts(entry.job_class)
-        if not (entry.seconds and promising):
+        job_class, own = job.job_class, account_of(job)
+        expecting = self._expected.accounts(job_class)
+        if not (job.seconds and expecting):
             return 0.0
-        # leases count by the clock on the wall, shares in QPU seconds
-        scale = entry.seconds / entry.qpu_seconds
-        job_class, own = entry.job_class, account_of(entry)
-        accounts = self._accounts[job_class]
-        place = accounts[own].place(entry)
-        names = {*accounts, *promising}
-        tenths = sum(self._weights.of((named, None)) for named in names)
+        # leases count seconds on the device, shares QPU seconds
+        scale = job.seconds / job.qpu_seconds
+        queues = self._queues[job_class]
+        tag, user_tag = queues[own].tag(job), queues[own].user_tag(job)
+        total = sum(self._shares.of((name, None)) for name in {*queues, *expecting})
 
-        def part(named: Account) -> float:
-            share = self._weights.of((named, None)) / tenths
-            return min(1.0, self._promises.load(job_class, named) / share)
+        def speed(named: Account) -> float:
+            share = self._shares.of((named, None)) / total
+            return min(1.0, self._expected.load(job_class, named) / share)
 
-        until = accounts[own].own_place(entry)
         passing = 0.0
-        for user, promised in self._promises.users(job_class, own).items():
-            if user != entry.user:
-                more = self._more((own, user), job_class, until, promised / scale)
-                passing += max(0.0, more - accounts[own].seconds(user))
-        passing *= part(own)
-        until = place[0] + passing * self.usage.worth / self._weights.of((own, None))
+        for user, expected in self._expected.by_user(job_class, own).items():
+            if user != job.user:
+                more = self._until((own, user), job_class, user_tag, expected / scale)
+                passing += max(0.0, more - queues[own].seconds(user))
+        passing *= speed(own)
+        until = tag[0] + passing * self.usage.weight / self._shares.of((own, None))
         seconds = passing
-        for named in {*promising} - {own}:
-            promised = sum(self._promises.users(job_class, named).values()) / scale
-            waiting = accounts.get(named)
-            before = waiting.seconds_before(place) if waiting else 0.0
-            more = self._more((named, None), job_class, until, promised)
-            seconds += part(named) * max(0.0, more - before)
+        for named in {*expecting} - {own}:
+            expected = sum(self._expected.by_user(job_class, named).values()) / scale
+            before = queues[named].seconds_before(tag) if named in queues else 0.0
+            more = self._until((named, None), job_class, until, expected)
+            seconds += speed(named) * max(0.0, more - before)
         return seconds * scale
 
-    def _more(
-        self,
-        who: tuple[Account, str | None],
-        job_class: JobClass,
-        until: float,
-        most: float,
+    def _until(
+        self, sharer: Sharer, job_class: JobClass, per_share: float, most: float
     ) -> float:
-        """Tell the seconds that somebody has until they have had so much per tenth."""
-        at_once = self.per_tenth(who, job_class, 0.0)
-        behind = (until - at_once) * self._weights.of(who) / self.usage.worth
-        return max(0.0, min(behind, most))
+        """Return the QPU seconds a sharer has until its usage per share is so much."""
+        missing = per_share - self.per_share(sharer, job_class, 0.0)
+        seconds = missing * self._shares.of(sharer) / self.usage.weight
+        return max(0.0, min(seconds, most))
 
-    def per_tenth(
-        self, who: tuple[Account, str | None], job_class: JobClass, more: float
-    ) -> float:
-        """Tell the worth of what somebody will have used per tenth.
+    def per_share(self, sharer: Sharer, job_class: JobClass, more: float) -> float:
+        """Return a sharer's weighted usage per share once some of its jobs have run.
 
-        :param job_class: of those above it all jobs that wait are taken to have run
-        :param more: seconds of this class that are taken to have run, too
+        :param job_class: all jobs of the classes above it are taken to have run
+        :param more: QPU seconds of this class that are taken to have run, too
         """
-        named, user = who
+        named, user = sharer
         for name in CLASSES[: RANKS[job_class]]:
-            if (above := self._accounts[name].get(named)) is not None:
+            if (above := self._queues[name].get(named)) is not None:
                 more += above.seconds(user)
-        used = self.usage.of(who) + more * self.usage.worth
-        return used / self._weights.of(who)
+        used = self.usage.of(sharer) + more * self.usage.weight
+        return used / self._shares.of(sharer)
 
     def used(self, past: Used) -> None:
         """See :meth:`Policy.used`."""
@@ -195,161 +192,153 @@ class FairShare(ByClass, Policy):
         """See :meth:`Policy.remembers_seconds`."""
         return HALF_LIVES * self._half_life_seconds
 
-    def began(self, entry: PendingJob) -> None:
+    def began(self, job: PendingJob) -> None:
         """See :meth:`Policy.began`."""
-        self._charge(entry, entry.qpu_seconds)
-        self._promises.used(entry.lease, entry.seconds)
+        self._charge(job, job.qpu_seconds)
+        self._expected.used(job.lease, job.seconds)
 
-    def ended(self, entry: PendingJob, qpu_seconds: float) -> None:
+    def ended(self, job: PendingJob, qpu_seconds: float) -> None:
         """See :meth:`Policy.ended`."""
-        self._charge(entry, qpu_seconds - entry.qpu_seconds)
-        if entry.qpu_seconds:
-            more = qpu_seconds / entry.qpu_seconds - 1
-            self._promises.used(entry.lease, more * entry.seconds)
+        self._charge(job, qpu_seconds - job.qpu_seconds)
+        if job.qpu_seconds:
+            more = qpu_seconds / job.qpu_seconds - 1
+            self._expected.used(job.lease, more * job.seconds)
 
     def leased(self, lease: Lease) -> None:
         """See :meth:`Policy.leased`."""
         named = account_of(lease)
-        self._promises.add(lease, named)
-        self._weights.leased(lease)
+        self._expected.add(lease, named)
+        self._shares.leased(lease)
         self._changed(named)
 
     def released(self, lease: Lease) -> None:
         """See :meth:`Policy.released`."""
-        self._promises.remove(lease.id)
-        self._weights.released(lease)
+        self._expected.remove(lease.id)
+        self._shares.released(lease)
         self._changed(account_of(lease))
 
-    def choose(self, waiting: Sequence[Asking], held: Sequence[Lease]) -> int:
+    def choose(self, pending: Sequence[PendingLease], held: Sequence[Lease]) -> int:
         """See :meth:`Policy.choose`."""
-        holds: defaultdict[Account, int] = defaultdict(int)
-        for lease in held:
-            holds[account_of(lease)] += 1
+        holds = Counter(map(account_of, held))
 
-        def tenths(asking: Asking) -> int:
-            named = account(asking.user, asking.request.project)
-            return asking.request.tenths or self._weights.of((named, None))
+        def per_share(index: int) -> tuple[float, int]:
+            one = pending[index]
+            held_then = holds[account(one.user, one.request.project)] + 1
+            return held_then / self._share(one), index
 
-        def per_tenth(index: int) -> tuple[float, int]:
-            asking = waiting[index]
-            named = account(asking.user, asking.request.project)
-            return (holds[named] + 1) / tenths(asking), index
-
-        for index, asking in enumerate(waiting):
-            if asking.passed * tenths(asking) >= MOST_TENTHS:
+        for index, one in enumerate(pending):
+            if one.passed * self._share(one) >= MAX_SHARE:
                 return index
-        return min(range(len(waiting)), key=per_tenth)
+        return min(range(len(pending)), key=per_share)
 
-    def _charge(self, entry: PendingJob, qpu_seconds: float) -> None:
-        named = account_of(entry)
-        self.usage.charge(named, entry.user, qpu_seconds)
+    def _share(self, pending: PendingLease) -> int:
+        named = account(pending.user, pending.request.project)
+        return pending.request.tenths or self._shares.of((named, None))
+
+    def _charge(self, job: PendingJob, qpu_seconds: float) -> None:
+        named = account_of(job)
+        self.usage.charge(named, job.user, qpu_seconds)
         self._changed(named)
 
-    def _changed(self, named: Account, below: JobClass | None = None) -> None:
-        """Let the jobs of an account be arranged anew, in all classes or lower ones."""
-        for name in CLASSES[0 if below is None else RANKS[below] + 1 :]:
-            if named in self._accounts[name]:
-                self._accounts[name][named].changed = True
+    def _changed(self, named: Account, classes: Sequence[JobClass] = CLASSES) -> None:
+        for name in classes:
+            if named in self._queues[name]:
+                self._queues[name][named].changed = True
 
 
-class _Waiting:
-    """The jobs of one class and account, in the order they will run among themselves.
+class _AccountQueue:
+    """The pending jobs of one class and account, in the order among themselves.
 
-    Each has a place twice: among those of its account, by the seconds per tenth its user
-    will have used when it is next; and among the accounts, by what the account will.
+    Each job has two tags, of usage per share when it is next: its user's, which orders it
+    within the account, and the account's, which orders it among the accounts.
     """
 
     def __init__(self, named: Account, policy: FairShare, job_class: JobClass) -> None:
+        #: whether the tags are to be computed anew
         self.changed = False
         self._named = named
         self._policy = policy
         self._job_class = job_class
         self._stamp = policy.usage.stamp
         # by number
-        self._of_user: dict[str, list[PendingJob]] = {}
+        self._by_user: dict[str, list[PendingJob]] = {}
         self._seconds: dict[str, float] = {}
-        self._own: dict[int, float] = {}
-        self._order: list[tuple[float, int]] = []
-        self._sums = Sums([])
-        # of the first so many jobs; made again from the first change on
-        self._places: list[tuple[float, int]] = []
-        self._used: list[float] = []
+        self._user_tags: dict[int, float] = {}
+        self._order: list[Tag] = []
+        self._sums = RunningSums([])
+        # of the first so many jobs; computed again from the first change on
+        self._tags: list[Tag] = []
+        self._seconds_before: list[float] = []
 
-    @property
-    def jobs(self) -> int:
-        """Count the jobs."""
-        return len(self._own)
+    def __len__(self) -> int:
+        return len(self._user_tags)
 
-    def first(self) -> tuple[float, int, PendingJob]:
-        """Tell the job of these that runs first, behind its place among the accounts.
+    def first(self) -> tuple[Tag, PendingJob]:
+        """Return the first job with its tag; looks at each user once."""
+        firsts = [jobs[0] for jobs in self._by_user.values()]
+        job = min(firsts, key=lambda one: (self._per_share(one.user, 0), one.number))
+        return (self._per_share(None, 0), job.number), job
 
-        Looks at each user once.
-        """
-        firsts = [jobs[0] for jobs in self._of_user.values()]
-        entry = min(firsts, key=lambda one: (self._per_tenth(one.user, 0), one.number))
-        return self._per_tenth(None, 0), entry.number, entry
-
-    def add(self, entry: PendingJob) -> None:
-        """Let a job wait."""
-        jobs = self._of_user.setdefault(entry.user, [])
-        seconds = self._seconds.get(entry.user, 0.0)
-        self._seconds[entry.user] = seconds + entry.qpu_seconds
-        if jobs and entry.number < jobs[-1].number:
-            self.changed = True  # all behind it come later
-        insort(jobs, entry, key=lambda one: one.number)
-        self._own[entry.number] = 0.0
+    def add(self, job: PendingJob) -> None:
+        """Add a job."""
+        jobs = self._by_user.setdefault(job.user, [])
+        seconds = self._seconds.get(job.user, 0.0)
+        self._seconds[job.user] = seconds + job.qpu_seconds
+        if jobs and job.number < jobs[-1].number:
+            self.changed = True  # the user's jobs after it run later
+        insort(jobs, job, key=lambda one: one.number)
+        self._user_tags[job.number] = tag = self._per_share(job.user, seconds)
         if not self.changed:
-            self._insert(entry, self._per_tenth(entry.user, seconds))
+            index = bisect_left(self._order, (tag, job.number))
+            self._order.insert(index, (tag, job.number))
+            self._sums.insert(index, job)
+            del self._tags[index:], self._seconds_before[index:]
 
-    def remove(self, entry: PendingJob) -> None:
-        """Let a job wait no longer."""
-        jobs = self._of_user[entry.user]
-        place = bisect_left(jobs, entry.number, key=lambda one: one.number)
-        last = place == len(jobs) - 1
-        del jobs[place]
-        self._seconds[entry.user] -= entry.qpu_seconds
-        own = self._own.pop(entry.number)
+    def remove(self, job: PendingJob) -> None:
+        """Remove a job."""
+        jobs = self._by_user[job.user]
+        if job.number != jobs[-1].number:
+            self.changed = True  # the user's jobs after it run sooner
+        del jobs[bisect_left(jobs, job.number, key=lambda one: one.number)]
+        self._seconds[job.user] -= job.qpu_seconds
+        tag = self._user_tags.pop(job.number)
         if not jobs:
-            del self._of_user[entry.user], self._seconds[entry.user]
-        if not last:
-            self.changed = True  # all behind it come sooner
-        elif not self.changed:
-            place = bisect_left(self._order, (own, entry.number))
-            del self._order[place], self._places[place:], self._used[place:]
-            self._sums.delete(place)
+            del self._by_user[job.user], self._seconds[job.user]
+        if not self.changed:
+            index = bisect_left(self._order, (tag, job.number))
+            del self._order[index], self._tags[index:], self._seconds_before[index:]
+            self._sums.delete(index)
 
-    def place(self, entry: PendingJob) -> tuple[float, int]:
-        """Tell a job's place among the accounts."""
-        self._arrange(0)
-        place = bisect_left(self._order, (self._own[entry.number], entry.number))
-        self._arrange(place + 1)
-        return self._places[place]
+    def tag(self, job: PendingJob) -> Tag:
+        """Return a job's tag among the accounts."""
+        user_tag = self.user_tag(job)
+        index = bisect_left(self._order, (user_tag, job.number))
+        self._compute_tags(index + 1)
+        return self._tags[index]
 
-    def own_place(self, entry: PendingJob) -> float:
-        """Tell what a job's user will have used per tenth of theirs before it."""
-        self._arrange(0)
-        return self._own[entry.number]
+    def user_tag(self, job: PendingJob) -> float:
+        """Return the usage per share of a job's user when the job is next."""
+        self._refresh()
+        return self._user_tags[job.number]
 
-    def seconds_before(self, place: tuple[float, int]) -> float:
-        """Add up the QPU seconds of the jobs whose places are before one."""
-        self._arrange(self.jobs)
-        jobs = bisect_left(self._places, place)
-        if not jobs:
-            return 0.0
-        return self._used[jobs - 1] + self._sums.entries[jobs - 1].qpu_seconds
+    def seconds_before(self, tag: Tag) -> float:
+        """Add up the QPU seconds of the jobs with lower tags."""
+        self._compute_tags(len(self))
+        jobs = bisect_left(self._tags, tag)
+        return sum(job.qpu_seconds for job in self._sums.jobs[:jobs])
 
-    def before(self, place: tuple[float, int] | None) -> dict[Kind, Work]:
-        """Add up the jobs whose places are before one, or all."""
-        if place is None:
-            self._arrange(0)
-            return self._sums.first(self.jobs)
-        self._arrange(self.jobs)
-        return self._sums.first(bisect_left(self._places, place))
+    def before(self, tag: Tag | None) -> dict[Kind, Work]:
+        """Add up the jobs with lower tags, or all."""
+        self._refresh()
+        if tag is None:
+            return self._sums.first(len(self))
+        self._compute_tags(len(self))
+        return self._sums.first(bisect_left(self._tags, tag))
 
-    def ordered(self) -> Iterator[tuple[tuple[float, int], PendingJob]]:
-        """List the jobs with their places among the accounts."""
-        self._arrange(self.jobs)
-        return iter([*zip(self._places, self._sums.entries, strict=True)])
+    def order(self) -> Iterator[tuple[Tag, PendingJob]]:
+        """Iterate over the jobs with their tags."""
+        self._compute_tags(len(self))
+        return iter([*zip(self._tags, self._sums.jobs, strict=True)])
 
     def seconds(self, user: str | None) -> float:
         """Add up the QPU seconds of the jobs, of all users or of one."""
@@ -357,43 +346,37 @@ class _Waiting:
             return sum(self._seconds.values())
         return self._seconds.get(user, 0.0)
 
-    def _per_tenth(self, user: str | None, seconds: float) -> float:
-        who = self._named, user
-        return self._policy.per_tenth(who, self._job_class, seconds)
+    def _per_share(self, user: str | None, seconds: float) -> float:
+        sharer = self._named, user
+        return self._policy.per_share(sharer, self._job_class, seconds)
 
-    def _insert(self, entry: PendingJob, own: float) -> None:
-        self._own[entry.number] = own
-        place = bisect_left(self._order, (own, entry.number))
-        self._order.insert(place, (own, entry.number))
-        self._sums.insert(place, entry)
-        del self._places[place:], self._used[place:]
-
-    def _arrange(self, jobs: int) -> None:
-        """Bring everything up to date, the places of the first so many jobs too."""
-        if self.changed or self._policy.usage.is_stale(self._stamp):
-            self.changed = False
-            self._stamp = self._policy.usage.stamp
-            self._start_again()
-        entries = self._sums.entries
-        for place in range(len(self._places), jobs):
+    def _compute_tags(self, jobs: int) -> None:
+        """Compute the tags of the first so many jobs, as far as they are not known."""
+        self._refresh()
+        for index in range(len(self._tags), jobs):
             before = 0.0
-            if place:
-                before = self._used[place - 1] + entries[place - 1].qpu_seconds
-            self._used.append(before)
-            per_tenth = self._per_tenth(None, before)
-            self._places.append((per_tenth, entries[place].number))
+            if index:
+                last = self._sums.jobs[index - 1]
+                before = self._seconds_before[-1] + last.qpu_seconds
+            self._seconds_before.append(before)
+            number = self._sums.jobs[index].number
+            self._tags.append((self._per_share(None, before), number))
 
-    def _start_again(self) -> None:
-        found = []
-        for user, jobs in self._of_user.items():
+    def _refresh(self) -> None:
+        """Order the jobs anew if usage or shares have changed."""
+        if not (self.changed or self._policy.usage.is_stale(self._stamp)):
+            return
+        self.changed = False
+        self._stamp = self._policy.usage.stamp
+        ordered = []
+        for user, jobs in self._by_user.items():
             seconds = 0.0
-            for entry in jobs:
-                own = self._per_tenth(user, seconds)
-                self._own[entry.number] = own
-                found.append((own, entry.number, entry))
-                seconds += entry.qpu_seconds
+            for job in jobs:
+                tag = self._user_tags[job.number] = self._per_share(user, seconds)
+                ordered.append((tag, job.number, job))
+                seconds += job.qpu_seconds
             self._seconds[user] = seconds
-        found.sort(key=lambda one: one[:2])
-        self._order = [one[:2] for one in found]
-        self._sums = Sums([entry for *_, entry in found])
-        self._places, self._used = [], []
+        ordered.sort(key=lambda one: one[:2])
+        self._order = [(tag, number) for tag, number, _ in ordered]
+        self._sums = RunningSums([job for *_, job in ordered])
+        self._tags, self._seconds_before = [], []

@@ -1,4 +1,4 @@
-"""First come, first served, whatever the class: what the others are compared with."""
+"""First come, first served, whatever the class: the baseline of comparisons."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from sf_quantum.service.scheduling.work import PendingJob
 
 
 class Fifo(Keyed[tuple[()]]):
-    """Jobs run as they came; none stops another."""
+    """Jobs run in the order of submission; none pre-empts another."""
 
-    def key(self, entry: PendingJob) -> tuple[()]:
+    def key(self, job: PendingJob) -> tuple[()]:
         """See :meth:`Keyed.key`."""
         return ()

@@ -1,4 +1,4 @@
-"""Tenants that compute beside the QPU go first, so that others use it meanwhile."""
+"""Tenants with much classical computation go first; others use the QPU meanwhile."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from sf_quantum.service.domain.jobs import RANKS, Lease, Pattern
 from sf_quantum.service.domain.settings import Shares
 from sf_quantum.service.scheduling.expected_work import LOAD
 from sf_quantum.service.scheduling.policies.base import (
-    Asking,
     ByClass,
     Keyed,
+    PendingLease,
     check_options,
     number_option,
 )
-from sf_quantum.service.scheduling.work import PendingJob
+from sf_quantum.service.scheduling.work import Clock, PendingJob
 
-# how much of its own length a job may be kept waiting for others, in parts of `patience`;
-# who says nothing counts as balanced
+# the time within which later jobs may pass one, in parts of its length times `patience`; no
+# hint counts as balanced
 _PATIENCE: Mapping[Pattern | None, float] = {
     "cc-heavy": 0.0,
     "balanced": 0.5,
@@ -27,7 +27,7 @@ _PATIENCE: Mapping[Pattern | None, float] = {
     "qc-heavy": 1.0,
 }
 PATIENCE = 10.0
-# a lease goes past the same one who waits so many times at most
+# how often a request for a lease may be passed by later ones
 MOST_PASSES = 3
 
 
@@ -41,18 +41,17 @@ class Interleave(ByClass, Keyed[tuple[int, float]]):
     than on the second come first, the shortest of them first of all, and the others
     behind them (Johnson, Naval Research Logistics Quarterly 1, 1954, p. 61).
 
-    Each job is due at its submission, and later by ``patience`` times its own length on
-    the device if its lease is qc-heavy, half of that if it is balanced or has no
-    pattern, not at all if it is cc-heavy. What is due first runs first. The bound: a job
-    waits only for those due before it, so nobody of its class passes it who came after it
-    was due; with the default, a job of a minute is passed for at most ten minutes of
-    submissions, a cc-heavy one by nobody.
+    Each job is due at its submission, plus ``patience`` times its own length on the
+    device if its lease is qc-heavy, half of that if it is balanced or has no pattern,
+    nothing if it is cc-heavy. The job due first runs first. This is bounded: a job waits
+    only for those due before it, so no job of its class that is submitted after it was
+    due passes it; with the default, a job of a minute is passed for at most ten minutes
+    of submissions, a cc-heavy one by none.
 
-    A free lease goes to the tenant whose pattern brings the load of those held nearest to
-    one QPU: beside qc-heavy tenants to a cc-heavy one, beside cc-heavy ones to a
-    qc-heavy one. Of several alike, to the one who says to hold it for the shortest time
-    (``expected_seconds``), then to the one who came first. The bound: nobody is passed
-    more than three times.
+    A free lease goes to the tenant whose pattern brings the load of the held leases
+    nearest to one QPU: beside qc-heavy tenants to a cc-heavy one, beside cc-heavy ones to
+    a qc-heavy one; of several alike, to the one with the shortest ``expected_seconds``,
+    then to the first. This is bounded too: no request is passed more than three times.
 
     :param patience: in lengths of the job, above 0
     """
@@ -62,27 +61,28 @@ class Interleave(ByClass, Keyed[tuple[int, float]]):
         self._patience = patience
 
     @classmethod
-    def from_config(cls, options: Mapping[str, JSON], shares: Shares) -> Self:
+    def from_config(
+        cls, options: Mapping[str, JSON], shares: Shares, clock: Clock
+    ) -> Self:
         """Take the option ``patience``."""
         check_options(options, ["patience"])
         return cls(number_option(options, "patience", PATIENCE))
 
-    def key(self, entry: PendingJob) -> tuple[int, float]:
+    def key(self, job: PendingJob) -> tuple[int, float]:
         """See :meth:`Keyed.key`: the class, and when the job is due."""
-        late = _PATIENCE[entry.pattern] * self._patience * entry.seconds
-        return RANKS[entry.job_class], entry.submitted + late
+        late = _PATIENCE[job.pattern] * self._patience * job.seconds
+        return RANKS[job.job_class], job.submitted + late
 
-    def choose(self, waiting: Sequence[Asking], held: Sequence[Lease]) -> int:
+    def choose(self, pending: Sequence[PendingLease], held: Sequence[Lease]) -> int:
         """See :meth:`Policy.choose`."""
-        if waiting[0].passed >= MOST_PASSES:
+        if pending[0].passed >= MOST_PASSES:
             return 0
-        # the leases held are to add up to one QPU
         load = sum(LOAD[lease.pattern] for lease in held)
 
-        def badness(index: int) -> tuple[float, float, int]:
-            request = waiting[index].request
+        def distance(index: int) -> tuple[float, float, int]:
+            request = pending[index].request
             seconds = request.expected_seconds
             off = abs(load + LOAD[request.pattern] - 1)
             return off, float("inf") if seconds is None else seconds, index
 
-        return min(range(len(waiting)), key=badness)
+        return min(range(len(pending)), key=distance)

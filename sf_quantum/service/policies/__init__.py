@@ -1,0 +1,1 @@
+"""The former place of the scheduling policies; see :mod:`.base`."""
