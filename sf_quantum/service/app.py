@@ -1,10 +1,11 @@
-"""The application: all dialects over one queue, and one form for what is refused."""
+"""The service with all its layers: the guard, and all dialects over one job queue."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -21,26 +22,55 @@ from sf_quantum.service.api.sapi.problems import Problems
 from sf_quantum.service.api.v1 import accounting, admin, device, jobs, leases
 from sf_quantum.service.api.warden import accounting as warden_accounting
 from sf_quantum.service.api.warden import routes as warden
+from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.settings import ServiceSettings
+from sf_quantum.service.http.auth import LOCAL_USER, Authenticate
 from sf_quantum.service.http.dependencies import EVERYWHERE, Refusal
+from sf_quantum.service.http.limits import Guard, Limits
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.telemetry import Telemetry
+from sf_quantum.service.store.store import Store
 
 _V1 = (device, leases, jobs, accounting, admin, page)
 _OTHERS = (metrics, warden, warden_accounting, sapi)
 
 
-def create_app(
-    queue: JobQueue,
-    *,
-    telemetry: Telemetry | None = None,
-) -> FastAPI:
-    """Make the application, which needs a :class:`Guard` in front of it.
+@dataclass(frozen=True)
+class Service:
+    """The service without a server: :attr:`guard` is its ASGI application.
 
-    :param queue: started with the application, stopped with it
-    :param telemetry: of the queue, started and stopped with it
+    The queue and the telemetry are started and stopped with it.
     """
-    telemetry = telemetry or Telemetry(queue)
+
+    queue: JobQueue
+    telemetry: Telemetry
+    app: FastAPI
+    guard: Guard
+
+
+def build(
+    store: Store,
+    device: Device,
+    settings: ServiceSettings,
+    *,
+    authenticate: Authenticate = LOCAL_USER,
+    limits: Limits | None = None,
+    public_metrics: bool = True,
+) -> Service:
+    """Build the service, for :func:`~sf_quantum.service.run.serve` and for tests.
+
+    :param authenticate: finds out who sends a request, or refuses it
+    :param public_metrics: whether ``/metrics`` needs no credential
+    """
+    queue = JobQueue(store, device, settings)
+    telemetry = Telemetry(queue, public_metrics=public_metrics)
+    app = _application(queue, telemetry)
+    guard = Guard(app, authenticate, limits or Limits())
+    return Service(queue, telemetry, app, guard)
+
+
+def _application(queue: JobQueue, telemetry: Telemetry) -> FastAPI:
     app = FastAPI(
         title="sf_quantum QPU service",
         version=__version__,
@@ -65,23 +95,19 @@ def create_app(
 
 
 @asynccontextmanager
-async def _run(
-    queue: JobQueue, short_leases: ShortLeases, telemetry: Telemetry
-) -> AsyncIterator[None]:
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    queue: JobQueue = app.state.queue
+    parts: list[ShortLeases | Telemetry] = [app.state.short_leases, app.state.telemetry]
     queue.start()
-    short_leases.start()
-    telemetry.start()
+    for part in parts:
+        part.start()
     try:
         yield
     finally:
-        telemetry.stop()
-        short_leases.stop()
+        for part in reversed(parts):
+            part.stop()
         queue.request_stop()
         await queue.stopped()
-
-
-def _lifespan(app: FastAPI) -> AbstractAsyncContextManager[None]:
-    return _run(app.state.queue, app.state.short_leases, app.state.telemetry)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

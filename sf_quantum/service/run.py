@@ -24,13 +24,12 @@ import uvicorn
 
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.net.transport import SOCKET_PATH_BYTES
-from sf_quantum.service.app import create_app
+from sf_quantum.service.app import build
 from sf_quantum.service.config import Auth, Configuration, Listen
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.http import auth
 from sf_quantum.service.http.limits import Guard
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.telemetry import Telemetry
 from sf_quantum.service.store.store import Store
 from sf_quantum.validation import check_private
 
@@ -57,18 +56,22 @@ def serve(
         listener, url = stack.enter_context(_listener(config))
         store = Store(folder / DATABASE)
         stack.callback(store.close)
-        queue = JobQueue(store, Device(**dict(config.device)), config)
-        telemetry = Telemetry(queue, public_metrics=config.public_metrics)
-        app = create_app(queue, telemetry=telemetry)
-        guard = Guard(app, authenticate, config.request_limits())
-        service = _Service(queue, guard, config)
+        service = build(
+            store,
+            Device(**dict(config.device)),
+            config,
+            authenticate=authenticate,
+            limits=config.request_limits(),
+            public_metrics=config.public_metrics,
+        )
+        process = _Process(service.queue, service.guard, config)
         # what is there now stays: to look for garbage in it, as Python would from time to
         # time, keeps all requests waiting for some 50 ms
         gc.freeze()
         with asyncio.Runner(loop_factory=_new_loop()) as runner:
-            runner.run(service.run(listener, lambda: ready(url), until_eof))
-        if queue.broken is not None:
-            raise QuantumError(f"the queue broke: {queue.broken}")
+            runner.run(process.run(listener, lambda: ready(url), until_eof))
+        if (broken := service.queue.broken) is not None:
+            raise QuantumError(f"the queue broke: {broken}")
 
 
 def _authenticate(section: Auth) -> auth.Authenticate:
@@ -79,6 +82,24 @@ def _authenticate(section: Auth) -> auth.Authenticate:
     if section.mode == "token" and tokens:
         return tokens
     return auth.LOCAL_USER
+
+
+def server_config(
+    guard: Guard, certificate: Path | None = None, key: Path | None = None
+) -> uvicorn.Config:
+    """Configure the server of a service, for TLS if it has a certificate."""
+    return uvicorn.Config(
+        guard,
+        access_log=False,  # paths hold lease tokens
+        lifespan="on",
+        log_config=None,
+        proxy_headers=False,  # else anybody could say where they call from
+        server_header=False,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+        timeout_graceful_shutdown=STOP_SECONDS,
+        ws="none",
+    )
 
 
 def _new_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -127,7 +148,7 @@ class _Server(uvicorn.Server):
 
 
 @dataclass
-class _Service:
+class _Process:
     """What runs in the event loop, and how it is asked to stop."""
 
     queue: JobQueue
@@ -141,19 +162,7 @@ class _Service:
         loop = asyncio.get_running_loop()
         listen = self.config.listen
         server = _Server(
-            uvicorn.Config(
-                self.guard,
-                access_log=False,  # paths hold lease tokens
-                lifespan="on",
-                log_config=None,
-                proxy_headers=False,  # else anybody could say where they call from
-                server_header=False,
-                ssl_certfile=listen.certificate,
-                ssl_keyfile=listen.key,
-                timeout_graceful_shutdown=STOP_SECONDS,
-                ws="none",
-            ),
-            ready,
+            server_config(self.guard, listen.certificate, listen.key), ready
         )
 
         def stop() -> None:

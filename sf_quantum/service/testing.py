@@ -15,14 +15,13 @@ import uvicorn
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Answer, Client
 from sf_quantum.samplers.problem import document
-from sf_quantum.service.app import create_app
+from sf_quantum.service.app import build
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.http.auth import LOCAL_USER, Authenticate
-from sf_quantum.service.http.limits import Guard, Limits
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.telemetry import Telemetry
-from sf_quantum.service.run import unix_socket
+from sf_quantum.service.run import server_config, unix_socket
 from sf_quantum.service.store.store import Store
 
 T = TypeVar("T")
@@ -128,23 +127,22 @@ def running_service(
     with tempfile.TemporaryDirectory(prefix="sfq-") as folder:
         store = Store(state or Path(folder) / "service.sqlite")
         settings = settings or ServiceSettings(vqpus=vqpus)
-        queue = JobQueue(store, device or Device(time_scale=0), settings)
-        watching = Telemetry(queue, public_metrics=public_metrics)
-        config = uvicorn.Config(
-            Guard(create_app(queue, telemetry=watching), authenticate, Limits()),
-            log_config=None,
-            lifespan="on",
-            ws="none",
+        service = build(
+            store,
+            device or Device(time_scale=0),
+            settings,
+            authenticate=authenticate,
+            public_metrics=public_metrics,
         )
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(server_config(service.guard))
         path = Path(folder) / "s"
         with unix_socket(path) as listener:
             thread = threading.Thread(target=server.run, args=([listener],))
             thread.start()
             try:
-                yield RunningService(f"unix:{path}", queue, watching)
+                yield RunningService(f"unix:{path}", service.queue, service.telemetry)
             finally:
-                queue.request_stop()
+                service.queue.request_stop()
                 server.should_exit = True
                 thread.join()
         store.close()

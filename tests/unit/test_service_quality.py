@@ -18,7 +18,12 @@ from sf_quantum.service.device.emulated import Device, Faults, Task
 from sf_quantum.service.domain.jobs import Job
 from sf_quantum.service.domain.settings import QualitySettings, ServiceSettings
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.quality import SERIES, QualityJobs, Sample, Usual
+from sf_quantum.service.queue.telemetry import (
+    SERIES,
+    Baseline,
+    QualityJobs,
+    QualityResult,
+)
 from sf_quantum.service.store.store import Store
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
@@ -183,14 +188,14 @@ def test_none_runs_while_the_qpu_is_closed(tmp_path: Path) -> None:
 def test_what_is_usual_is_learned_over_all_ages() -> None:
     draws = random.Random(1)
 
-    def sample(age: float, success: float) -> Sample:
+    def sample(age: float, success: float) -> QualityResult:
         hits = sum(draws.random() < success for _ in range(400))
-        return Sample(0, age, 400, hits)
+        return QualityResult(0, age, 400, hits)
 
     ages = [number / 20 for number in range(20)]
     samples = [sample(age, 0.6 - 0.2 * age) for age in ages]
-    assert Usual.of(samples[:10], 5) is None
-    usual = Usual.of(samples, 5)
+    assert Baseline.fit(samples[:10], 5) is None
+    usual = Baseline.fit(samples, 5)
     assert usual is not None
     assert 1 <= usual.spread < 2
     fresh = [usual.deviation(sample(0.1, 0.58)) for _ in range(50)]
@@ -208,7 +213,7 @@ def test_a_device_that_went_wrong_is_found_by_its_quality_jobs(tmp_path: Path) -
     with running_service(kept, state=state, settings=OFTEN) as service:
         quality = service.telemetry.quality
         assert quality is not None
-        while quality.usual is None:
+        while quality.baseline is None:
             clock.now += 200.0
             ended(service, len(service.queue.store.report("SELECT 1 FROM quality")) + 1)
         assert (

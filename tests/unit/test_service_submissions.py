@@ -17,13 +17,12 @@ from starlette.types import Message, Scope
 
 from sf_quantum.files import JSON
 from sf_quantum.service.api.v1 import large_bodies
-from sf_quantum.service.app import create_app
+from sf_quantum.service.app import build
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.domain.jobs import Job, Kind, Lease, LeaseRequest, Submission
+from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.http.auth import Unauthorized
-from sf_quantum.service.http.limits import Guard, Limits
-from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store.store import Store
 from sf_quantum.service.testing import example_bqm
 
@@ -44,8 +43,10 @@ class Service:
 
     def __init__(self, folder: Path) -> None:
         self.store = Store(folder)
-        self.queue = JobQueue(self.store, Device(technology="neutral-atom", seed=1))
-        self.app = create_app(self.queue)
+        device = Device(technology="neutral-atom", seed=1)
+        settings = ServiceSettings()
+        service = build(self.store, device, settings, authenticate=authenticate)
+        self.queue, self.app, self.guard = service.queue, service.app, service.guard
         self.lease = ""
 
     @asynccontextmanager
@@ -77,7 +78,7 @@ class Service:
         async def send(message: Message) -> None:
             sent.append(message)
 
-        await Guard(self.app, authenticate, Limits())(scope, receive, send)
+        await self.guard(scope, receive, send)
         start, *rest = sent
         answer: JSON = json.loads(b"".join(part["body"] for part in rest))
         assert (b"content-type", TYPE.encode()) in start["headers"]

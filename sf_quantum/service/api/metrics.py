@@ -28,8 +28,7 @@ from sf_quantum.service.http.auth import Forbidden, get_sender
 from sf_quantum.service.http.dependencies import refusals
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.observations import STATES, WAITS, Reason
-from sf_quantum.service.queue.quality import SERIES
-from sf_quantum.service.queue.telemetry import Telemetry
+from sf_quantum.service.queue.telemetry import SERIES, Telemetry
 
 OVER: tuple[State, ...] = ("Completed", "Failed", "Cancelled")
 REASONS: tuple[Reason, ...] = ("preempted", "interrupted")

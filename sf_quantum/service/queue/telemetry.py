@@ -1,14 +1,217 @@
-"""What watches over the device while the service runs: its drift, its quality jobs."""
+"""Telemetry: the device's drift, and quality jobs that sample a known optimum."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
+import math
+import secrets
+import sqlite3
+import time
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 
+from sf_quantum.service.device import quality_problem
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.domain.jobs import Job, Lease, Submission
+from sf_quantum.service.domain.settings import QualitySettings
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.quality import QualityJobs
 
-# between two looks at the device's own readings, at least
-LOOK_SECONDS = 0.02
+# between two readings of the device's own errors, at least
+READING_SECONDS = 0.02
+SERIES = "quality_success"
+# no user's name has a colon in it
+SERVICE_USER = Identity("service:quality", admin=True)
+# how long to wait for a job before asking again whether it is over
+WAIT_SECONDS = 60.0
+# the baseline is fitted to no more than so many jobs
+MAX_LEARNED = 500
+# of a calibration's age, from 0 to 1, that they have to be spread over
+SPREAD = 0.8
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class QualityResult:
+    """The result of a quality job.
+
+    :param time: in seconds since the epoch
+    :param age: of the calibration, from 0 to 1
+    :param hits: reads that found the optimum
+    """
+
+    time: float
+    age: float
+    reads: int
+    hits: int
+
+    @property
+    def success(self) -> float:
+        """The part of the reads that found the optimum."""
+        return self.hits / self.reads
+
+    @property
+    def stabilized(self) -> float:
+        """The success, transformed so that its standard deviation is always 1.
+
+        Anscombe, Biometrika 35, 1948, p. 246.
+        """
+        share = (self.hits + 3 / 8) / (self.reads + 3 / 4)
+        return math.sqrt(4 * self.reads + 2) * math.asin(math.sqrt(share))
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The usual success: a straight line over the age of the calibration.
+
+    :param spread: the standard deviation about it, 1 if chance is all there is
+    """
+
+    intercept: float
+    slope: float
+    spread: float
+
+    @classmethod
+    def fit(cls, results: Sequence[QualityResult], learn: int) -> Baseline | None:
+        """Fit the first results that suffice, by least squares.
+
+        They suffice if there are ``learn`` of them, from nearly all ages; or, where a
+        restart or the pause between two jobs allows no such spread, :data:`MAX_LEARNED`.
+
+        :returns: ``None`` while they do not suffice
+        """
+        for number in range(learn, len(results) + 1):
+            ages = [result.age for result in results[:number]]
+            if max(ages) - min(ages) >= SPREAD:
+                return cls._fit(results[:number])
+        if len(results) >= max(learn, MAX_LEARNED):
+            return cls._fit(results[: max(learn, MAX_LEARNED)])
+        return None
+
+    @classmethod
+    def _fit(cls, results: Sequence[QualityResult]) -> Baseline:
+        number = len(results)
+        age = sum(result.age for result in results) / number
+        mean = sum(result.stabilized for result in results) / number
+        squares = sum((result.age - age) ** 2 for result in results)
+        products = sum((r.age - age) * (r.stabilized - mean) for r in results)
+        slope = products / squares if squares else 0.0
+        intercept = mean - slope * age
+        rest = sum((r.stabilized - intercept - slope * r.age) ** 2 for r in results)
+        return cls(intercept, slope, max(1.0, math.sqrt(rest / max(1, number - 2))))
+
+    def deviation(self, result: QualityResult) -> float:
+        """Return how far a result is from the line, in standard deviations."""
+        expected = self.intercept + self.slope * result.age
+        return (result.stabilized - expected) / self.spread
+
+
+class QualityJobs:
+    """Submits quality jobs when they are due, one at a time, and records the results.
+
+    A job enters the queue like a user's, with a class of its own, under a lease that
+    takes no vQPU. One that a service leaves behind is cancelled by the next service,
+    which submits another; the time of the next job is counted from the last result.
+
+    Once there is a baseline, each result is passed to the queue's drift alarm.
+    """
+
+    def __init__(self, queue: JobQueue, settings: QualitySettings) -> None:
+        self.last: QualityResult | None = None
+        #: ``None`` while it is being learned
+        self.baseline: Baseline | None = None
+        self._queue = queue
+        self._settings = settings
+        self._device = self._describe_device()
+        self._results: list[QualityResult] = []
+
+    async def work(self) -> None:
+        """Run jobs until cancelled."""
+        await self._read()
+        began = self.last.time if self.last else 0.0
+        while True:
+            due = began + (self._settings.every_seconds or math.inf)
+            await asyncio.sleep(max(0.0, due - time.time()))
+            await self._queue.availability.opened()
+            try:
+                await self._run()
+            except Refused as error:
+                logger.warning("a quality job was refused: %s", error.detail)
+            except sqlite3.Error as error:
+                logger.warning("a quality job was lost: %s", error)
+            began = time.time()
+
+    def _describe_device(self) -> str:
+        """Identify the device and its settings: each has a baseline of its own."""
+        device = self._queue.device
+        return (
+            f"{device.name}/{device.technology}/{device.size}/{device.noise:g}"
+            f"/{self._settings.num_reads}"
+        )
+
+    async def _run(self) -> None:
+        if (described := self._describe_device()) != self._device:
+            self._device = described
+            await self._read()
+        bqm = quality_problem.problem(self._queue.device.size)
+        lease = _service_lease()
+        parameters = {"num_reads": self._settings.num_reads}
+        submission = Submission("problem", bqm, parameters, lease.id)
+        job = await self._queue.submit_service_job(lease, submission)
+        while not job.final:
+            if self._queue.failure:
+                return
+            job = await self._queue.wait(SERVICE_USER, job.id, WAIT_SECONDS)
+        if job.state == "Completed":
+            await self._record(job, quality_problem.optimum(bqm))
+        else:
+            logger.warning("a quality job was %s: %s", job.state.lower(), job.note)
+
+    async def _record(self, job: Job, optimum: float) -> None:
+        if self._describe_device() != self._device:  # it may have run on either
+            return
+        sample_set = json.loads(self._queue.store.result(job.number) or "null")
+        hits, reads = quality_problem.hits(sample_set, optimum)
+        calibration = self._queue.device.calibration
+        same = (job.calibration or {}).get("id") == calibration.id
+        age = calibration.age if same else 1.0
+        result = QualityResult(time.time(), age, reads, hits)
+        await asyncio.wrap_future(
+            self._queue.store.change(lambda db: self._insert(db, result))
+        )
+        self.last = result
+        if self.baseline is None:
+            self._results.append(result)
+            self.baseline = Baseline.fit(self._results, self._settings.learn)
+        elif same:
+            self._queue.drift.renewed(calibration.id)
+            self._queue.drift.observe(SERIES, self.baseline.deviation(result))
+
+    def _insert(self, db: sqlite3.Connection, result: QualityResult) -> None:
+        db.execute(
+            "INSERT INTO quality (time, age, reads, hits, device) "
+            "VALUES (?, ?, ?, ?, ?)",
+            (*astuple(result), self._device),
+        )
+
+    async def _read(self) -> None:
+        """Read the first results of the device, and its last one."""
+        query = (
+            "SELECT time, age, reads, hits FROM quality WHERE device = ? "
+            "ORDER BY number {} LIMIT ?"
+        )
+        report, learn = self._queue.store.report, self._settings.learn
+        limit = max(MAX_LEARNED, learn)
+        # in a thread: all reports are made one after the other
+        first = await asyncio.to_thread(
+            report, query.format("ASC"), self._device, limit
+        )
+        latest = await asyncio.to_thread(report, query.format("DESC"), self._device, 1)
+        self._results = [QualityResult(*row) for row in first]
+        self.baseline = Baseline.fit(self._results, learn)
+        self.last = next((QualityResult(*row) for row in latest), None)
 
 
 class Telemetry:
@@ -30,7 +233,7 @@ class Telemetry:
         self._tasks = [asyncio.create_task(work) for work in works]
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """End watching."""
         for task in self._tasks:
             task.cancel()
 
@@ -38,4 +241,23 @@ class Telemetry:
         while True:
             self._queue.drift.look(self._queue.device)
             seconds = self._queue.device.calibrations.until_next
-            await asyncio.sleep(max(LOOK_SECONDS, seconds))
+            await asyncio.sleep(max(READING_SECONDS, seconds))
+
+
+def _service_lease() -> Lease:
+    now = time.time()
+    return Lease(
+        id=f"quality-{secrets.token_hex(8)}",
+        user=SERVICE_USER.user,
+        job_class="quality",
+        job="a quality job",
+        slurm_job_id=None,
+        partition=None,
+        expected_seconds=None,
+        pattern=None,
+        key=None,
+        opened=now,
+        expires=None,
+        closed=now,
+        reason="of the service itself",
+    )
