@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # a module is compiled when it is first imported, and then no more
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check benchmark lab lab-stop tables clean
+.PHONY: run test check docs benchmark lab lab-stop tables clean
 
 run: $(VENV)/installed-run
 	@$(BIN)/python examples/clustering-aggregation/run.py
@@ -19,6 +19,10 @@ check: $(VENV)/installed
 	@$(BIN)/mypy
 	@$(BIN)/pytest -q tests/unit/test_architecture.py
 
+docs: $(VENV)/installed
+	@$(BIN)/sphinx-build -W --keep-going --quiet --jobs auto docs docs/_build
+	@echo "docs/_build/index.html"
+
 benchmark: $(VENV)/installed
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/benchmarks/tools.py
 
@@ -30,7 +34,7 @@ lab-stop: $(VENV)/installed
 	@$(BIN)/python -m tests.lab stop $(LAB)
 
 clean:
-	rm -rf $(VENV) results .streamflow deployments/.streamflow examples/*/.streamflow examples/*/points.csv
+	rm -rf $(VENV) results docs/_build docs/reference/generated .streamflow deployments/.streamflow examples/*/.streamflow examples/*/points.csv
 
 # A dot for each package; pip's warnings stay in the log, which is shown if it fails.
 # $(1): what to install

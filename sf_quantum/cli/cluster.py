@@ -57,7 +57,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="DBSCAN: minimum number of points within the radius of a core point "
         "(default 10)",
     )
-    parser.add_argument("--output", required=True, metavar="FILE")
+    parser.add_argument(
+        "--output", required=True, metavar="FILE", help="the clustering, as JSON"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

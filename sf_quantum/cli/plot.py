@@ -24,7 +24,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=Criteria().threshold,
         help="the threshold, drawn as a line (default %(default)s)",
     )
-    parser.add_argument("--output", required=True, metavar="FILE.png")
+    parser.add_argument(
+        "--output", required=True, metavar="FILE.png", help="the picture"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

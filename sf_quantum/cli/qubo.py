@@ -40,7 +40,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the penalty of an overlap: just above the lighter weight, or the number of "
         "candidates as in eq. 1 (default %(default)s); both are exact",
     )
-    parser.add_argument("--output", required=True, metavar="FILE")
+    parser.add_argument(
+        "--output", required=True, metavar="FILE", help="the problem, as JSON"
+    )
     parser.add_argument(
         "--outputs",
         metavar="FILE",

@@ -42,10 +42,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--csv", action="store_true", help="print the rows as CSV, without the total"
     )
     parser.add_argument(
-        "--by", choices=REPORTS, default="user", help="(default: %(default)s)"
+        "--by",
+        choices=REPORTS,
+        default="user",
+        help="what a row adds up (default: %(default)s)",
     )
-    parser.add_argument("--from", dest="from_", type=ago, metavar="WHEN")
-    parser.add_argument("--until", type=ago, metavar="WHEN", help="(default: now)")
+    parser.add_argument(
+        "--from",
+        dest="from_",
+        type=ago,
+        metavar="WHEN",
+        help="start of the period (default: as long as the service remembers)",
+    )
+    parser.add_argument(
+        "--until", type=ago, metavar="WHEN", help="end of the period (default: now)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -71,8 +71,8 @@ def test_it_is_listed_beside_ours(environment: dict[str, str]) -> None:
     assert rows["acme"] == rows["sfq"] == "yes"
 
 
-def test_the_readme_shows_it_in_fifteen_lines() -> None:
-    text = (EXAMPLE.parents[1] / "README.md").read_text()
+def test_the_tutorial_shows_it_in_fifteen_lines() -> None:
+    text = (EXAMPLE.parents[1] / "docs/tutorials/own-qpu.md").read_text()
     _, _, rest = text.partition("```python\nclass AcmeQpu(Qpu):")
     snippet = f"class AcmeQpu(Qpu):{rest.partition('```')[0]}".strip().splitlines()
     assert len(snippet) <= 15

@@ -1,0 +1,364 @@
+"""Write the reference pages that follow from the code: commands, keys and HTTP paths."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import TypeAlias, cast
+
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from sf_quantum.cli import COMMANDS
+from sf_quantum.files import JSON
+from sf_quantum.net.transport import Client
+from sf_quantum.service.config import Configuration
+
+Schema: TypeAlias = dict[str, JSON]
+METHODS = ("get", "post", "put", "patch", "delete")
+# the dialects of the OpenAPI document, by how their paths start; the last has the others
+DIALECTS = {
+    "/v1": "The service's own dialect, `/v1`",
+    "/metrics": "Metrics for Prometheus",
+    "/": "Warden's dialect",
+}
+# what StreamFlow calls them, and where their schemas are
+STREAMFLOW_TYPES = {
+    "sfq.emulator": "connectors/schemas/emulator.json",
+    "sfq.rest": "connectors/schemas/rest.json",
+    "sfq.slurm": "connectors/schemas/slurm.json",
+    "sfq.nodes": "connectors/schemas/nodes.json",
+    "sfq.candidate": "candidates/schemas/candidate.json",
+    "sfq.journal": "schemas/journal.json",
+}
+
+
+def write_pages(folder: Path) -> None:
+    """Write every generated page; a page that has not changed keeps its date."""
+    folder.mkdir(exist_ok=True)
+    pages = {
+        "commands.md": commands(),
+        "streamflow.md": streamflow_keys(),
+        "service.md": service_keys(),
+        "http.md": http_paths(openapi()),
+    }
+    for name, lines in pages.items():
+        text = "\n".join(lines) + "\n"
+        path = folder / name
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def commands() -> Iterator[str]:
+    """Describe every command of ``sfq`` from its argument parser."""
+    for name, summary in COMMANDS.items():
+        module = importlib.import_module(f"sf_quantum.cli.{name}")
+        parser = argparse.ArgumentParser(f"sfq {name}")
+        module.configure(parser)
+        yield from command(parser, summary, level=2)
+
+
+def command(parser: argparse.ArgumentParser, summary: str, level: int) -> Iterator[str]:
+    """Describe a command and the commands below it."""
+    yield from (f"{'#' * level} `{parser.prog}`", "", f"{_sentence(summary)}", "")
+    indent = " " * len("usage: ")
+    usage = parser.format_usage().rstrip().replace(f"\n{indent}", "\n")
+    usage = usage.removeprefix("usage: ")
+    yield from ("```text", usage, "```", "")
+    below: list[tuple[argparse.ArgumentParser, str]] = []
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            helps = {one.dest: one.help for one in action._choices_actions}
+            below = [
+                (sub, helps.get(name) or name) for name, sub in action.choices.items()
+            ]
+        elif not isinstance(action, argparse._HelpAction):
+            yield from option(parser, action)
+    if parser.epilog:
+        yield from (parser.epilog.replace("%(prog)s", parser.prog), "")
+    for sub, text in below:
+        yield from command(sub, text, level + 1)
+
+
+def option(parser: argparse.ArgumentParser, action: argparse.Action) -> Iterator[str]:
+    """Describe an option or an argument as an entry of a definition list."""
+    name = action.dest.upper() if action.option_strings else action.dest
+    value = parser._get_formatter()._format_args(action, name)
+    spelled = [f"{flag} {value}".rstrip() for flag in action.option_strings] or [value]
+    names = ", ".join(f"`{one}`" for one in spelled)
+    help_ = parser._get_formatter()._expand_help(action) if action.help else ""
+    if action.choices and not help_:
+        help_ = f"one of {', '.join(map(str, action.choices))}"
+    yield from (names, f": {_sentence(help_) if help_ else '(no description)'}", "")
+
+
+def streamflow_keys() -> Iterator[str]:
+    """Describe the keys of each of our StreamFlow types from its JSON schema."""
+    for name, path in STREAMFLOW_TYPES.items():
+        schema = read_schema(path)
+        yield from (f"## `{name}`", "", f"{schema['description']}.", "")
+        yield from key_table(schema, schema)
+        if name == "sfq.slurm":
+            yield from slurm_keys(schema)
+
+
+def slurm_keys(schema: Schema) -> Iterator[str]:
+    """Describe what the connector for Slurm takes from StreamFlow's."""
+    folder = files("streamflow.deployment.connector").joinpath("schemas")
+    manager = _mapping(
+        json.loads(folder.joinpath("base/queue_manager.json").read_text())
+    )
+    theirs = _mapping(json.loads(folder.joinpath("slurm.json").read_text()))
+    yield from ("### StreamFlow's keys of the connector", "")
+    yield from key_table(manager, manager)
+    yield from ("### Keys of a service", "")
+    yield from key_table(_mapping(_mapping(schema["$defs"])["service"]), schema)
+    yield from ("### StreamFlow's keys of a service", "")
+    yield from key_table(_mapping(_mapping(theirs["$defs"])["service"]), theirs)
+
+
+def service_keys() -> Iterator[str]:
+    """Describe the keys of the service's configuration from its model."""
+    schema = cast("Schema", Configuration.model_json_schema(schema_generator=_Lenient))
+    yield from key_table(schema, schema)
+
+
+class _Lenient(GenerateJsonSchema):
+    """A key that a function of ours reads may have any value."""
+
+    def handle_invalid_for_json_schema(
+        self, schema: core_schema.CoreSchema, error_info: str
+    ) -> JsonSchemaValue:
+        return {}
+
+
+def key_table(schema: Schema, root: Schema) -> Iterator[str]:
+    """Describe the keys of an object, one row each."""
+    yield from ("| key | values | default | meaning |", "|---|---|---|---|")
+    for name, key in keys(schema, root):
+        default = key.get("default")
+        shown = (
+            f"`{json.dumps(default)}`"
+            if "default" in key and not isinstance(default, dict)
+            else ""
+        )
+        cells = (f"`{name}`", values(key, root), shown, _text(key.get("description")))
+        yield f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
+    yield ""
+
+
+def keys(schema: Schema, root: Schema, above: str = "") -> Iterator[tuple[str, Schema]]:
+    """Every key of an object and of the objects in it, by its dotted name."""
+    for name, content in _mapping(schema.get("properties", {})).items():
+        key = resolved(_mapping(content), root)
+        yield f"{above}{name}", key
+        for inner in inner_objects(key, root):
+            yield from keys(inner, root, f"{above}{name}.")
+
+
+def inner_objects(key: Schema, root: Schema) -> Iterator[Schema]:
+    """The objects that a key's value may be, except maps from names of the user's."""
+    if key.get("title") == "Services":
+        return
+    alternatives = [key, *_listing(key.get("oneOf")), *_listing(key.get("anyOf"))]
+    for one in alternatives:
+        found = resolved(_mapping(one), root)
+        if "properties" in found:
+            yield found
+        for pattern, inner in _mapping(found.get("patternProperties", {})).items():
+            yield {"properties": {f"<{pattern}>": inner}}
+        inner = found.get("additionalProperties")
+        if isinstance(inner, dict) and "$ref" in inner:
+            yield {"properties": {"<name>": inner}}
+
+
+def values(key: Schema, root: Schema) -> str:
+    """What a key may be, in a few words."""
+    key = resolved(key, root)
+    if "const" in key:
+        return f"`{key['const']}`"
+    if "enum" in key:
+        return ", ".join(f"`{_literal(one)}`" for one in _listing(key["enum"]))
+    for name in ("oneOf", "anyOf"):
+        if name in key and key.get("type") is None:
+            found = [values(_mapping(one), root) for one in _listing(key[name])]
+            return " or ".join(dict.fromkeys(found))
+    kind = str(key.get("type", "any"))
+    if kind == "array":
+        inner = values(_mapping(key.get("items", {})), root)
+        return f"list of {inner}" if inner != "any" else "list"
+    return {"object": "mapping", "null": "`null`"}.get(kind, kind) + _bounds(key)
+
+
+def resolved(key: Schema, root: Schema) -> Schema:
+    """Follow a reference within the document; what stands beside it wins."""
+    reference = key.get("$ref")
+    if not isinstance(reference, str) or not reference.startswith("#/$defs/"):
+        return key
+    found = _mapping(_mapping(root["$defs"])[reference.removeprefix("#/$defs/")])
+    return {**resolved(found, root), **{k: v for k, v in key.items() if k != "$ref"}}
+
+
+def openapi() -> Schema:
+    """The service's own description of its paths, asked of a running service."""
+    run = "import sys; from sf_quantum.cli import main; sys.exit(main(sys.argv[1:]))"
+    with subprocess.Popen(
+        [sys.executable, "-c", run, "serve", "--until-eof"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as service:
+        if service.stdin is None or service.stdout is None:
+            raise RuntimeError("the service has no pipes")
+        url = json.loads(service.stdout.readline())["url"]
+        document = Client(url, {}).request("GET", "/openapi.json").json()
+        service.stdin.close()
+    return document
+
+
+def http_paths(document: Schema) -> Iterator[str]:
+    """Describe every path: what it does, what it takes, what it answers."""
+    operations = [
+        (method, path, _mapping(_mapping(below)[method]))
+        for path, below in _mapping(document["paths"]).items()
+        for method in METHODS
+        if method in _mapping(below)
+    ]
+    answers = Counter(
+        (status, _text(_mapping(answer).get("description")))
+        for *_, operation in operations
+        for status, answer in _mapping(operation["responses"]).items()
+    )
+    common = {
+        answer
+        for answer, times in answers.items()
+        if answer[0] >= "400" and times > len(operations) / 2
+    }
+    yield from ("## Statuses of most paths", "")
+    yield from (f"- **{status}** {text}" for status, text in sorted(common))
+    yield ""
+    for dialect, title in DIALECTS.items():
+        yield from (f"## {title}", "")
+        for method, path, operation in operations:
+            if _dialect(path) == dialect:
+                yield from http_operation(method, path, operation, common)
+    yield from ("## Objects", "")
+    schemas = _mapping(_mapping(document["components"])["schemas"])
+    for name, schema in sorted(schemas.items(), key=lambda one: _object(one[0])):
+        described = _mapping(schema)
+        yield from (
+            f"### `{_object(name)}`",
+            "",
+            _text(described.get("description")),
+            "",
+        )
+        if "properties" in described:
+            yield from key_rows(described, document)
+        elif "enum" in described:
+            yield from (values(described, document), "")
+
+
+def http_operation(
+    method: str, path: str, operation: Schema, common: set[tuple[str, str]]
+) -> Iterator[str]:
+    """Describe one method of one path, but not the answers that most paths give."""
+    yield from (f"### `{method.upper()} {path}`", "")
+    yield from (_text(operation.get("description") or operation.get("summary")), "")
+    for parameter in map(_mapping, _listing(operation.get("parameters"))):
+        where = f"{parameter['in']} parameter"
+        schema = _mapping(parameter.get("schema", {}))
+        kind = http_values(schema)
+        text = _text(parameter.get("description") or schema.get("description"))
+        yield f"- `{parameter['name']}` ({where}, {kind}){': ' + text if text else ''}"
+    body = _mapping(operation.get("requestBody", {}))
+    for type_, content in _mapping(body.get("content", {})).items():
+        yield f"- body: {type_}, {http_values(_mapping(_mapping(content).get('schema', {})))}"
+    yield ""
+    for status, answer in sorted(_mapping(operation.get("responses", {})).items()):
+        described = _mapping(answer)
+        if (status, described.get("description")) in common:
+            continue
+        kinds = [
+            http_values(_mapping(_mapping(content).get("schema", {})))
+            for content in _mapping(described.get("content", {})).values()
+        ]
+        shown = f": {', '.join(kinds)}" if kinds and kinds != ["any"] else ""
+        text = _text(described.get("description")).removesuffix(".")
+        yield f"- **{status}** {text.replace('Successful Response', 'Success')}{shown}"
+    yield ""
+
+
+def key_rows(schema: Schema, document: Schema) -> Iterator[str]:
+    """Describe the fields of an object of the HTTP dialects."""
+    yield from ("| field | values | meaning |", "|---|---|---|")
+    for name, field in _mapping(schema["properties"]).items():
+        content = _mapping(field)
+        cells = (f"`{name}`", http_values(content), _text(content.get("description")))
+        yield f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
+    yield ""
+
+
+def http_values(schema: Schema) -> str:
+    """What a field may be, in a few words; other objects by their names."""
+    if "$ref" in schema:
+        return f"`{_object(str(schema['$ref']))}`"
+    for name in ("oneOf", "anyOf"):
+        if name in schema:
+            found = [http_values(_mapping(one)) for one in _listing(schema[name])]
+            return " or ".join(dict.fromkeys(found))
+    if schema.get("type") == "array":
+        return f"list of {http_values(_mapping(schema.get('items', {})))}"
+    return values(schema, {})
+
+
+def read_schema(path: str) -> Schema:
+    """Read one of our JSON schemas."""
+    return _mapping(json.loads(files("sf_quantum").joinpath(path).read_text("utf-8")))
+
+
+def _object(name: str) -> str:
+    """An object's own name; FastAPI puts the module before those that occur twice."""
+    *modules, own = name.rpartition("/")[2].split("__")
+    return f"{own} ({modules[-2]})" if len(modules) > 1 else own
+
+
+def _dialect(path: str) -> str:
+    return next((start for start in DIALECTS if path.startswith(start)), "/")
+
+
+def _bounds(key: Mapping[str, JSON]) -> str:
+    least, most = key.get("minimum"), key.get("maximum")
+    if least is not None and most is not None:
+        return f", {least} to {most}"
+    if least is not None:
+        return f", {least} or more"
+    if "exclusiveMinimum" in key:
+        return f", more than {key['exclusiveMinimum']}"
+    return ""
+
+
+def _literal(value: JSON) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _sentence(text: str) -> str:
+    text = " ".join(text.split())
+    return f"{text[0].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+
+
+def _text(value: JSON) -> str:
+    return " ".join(value.split()) if isinstance(value, str) else ""
+
+
+def _mapping(value: JSON) -> Schema:
+    return value if isinstance(value, dict) else {}
+
+
+def _listing(value: JSON) -> list[JSON]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,73 @@
+"""Every example of the documentation and of the README does what the page says."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from streamflow.ext.utils import load_extensions
+
+from tests.docs.examples import FILES, PAGES, ROOT, SHOWN, Block, Page, blocks
+
+# what cannot run in a test, or would run everything else; each says why on its page
+NOT_RUN = 20
+
+
+def running(page: Path) -> list[Block]:
+    """The blocks of a page that are examples."""
+    return [block for block in blocks(page) if block.language not in SHOWN]
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT).with_suffix(""))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def extensions() -> None:
+    """StreamFlow knows our types."""
+    load_extensions()
+
+
+@pytest.mark.parametrize("path", [p for p in PAGES if running(p)], ids=name)
+def test_examples_do_what_is_shown(
+    path: Path,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    found = running(path)
+    lab = None
+    if any(block.note == "with lab" for block in found):
+        lab = request.getfixturevalue("lab").environment
+    page = Page(tmp_path, lab)
+    try:
+        for block in found:
+            if block.not_run is None:
+                page.run(block)
+    finally:
+        page.close()
+
+
+def test_what_is_not_run_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    left = [block for page in PAGES for block in running(page) if block.not_run]
+    with capsys.disabled():
+        print(f"\n{len(left)} blocks of the documentation are not run:")
+        for block in left:
+            print(f"  {block.where}: {block.not_run}")
+    assert len(left) <= NOT_RUN
+
+
+def test_every_block_names_a_language() -> None:
+    known = {"bash", "console", "python", *FILES, *SHOWN}
+    ours = re.compile(r"\{.*\}")
+    assert not [
+        (block.where, block.language)
+        for page in PAGES
+        for block in blocks(page)
+        if block.language not in known and not ours.fullmatch(block.language)
+    ]
