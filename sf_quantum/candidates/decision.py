@@ -88,8 +88,7 @@ class FilterRules:
     def of(self, step: str) -> StepRules:
         """The rules of a step; the entry of the nearest step above it wins, key by key."""
         own: dict[str, JSON] = {}
-        above = [name for name in self._steps if is_below(step, name)]
-        for name in sorted(above, key=len):
+        for name in sorted(name for name in self._steps if is_below(step, name)):
             entry = self._steps[name]
             if isinstance(entry, dict):
                 budgets = (own.get("budget"), entry.get("budget"))
@@ -546,4 +545,4 @@ def _end(target: QuantumTarget | ClassicalTarget) -> str:
 
 def rounded(value: float) -> str:
     """A figure for a message: an integer from 10 up, else two significant digits."""
-    return f"{value:.0f}" if value >= 10 or value == 0 else f"{value:.2g}"
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"

@@ -1,4 +1,4 @@
-"""Look a StreamFlow file over before anything runs: everything that is wrong, at once."""
+"""Check a StreamFlow file before anything runs: all its problems at once."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from pathlib import Path
 from sf_quantum.check import candidates
 from sf_quantum.check.deployments import Deployments, recovery
 from sf_quantum.check.document import Document, Problem, UnreadableError, mapping
-from sf_quantum.check.options import Commands
 from sf_quantum.check.qpus import Qpus
 from sf_quantum.check.schema import rules
-from sf_quantum.check.workflows import Workflow
+from sf_quantum.check.workflows import Commands, Workflow
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found in a StreamFlow file.
+    """The result of checking a StreamFlow file.
 
     :param problems: those in the file itself first, by line, then those in the files
         it names
-    :param silent: QPUs that could not be asked, and why
+    :param silent: why a QPU could not be asked, by its target's name
     """
 
     problems: list[Problem]
@@ -29,14 +28,13 @@ class Findings:
     silent: dict[str, str] = field(default_factory=dict)
 
 
-def look_over(path: str | Path, commands: Commands = lambda command: {}) -> Findings:
-    """Look a StreamFlow file over, with the CWL and the inputs it names.
+def check_file(path: str | Path, commands: Commands = lambda command: {}) -> Findings:
+    """Check a StreamFlow file, with the CWL and the inputs that it names.
 
-    The QPUs that its steps are bound to are asked whether they can run them now.
+    The QPUs that steps are bound to are asked whether they can run them now.
 
     :param commands: gives the options of a command of ours, by which the inputs that
-        reach it are judged
-    :returns: all that is wrong
+        reach it are checked
     :raises InputError: if an installed StreamFlow plugin cannot be loaded
     """
     try:
@@ -50,16 +48,15 @@ def look_over(path: str | Path, commands: Commands = lambda command: {}) -> Find
         *rules().check(document),
         *deployments.check(),
         *recovery(document),
-        *candidates.scheduler(deployments),
-        *candidates.unused(deployments),
+        *candidates.check_filters(document),
         *(p for name in names for p in Workflow(name, qpus, commands).check()),
     ]
     ordered = sorted(
-        # the same CWL file may serve two steps
+        # two steps may run the same CWL file
         dict.fromkeys(problems),
         key=lambda p: (p.file != document.name, p.file, p.line or 0),
     )
     return Findings(ordered, len(names), len(deployments.sections), qpus.silent)
 
 
-__all__ = ["Findings", "Problem", "look_over"]
+__all__ = ["Findings", "Problem", "check_file"]

@@ -1,8 +1,7 @@
-"""The steps, ports, tools and inputs of a CWL workflow, by a plain walk along ``run:``.
+"""The steps, ports, tools and inputs of a CWL workflow, found by following ``run:``.
 
-Only what the checks need is read, so a file that cwltool or StreamFlow would refuse for
-some finer reason is still looked over; and it costs milliseconds where a CWL parser
-costs a second.
+Only what the checks need is read, in milliseconds instead of the second that a CWL parser
+takes. A file that cwltool or StreamFlow rejects for another reason is checked all the same.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from sf_quantum.files import JSON
 
 KIND = "CWL file"
 CLASSES = ("Workflow", "CommandLineTool", "ExpressionTool", "Operation")
-# parts of a file fetched from elsewhere: what they hold is not known here
+# parts of a file that come from elsewhere, so that their content is unknown
 FETCHED = ("$import", "$include", "$mixin")
 
 
@@ -45,13 +44,13 @@ class Tool:
 
 @dataclass
 class Process:
-    """What a CWL file says, as far as the checks need it.
+    """The content of a CWL file, as far as the checks need it.
 
     :param inputs: the types of the root's inputs, by name; optional ones end in ``?``
-    :param taken: the ports that are inputs, of whatever process
-    :param sources: the port that an input has its value from, unchanged
-    :param unseen: steps with parts that were not read, so that nothing can be said of
-        what is in them; ``/`` is the workflow itself
+    :param taken: the ports that are inputs of any process
+    :param sources: the port from which an input gets its value unchanged
+    :param unseen: steps with parts that were not read, so that nothing below them can be
+        checked; ``/`` is the workflow itself
     """
 
     inputs: dict[str, str] = field(default_factory=dict)
@@ -64,7 +63,7 @@ class Process:
     unseen: set[str] = field(default_factory=set)
 
     def origin(self, port: str) -> str:
-        """Follow an input to where its value comes from: ``/name`` of the root, if so."""
+        """The port from which a value comes originally, perhaps ``/name`` of the root."""
         seen = {port}
         while (port := self.sources.get(port, port)) not in seen:
             seen.add(port)
@@ -73,7 +72,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the walk is: a process in a document, and the step that runs it."""
+    """The current position: a process in a document, and the step that runs it."""
 
     document: Document
     body: dict[str, JSON]
@@ -84,9 +83,9 @@ class Place:
 
 
 def load(file: str, folder: Path) -> Process:
-    """Read a workflow and everything it runs.
+    """Read a workflow and all processes that it runs.
 
-    :param file: the path, with ``#name`` to choose from a packed document
+    :param file: the path, with ``#name`` for a process of a packed document
     :param folder: where a relative path starts
     """
     process = Process()
@@ -122,7 +121,7 @@ def _chosen(document: Document, fragment: str) -> tuple[dict[str, JSON], Where]:
             return mapping(body), ("$graph", index)
     raise UnreadableError(
         document.problem(
-            ("$graph",), f"no process {fragment or 'main'}", "name one that is there"
+            ("$graph",), f"no process {fragment or 'main'}", "name one of its processes"
         )
     )
 
@@ -201,9 +200,9 @@ def _sources(process: Process, place: Place) -> None:
 def _entries(
     process: Process, place: Place, name: str
 ) -> Iterator[tuple[str, JSON, str | int]]:
-    """CWL's two ways to write named things: a mapping, or a list with ``id``.
+    """The named entries of a section, which is a mapping, or a list with ``id``.
 
-    :returns: name, content, and the key or index under which it stands
+    :returns: name, content, and key or index
     """
     section = place.body.get(name)
     if isinstance(section, dict):
@@ -225,7 +224,7 @@ def _name(identifier: str) -> str:
 
 
 def _type(body: JSON) -> str:
-    """An input's type in a word; optional, or with a default, it ends in ``?``."""
+    """An input's type; optional, or with a default, it ends in ``?``."""
     declared = body.get("type") if isinstance(body, dict) else body
     alternatives = [str(mapping(t).get("type", t)) for t in listing(declared)]
     names = [name for name in alternatives if name != "null"]

@@ -1,4 +1,4 @@
-"""Deployments: the names they are called by, what they wrap, the files they need."""
+"""Deployments: references to them, what they wrap, the files they need."""
 
 from __future__ import annotations
 
@@ -25,11 +25,8 @@ from sf_quantum.check.schema import Rules
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 
-# the keys under which StreamFlow's connectors and ours name a file of the driver's host
-FILES = (
-    *("passwordFile", "sshKey", "sshKeyPassphraseFile"),
-    *("tokenFile", "qrmiConfig"),
-)
+# the keys with which StreamFlow's connectors and ours name a file of the driver's host
+FILES = ("passwordFile", "sshKey", "sshKeyPassphraseFile", "tokenFile", "qrmiConfig")
 OURS = "sf_quantum."
 REST = "sfq.rest"
 
@@ -76,7 +73,7 @@ class Deployments:
         self._rules = rules
 
     def check(self) -> Iterator[Problem]:
-        """Look at what each deployment names: another one, a policy, files."""
+        """Check what each deployment refers to: another one, a policy, files, QPUs."""
         for name, section in self.sections.items():
             where = (section, name)
             yield from self._wraps(name, where)
@@ -90,7 +87,7 @@ class Deployments:
                 yield from slurm.partitions(self.document, config, below)
 
     def clusters(self) -> Iterator[tuple[str, dict[str, JSON], Where]]:
-        """The deployments of type ``sfq.slurm``: name, configuration, where it stands."""
+        """The deployments of type ``sfq.slurm``: name, configuration, its place."""
         for name, section in self.sections.items():
             if self.get(name).get("type") == slurm.TYPE:
                 config = mapping(self.get(name).get("config"))
@@ -101,7 +98,7 @@ class Deployments:
         return inner is None or self.get(inner).get("type") == "local"
 
     def get(self, name: str) -> dict[str, JSON]:
-        """A deployment as written, or an empty mapping."""
+        """A deployment, or an empty mapping."""
         section = mapping(self.document.content.get(self.sections.get(name, "")))
         return mapping(section.get(name))
 
@@ -120,9 +117,9 @@ class Deployments:
         return targets
 
     def target(self, target: JSON, where: Where) -> Iterator[Problem]:
-        """Look at a reference to a deployment, and to a service of it.
+        """Check a reference to a deployment and perhaps to a service of it.
 
-        :param target: ``deployment`` (or the older ``model``) and maybe ``service``
+        :param target: ``deployment`` (or the older ``model``) and perhaps ``service``
         """
         for key in ("deployment", "model"):
             name = mapping(target).get(key)
@@ -131,10 +128,10 @@ class Deployments:
                 yield from self._service(name, target, (*where, "service"))
 
     def is_local(self, name: str) -> bool:
-        """Whether commands sent there surely run on this host, with this PATH.
+        """Whether commands certainly run on this host, with this PATH.
 
-        A container or a queue does not; of another's plugin it is not known; ours run
-        commands on what they wrap.
+        They do not in a container or a queue; with another plugin's connector it is
+        unknown; our connectors run commands on what they wrap.
         """
         seen: set[str] = set()
         while name not in seen:
@@ -203,7 +200,7 @@ class Deployments:
             yield self.document.problem(where, what, suggestion(policy, known))
 
     def _templates(self, name: str, where: Where) -> Iterator[Problem]:
-        """Job templates: of the deployment, or of its services, in either form."""
+        """Check job templates of the deployment or of its services, in either form."""
         if "services" not in self._known(self.get(name)):
             return
         config = mapping(self.get(name).get("config"))
@@ -216,7 +213,7 @@ class Deployments:
                 yield from self._file(content, below)
 
     def _qpu(self, name: str, where: Where) -> Iterator[Problem]:
-        """The kind of QPU of an ``sfq.rest``, whose client runs on this host."""
+        """Check the kind of QPU of an ``sfq.rest``, whose client runs on this host."""
         kind = mapping(self.get(name).get("config")).get("type")
         if self.get(name).get("type") != REST or not isinstance(kind, str):
             return
@@ -233,7 +230,7 @@ class Deployments:
             yield self.document.problem(where, what, "install what is missing")
 
     def _files(self, value: JSON, where: Where) -> Iterator[Problem]:
-        """Find the keys that name files, in nested connections too."""
+        """Check the keys that name files, also in nested connections."""
         if isinstance(value, list):
             for index, item in enumerate(value):
                 yield from self._files(item, (*where, index))
@@ -244,7 +241,7 @@ class Deployments:
                 yield from self._files(item, (*where, key))
 
     def _file(self, file: JSON, where: Where) -> Iterator[Problem]:
-        # a relative key is read from the driver's folder, the others from the file's
+        # a relative SSH key starts at the driver's folder, the others at the file's
         if isinstance(file, str) and not any(
             (folder / Path(file).expanduser()).is_file()
             for folder in (self.document.folder, Path())
@@ -254,23 +251,23 @@ class Deployments:
 
 
 def recovery(document: Document) -> Iterator[Problem]:
-    """Look whether a second attempt, where one is asked for, can take place."""
+    """Check that there is a failure manager if ``onFailure`` relies on retries."""
     manager = mapping(document.content.get("failureManager"))
     default = "default" if manager.get("enabled") is True else "dummy"
     if manager.get("type", default) != "dummy":
         return
     for where, config in _fallbacks(document.content):
-        asked = config.get("onFailure", "fallback")
+        on_failure = config.get("onFailure", "fallback")
         yield document.problem(
             where,
-            f"onFailure: {asked} needs a failureManager, and there is none",
+            f"onFailure: {on_failure} needs a failureManager, and there is none",
             "add failureManager: {type: default, config: {max_retries: 3}}"
             " or write onFailure: fail",
         )
 
 
 def _fallbacks(content: dict[str, JSON]) -> Iterator[tuple[Where, dict[str, JSON]]]:
-    """Configurations that ask for a second attempt; to a candidate that is the default."""
+    """Configurations that rely on retries, which is the default of candidates."""
     for name, entry in mapping(content.get("bindingFilters")).items():
         config = mapping(mapping(entry).get("config"))
         candidate = mapping(entry).get("type") == "sfq.candidate"

@@ -1,4 +1,4 @@
-"""A YAML file as StreamFlow reads it, and the line on which each key stands."""
+"""A YAML file as StreamFlow reads it, with the line of each key."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SHOWN = 12
 
 
 class Mark(Protocol):
-    """A place in a YAML text, counted from 0."""
+    """A position in a YAML text, counted from 0."""
 
     line: int
     column: int
 
 
 class Node(Protocol):
-    """The part of a YAML node that tells lines; ``value`` is text, nodes or pairs."""
+    """The part of a YAML node that is used; ``value`` is text, nodes or pairs."""
 
     start_mark: Mark
     value: str | list[Node | tuple[Node, Node]]
@@ -34,11 +34,11 @@ class Node(Protocol):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: the line a person reads.
+    """One problem of a file, which as text is one line.
 
-    :param line: counted from 1; None if the file as a whole is meant
+    :param line: counted from 1; None if the problem concerns the file as a whole
     :param where: keys and indices from the top of the file
-    :param right: what would be right
+    :param right: how to fix it
     """
 
     file: str
@@ -54,7 +54,7 @@ class Problem:
 
 
 class UnreadableError(InputError):
-    """A file that cannot be looked over at all."""
+    """A file that cannot be checked at all."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
@@ -63,7 +63,7 @@ class UnreadableError(InputError):
 
 @dataclass(frozen=True)
 class Document:
-    """A YAML mapping, its name as the user gave it, and where its keys stand."""
+    """A YAML mapping, its name as the user gave it, and the nodes of its keys."""
 
     name: str
     content: dict[str, JSON]
@@ -95,15 +95,15 @@ class Document:
 
     @property
     def folder(self) -> Path:
-        """The folder that relative paths in the file start from."""
+        """The folder in which relative paths of the file start."""
         return Path(self.name).parent
 
     def problem(self, where: Where, what: str, right: str) -> Problem:
-        """Say that something is wrong at a key, or below the last key that exists."""
+        """A problem at a key, or at the nearest existing key above it."""
         return Problem(self.name, self.line(where), where, what, right)
 
     def line(self, where: Where) -> int:
-        """The line, counted from 1, of a key or of the nearest one above it."""
+        """The line, counted from 1, of a key or of the nearest existing key above it."""
         node, line = self.root, self.root.start_mark.line
         for part in where:
             found = _child(node, part)
@@ -121,11 +121,11 @@ def dotted(where: Where) -> str:
 
 
 def suggestion(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """What to write instead of a name that is not known.
+    """What to write instead of an unknown name.
 
-    :param cutoff: how like it a name must be, 0 to 1; paths need less, one forgotten
-        level is most of a path
-    :returns: the closest known name, or else the known ones
+    :param cutoff: the similarity that a name needs, 0 to 1; lower for paths, where one
+        missing level is most of the path
+    :returns: the closest known name, or else the known names
     """
     names = sorted(set(known))
     if not names:
@@ -156,7 +156,7 @@ def _unreadable(name: str, line: int | None, what: str, kind: str) -> Unreadable
 def _yaml_trouble(error: YAMLError) -> tuple[int | None, str]:
     if not isinstance(error, MarkedYAMLError) or error.problem_mark is None:
         return None, "not YAML"
-    # of a key given twice, the rest of ruamel's text is advice to programmers
+    # for a duplicate key, the rest of ruamel's text is advice to programmers
     why = (error.problem or error.context or "").split(" with value")[0]
     mark = error.problem_mark
     return mark.line + 1, f"not YAML at column {mark.column + 1} ({why})"

@@ -1,10 +1,10 @@
-"""Unknown keys and wrong values, by StreamFlow's own schemas and every plugin's.
+"""Unknown keys and wrong values, according to the schemas of StreamFlow and its plugins.
 
-StreamFlow checks the same schemas, but stops with a dump of them, and leaves open what
-it then dies of: a misspelt key of a service, of a deployment, of a failure manager.
-Here one walk goes down the file and the schemas together. At each object the keys that
-no schema names are unknown, whether or not the schema says it is closed; single values
-are left to jsonschema.
+StreamFlow validates the same schemas, but prints a dump of them, and does not notice what
+it fails on later: a misspelt key of a service, of a deployment, of a failure manager.
+Here one walk goes down the file and the schemas together. At each object, keys that no
+schema names are unknown, whether or not the schema is closed; single values are validated
+by jsonschema.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import logging
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from difflib import SequenceMatcher
+from typing import Protocol, TypeAlias
 from urllib.parse import urldefrag, urljoin
 
 from jsonschema.exceptions import best_match
@@ -23,14 +24,14 @@ from streamflow.config.schema import SfSchema
 from streamflow.ext.utils import load_extensions
 from streamflow.log_handler import logger
 
-from sf_quantum.check import alternatives
-from sf_quantum.check.alternatives import Schema, required, schemas
 from sf_quantum.check.document import Document, Problem, Where, mapping, suggestion
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 
+Schema: TypeAlias = dict[str, JSON]
+
 VERSION = "v1.0"
-# what the walk itself does; every other keyword judges one value and is jsonschema's
+# handled by the walk itself; every other keyword concerns one value and is jsonschema's
 WALKED = {
     *("$ref", "$defs", "$id", "$schema", "allOf", "oneOf", "anyOf"),
     *("if", "then", "else", "properties", "patternProperties", "required"),
@@ -58,7 +59,7 @@ BOUNDS = {
 
 
 class SchemaError(Protocol):
-    """What is read of a jsonschema error."""
+    """The part of a jsonschema error that is read."""
 
     validator: str
     validator_value: JSON
@@ -67,7 +68,7 @@ class SchemaError(Protocol):
 
 
 class Validator(Protocol):
-    """What is used of a jsonschema validator."""
+    """The part of a jsonschema validator that is used."""
 
     def iter_errors(self, instance: JSON) -> Iterable[SchemaError]: ...
 
@@ -76,9 +77,9 @@ class Validator(Protocol):
 
 @dataclass(frozen=True)
 class Part:
-    """A schema that holds for a value, and the address its references start from.
+    """A schema that applies to a value, and the base URI of its references.
 
-    :param lax: only its keys count: StreamFlow itself leaves the values unchecked
+    :param lax: only its keys are checked, since StreamFlow does not check the values
     """
 
     schema: Schema
@@ -86,18 +87,18 @@ class Part:
     lax: bool = False
 
     def sub(self, schema: JSON) -> Part:
-        """A schema inside this one; ``true`` and ``false`` say nothing of keys."""
+        """A schema inside this one; ``true`` and ``false`` name no keys."""
         return replace(self, schema=mapping(schema))
 
 
 @functools.cache
 def rules() -> Rules:
-    """The rules, read once: StreamFlow registers a plugin again at each call."""
+    """The rules, loaded once, since StreamFlow registers plugins again at each call."""
     return Rules()
 
 
 class Rules:
-    """What StreamFlow and the plugins installed here take in a StreamFlow file.
+    """What StreamFlow and its installed plugins accept in a StreamFlow file.
 
     :raises InputError: if a plugin cannot be loaded; StreamFlow would not start either
     """
@@ -119,7 +120,7 @@ class Rules:
         self._types = self.validator({})
 
     def check(self, document: Document) -> Iterator[Problem]:
-        """Look for unknown keys, missing keys and wrong values, all of them."""
+        """Find all unknown keys, missing keys and wrong values."""
         version = document.content.get("version", VERSION)
         if isinstance(version, str) and version not in self.schema.configs:
             right = f"write version: {VERSION}"
@@ -129,11 +130,12 @@ class Rules:
         for problem in walk.down(document.content, [self.top()], ()):
             found = True
             yield problem
-        # so that nothing StreamFlow refuses is ever called fine
-        if not found and (error := best_match(self.refusals(document))):
+        # no file that StreamFlow rejects passes
+        errors = self.validator(self.root).iter_errors(document.content)
+        if not found and (error := best_match(errors)):
             yield document.problem(
                 tuple(error.absolute_path),
-                f"StreamFlow refuses it: {error.message[:160]}",
+                f"StreamFlow rejects it: {error.message[:160]}",
                 "see its documentation",
             )
 
@@ -141,30 +143,26 @@ class Rules:
         """The schema of the whole file."""
         return Part(self.root, self.schema.configs[VERSION])
 
-    def refusals(self, document: Document) -> Iterable[SchemaError]:
-        """What StreamFlow itself would say."""
-        return self.validator(self.root).iter_errors(document.content)
-
     def validator(self, schema: Schema) -> Validator:
         """The jsonschema validator of a schema."""
         validator: Validator = self._class(schema, registry=self.schema.registry)
         return validator
 
     def is_type(self, value: JSON, types: JSON) -> bool:
-        """Whether a value is of one of a schema's types; any value if it has none."""
+        """Whether a value has one of a schema's types; true if it names none."""
         names = [types] if isinstance(types, str) else types
         if not isinstance(names, list):
             return True
         return any(self._types.is_type(value, str(name)) for name in names)
 
     def parts(self, part: Part, value: JSON) -> Iterator[Part]:
-        """The schema and all that it pulls in: references, conditions, alternatives."""
+        """The schema and those it includes: references, conditions, alternatives."""
         yield part
-        for inner in self._pulled(part, value):
+        for inner in self._included(part, value):
             yield from self.parts(inner, value)
 
     def config(self, entity: dict[str, JSON], kind: str) -> set[str]:
-        """The keys that the schemas know in the ``config`` of a typed entity.
+        """The keys that the schemas name in the ``config`` of a typed entity.
 
         :param kind: the entity's name among the definitions: ``deployment``
         """
@@ -180,7 +178,7 @@ class Rules:
                 }
         return set()
 
-    def _pulled(self, part: Part, value: JSON) -> Iterator[Part]:
+    def _included(self, part: Part, value: JSON) -> Iterator[Part]:
         schema = part.schema
         if isinstance(reference := schema.get("$ref"), str):
             yield self._referred(part, reference)
@@ -203,9 +201,13 @@ class Rules:
         return replace(part, schema=contents, base=base)
 
     def _best(self, part: Part, keyword: str, value: JSON) -> Part | None:
-        """The alternative that was meant: of the right type and kind, with most keys."""
+        """The alternative that was meant: of the right type and kind, with most keys.
+
+        Alternatives that are mappings are told apart by their *kind*, a key for which each
+        of them has one value only.
+        """
         branches = schemas(part.schema[keyword])
-        if alternatives.shortened(value, branches):
+        if _shortened(value, branches):
             return None
         fitting = [
             inner
@@ -216,20 +218,27 @@ class Rules:
         best = max(
             fitting,
             key=lambda p: (
-                alternatives.likeness(p.schema, value),
+                _likeness(p.schema, value),
                 len(keys & self._named(p, value)),
             ),
             default=None,
         )
-        rivals = [inner.schema for inner in fitting]
-        return best and best.sub(alternatives.open_kind(best.schema, rivals))
+        if best is None:
+            return None
+        # it accepts the kinds of the others too, so that these are suggested
+        kinds: Schema = {
+            key: {"enum": [k[key] for p in fitting if key in (k := _kinds(p.schema))]}
+            for key in _kinds(best.schema)
+        }
+        properties = {**mapping(best.schema.get("properties")), **kinds}
+        return best.sub({**best.schema, "properties": properties})
 
     def _named(self, part: Part, value: JSON) -> set[str]:
         return {key for inner in self.parts(part, value) for key in _keys(inner.schema)}
 
 
 class _Walk:
-    """Down one file and the schemas together."""
+    """A walk down one file and the schemas together."""
 
     def __init__(self, rules: Rules, document: Document) -> None:
         self.rules = rules
@@ -246,22 +255,20 @@ class _Walk:
                 yield from self.down(item, items, (*where, index))
 
     def _value(self, value: JSON, parts: list[Part], where: Where) -> Iterator[Problem]:
-        """Judge the value as such; one sentence for each keyword it breaks."""
-        said = set()
+        """Check the value as such; one problem for each keyword that it violates."""
+        problems = set()
         for part in [part for part in parts if not part.lax]:
             alone = {k: v for k, v in part.schema.items() if k not in WALKED}
             for error in self.rules.validator(alone).iter_errors(value):
-                said.add(_sentence(value, error, where))
+                problems.add(_sentence(value, error, where))
             for keyword in ("oneOf", "anyOf"):
                 branches = schemas(part.schema.get(keyword))
                 types = [branch.get("type") for branch in branches]
                 if types and not any(self.rules.is_type(value, t) for t in types):
-                    said.add(_not_of_type(value, types))
-            said.update(alternatives.rivals(value, schemas(part.schema.get("oneOf"))))
-            said.update(
-                alternatives.shortened(value, schemas(part.schema.get("oneOf")))
-            )
-        for what, right in sorted(said):
+                    problems.add(_not_of_type(value, types))
+            branches = schemas(part.schema.get("oneOf"))
+            problems.update(_rivals(value, branches), _shortened(value, branches))
+        for what, right in sorted(problems):
             yield self.document.problem(where, what, right)
 
     def _keys(
@@ -284,7 +291,7 @@ class _Walk:
 
 
 def _children(key: str, parts: list[Part], known: set[str]) -> list[Part] | None:
-    """The schemas of the value under a key; None if the key is not known."""
+    """The schemas of the value under a key; None if the key is unknown."""
     children = [
         part.sub(mapping(part.schema["properties"])[key])
         for part in parts
@@ -298,9 +305,13 @@ def _children(key: str, parts: list[Part], known: set[str]) -> list[Part] | None
         for pattern, schema in mapping(part.schema.get("patternProperties")).items()
     ]
     fitting = [part.sub(s) for pattern, part, s in patterns if re.search(pattern, key)]
-    rest = [p.schema["additionalProperties"] for p in parts if _says_of_rest(p)]
+    rest = [
+        p.schema["additionalProperties"]
+        for p in parts
+        if "additionalProperties" in p.schema
+    ]
     if fitting or (patterns and not rest and not known):
-        # a service named GPU is not checked by StreamFlow, but dies of the same keys
+        # StreamFlow does not check a service named GPU, but fails on the same keys
         lax = [replace(part.sub(schema), lax=True) for _, part, schema in patterns]
         return fitting or lax
     if rest and False not in rest:
@@ -308,21 +319,20 @@ def _children(key: str, parts: list[Part], known: set[str]) -> list[Part] | None
     return None if known or rest else []
 
 
-def _says_of_rest(part: Part) -> bool:
-    return "additionalProperties" in part.schema
-
-
 def _unknown(key: str, parts: list[Part], known: set[str]) -> tuple[str, str]:
     patterns = [
         p for part in parts for p in mapping(part.schema.get("patternProperties"))
     ]
     if patterns and not known:
-        return "not a name StreamFlow takes", f"a name must match {patterns[0]}"
+        return (
+            "StreamFlow does not accept this name",
+            f"a name must match {patterns[0]}",
+        )
     return "unknown key", suggestion(key, known)
 
 
 def _keys(schema: Schema) -> set[str]:
-    """The keys a schema names, those of conditions that do not hold here included."""
+    """The keys that a schema names, including those of conditions that do not hold."""
     keys = set(mapping(schema.get("properties"))) | set(required(schema))
     branches = [schema, *schemas(schema.get("allOf"))]
     for held in [b[name] for b in branches for name in ("then", "else") if name in b]:
@@ -331,9 +341,9 @@ def _keys(schema: Schema) -> set[str]:
 
 
 def _asks_missing_type(condition: Schema, value: JSON) -> bool:
-    """Whether ``if: type is X`` holds only because there is no type at all.
+    """Whether ``if: type is X`` holds only because the type is missing.
 
-    Every connector's schema would apply at once; that the type is missing says it.
+    The schemas of all connectors would apply at once; the missing key is reported anyway.
     """
     return "type" in mapping(condition.get("properties")) and "type" not in mapping(
         value
@@ -357,10 +367,64 @@ def _not_of_type(value: JSON, types: list[JSON]) -> tuple[str, str]:
     right = f"write {' or '.join(dict.fromkeys(names))}"
     if value is None:
         return "it is empty", f"{right}, {{}} for none" if "object" in types else right
-    return f"{shown(value)} is of the wrong kind", right
+    return f"{shown(value)} has the wrong type", right
 
 
 def shown(value: JSON) -> str:
     """A value, shortened to fit into a line."""
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def required(schema: Schema) -> list[str]:
+    """The keys that a schema requires."""
+    keys = schema.get("required")
+    return [str(key) for key in keys] if isinstance(keys, list) else []
+
+
+def schemas(value: JSON) -> list[Schema]:
+    """The schemas in a list."""
+    return [mapping(item) for item in value] if isinstance(value, list) else []
+
+
+def _kinds(schema: Schema) -> dict[str, str]:
+    return {
+        key: str(mapping(sub)["const"])
+        for key, sub in mapping(schema.get("properties")).items()
+        if "const" in mapping(sub)
+    }
+
+
+def _likeness(schema: Schema, value: JSON) -> float:
+    """How similar the kind of a value is to an alternative's, 0 to 1."""
+    given = mapping(value)
+    return max(
+        (
+            SequenceMatcher(None, str(given.get(key)), kind).ratio()
+            for key, kind in _kinds(schema).items()
+        ),
+        default=0.0,
+    )
+
+
+def _shortened(value: JSON, branches: list[Schema]) -> list[tuple[str, str]]:
+    """A value that is the kind alone, of an alternative that requires more keys."""
+    for branch in branches:
+        for key, kind in _kinds(branch).items():
+            more = [name for name in required(branch) if name != key]
+            if value == kind and more:
+                keys = ", ".join([f"{key}: {kind}", *(f"{name}: ..." for name in more)])
+                return [(f"{kind} needs {' and '.join(more)}", f"write {{{keys}}}")]
+    return []
+
+
+def _rivals(value: JSON, branches: list[Schema]) -> list[tuple[str, str]]:
+    """Keys that exclude each other: ``oneOf`` over nothing but ``required``."""
+    given = [
+        key
+        for branch in branches
+        if set(branch) == {"required"}
+        for key in required(branch)
+        if key in mapping(value)
+    ]
+    return [(f"{' and '.join(given)} are both given", "keep one")] if given[1:] else []

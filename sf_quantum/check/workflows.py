@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from os.path import normpath
 from pathlib import Path, PurePosixPath
+from typing import TypeAlias
 from urllib.parse import unquote
 
 from sf_quantum import samplers
 from sf_quantum.candidates.decision import is_below
-from sf_quantum.check import candidates, cwl, options, slurm
+from sf_quantum.check import candidates, cwl, slurm
 from sf_quantum.check.deployments import Binding
 from sf_quantum.check.document import (
     Document,
@@ -26,8 +28,11 @@ from sf_quantum.check.document import (
 from sf_quantum.check.qpus import Qpus
 from sf_quantum.files import JSON
 
-#: what YAML makes of the plain types of CWL (CWL v1.2, CommandLineTool, section 5.1.1)
-PLAIN: dict[str, tuple[type, ...]] = {
+OURS = "sfq"
+#: the options of one of our commands, by their flags; none if there is no such command
+Commands: TypeAlias = Callable[[str], Mapping[str, argparse.Action]]
+#: the primitive types of CWL in YAML (CWL v1.2, CommandLineTool, section 5.1.1)
+PRIMITIVE: dict[str, tuple[type, ...]] = {
     "boolean": (bool,),
     "int": (int,),
     "long": (int,),
@@ -40,10 +45,10 @@ PLAIN: dict[str, tuple[type, ...]] = {
 class Workflow:
     """One entry of ``workflows``.
 
-    :param commands: see :func:`sf_quantum.check.look_over`
+    :param commands: see :func:`sf_quantum.check.check_file`
     """
 
-    def __init__(self, name: str, qpus: Qpus, commands: options.Commands) -> None:
+    def __init__(self, name: str, qpus: Qpus, commands: Commands) -> None:
         deployments = qpus.deployments
         self.qpus = qpus
         self.commands = commands
@@ -61,7 +66,7 @@ class Workflow:
         ]
 
     def check(self) -> Iterator[Problem]:
-        """Look over the bindings, the CWL file, the settings and the tools."""
+        """Check the bindings, the CWL file, the settings and the tools."""
         for binding in self.bindings:
             yield from self._references(binding)
         process = cwl.Process(unseen={"/"})
@@ -76,7 +81,7 @@ class Workflow:
             where = (*binding.where, binding.kind)
             yield from self._path(where, binding.kind, binding.path, process)
         yield from self._releases(process)
-        yield from candidates.check(self.deployments, self.bindings, process)
+        yield from candidates.check_bindings(self.deployments, self.bindings, process)
         yield from self.qpus.check(self.bindings, self._inputs())
         yield from self._settings(process)
         yield from self._tools(process)
@@ -94,7 +99,7 @@ class Workflow:
         for where, target in binding.targets:
             yield from self.deployments.target(target, where)
             if binding.kind == "port" and "workdir" not in target:
-                right = "add workdir: the folder where the port's data lie"
+                right = "add workdir: the folder that holds the port's data"
                 yield self.document.problem(where, "workdir is missing", right)
         known = mapping(self.document.content.get("bindingFilters"))
         for index, name in enumerate(listing(binding.content.get("filters"))):
@@ -104,7 +109,10 @@ class Workflow:
                 yield self.document.problem(where, what, suggestion(name, known))
 
     def _releases(self, process: cwl.Process) -> Iterator[Problem]:
-        """The steps after which something is given back, if they can only be here."""
+        """Check the steps after which an allocation is released.
+
+        With several workflows they may belong to another one.
+        """
         if len(mapping(self.document.content["workflows"])) > 1:
             return
         for _, config, where in self.deployments.clusters():
@@ -138,7 +146,9 @@ class Workflow:
         if not isinstance(file, str):
             if names := [n for n, t in process.inputs.items() if not t.endswith("?")]:
                 what = f"settings is missing, and the workflow needs {', '.join(names)}"
-                yield self.document.problem(where, what, "name a file that gives them")
+                yield self.document.problem(
+                    where, what, "name a file with their values"
+                )
             return
         path = Path(normpath(self.document.folder / file))
         if not path.is_file():
@@ -151,7 +161,7 @@ class Workflow:
             return
         if "/" not in process.unseen:
             yield from _inputs(settings, process)
-            yield from options.check(settings, process, self.commands)
+            yield from _tool_inputs(settings, process, self.commands)
             yield from self._samplers(settings, process)
         yield from self._input_files(settings)
 
@@ -170,25 +180,25 @@ class Workflow:
             yield tool.document.problem(tool.where, what, right)
 
     def _samplers(self, settings: Document, process: cwl.Process) -> Iterator[Problem]:
-        """Samplers that are named, and so run on the host, on a location with a QPU."""
+        """Find named samplers, which run on the host, on a location with a QPU."""
         for tool in process.tools:
             binding = self._bound(tool.step)
-            if options.subcommand(tool) != "solve" or binding is None:
+            if _subcommand(tool) != "solve" or binding is None:
                 continue
-            asked = dict(options.inputs(tool, process)).get("--sampler", "")
-            name = settings.content.get(asked)
-            for target in candidates.quantum(self.deployments, binding):
+            key = dict(_options(tool, process)).get("--sampler", "")
+            name = settings.content.get(key)
+            for target in candidates.quantum_targets(self.deployments, binding):
                 if name in samplers.names():
                     what = f"{name} never uses the QPU {target}, where {tool.step} runs"
-                    right = f"write {options.AUTO}, or bind the step to a classical location"
-                    yield settings.problem((asked,), what, right)
+                    right = "write auto, or bind the step to a classical location"
+                    yield settings.problem((key,), what, right)
 
     def _bound(self, step: str) -> Binding | None:
-        """The binding that holds for a step."""
+        """The binding that applies to a step."""
         bound = [
             b for b in self.bindings if b.kind == "step" and is_below(step, b.path)
         ]
-        # of two for the same step, StreamFlow takes the last
+        # of two for the same step, StreamFlow uses the last
         return max(
             reversed(bound),
             key=lambda b: len(PurePosixPath(b.path).parts),
@@ -197,15 +207,14 @@ class Workflow:
 
     def _is_local(self, step: str) -> bool:
         """Whether the step may run on this host: bound to it, or not bound at all."""
-        deepest = self._bound(step)
-        if deepest is None:
+        binding = self._bound(step)
+        if binding is None:
             return True
-        return any(
-            self.deployments.is_local(
-                str(target.get("deployment", target.get("model")))
-            )
-            for _, target in deepest.targets
-        )
+        targets = [target for _, target in binding.targets]
+        names = [
+            str(target.get("deployment", target.get("model"))) for target in targets
+        ]
+        return any(map(self.deployments.is_local, names))
 
     def _no_file(self, file: str, where: Where) -> Problem:
         what = f"{file}: no such file"
@@ -214,7 +223,7 @@ class Workflow:
 
 
 def _is_installed(command: str) -> bool:
-    # a path with a folder but no root starts in the job's own folder
+    # a relative path with a folder starts in the job's own folder
     if os.sep in command and not os.path.isabs(command):
         return True
     return shutil.which(command) is not None
@@ -229,7 +238,7 @@ def _inputs(settings: Document, process: cwl.Process) -> Iterator[Problem]:
         kind = process.inputs.get(name, "").rstrip("?")
         if kind in ("File", "Directory") and not isinstance(value, dict | None):
             right = f"write {{class: {kind}, path: ...}}"
-            yield settings.problem((name,), f"it is not a {kind}", right)
+            yield settings.problem((name,), f"the value is not a {kind}", right)
         elif not _fits(kind, value):
             right = f"its type is {kind}"
             yield settings.problem((name,), f"{value!r:.40} does not fit", right)
@@ -239,11 +248,57 @@ def _inputs(settings: Document, process: cwl.Process) -> Iterator[Problem]:
             yield settings.problem((), f"the input {name} is missing", right)
 
 
+def _tool_inputs(
+    settings: Document, process: cwl.Process, commands: Commands
+) -> Iterator[Problem]:
+    """Check the inputs that reach our own tools against the options they become."""
+    for tool in process.tools:
+        command = _subcommand(tool)
+        known = commands(command) if command else {}
+        for flag, name in _options(tool, process):
+            value = settings.content.get(name)
+            if flag in known and (what := _rejection(known[flag], value)):
+                right = f"{tool.step} passes it to sfq {command} {flag}"
+                yield settings.problem((name,), what, right)
+
+
+def _subcommand(tool: cwl.Tool) -> str | None:
+    """The command of ``sfq`` that a tool runs, if any."""
+    match listing(tool.body.get("baseCommand")):
+        case [str(first), str(second), *_] if first == OURS:
+            return second
+    return None
+
+
+def _options(tool: cwl.Tool, process: cwl.Process) -> Iterator[tuple[str, str]]:
+    """The options of a tool, each with the workflow's input that it is given."""
+    for name, body in mapping(tool.body.get("inputs")).items():
+        flag = mapping(mapping(body).get("inputBinding")).get("prefix")
+        origin = process.origin(f"{tool.step.rstrip('/')}/{name}").removeprefix("/")
+        if isinstance(flag, str) and origin in process.inputs:
+            yield flag, origin
+
+
+def _rejection(option: argparse.Action, value: JSON) -> str | None:
+    """Why an option rejects a value; None if it does not, or there is no single value."""
+    if not isinstance(value, str | int | float):
+        return None
+    try:
+        parsed = option.type(str(value)) if callable(option.type) else value
+    except argparse.ArgumentTypeError as error:
+        return str(error)
+    except ValueError:
+        return f"{value!r:.40} does not fit"
+    if option.choices is not None and parsed not in option.choices:
+        return f"{value!r:.40}: one of {', '.join(map(str, option.choices))} expected"
+    return None
+
+
 def _fits(kind: str, value: JSON) -> bool:
-    """Whether a value is of a plain CWL type; types that are not plain fit anything."""
-    if value is None or kind not in PLAIN:
+    """Whether a value has a primitive CWL type; any value has another type."""
+    if value is None or kind not in PRIMITIVE:
         return True
-    return type(value) in PLAIN[kind]
+    return type(value) in PRIMITIVE[kind]
 
 
 def _missing_files(settings: Document, value: JSON, where: Where) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""``sfq check``: look a StreamFlow file over before it runs."""
+"""``sfq check``: check a StreamFlow file before it runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import importlib
 
 from sf_quantum import cli
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -16,16 +15,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one line for each thing that is wrong.
+    """Print one line for each problem.
 
     :returns: 2 if there is any, else 0
     """
-    # StreamFlow costs most of a second: not for --help
-    from sf_quantum.check import look_over
+    # importing StreamFlow takes most of a second, too long for --help
+    from sf_quantum.check import check_file
 
     code = 0
     for file in args.files:
-        findings = look_over(file, options)
+        findings = check_file(file, options)
         for problem in findings.problems:
             print(problem)
             code = InputError.exit_code
@@ -43,25 +42,9 @@ def options(command: str) -> dict[str, argparse.Action]:
     """The options of a command, by their flags; none if there is no such command."""
     if command not in cli.COMMANDS:
         return {}
-    known = _Options()
-    importlib.import_module(f"sf_quantum.cli.{command}").configure(known)
-    return known.found
-
-
-class _Options(argparse.ArgumentParser):
-    """What a command adds, as it configures it."""
-
-    def __init__(self) -> None:
-        super().__init__(add_help=False)
-        self.found: dict[str, argparse.Action] = {}
-
-    def add_argument(  # type: ignore[override]
-        self, *flags: str, **about: JSON
-    ) -> argparse.Action:
-        """Add an option, and remember it."""
-        action = super().add_argument(*flags, **about)  # type: ignore[arg-type]
-        self.found |= dict.fromkeys(flags, action)
-        return action
+    parser = argparse.ArgumentParser(add_help=False)
+    importlib.import_module(f"sf_quantum.cli.{command}").configure(parser)
+    return parser._option_string_actions
 
 
 def _counted(number: int, name: str) -> str:

@@ -30,6 +30,7 @@ from sf_quantum.candidates.decision import (
     explain,
     rounded,
 )
+from sf_quantum.files import JSON
 
 Target: TypeAlias = QuantumTarget | ClassicalTarget
 
@@ -269,6 +270,12 @@ def test_every_cause_is_reached() -> None:
             StepRules(step=Budget(cost=10)),
             CandidateJob(step=Spending(0, 4)),
         ),
+        # what was never measured is tried
+        (
+            QuantumTarget("q"),
+            StepRules(run=Budget(10)),
+            CandidateJob(run=Spending(9.5)),
+        ),
         # a QPU without a price cannot exceed a cost
         (
             QuantumTarget("q"),
@@ -317,6 +324,9 @@ def test_the_sentence_also_tells_what_excluded_the_other_targets() -> None:
     assert reason(offline, FREE, CPU) == "fresnel is free; jade is offline: helium"
     assert reason(FREE, bad, CPU) == (
         "fresnel is free; bad failed an earlier attempt of this job (x)"
+    )
+    assert reason(offline, replace(FREE, failed=FAILED), CPU) == (
+        "jade is offline: helium; fresnel failed an earlier attempt of this job (x)"
     )
     assert reason(QuantumTarget("q", wait=2.5), CPU) == "q would start in 2.5 s"
     assert reason(QuantumTarget("q", wait=None), CPU) == "the ETA on q is unknown"
@@ -401,6 +411,8 @@ def test_after_a_failure_another_qpu_then_a_classical_target() -> None:
     assert explain(decision) == "last attempt (3 of 3)"
     assert ask(first, second, job=LAST).targets == ("b",)
     assert ask(second, CPU, job=replace(LAST, attempt=2)).targets == ("b",)
+    second_of_two = CandidateJob(attempt=2, attempts_allowed=2)
+    assert ask(second, CPU, job=second_of_two).targets == ("cpu",)
     # the only attempt is also the first
     only = CandidateJob(attempt=1, attempts_allowed=1)
     assert ask(second, CPU, job=only).targets == ("b",)
@@ -531,7 +543,9 @@ def test_a_step_has_its_own_rules_and_those_of_the_steps_above_it() -> None:
     assert rules.of("/loop/solve/part").step == Budget(seconds=3, cost=1)
     assert (own.run, own.step, own.expected_seconds) == (Budget(9), Budget(cost=1), 2)
     assert own.hints == {"expectedSeconds": 2, "pattern": "qc-heavy"}
-    assert FilterRules({}).of("/s") == StepRules()
+    wrong: dict[str, JSON] = {"variables": 3, "maxVariables": "5", "maxWait": "1"}
+    for config in ({}, wrong):
+        assert FilterRules(config).of("/s") == StepRules()
 
 
 def test_which_rules_limit_spending_and_costs() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum.check import look_over, schema
+from sf_quantum.check import check_file, schema
 from sf_quantum.cli import main
 from sf_quantum.cli.check import options
 from sf_quantum.qpu.dwave import DWaveQpu
@@ -117,7 +117,7 @@ def edited(name: str, old: str, new: str) -> None:
 
 
 def found(name: str = FILE) -> list[str]:
-    return [str(problem) for problem in look_over(name, options).problems]
+    return [str(problem) for problem in check_file(name, options).problems]
 
 
 def test_a_good_file_is_fine(capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,8 +190,8 @@ VALUES = {
     "missing type": ("    type: local\n", "", "19: deployments.laptop: type is missing; add type:"),
     "missing config": ("    config: {}\n", "", "19: deployments.laptop: config is missing; add config:"),
     "empty config": ("config: {}\n    work", "config:\n    work", "21: deployments.laptop.config: it is empty; write a mapping of keys, {} for none"),
-    "wrong kind": ("Jobs: 4", "Jobs: many", "29: deployments.cluster.config.maxConcurrentJobs: 'many' is of the wrong kind; write a whole number"),
-    "neither kind": ("nodes: [login.example.org]", "nodes: [1]", "25: deployments.front.config.nodes[0]: 1 is of the wrong kind; write text or a mapping of keys"),
+    "wrong kind": ("Jobs: 4", "Jobs: many", "29: deployments.cluster.config.maxConcurrentJobs: 'many' has the wrong type; write a whole number"),
+    "neither kind": ("nodes: [login.example.org]", "nodes: [1]", "25: deployments.front.config.nodes[0]: 1 has the wrong type; write text or a mapping of keys"),
     "range": ("config: {}\n    work", "config: {transferBufferSize: 0}\n    work", "21: deployments.laptop.config.transferBufferSize: 0 is not allowed; write 1 or more"),
     "list": ("local\n    config: {}", "sfq.nodes\n    config: {names: []}", "21: deployments.laptop.config.names: [] is not allowed; list at least 1"),
     "pattern": ("local\n    config: {}", "sfq.nodes\n    config: {names: [a/b]}", "21: deployments.laptop.config.names[0]: 'a/b' is not allowed; write what matches ^[A-Za-z0-9][A-Za-z0-9._-]*$"),
@@ -209,7 +209,7 @@ NAMES = {
     "wraps nothing": ("workdir: work\n", "wraps: front\n", "22: deployments.laptop.wraps: a deployment of type local wraps no other; remove wraps"),
     "wraps itself": ("wraps: front", "wraps: cluster", "32: deployments.cluster.wraps: it wraps itself (cluster -> cluster); end in one that wraps no other"),
     "policy": ("workdir: work\n", "scheduling_policy: best\n", "22: deployments.laptop.scheduling_policy: scheduling.policies has no 'best'; known: __DEFAULT__"),
-    "port without workdir": (", workdir: /data", "", f"17: {BINDING}[2].target: workdir is missing; add workdir: the folder where the port's data lie"),
+    "port without workdir": (", workdir: /data", "", f"17: {BINDING}[2].target: workdir is missing; add workdir: the folder that holds the port's data"),
     "step": ("step: /loop/solve", "step: /solve", f"11: {BINDING}[1].step: the workflow has no step /solve; did you mean /loop/solve?"),
     "port as a step": ("step: /prepare", "step: /prepare/points", f"9: {BINDING}[0].step: the workflow has no step /prepare/points; it is a port: write port: /prepare/points"),
     "port": ("port: /archive", "port: /achive", f"16: {BINDING}[2].port: the workflow has no port /achive; did you mean /archive?"),
@@ -219,7 +219,7 @@ NAMES = {
 FILES = {
     "workflow": ("cwl/main.cwl", "cwl/man.cwl", "6: workflows.main.config.file: cwl/man.cwl: no such file; a relative path starts at the StreamFlow file"),
     "settings": ("job.yml", "jop.yml", "7: workflows.main.config.settings: jop.yml: no such file; a relative path starts at the StreamFlow file"),
-    "no settings": ("      settings: job.yml\n", "", "5: workflows.main.config.settings: settings is missing, and the workflow needs points, archive; name a file that gives them"),
+    "no settings": ("      settings: job.yml\n", "", "5: workflows.main.config.settings: settings is missing, and the workflow needs points, archive; name a file with their values"),
     "key": ("sshKey: key", "sshKey: kee", "25: deployments.front.config.sshKey: kee: no such file; name an existing file"),
     "nested key": ("[login.example.org]", "[{hostname: a, passwordFile: no}]", "25: deployments.front.config.nodes[0].passwordFile: no: no such file; name an existing file"),
     "job template": ("job.sh", "jop.sh", "31: deployments.cluster.config.services.quantum.file: jop.sh: no such file; name an existing file"),
@@ -250,7 +250,7 @@ SLURM = {
     "strategy": ("allocation: {strategy: reservd, reserve: [quantum]}", "allocation.strategy: unknown strategy 'reservd'; did you mean reserved?"),
     "strategy, less like it": ("allocation: {strategy: all, keep: 0}", "allocation.strategy: unknown strategy 'all'; known: elastic, per-step, reserved"),
     "no strategy": ("allocation: {keep: 1}", "allocation: strategy is missing; add strategy:"),
-    "no mapping": ("allocation: [elastic]", "allocation: ['elastic'] is of the wrong kind; write text or a mapping of keys"),
+    "no mapping": ("allocation: [elastic]", "allocation: ['elastic'] has the wrong type; write text or a mapping of keys"),
     "key": ("allocation: {strategy: elastic, kep: 1}", "allocation.kep: unknown key; did you mean keep?"),
     "key of another strategy": ("allocation: {strategy: per-step, keep: 1}", "allocation.keep: unknown key; known: strategy"),
     "misspelt key that is needed": ("allocation: {strategy: reserved, reserv: [quantum]}", "allocation.reserv: unknown key; did you mean reserve?"),
@@ -274,7 +274,7 @@ SERVICE = {
     "reserved service": ("allocation: {strategy: reserved, reserve: [quantom]}", "allocation.reserve[0]: deployment cluster has no service 'quantom'; did you mean quantum?"),
     "QPU": ("qpu: [fresno, fresnl]", "qpu[1]: qrmi_config.json has no QPU 'fresnl'; did you mean fresno?"),
     "another cluster": ("clusters: north", "clusters: sfq.slurm follows the jobs of the login node's own cluster only; write a deployment of its own for each cluster"),
-    "no list of QPUs": ("qpu: fresno", "qpu: 'fresno' is of the wrong kind; write a list"),
+    "no list of QPUs": ("qpu: fresno", "qpu: 'fresno' has the wrong type; write a list"),
 }  # fmt: skip
 
 
@@ -346,7 +346,7 @@ INPUTS = {
     "unknown": ("points:", "seeds: 3\npoints:", "1: seeds: the workflow has no such input; did you mean seed?"),
     "missing": ("points: {class: File, path: points.csv}\n", "", "1: the input points is missing; add points: (its type is File)"),
     "missing file": ("points.csv", "point.csv", "1: points: point.csv: no such file; a relative path starts at this file"),
-    "text for a file": ("{class: File, path: points.csv}", "points.csv", "1: points: it is not a File; write {class: File, path: ...}"),
+    "text for a file": ("{class: File, path: points.csv}", "points.csv", "1: points: the value is not a File; write {class: File, path: ...}"),
     "text for a number": ("points:", "limit: high\npoints:", "1: limit: 'high' does not fit; its type is int"),
     "truth for a number": ("points:", "limit: true\npoints:", "1: limit: True does not fit; its type is int"),
     "not YAML": ("points:", "{:", "2: not YAML at column 1 (expected ',' or '}', but got '<scalar>'); expected a file of inputs"),
@@ -474,8 +474,8 @@ def test_a_candidate_that_is_right() -> None:
         ),
         (
             "{costs: {qq: 3}}",
-            "bindingFilters.mix.config.costs.qq: qq is no target of the candidates; did "
-            "you mean q?",
+            "bindingFilters.mix.config.costs.qq: qq is not a target of the candidates; "
+            "did you mean q?",
         ),
         (
             "{steps: {/prepare: {maxWait: 3}}}",
@@ -489,15 +489,15 @@ def test_a_candidate_that_is_right() -> None:
         ),
         (
             "{maxVariables: 3}",
-            "bindingFilters.mix.config.maxVariables: maxVariables is for a step that does "
-            "not tell how many variables it has; name its int input that does: "
+            "bindingFilters.mix.config.maxVariables: maxVariables needs the number of "
+            "variables of the step's problem; name the int input that gives it: "
             "variables: INPUT",
         ),
         (
             "{steps: {/loop: {minVariables: 3}}}",
-            "bindingFilters.mix.config.steps./loop.minVariables: minVariables is for a "
-            "step that does not tell how many variables it has; name its int input that "
-            "does: variables: INPUT",
+            "bindingFilters.mix.config.steps./loop.minVariables: minVariables needs the "
+            "number of variables of the step's problem; name the int input that gives it: "
+            "variables: INPUT",
         ),
     ],
 )
@@ -526,8 +526,8 @@ def test_a_limit_on_variables_that_another_level_names_is_right() -> None:
 def test_a_limit_on_costs_of_a_qpu_that_has_no_price(config: str, said: bool) -> None:
     candidate("{deployment: q}", config)
     line = (
-        "sf.yml:13: workflows.main.bindings[1].target[0]: q is emulated and has no price, "
-        "so budget.cost sets no limit; say what a QPU second costs there: costs: {q: ...}"
+        "sf.yml:13: workflows.main.bindings[1].target[0]: q is emulated and free, so "
+        "budget.cost does not limit it; give a QPU second there a cost: costs: {q: ...}"
     )
     assert (line in found()) == said
 
@@ -539,21 +539,19 @@ def test_a_candidate_with_fewer_attempts_than_places(config: str) -> None:
     assert found() == []
     edited(FILE, "max_retries: 2", "max_retries: 1")
     said = (
-        "sf.yml:36: failureManager.config.max_retries: 1 attempts in all, and /loop/solve "
-        "has 2 places to try; write 2 or more"
+        "sf.yml:36: failureManager.config.max_retries: /loop/solve needs 2 attempts to "
+        "try all its targets; write 2 or more"
     )
     assert found() == ([said] if config == "{}" else [])
 
 
 def test_a_candidate_that_has_nothing_to_decide() -> None:
     candidate("{deployment: cluster}", "{}")
-    said = "a candidate without a QPU has nothing to decide; list a quantum target too"
+    said = "a candidate without a quantum target has nothing to decide; add a quantum target"
     assert found() == [f"sf.yml:12: workflows.main.bindings[1].target: {said}"]
     edited(FILE, "          - {deployment: cluster}\n", "")
     edited(FILE, "          - {deployment: laptop}\n", "          - {deployment: q}\n")
-    said = (
-        "a candidate with one target has nothing to decide; list a classical target too"
-    )
+    said = "a candidate with one target has nothing to decide; add a classical target"
     assert found() == [f"sf.yml:12: workflows.main.bindings[1].target: {said}"]
 
 
@@ -561,8 +559,8 @@ def test_a_candidate_without_a_journal() -> None:
     candidate("{deployment: q}", "{}")
     edited(FILE, "type: sfq.journal, config: {}", "type: default, config: {}")
     assert found() == [
-        "sf.yml:35: bindingFilters.mix: sfq.candidate learns from the run's journal, and "
-        "there is none; add scheduling: {scheduler: {type: sfq.journal, config: {}}}"
+        "sf.yml:35: bindingFilters.mix: sfq.candidate learns from the run's journal, "
+        "which is missing; add scheduling: {scheduler: {type: sfq.journal, config: {}}}"
     ]
 
 
@@ -708,7 +706,7 @@ def test_what_streamflow_refuses_is_never_fine(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(schema._Walk, "down", lambda *_: iter(()))
     edited(FILE, "max_retries: 3", "max_retries: many")
     assert found() == [
-        "sf.yml:35: failureManager.config.max_retries: StreamFlow refuses it: 'many' is"
+        "sf.yml:35: failureManager.config.max_retries: StreamFlow rejects it: 'many' is"
         " not of type 'integer'; see its documentation"
     ]
 
@@ -772,7 +770,7 @@ def test_what_our_tools_would_refuse(solving: None) -> None:
     sampler("nael")
     (line,) = found()
     assert line.startswith("job.yml:3: sampler: unknown sampler 'nael', did you mean")
-    assert line.endswith("; /loop/solve gives it to sfq solve --sampler")
+    assert line.endswith("; /loop/solve passes it to sfq solve --sampler")
 
 
 @pytest.mark.parametrize("name", ["auto", "exact"])
