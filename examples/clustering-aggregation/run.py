@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sf_quantum import journal
 from sf_quantum.reporting import report
-from sf_quantum.reporting.timeline import draw
+from sf_quantum.reporting.pictures import draw_timeline
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -71,7 +71,7 @@ def main() -> int:
                 journals, driver.pid, known, lambda: driver.poll() is None
             )
             if path is not None:
-                report.show(journal.follow(path), sys.stdout)
+                report.print_progress(journal.follow(path), sys.stdout)
             status = driver.wait()
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -89,12 +89,12 @@ def main() -> int:
         print(f"streamflow ended with status {status}; its log is {log}")
         return 1
     rows = report.collect(journal.read(path))
-    draw(rows, args.outdir / "timeline.png")
+    draw_timeline(rows, args.outdir / "timeline.png")
     sum_up(rows, args.outdir, time.monotonic() - started)
     return 0
 
 
-def sum_up(rows: list[report.Row], outdir: Path, seconds: float) -> None:
+def sum_up(rows: list[report.JobAttempt], outdir: Path, seconds: float) -> None:
     """Print the score, the iterations, the time per step, and the output files."""
     summary = json.loads((outdir / "summary.json").read_text())
     best = summary["per_iteration"][summary["best_iteration"] - 1]

@@ -30,8 +30,7 @@ from sf_quantum.candidates.decision import (
     StepRules,
 )
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
-from sf_quantum.journal import Event, Journal
+from sf_quantum.journal import Event, Journal, number
 from sf_quantum.qpu import QpuStatus
 
 #: how many of the latest jobs of a step, and how many earlier runs, are considered
@@ -147,10 +146,10 @@ class History:
         if event.get("qpu_job", "") is None:
             self.unmetered.add(attempt.target)
         # one wait, repeated with each of the QPU jobs under its lease
-        attempt.lease_seconds = _number(event.get("lease_seconds"))
-        attempt.queued_seconds += _number(event.get("queued_seconds"))
-        attempt.device_seconds += _number(event.get("ran_seconds"))
-        seconds = _number(event.get("qpu_seconds"))
+        attempt.lease_seconds = number(event.get("lease_seconds"))
+        attempt.queued_seconds += number(event.get("queued_seconds"))
+        attempt.device_seconds += number(event.get("ran_seconds"))
+        seconds = number(event.get("qpu_seconds"))
         attempt.qpu_seconds += seconds
         if budgeted:
             self._spent[attempt.step, attempt.target] += self._new_charge(
@@ -175,9 +174,9 @@ class History:
         parts = (event.get("deployment"), event.get("service"))
         attempt.target = "/".join(str(p) for p in parts if p) or attempt.target
         if status == "running":
-            attempt.started = _number(event["time"])
+            attempt.started = number(event["time"])
         elif status == "completed" and attempt.started is not None:
-            ran = _number(event["time"]) - attempt.started
+            ran = number(event["time"]) - attempt.started
             waited = attempt.lease_seconds + attempt.queued_seconds
             other = max(0.0, ran - waited - attempt.device_seconds)
             times = JobTimes(attempt.device_seconds, attempt.qpu_seconds, other)
@@ -200,10 +199,6 @@ def _is_same_file(path: Path, file: Path) -> bool:
     with suppress(InputError):  # not one of our journals
         return journal.is_of(path, file)
     return False
-
-
-def _number(value: JSON) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""``sfq report``: runs' journals as tables, JSON or pictures, or as they are written."""
+"""``sfq report``: journals of runs as tables, JSON or pictures, or as they are written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from sf_quantum import journal
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.reporting import report, usage, usage_table
+from sf_quantum.reporting import report, usage
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -23,29 +23,31 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="JOURNAL",
         nargs="*",
         default=["."],
-        help="a journal, a folder or a StreamFlow file: the newest run of it "
+        help="a journal, or a folder or StreamFlow file, of which the newest run is shown "
         "(default: the current folder); several are shown one after the other",
     )
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print the rows, the decisions on quantum candidates, and what was held on "
-        "Slurm, as JSON",
+        help="print jobs, decisions on quantum candidates, and Slurm usage as JSON",
     )
     parser.add_argument(
-        "--timeline", metavar="FILE.png", type=Path, help="draw who was where, and when"
+        "--timeline",
+        metavar="FILE.png",
+        type=Path,
+        help="draw where each job waited and ran",
     )
     parser.add_argument(
         "--nodes",
         metavar="FILE.png|svg",
         type=_picture,
         help="draw the nodes held on Slurm over time, by workflow; name several journals "
-        "to see runs that shared a cluster",
+        "for runs that shared a cluster",
     )
     parser.add_argument(
         "--follow",
         action="store_true",
-        help="print a line as each job starts or ends, until the run's end",
+        help="print a line when a job starts or ends, until the run ends",
     )
 
 
@@ -63,11 +65,11 @@ def run(args: argparse.Namespace) -> int:
         )
     runs = [_show(path, args) for path in paths]
     if len(runs) > 1:
-        print(usage_table.overall(runs))
+        print(usage.overall(runs))
     if args.nodes is not None:
-        from sf_quantum.reporting import usage_picture
+        from sf_quantum.reporting import pictures
 
-        usage_picture.draw(runs, args.nodes)
+        pictures.draw_nodes(runs, args.nodes)
     return 0
 
 
@@ -80,25 +82,25 @@ def _picture(text: str) -> Path:
 
 def _show(path: Path, args: argparse.Namespace) -> usage.Usage:
     if args.follow:
-        report.show(journal.follow(path), sys.stdout)
+        report.print_progress(journal.follow(path), sys.stdout)
     events = journal.read(path)
     rows, held = report.collect(events), usage.measure(events)
     if not journal.is_open(path):
-        report.close(rows)
+        report.mark_lost(rows)
     if args.json:
         print(json.dumps(_content(rows, events, held), indent=2))
     elif not args.follow:
-        tables = filter(None, (report.table(rows), usage_table.table(held)))
+        tables = filter(None, (report.table(rows), usage.table(held)))
         print(path, *tables, sep="\n\n", end="\n\n" if len(args.where) > 1 else "\n")
     if args.timeline is not None:
-        from sf_quantum.reporting import timeline  # takes half a second to import
+        from sf_quantum.reporting import pictures  # takes half a second to import
 
-        timeline.draw(rows, args.timeline)
+        pictures.draw_timeline(rows, args.timeline)
     return held
 
 
 def _content(
-    rows: list[report.Row], events: list[journal.Event], held: usage.Usage
+    rows: list[report.JobAttempt], events: list[journal.Event], held: usage.Usage
 ) -> dict[str, JSON]:
     return {
         "jobs": [row.to_json() for row in rows],

@@ -1,32 +1,31 @@
-"""The record of a run (Contract 8): who ran where, waited, held what, and why.
+"""The journal of a run (Contract 8): where each job ran, waited, what it held, and why.
 
-One JSON-lines file per run, one event per line, each with ``time`` (epoch seconds) and
-``event``::
+There is one JSON-lines file per run with one event per line, each with ``time`` (epoch
+seconds) and ``event``::
 
     run   first line: run, file, pid, host, workflows, versions
     job   a job's status changed: job, step, tag, loops, status, attempt, deployment,
           service, locations, output
-    decision  where an attempt of a quantum candidate goes: job, step, tag, attempt,
-          quantum, targets, reason, seconds (that the decision took), asked (what each
-          QPU said)
-    qpu   a QPU job of a step: job, qpu, technology, qpu_job, state, lease_seconds (that
-          the step waited for its lease), queued_seconds, ran_seconds, qpu_seconds,
-          calibration, found (by its key, so it was there, and perhaps paid for, before
-          the step asked); qpu_job is null of a QPU that does not tell what a lease was
-          used for
-    allocation  nodes were asked of Slurm, or the number held changed: allocation (its id
-          there, with "+n" for a component of a heterogeneous job), slurm_job, deployment,
-          service, strategy (per-step, reserved, elastic), partition, quantum, job (null
-          unless per-step), status (requested, granted, resized, released), at (when, as
-          Slurm tells), nodes (held from then on), node_list. One never granted is
-          requested and released; one that Slurm requeues is released and granted again
+    decision  the target of an attempt of a quantum candidate: job, step, tag, attempt,
+          quantum, targets, reason, seconds (taken by the decision), asked (the state of
+          each QPU)
+    qpu   a QPU job of a step: job, qpu, technology, qpu_job, state, lease_seconds (waited
+          for the lease), queued_seconds, ran_seconds, qpu_seconds, calibration, found (by
+          its idempotency key: it existed, and perhaps was charged, before the step
+          submitted it); qpu_job is null if the QPU does not report its jobs
+    allocation  Slurm was asked for nodes, or the number of nodes changed: allocation (its
+          id there, with "+n" for a component of a heterogeneous job), slurm_job,
+          deployment, service, strategy (per-step, reserved, elastic), partition, quantum,
+          job (null unless per-step), status (requested, granted, resized, released), at
+          (Slurm's time), nodes (from then on), node_list. One never granted is requested
+          and released; one that Slurm requeues is released and granted again
     slurm an attempt of a job on Slurm ended: job, slurm_job, allocation, deployment,
           service, strategy, submitted, started, ended, state, exit_code, signal, reason,
           restarts
-    end   last line of a run that was not killed: status
+    end   last line, unless the driver was killed: status
 
-The writer holds a lock on the file while it lives, which is how a reader tells a run that
-goes on from one whose driver was killed, without trusting a process id. This module must
+The writer holds a lock on the file as long as it lives, so that a reader can tell a run in
+progress from one whose driver was killed, without relying on a process id. This module must
 not import StreamFlow: ``sfq report`` starts fast.
 """
 
@@ -49,7 +48,7 @@ from sf_quantum.files import JSON, cannot_read
 
 DIRECTORY = ".streamflow/sfq"
 POLL_SECONDS = 0.1
-#: steps that StreamFlow adds to bring inputs in and collect outputs; it ends few of them
+#: steps that StreamFlow adds for inputs and outputs; few of them get a final status
 HOUSEKEEPING = ("-injector", "-collector")
 
 Event: TypeAlias = dict[str, JSON]
@@ -58,10 +57,10 @@ logger = logging.getLogger(__name__)
 
 
 class Journal:
-    """The writing half: one file, open as long as the process lives.
+    """The writer of a journal: one file, open as long as the process lives.
 
-    :param directory: where the journals are kept; made if it is missing
-    :raises InputError: if nothing can be written there
+    :param directory: of the journals; created if it is missing
+    :raises InputError: if it is not writable
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -69,7 +68,7 @@ class Journal:
         self.run = f"{started}-{os.getpid()}"
         self.path = Path(directory) / f"{self.run}.jsonl"
         self._of = ""
-        #: awaited before the last event, by those who still have something to write
+        #: awaited before the last event, since they may write other events
         self.before_end: list[Callable[[], Awaitable[None]]] = []
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,19 +78,18 @@ class Journal:
         except OSError as error:
             raise InputError(
                 f"{self.path}: the journal cannot be written: {error.strerror}; "
-                "name a folder that you may write to as the scheduler's `directory`"
+                "name a writable folder as the scheduler's `directory`"
             ) from error
-        with suppress(
-            OSError
-        ):  # a file system without locks: readers then wait for "end"
+        # without locks on the file system, readers wait for "end"
+        with suppress(OSError):
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def start(self, file: str, workflows: list[str], versions: dict[str, str]) -> None:
-        """Write the first event and be what :func:`current` gives.
+        """Write the first event, and make this the :func:`current` journal.
 
         :param file: the StreamFlow file
         :param workflows: the names of its workflows
-        :param versions: of the programs that take part
+        :param versions: of the programs involved
         """
         self._of = file
         self.write(
@@ -112,15 +110,15 @@ class Journal:
 
     @property
     def origin(self) -> str:
-        """What this run shares with those it takes up again, and with no other."""
+        """An id that this run shares with those that it resumes, and with no other."""
         return f"{socket.gethostname()}:{self.first.resolve()}"
 
     @cached_property
     def first(self) -> Path:
-        """The journal of the first of the runs that this one takes up, or its own.
+        """The journal of the first of the runs that this one resumes, or its own.
 
-        A run that was killed or stopped is taken up by the next one of the same
-        StreamFlow file; one that completed or failed is over, and the next one is new.
+        A run that was killed or stopped is resumed by the next one of the same StreamFlow
+        file; after one that completed or failed, the next one is new.
         """
         origin = self.path
         for path in sorted(self.path.parent.glob("*.jsonl"), reverse=True):
@@ -139,9 +137,9 @@ class Journal:
         return origin
 
     def write(self, event: str, **fields: JSON) -> None:
-        """Append one event; a full disk is reported and does not end the run.
+        """Append an event; a full disk is logged and does not end the run.
 
-        :param event: what happened
+        :param event: its kind
         :param fields: see the module
         """
         line = json.dumps({"time": time.time(), "event": event, **fields}) + "\n"
@@ -151,13 +149,13 @@ class Journal:
             logger.warning("%s: event lost: %s", self.path, error.strerror)
 
     def close(self) -> None:
-        """Give the file up before the process ends."""
+        """Close the file before the process ends."""
         with suppress(ValueError):
             _runs.remove(self)
         os.close(self._file)
 
 
-# a connector is not told which run it works for, and a driver process is one run
+# a connector does not know its run; a driver process is one run
 _runs: list[Journal] = []
 
 
@@ -170,10 +168,8 @@ def current() -> Journal | None:
 
 
 def read(path: str | Path) -> list[Event]:
-    """Every event of a run; a last line cut off by SIGKILL is left out.
+    """All events of a run in their order, without a last line cut off by SIGKILL.
 
-    :param path: the journal
-    :returns: the events in the order in which they happened
     :raises InputError: if the file is missing or not a journal
     """
     try:
@@ -185,10 +181,8 @@ def read(path: str | Path) -> list[Event]:
 
 
 def follow(path: str | Path) -> Iterator[Event]:
-    """Every event as it is written, until the run's end or its driver's.
+    """The events as they are written, until the end of the run or of its driver.
 
-    :param path: the journal
-    :returns: the events
     :raises InputError: if the file is missing or not a journal
     """
     try:
@@ -198,7 +192,7 @@ def follow(path: str | Path) -> Iterator[Event]:
     with file:
         number, line = 0, b""
         while True:
-            alive = is_open(path)  # asked before reading, so that nothing is missed
+            alive = is_open(path)  # before reading, so that no event is missed
             while (part := file.readline()).endswith(b"\n"):
                 number += 1
                 event = _event(path, number, line + part)
@@ -213,11 +207,7 @@ def follow(path: str | Path) -> Iterator[Event]:
 
 
 def is_open(path: str | Path) -> bool:
-    """Whether the driver that writes a journal lives.
-
-    :param path: the journal
-    :returns: False after its end, however it came; True where locks cannot tell
-    """
+    """Whether the driver that writes a journal is alive; true without file locks."""
     with open(path, "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -227,11 +217,10 @@ def is_open(path: str | Path) -> bool:
 
 
 def is_of(path: str | Path, file: Path) -> bool:
-    """Whether a journal is of a run of a StreamFlow file.
+    """Whether a journal belongs to a run of a StreamFlow file.
 
-    :param path: the journal
     :param file: the StreamFlow file, resolved
-    :raises InputError: if the journal cannot be read, or is none
+    :raises InputError: if the file is missing or not a journal
     """
     try:
         with open(path, "rb") as journal:
@@ -242,14 +231,14 @@ def is_of(path: str | Path, file: Path) -> bool:
 
 
 def newest(directory: str | Path, file: Path | None = None) -> Path | None:
-    """The journal of the last run.
+    """The journal of the latest run, perhaps of one StreamFlow file.
 
-    :param directory: where the journals are kept
-    :param file: a StreamFlow file, resolved: the last run of it
-    :returns: None if there is none
+    :param directory: of the journals
+    :param file: the StreamFlow file, resolved
     """
-    for path in sorted(Path(directory).glob("*.jsonl"), reverse=True):  # by their start
-        with suppress(InputError):  # not one of ours
+    # the names begin with the start
+    for path in sorted(Path(directory).glob("*.jsonl"), reverse=True):
+        with suppress(InputError):  # not a journal
             if file is None or is_of(path, file):
                 return path
     return None
@@ -258,20 +247,25 @@ def newest(directory: str | Path, file: Path | None = None) -> Path | None:
 def await_new(
     directory: str | Path, pid: int, known: set[Path], alive: Callable[[], bool]
 ) -> Path | None:
-    """Wait until a run that is about to start has a journal.
+    """Wait for the journal of a run that is about to start.
 
-    :param directory: where the journals are kept
+    :param directory: of the journals
     :param pid: of the driver
-    :param known: the journals that were there before
-    :param alive: whether its driver lives
-    :returns: the journal; None if the driver ended without one
+    :param known: the journals that existed before
+    :param alive: whether the driver is alive
+    :returns: None if the driver ended without a journal
     """
     while True:
-        lives = alive()  # asked before looking, so that nothing is missed
+        lives = alive()  # before looking, so that no journal is missed
         new = set(Path(directory).glob(f"*-{pid}.jsonl")) - known
         if new or not lives:
             return max(new, default=None)
         time.sleep(POLL_SECONDS)
+
+
+def number(value: JSON) -> float:
+    """A number of an event; 0 if there is none."""
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _event(path: str | Path, number: int, line: bytes) -> Event:
@@ -282,6 +276,6 @@ def _event(path: str | Path, number: int, line: bytes) -> Event:
     if not isinstance(event, dict) or not {"time", "event"} <= event.keys():
         raise InputError(
             f"{path}, line {number}: not an event of a run's journal; "
-            "name a file that the scheduler sfq.journal has written"
+            "name a file written by the scheduler sfq.journal"
         )
     return event

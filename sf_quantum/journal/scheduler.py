@@ -1,10 +1,10 @@
-"""``sfq.journal``: StreamFlow's default scheduler, which also keeps the run's record."""
+"""``sfq.journal``: StreamFlow's default scheduler, which also writes the journal."""
 
 from __future__ import annotations
 
 import asyncio
 import posixpath
-from collections.abc import Callable, MutableSequence
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, Journal
 if TYPE_CHECKING:
     from streamflow.core.context import StreamFlowContext
 
-#: a run in which a job has failed and nothing has moved for so long is stuck
+# a run in which a job has failed and nothing has changed for this long is stuck
 STUCK_SECONDS = 3.0
 ACTIVE = {
     Status.WAITING,
@@ -80,7 +80,7 @@ class JournalScheduler(DefaultScheduler):
         binding_config: BindingConfig,
         hardware_requirement: HardwareRequirement | None,
     ) -> None:
-        """Schedule a job; its waiting counts from here.
+        """Schedule a job, whose waiting time begins here.
 
         :raises WorkflowDefinitionException: if the journal cannot be written
         """
@@ -90,7 +90,7 @@ class JournalScheduler(DefaultScheduler):
             _running.append(self)
         self._jobs[job.name] = job
         self._attempts[job.name] = self._attempts.get(job.name, 0) + 1
-        async with self._lock:  # no job is recorded before the plan is known
+        async with self._lock:  # no job is recorded before the loops are known
             if self._attempts[job.name] == 1 and job.workflow_id not in self._workflows:
                 self._workflows.add(job.workflow_id)
                 self._loops |= await self._get_loops(job.workflow_id)
@@ -105,24 +105,25 @@ class JournalScheduler(DefaultScheduler):
     def observe(
         self, job: str, observer: Observer, completed: Callable[[str], None]
     ) -> None:
-        """Have somebody told how a job's command ends, on any connector.
+        """Observe the end of a job on any connector.
 
-        :param completed: called when the job is complete, its outputs collected too
+        :param observer: called when its command ends
+        :param completed: called when the job is complete, including its outputs
         """
         self._observers[job] = observer
         self._completed[job] = completed
 
     def get_connector(self, job_name: str) -> Connector:
-        """A job's connector, which tells how the job ends if somebody wants to know."""
+        """The connector of a job, which reports the job's end if it is observed."""
         connector = super().get_connector(job_name)
         observer = self._observers.get(job_name)
         return connector if observer is None else ObservedConnector(connector, observer)
 
     async def notify_status(self, job_name: str, status: Status) -> None:
-        """Take note of a job's status."""
+        """Record a job's status."""
         try:
             await super().notify_status(job_name, status)
-        finally:  # a job that is cancelled is often cancelled again in here
+        finally:  # a cancelled job is often cancelled again in here
             self._record(job_name, status)
         if status == Status.COMPLETED and job_name in self._completed:
             self._completed.pop(job_name)(job_name)
@@ -130,7 +131,7 @@ class JournalScheduler(DefaultScheduler):
             self._watch = asyncio.create_task(self._end_if_stuck())
 
     async def close(self) -> None:
-        """Write the run's end."""
+        """Record the run's end."""
         if self._watch is not None:
             self._watch.cancel()
         if self in _running:
@@ -138,7 +139,7 @@ class JournalScheduler(DefaultScheduler):
         if self._journal is not None and not self._closed:
             outcome = await self._outcome()
             for name, status in list(self._statuses.items()):
-                # on Ctrl-C, StreamFlow tells its jobs only after this
+                # on Ctrl-C, StreamFlow cancels its jobs only after this
                 if outcome != Status.COMPLETED and status not in ENDED:
                     self._record(name, Status.CANCELLED)
             for settle in self._journal.before_end:
@@ -149,10 +150,7 @@ class JournalScheduler(DefaultScheduler):
 
     @classmethod
     def get_schema(cls) -> str:
-        """What ``config`` may hold.
-
-        :returns: the JSON Schema
-        """
+        """The JSON Schema of ``config``."""
         return files("sf_quantum").joinpath("schemas/journal.json").read_text("utf-8")
 
     def _open(self) -> Journal:
@@ -169,7 +167,7 @@ class JournalScheduler(DefaultScheduler):
         return journal
 
     async def _get_loops(self, workflow_id: int) -> set[str]:
-        """The steps that are loops: only the plan tells an iteration from a scatter."""
+        """The steps that are loops, which a job's tag does not tell from scatters."""
         steps = await self.context.database.get_workflow_steps(workflow_id)
         names = (str(step["name"]) for step in steps)
         return {name.removesuffix(LOOP) for name in names if name.endswith(LOOP)}
@@ -193,10 +191,10 @@ class JournalScheduler(DefaultScheduler):
         )
 
     async def _end_if_stuck(self) -> None:
-        """End a run that has failed and does not see it.
+        """End a run that has failed without noticing it.
 
-        In StreamFlow 0.2.0rc3 a scattered step that fails inside a loop leaves the loop
-        and its gather step waiting for each other.
+        In StreamFlow 0.2.0rc3, the loop and the gather step of a scattered step that fails
+        inside the loop wait for each other.
         """
         events = -1
         while events != self._events or self._active():
@@ -206,7 +204,7 @@ class JournalScheduler(DefaultScheduler):
         if self._driver is not None and not self._closed:
             self._stuck = True
             logger.error(
-                f"FAILED {', '.join(failed)}, and nothing else can run: ending the run."
+                f"FAILED {', '.join(failed)}; nothing else can run, so the run is ended."
             )
             self._driver.cancel()
 
@@ -215,7 +213,7 @@ class JournalScheduler(DefaultScheduler):
         failed = {steps[n] for n, s in self._statuses.items() if s == Status.FAILED}
         return any(
             status in ACTIVE and not steps[name].endswith(HOUSEKEEPING)
-            # a step that has failed starts no other job of its own
+            # a step that has failed starts no other job
             and not (status in UNSTARTED and steps[name] in failed)
             for name, status in self._statuses.items()
         )
@@ -224,11 +222,10 @@ class JournalScheduler(DefaultScheduler):
         allocation = self.job_allocations.get(name)
         if allocation is None or self._statuses[name] == Status.WAITING:
             return {"deployment": None, "service": None, "locations": []}
-        locations: MutableSequence[str] = [loc.name for loc in allocation.locations]
         return {
             "deployment": allocation.target.deployment.name,
             "service": allocation.target.service,
-            "locations": list(locations),
+            "locations": [location.name for location in allocation.locations],
         }
 
     async def _outcome(self) -> Status:
@@ -236,14 +233,14 @@ class JournalScheduler(DefaultScheduler):
             return Status.FAILED
         if self._driver is not None and self._driver.cancelling():
             return Status.CANCELLED
-        rows = [
-            await self.context.database.get_workflow(id_) for id_ in self._workflows
-        ]
-        completed = all(row["status"] == Status.COMPLETED.value for row in rows)
-        return Status.COMPLETED if completed else Status.FAILED
+        for id_ in self._workflows:
+            row = await self.context.database.get_workflow(id_)
+            if row["status"] != Status.COMPLETED.value:
+                return Status.FAILED
+        return Status.COMPLETED
 
 
-# a filter is not told which run it works for, and a driver process is one run
+# a filter does not know its run; a driver process is one run
 _running: list[JournalScheduler] = []
 
 

@@ -1,1 +1,1 @@
-"""What is made of journals: tables, timelines, node and QPU usage."""
+"""What is made of journals: tables, progress, pictures, node and QPU usage."""

@@ -6,11 +6,10 @@ from collections.abc import Collection, Sequence
 
 
 def align(lines: Sequence[Sequence[str]], right: Collection[str] = ()) -> list[str]:
-    """Pad cells so that those of a column stand below each other.
+    """Pad cells so that columns line up.
 
     :param lines: the header and the rows, with the same number of cells
-    :param right: the header's words for the columns of numbers, aligned on the right
-    :returns: one text per line
+    :param right: the headers of columns that are aligned on the right
     """
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [

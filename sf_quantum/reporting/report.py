@@ -1,4 +1,4 @@
-"""A run's journal as rows, a table, lines as it happens, and a picture."""
+"""The attempts of a run's jobs, from its journal: as data, as a table, as they happen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TextIO
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, Event, newest
+from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, Event, newest, number
 from sf_quantum.reporting.columns import align
 
 HEADER = (
@@ -25,20 +25,21 @@ HEADER = (
     "score",
     "why",
 )
-#: the status of a job that was waiting or running when its driver was killed
+# the status of a job that was waiting or running when its driver was killed
 LOST = "lost"
 ERASE = "\r\x1b[K"
 RUNNING, ENDS = "running", ("completed", "failed", "cancelled", "skipped", "recovery")
 
 
 @dataclass
-class Row:
+class JobAttempt:
     """One attempt of one job.
 
-    Times are epoch seconds, None if it never came to it; iteration and scatter index
-    count from 1, as a person does, where the tag counts from 0.
+    Times are epoch seconds, or None. Iteration and scatter index count from 1, those of
+    the tag from 0.
 
-    :param why: of a quantum candidate, where it went, and why
+    :param asked: when the job asked for a location
+    :param why: the targets chosen for a quantum candidate, and the reason
     """
 
     step: str
@@ -58,12 +59,12 @@ class Row:
 
     @property
     def waited(self) -> float | None:
-        """Seconds from asking for a place to running there."""
+        """Seconds from asking for a location to running there."""
         return None if self.started is None else self.started - self.asked
 
     @property
     def ran(self) -> float | None:
-        """Seconds from running to the end."""
+        """Seconds from the start to the end."""
         if self.started is None or self.ended is None:
             return None
         return self.ended - self.started
@@ -75,73 +76,66 @@ class Row:
         return f"{iteration}#{index}" if index else iteration
 
     def to_json(self) -> dict[str, JSON]:
-        """The row for ``--json``.
-
-        :returns: every field, and the two durations
-        """
+        """All fields and the two durations."""
         return {**asdict(self), "waited": self.waited, "ran": self.ran}
 
 
-class Rows:
-    """The rows of a run, built event by event."""
+class _Attempts:
+    """The attempts of a run, built event by event."""
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self._latest: dict[str, Row] = {}
+        self.all: list[JobAttempt] = []
+        self._latest: dict[str, JobAttempt] = {}
 
-    def add(self, event: Event) -> Row | None:
-        """Take one event in.
+    def add(self, event: Event) -> JobAttempt | None:
+        """Add an event of the journal.
 
-        :param event: of the journal
-        :returns: the row that changed, if one did
+        :returns: the attempt that changed, if any
         """
-        if event["event"] in ("qpu", "decision"):
-            row = self._latest.get(str(event["job"]))
-            if row is not None and event["event"] == "qpu":
-                row.qpu_jobs.append(event)
-            elif row is not None:
-                row.why = f"{_targets(event)}: {event['reason']}"
-                return row
-            return None
-        if event["event"] != "job" or str(event["step"]).endswith(HOUSEKEEPING):
-            return None
-        row = self._row(event)
-        _update(row, event)
-        return row
+        kind = event["event"]
+        if kind == "job" and not str(event["step"]).endswith(HOUSEKEEPING):
+            attempt = self._attempt(event)
+            _update(attempt, event)
+            return attempt
+        latest = self._latest.get(str(event.get("job")))
+        if kind == "qpu" and latest is not None:
+            latest.qpu_jobs.append(event)
+        elif kind == "decision" and latest is not None:
+            targets = event["targets"] if isinstance(event["targets"], list) else []
+            latest.why = f"{' or '.join(map(str, targets))}: {event['reason']}"
+            return latest
+        return None
 
-    def _row(self, event: Event) -> Row:
-        job, attempt = str(event["job"]), _integer(event["attempt"])
-        row = self._latest.get(job)
-        if row is None or row.attempt != attempt:
-            numbers = [int(part) + 1 for part in str(event["tag"]).split(".")[1:]]
-            loops = _integer(event["loops"])
-            row = Row(
-                step=str(event["step"]).removeprefix("/"),
-                tag=str(event["tag"]),
-                iteration=numbers[:loops],
-                index=numbers[loops:],
-                attempt=attempt,
-                asked=_number(event["time"]),
-            )
-            self._latest[job] = row
-            self.rows.append(row)
-        return row
+    def _attempt(self, event: Event) -> JobAttempt:
+        job, count = str(event["job"]), _integer(event["attempt"])
+        latest = self._latest.get(job)
+        if latest is not None and latest.attempt == count:
+            return latest
+        indices = [int(part) + 1 for part in str(event["tag"]).split(".")[1:]]
+        loops = _integer(event["loops"])
+        attempt = JobAttempt(
+            step=str(event["step"]).removeprefix("/"),
+            tag=str(event["tag"]),
+            iteration=indices[:loops],
+            index=indices[loops:],
+            attempt=count,
+            asked=number(event["time"]),
+        )
+        self._latest[job] = attempt
+        self.all.append(attempt)
+        return attempt
 
 
-def collect(events: Iterable[Event]) -> list[Row]:
-    """The rows of a run.
-
-    :param events: of the journal
-    :returns: one row for each attempt of each job, in the order in which they asked
-    """
-    rows = Rows()
+def collect(events: Iterable[Event]) -> list[JobAttempt]:
+    """The attempts of a run's jobs, in the order in which they asked for a location."""
+    attempts = _Attempts()
     for event in events:
-        rows.add(event)
-    return rows.rows
+        attempts.add(event)
+    return attempts.all
 
 
 def locate(where: str | Path) -> Path:
-    """The journal that a person means.
+    """Find a journal.
 
     :param where: a journal, a StreamFlow file, or a folder: that of the journals, or one
         with ``.streamflow/sfq`` in it
@@ -165,19 +159,15 @@ def locate(where: str | Path) -> Path:
     )
 
 
-def close(rows: list[Row]) -> None:
-    """Mark as lost what a driver that is gone left unfinished."""
+def mark_lost(rows: list[JobAttempt]) -> None:
+    """Mark as lost what a driver left unfinished when it ended."""
     for row in rows:
         if row.ended is None:
             row.status = LOST
 
 
-def table(rows: list[Row]) -> str:
-    """The rows in columns, then totals.
-
-    :param rows: of one run
-    :returns: several lines
-    """
+def table(rows: list[JobAttempt]) -> str:
+    """The attempts of one run in columns, and totals; several lines."""
     cells = [_cells(row) for row in rows]
     shown = [
         i
@@ -189,80 +179,68 @@ def table(rows: list[Row]) -> str:
     return "\n".join([*text, "", totals(rows)])
 
 
-def totals(rows: list[Row]) -> str:
-    """One line about the whole run.
-
-    :param rows: of one run
-    :returns: jobs, attempts, elapsed, waited, ran, QPU jobs and who does not tell them
-    """
+def totals(rows: list[JobAttempt]) -> str:
+    """One line: jobs, retries, QPU jobs, and the seconds elapsed, waited and run."""
     ends = [row.ended for row in rows if row.ended is not None]
     elapsed = max(ends) - min(row.asked for row in rows) if ends else 0.0
     retried = sum(row.attempt > 1 for row in rows)
-    told = [job for row in rows for job in row.qpu_jobs]
-    known = [job for job in told if job.get("qpu_job") is not None]
-    silent = sorted({str(job.get("qpu")) for job in told if job not in known})
-    untold = f" (not told by {', '.join(silent)})" if silent else ""
+    events = [event for row in rows for event in row.qpu_jobs]
+    known = [event for event in events if event.get("qpu_job") is not None]
+    silent = sorted({str(event.get("qpu")) for event in events if event not in known})
+    unknown = f" (not reported by {', '.join(silent)})" if silent else ""
     return (
-        f"{len(rows) - retried} jobs, {retried} further attempts, "
-        f"{len(known)} QPU jobs{untold}; "
-        f"{elapsed:.1f} s from first to last, "
+        f"{len(rows) - retried} jobs, {retried} retries, "
+        f"{len(known)} QPU jobs{unknown}; "
+        f"{elapsed:.1f} s elapsed, "
         f"waited {sum(row.waited or 0 for row in rows):.1f} s, "
         f"ran {sum(row.ran or 0 for row in rows):.1f} s"
     )
 
 
-def narrate(events: Iterable[Event]) -> Iterator[str]:
-    """What happens, as it happens: a line when a job starts, and one when it ends.
+def progress(events: Iterable[Event]) -> Iterator[str]:
+    """A line for each start or end of a job, each decision, and the end of the run.
 
-    And one when it is decided where a quantum candidate goes.
-
-    :param events: :func:`sf_quantum.journal.follow` of a run that goes on, or
-        :func:`sf_quantum.journal.read`
-    :returns: the lines
+    :param events: from :func:`sf_quantum.journal.follow` or ``read``
     """
-    rows = Rows()
+    attempts = _Attempts()
     for event in events:
-        row = rows.add(event)
+        row = attempts.add(event)
         if row is not None and event["event"] == "decision":
             yield " ".join(
                 filter(None, ("decided  ", row.step, row.round, "on", row.why))
             )
         elif row is not None and event["status"] in (RUNNING, *ENDS):
-            yield line(row)
+            yield _line(row)
         elif event["event"] == "end":
-            yield f"run {event['status']}: {totals(rows.rows)}"
+            yield f"run {event['status']}: {totals(attempts.all)}"
             return
-    yield f"the driver is gone: {totals(rows.rows)}"
+    yield f"the driver has ended: {totals(attempts.all)}"
 
 
-def show(events: Iterable[Event], stream: TextIO) -> None:
-    """Print what happens: plain lines, or on a terminal the ends over a line of progress.
+def print_progress(events: Iterable[Event], stream: TextIO) -> None:
+    """Print the progress of a run; on a terminal, running jobs share the last line.
 
-    :param events: as in :func:`narrate`
+    :param events: as in :func:`progress`
     :param stream: standard output or error
     """
     live = stream.isatty()
     running: dict[str, str] = {}
-    for text in narrate(events):
-        status, _, what = text.partition(" ")
-        job = " ".join(what.split()[:2])
+    for text in progress(events):
+        status, _, job = text.partition(" ")
+        name = " ".join(job.split()[:2])
         if live and status == RUNNING:
-            running[job] = what.strip()
+            running[name] = job.strip()
         else:
-            running.pop(job, None)
+            running.pop(name, None)
             stream.write(f"{ERASE if live else ''}{text}\n")
         if live:
-            progress = "; ".join(running.values())[: _columns() - len("running: ") - 1]
-            stream.write(f"{ERASE}running: {progress}" if progress else ERASE)
+            width = shutil.get_terminal_size().columns - len("running: ") - 1
+            jobs = "; ".join(running.values())[:width]
+            stream.write(f"{ERASE}running: {jobs}" if jobs else ERASE)
         stream.flush()
 
 
-def line(row: Row) -> str:
-    """A row as one line of a run that goes on.
-
-    :param row: a job that has started or ended
-    :returns: what, which round, where, and how long or which score
-    """
+def _line(row: JobAttempt) -> str:
     parts = [f"{row.status:9}", row.step, row.round, f"on {row.location}"]
     if row.attempt > 1:
         parts.append(f"(attempt {row.attempt})")
@@ -273,17 +251,17 @@ def line(row: Row) -> str:
     return " ".join(filter(None, parts))
 
 
-def _update(row: Row, event: Event) -> None:
+def _update(row: JobAttempt, event: Event) -> None:
     status = str(event["status"])
-    if status == "rollback":  # what came before it says how the attempt ended
+    if status == "rollback":  # the status before it tells how the attempt ended
         return
     row.output = str(event["output"]) if event["output"] else row.output
     row.location = _location(event) or row.location
     if status == RUNNING:
-        row.started = _number(event["time"])
+        row.started = number(event["time"])
     elif status in ENDS:
-        row.ended = row.ended or _number(event["time"])
-    # an attempt that is recovered from has failed; the next one has a row of its own
+        row.ended = row.ended or number(event["time"])
+    # an attempt that is recovered from has failed; the retry is an attempt of its own
     row.status = "failed" if status == "recovery" else status
     if status == "completed":
         row.score = _score(row.output)
@@ -293,29 +271,22 @@ def _location(event: Event) -> str:
     names = event["locations"]
     if event["deployment"] is None or not isinstance(names, list):
         return ""
-    # a location named after its deployment is told once, and one without a name not at all
+    # a location named after its deployment is shown once, one without a name not at all
     others = [str(n) for n in names if n not in ("__LOCAL__", event["deployment"])]
     parts = [event["deployment"], event["service"], ",".join(others)]
     return "/".join(str(part) for part in parts if part).replace("__LOCAL__", "local")
-
-
-def _targets(event: Event) -> str:
-    targets = event["targets"]
-    return " or ".join(map(str, targets)) if isinstance(targets, list) else ""
 
 
 def _score(output: str | None) -> float | None:
     try:
         content = json.loads(Path(output or "", "cwl.output.json").read_text("utf-8"))
     except (OSError, ValueError):
-        return (
-            None  # most steps have no score, and the folder may be on another machine
-        )
+        return None  # most steps have no score, or the folder is on another machine
     score = content.get("score") if isinstance(content, dict) else None
     return float(score) if isinstance(score, int | float) else None
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: JobAttempt) -> tuple[str, ...]:
     return (
         row.step,
         row.round or "-",
@@ -334,7 +305,7 @@ def _seconds(value: float | None) -> str:
 
 
 def _configured(file: Path) -> Path:
-    import yaml  # only a StreamFlow file needs it, and it takes time to import
+    import yaml  # takes time to import, and only a StreamFlow file needs it
 
     try:
         content = yaml.safe_load(file.read_text("utf-8"))
@@ -343,14 +314,6 @@ def _configured(file: Path) -> Path:
         raise InputError(f"{file}: cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, KeyError, TypeError):
         return Path(DIRECTORY)
-
-
-def _columns() -> int:
-    return shutil.get_terminal_size().columns
-
-
-def _number(value: JSON) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _integer(value: JSON) -> int:

@@ -1,11 +1,10 @@
-"""What a run held, from its journal alone: nodes over time, waits and QPU seconds.
+"""The resources that a run held, from its journal: nodes over time, waits, QPU seconds.
 
 Node-seconds are those of Rocco et al. (QCE 2025), section IV.A: the sum, over intervals,
 of the nodes held times the interval's length, on the classical partitions. Those of the
-quantum partitions are counted the same way and apart.
+quantum partitions are counted separately in the same way.
 
-Times are epoch seconds. An allocation's are Slurm's own, in whole seconds, and in the order
-in which the journal has them.
+Times are epoch seconds. Those of an allocation are Slurm's own, in whole seconds.
 """
 
 from __future__ import annotations
@@ -16,14 +15,29 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from sf_quantum.files import JSON
-from sf_quantum.journal import Event
+from sf_quantum.journal import Event, number
+from sf_quantum.reporting.columns import align
 
+HEADER = (
+    "Slurm job",
+    "service",
+    "strategy",
+    "nodes",
+    "requested",
+    "granted",
+    "released",
+    "waited",
+    "node-seconds",
+    "jobs",
+)
+NUMBERS = HEADER[3:-1]
+COMPLETED = "COMPLETED"
 HOLDING = ("granted", "resized")
 
 
 @dataclass(frozen=True)
 class Hold:
-    """Nodes held from one time to another."""
+    """Nodes held during an interval."""
 
     start: float
     end: float
@@ -39,12 +53,12 @@ class Hold:
 class Allocation:
     """One allocation, or one component of a heterogeneous one.
 
-    :param requested: when it was asked for, None if the journal does not say
-    :param granted: for the first time, None if it never was
-    :param released: for the last time, None if the journal ends before
-    :param waited: seconds in Slurm's queue, those after a requeue included
-    :param requeues: how often Slurm took it back and granted it again
-    :param unended: it was held when the journal ended, and is counted up to there
+    :param requested: time of the request, None if the journal lacks it
+    :param granted: time of the first grant, None if there was none
+    :param released: time of the last release, None if the journal ends before
+    :param waited: seconds in Slurm's queue, including those after a requeue
+    :param requeues: how often Slurm revoked it and granted it again
+    :param unended: it was still held at the end of the journal, up to which it counts
     :param holds: without gaps, except where Slurm requeued it
     """
 
@@ -67,19 +81,16 @@ class Allocation:
 
     @property
     def node_seconds(self) -> float:
-        """Of all its holds."""
+        """The node-seconds of all its holds."""
         return sum(hold.node_seconds for hold in self.holds)
 
     def to_json(self) -> dict[str, JSON]:
-        """The allocation for ``--json``.
-
-        :returns: every field, and the node-seconds
-        """
+        """All fields and the node-seconds."""
         return {**asdict(self), "node_seconds": self.node_seconds}
 
 
 @dataclass(frozen=True)
-class Share:
+class ServiceUsage:
     """What one service held with one strategy."""
 
     deployment: str
@@ -95,12 +106,12 @@ class Share:
 class Usage:
     """What one run, or several, held.
 
-    :param workflow: what the run's workflows are called
-    :param started: the first time that the journal knows
-    :param ended: the last one
-    :param allocations: in the order in which they were asked for
-    :param jobs: the ``slurm`` events: one for each attempt of a job that went to Slurm
-    :param qpu_seconds: by QPU and its job, so that one found again counts once
+    :param workflow: the names of the run's workflows
+    :param started: the first time in the journal
+    :param ended: the last time in the journal
+    :param allocations: in the order of their requests
+    :param jobs: the ``slurm`` events: one for each attempt of a job on Slurm
+    :param qpu_seconds: by QPU and QPU job, so that no QPU job counts twice
     """
 
     workflow: str
@@ -111,16 +122,12 @@ class Usage:
     qpu_seconds: dict[tuple[str, str], float]
 
     def node_seconds(self, *, quantum: bool = False) -> float:
-        """The node-seconds of one side.
-
-        :param quantum: of the quantum partitions, instead of the classical ones
-        """
+        """The node-seconds on the quantum, or else on the classical partitions."""
         return sum(a.node_seconds for a in self.allocations if a.quantum == quantum)
 
     def nodes(self, *, quantum: bool = False) -> list[tuple[float, int]]:
-        """The nodes held over time, as a step function.
+        """The nodes held over time, on the quantum or else on the classical partitions.
 
-        :param quantum: of the quantum partitions, instead of the classical ones
         :returns: each time at which the number changes, and the number from then on; the
             last one is 0
         """
@@ -136,17 +143,14 @@ class Usage:
             steps.append((time, nodes))
         return steps
 
-    def shares(self) -> list[Share]:
-        """The allocations by service and strategy.
-
-        :returns: in the order in which they were first asked for
-        """
+    def services(self) -> list[ServiceUsage]:
+        """The allocations by service and strategy, in the order of their requests."""
         groups: dict[tuple[str, str, str, bool], list[Allocation]] = {}
         for a in self.allocations:
             key = a.deployment, a.service, a.strategy, a.quantum
             groups.setdefault(key, []).append(a)
         return [
-            Share(
+            ServiceUsage(
                 *key,
                 allocations=len(group),
                 waited=sum(a.waited for a in group),
@@ -156,10 +160,7 @@ class Usage:
         ]
 
     def to_json(self) -> dict[str, JSON]:
-        """The usage for ``--json``.
-
-        :returns: allocations, attempts of jobs on Slurm, sums and step functions
-        """
+        """The usage for ``--json``: sums, step functions, allocations and Slurm jobs."""
         return {
             "started": self.started,
             "ended": self.ended,
@@ -172,7 +173,7 @@ class Usage:
                 "classical": [[*step] for step in self.nodes()],
                 "quantum": [[*step] for step in self.nodes(quantum=True)],
             },
-            "services": [asdict(share) for share in self.shares()],
+            "services": [asdict(service) for service in self.services()],
             "allocations": [a.to_json() for a in self.allocations],
             "slurm_jobs": [
                 {key: value for key, value in job.items() if key != "event"}
@@ -182,14 +183,13 @@ class Usage:
 
 
 def measure(events: Iterable[Event]) -> Usage:
-    """What a run held.
+    """What a run held, according to its journal.
 
-    :param events: of its journal
-    :returns: what is still held at the last of them is counted up to there
+    What is still held at the last event is counted up to there.
     """
     events = list(events)
-    times = [_number(event["time"]) for event in events]
-    times += [_number(event["at"]) for event in events if "at" in event]
+    times = [number(event["time"]) for event in events]
+    times += [number(event["at"]) for event in events if "at" in event]
     ended = max(times, default=0.0)
     histories: dict[tuple[str, str], list[Event]] = {}
     for event in events:
@@ -205,7 +205,7 @@ def measure(events: Iterable[Event]) -> Usage:
         allocations=allocations,
         jobs=[event for event in events if event["event"] == "slurm"],
         qpu_seconds={
-            (str(event.get("qpu")), str(event.get("qpu_job"))): _number(
+            (str(event.get("qpu")), str(event.get("qpu_job"))): number(
                 event.get("qpu_seconds")
             )
             for event in events
@@ -215,11 +215,7 @@ def measure(events: Iterable[Event]) -> Usage:
 
 
 def together(runs: Sequence[Usage]) -> Usage:
-    """Several runs as one, for their sums.
-
-    :param runs: at least one
-    :returns: from the first one's start to the last one's end
-    """
+    """Several runs, at least one, as one from the first start to the last end."""
     return Usage(
         workflow=", ".join(run.workflow for run in runs),
         started=min(run.started for run in runs),
@@ -233,11 +229,11 @@ def together(runs: Sequence[Usage]) -> Usage:
 def _allocation(history: list[Event], ended: float) -> Allocation:
     allocation = _identity(history)
     for event, following in zip(history, [*history[1:], None], strict=True):
-        status, at = str(event["status"]), _at(event)
-        # Slurm rounds down, so that it may seem to grant before it was asked
-        end = ended if following is None else max(at, _at(following))
+        status, at = str(event["status"]), number(event["at"])
+        # Slurm rounds down, so that a grant may precede its request
+        end = ended if following is None else max(at, number(following["at"]))
         if status in HOLDING:
-            allocation.holds.append(Hold(at, end, _nodes(event)))
+            allocation.holds.append(Hold(at, end, int(number(event["nodes"]))))
         elif status == "requested":
             allocation.waited += end - at
         elif following is not None and following["status"] == "granted":
@@ -261,13 +257,15 @@ def _identity(history: list[Event]) -> Allocation:
         node_list=lists[-1] if lists else None,
         requested=_first(history, "requested"),
         granted=_first(history, "granted"),
-        released=_at(last) if last["status"] == "released" else None,
+        released=number(last["at"]) if last["status"] == "released" else None,
         unended=last["status"] in HOLDING,
     )
 
 
 def _first(history: list[Event], status: str) -> float | None:
-    return next((_at(event) for event in history if event["status"] == status), None)
+    return next(
+        (number(event["at"]) for event in history if event["status"] == status), None
+    )
 
 
 def _since(allocation: Allocation) -> float:
@@ -283,17 +281,83 @@ def _workflow(events: list[Event]) -> str:
     return Path(str(run.get("file") or "run")).stem
 
 
-def _at(event: Event) -> float:
-    return _number(event["at"])
-
-
-def _nodes(event: Event) -> int:
-    return int(_number(event["nodes"]))
-
-
-def _number(value: JSON) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
 def _text(value: JSON) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def table(usage: Usage) -> str:
+    """The allocations in columns, with times since the run's start, and totals.
+
+    :returns: several lines; none if the run requested no allocation
+    """
+    if not usage.allocations:
+        return ""
+    jobs: dict[tuple[str, str], list[Event]] = {}
+    for job in usage.jobs:
+        key = str(job["deployment"]), str(job["allocation"])
+        jobs.setdefault(key, []).append(job)
+    rows = [
+        _cells(a, jobs.get((a.deployment, a.allocation), []), usage.started)
+        for a in usage.allocations
+    ]
+    held = [a.allocation for a in usage.allocations if a.unended]
+    lines = [*align([HEADER, *rows], NUMBERS), "", totals(usage)]
+    if held:
+        lines.append(
+            f"still held at the journal's last event and counted up to it: {', '.join(held)}"
+        )
+    return "\n".join(lines)
+
+
+def totals(usage: Usage) -> str:
+    """One line: allocations, jobs, node-seconds, QPU seconds and seconds waited."""
+    failed = sum(job["state"] != COMPLETED for job in usage.jobs)
+    return (
+        f"{len(usage.allocations)} allocations, "
+        f"{len(usage.jobs)} jobs on Slurm ({failed} not completed); "
+        f"node-seconds: classical {usage.node_seconds():.1f}, "
+        f"quantum {usage.node_seconds(quantum=True):.1f}; "
+        f"QPU {sum(usage.qpu_seconds.values()):.1f} s; "
+        f"waited {sum(a.waited for a in usage.allocations):.1f} s"
+    )
+
+
+def overall(runs: Sequence[Usage]) -> str:
+    """One line: the time from the first run's start to the last one's end, and totals."""
+    usage = together(runs)
+    seconds = usage.ended - usage.started
+    return (
+        f"{len(runs)} runs, {seconds:.1f} s from first to last event: {totals(usage)}"
+    )
+
+
+def _cells(a: Allocation, jobs: list[Event], start: float) -> tuple[str, ...]:
+    sizes = {hold.nodes for hold in a.holds} or {0}
+    smallest, largest = min(sizes), max(sizes)
+    return (
+        a.allocation,
+        "/".join(filter(None, (a.deployment, a.service))),
+        a.strategy,
+        f"{smallest}" if smallest == largest else f"{smallest}-{largest}",
+        _after(start, a.requested),
+        _after(start, a.granted),
+        "held" if a.unended else _after(start, a.released),
+        f"{a.waited:.1f} s",
+        f"{a.node_seconds:.1f}",
+        _jobs(a, jobs),
+    )
+
+
+def _after(start: float, time: float | None) -> str:
+    return "-" if time is None else f"{time - start:.1f} s"
+
+
+def _jobs(a: Allocation, jobs: list[Event]) -> str:
+    requeued = f", requeues: {a.requeues}" if a.requeues else ""
+    if len(jobs) == 1:
+        return f"{str(jobs[0]['job']).removeprefix('/')} {jobs[0]['state']}{requeued}"
+    failed = sum(job["state"] != COMPLETED for job in jobs)
+    if jobs:
+        text = f"{len(jobs)} jobs"
+        return text + (f", {failed} not completed" if failed else "") + requeued
+    return (a.job or "-").removeprefix("/") + requeued

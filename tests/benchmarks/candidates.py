@@ -52,7 +52,7 @@ class Run:
     events: list[Event]
 
     @property
-    def rows(self) -> list[report.Row]:
+    def rows(self) -> list[report.JobAttempt]:
         """Its attempts."""
         return report.collect(self.events)
 
@@ -62,7 +62,7 @@ class Run:
         return max(row.ended or 0 for row in self.rows) - self.rows[0].asked
 
     @property
-    def solved(self) -> list[report.Row]:
+    def solved(self) -> list[report.JobAttempt]:
         """The attempts of the candidate."""
         return [row for row in self.rows if f"/{row.step}" == STEP]
 

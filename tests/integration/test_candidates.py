@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.reporting.report import Row
+from sf_quantum.reporting.report import JobAttempt
 from tests.benchmarks.candidates import Faults, Run, prepare, run
 from tests.integration.candidates import (
     bind,
@@ -321,7 +321,7 @@ def test_ten_qpus_of_which_nine_do_not_answer(project: Project, serve: Serve) ->
     assert "QPU q0 did not answer within 2 s; it is considered offline" in project.log
 
 
-def _seconds(row: Row) -> float:
+def _seconds(row: JobAttempt) -> float:
     """From an attempt's asking for a place to its end."""
     assert row.ended is not None
     return row.ended - row.asked

@@ -213,7 +213,7 @@ def test_it_ends_where_slurm_refuses_its_first_job(
         "Slurm refuses job /iterate/cluster/0.0.0: invalid partition specified: cpu"
     )
     assert refused in run.log
-    assert "nothing else can run: ending the run" in run.log
+    assert "nothing else can run, so the run is ended" in run.log
 
 
 def test_it_runs_over_ssh_once_its_placeholders_are_filled_in(

@@ -61,7 +61,7 @@ def test_a_missing_journal_is_an_input_error(tmp_path: Path) -> None:
 
 def test_an_unwritable_folder_is_an_input_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="name a folder that you may write to"):
+    with pytest.raises(InputError, match="name a writable folder as the scheduler"):
         journal.Journal(tmp_path / "file" / "journals")
 
 

@@ -13,7 +13,7 @@ from sf_quantum.cli import main
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event
-from sf_quantum.reporting import report, timeline
+from sf_quantum.reporting import pictures, report
 
 
 def event(
@@ -101,8 +101,7 @@ def test_the_table_has_a_line_a_row_and_totals() -> None:
     assert header.split() == "step iteration location waited ran attempt status".split()
     assert first.split() == "loop/a 1#2 nodes/c1 1.50 s 3.00 s 1 completed".split()
     assert totals == (
-        "2 jobs, 1 further attempts, 1 QPU jobs; 8.9 s from first to last, "
-        "waited 1.8 s, ran 6.9 s"
+        "2 jobs, 1 retries, 1 QPU jobs; 8.9 s elapsed, " "waited 1.8 s, ran 6.9 s"
     )
 
 
@@ -111,7 +110,7 @@ def test_a_qpu_that_does_not_tell_its_jobs_is_named() -> None:
     events = a_run()
     events.insert(9, {**silent, "qpu_job": None})
     totals = report.totals(report.collect(events))
-    assert "1 QPU jobs (not told by acme); 8.9 s" in totals
+    assert "1 QPU jobs (not reported by acme); 8.9 s" in totals
 
 
 def test_a_score_is_shown_where_a_job_left_one(tmp_path: Path) -> None:
@@ -119,7 +118,7 @@ def test_a_score_is_shown_where_a_job_left_one(tmp_path: Path) -> None:
     rows = report.collect(a_run(tmp_path))
     assert rows[0].score == pytest.approx(0.83791)
     assert "0.8379" in report.table(rows)
-    assert any("score 0.8379" in line for line in report.narrate(a_run(tmp_path)))
+    assert any("score 0.8379" in line for line in report.progress(a_run(tmp_path)))
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"score": "high"}', '{"again": true}'])
@@ -129,21 +128,21 @@ def test_an_output_without_a_score_is_no_error(tmp_path: Path, content: str) -> 
 
 
 def test_a_run_is_told_as_it_happens() -> None:
-    assert list(report.narrate(a_run())) == [
+    assert list(report.progress(a_run())) == [
         "running   loop/a 1#2 on nodes/c1",
         "completed loop/a 1#2 on nodes/c1 in 3.0 s (waited 1.5 s)",
         "running   loop/b 2 on qpu",
         "failed    loop/b 2 on qpu in 0.9 s (waited 0.1 s)",
         "running   loop/b 2 on nodes (attempt 2)",
         "completed loop/b 2 on nodes/c1 (attempt 2) in 3.0 s (waited 0.2 s)",
-        "run completed: 2 jobs, 1 further attempts, 1 QPU jobs; "
-        "8.9 s from first to last, waited 1.8 s, ran 6.9 s",
+        "run completed: 2 jobs, 1 retries, 1 QPU jobs; "
+        "8.9 s elapsed, waited 1.8 s, ran 6.9 s",
     ]
 
 
 def test_a_run_whose_driver_was_killed_is_told_too() -> None:
-    *_, last = report.narrate(a_run()[:5])
-    assert last.startswith("the driver is gone: 1 jobs")
+    *_, last = report.progress(a_run()[:5])
+    assert last.startswith("the driver has ended: 1 jobs")
 
 
 class Terminal(io.StringIO):
@@ -153,7 +152,7 @@ class Terminal(io.StringIO):
 
 def test_a_terminal_has_a_line_of_progress() -> None:
     terminal = Terminal()
-    report.show(a_run(), terminal)
+    report.print_progress(a_run(), terminal)
     text = terminal.getvalue()
     assert "\r\x1b[Krunning: loop/a 1#2 on nodes/c1\r\x1b[Kcompleted loop/a" in text
     assert text.count("\n") == 4
@@ -219,7 +218,7 @@ def test_the_command_follows_a_run(
 ) -> None:
     path = write(tmp_path / "1.jsonl", a_run())
     assert main(["report", str(path), "--follow"]) == 0
-    assert capsys.readouterr().out.splitlines() == list(report.narrate(a_run()))
+    assert capsys.readouterr().out.splitlines() == list(report.progress(a_run()))
 
 
 def test_the_command_draws_a_picture(tmp_path: Path) -> None:
@@ -295,7 +294,7 @@ def test_why_a_candidate_went_there_stands_beside_it() -> None:
 
 
 def test_a_decision_is_told_as_it_is_made() -> None:
-    lines = list(report.narrate(a_candidates_run()))
+    lines = list(report.progress(a_candidates_run()))
     at = lines.index("decided   loop/b 2 on cpu or gpu: q is free")
     assert lines[at + 1] == "running   loop/b 2 on qpu"
 
@@ -306,7 +305,7 @@ def test_the_picture_says_why(tmp_path: Path) -> None:
     for reason in ("", "q is free"):
         for row in rows:
             row.why = reason
-        timeline.draw(rows * 10, tmp_path / "t.png")
+        pictures.draw_timeline(rows * 10, tmp_path / "t.png")
         data = (tmp_path / "t.png").read_bytes()
         sizes.append(int.from_bytes(data[20:24], "big"))  # PNG, IHDR: the height
     # twenty lines and one that says how many more there are

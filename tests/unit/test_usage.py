@@ -12,8 +12,7 @@ import pytest
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event
-from sf_quantum.reporting.usage import Hold, Usage, measure, together
-from sf_quantum.reporting.usage_table import overall, table
+from sf_quantum.reporting.usage import Hold, Usage, measure, overall, table, together
 
 
 def allocation(
@@ -226,7 +225,7 @@ def test_shares_are_by_service_and_strategy() -> None:
     usage = measure(a_run(simple("1", 0, 1, 3), simple("2", 3, 6, 8), elastic))
     assert [
         (s.service, s.strategy, s.allocations, s.waited, s.node_seconds)
-        for s in usage.shares()
+        for s in usage.services()
     ] == [("compute", "per-step", 2, 4, 4), ("compute", "elastic", 1, 2, 10)]
 
 

@@ -1,7 +1,4 @@
-"""The picture of what runs held: nodes in use over time, by workflow.
-
-It is figure 2 of Rocco et al. (QCE 2025), with the quantum nodes below.
-"""
+"""Pictures of runs: a timeline of jobs, and the nodes in use over time."""
 
 from __future__ import annotations
 
@@ -12,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
+from typing import Literal, TypeAlias
 
 import matplotlib as mpl
 from matplotlib.artist import Artist
@@ -24,9 +23,12 @@ from matplotlib.typing import ColorType
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import replacing
+from sf_quantum.reporting.report import JobAttempt
 from sf_quantum.reporting.usage import Usage, together
 
-#: beside the colours, so that the picture can be read without them
+# decisions shown below the timeline, and characters of each
+REASONS, WIDTH = 20, 170
+# in addition to the colours, so that the picture can be read without them
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "+++")
 
 
@@ -38,22 +40,140 @@ class Style:
     hatch: str
 
 
-Panel = dict[str, Usage]
+#: runs by the names of their workflows
+Panel: TypeAlias = dict[str, Usage]
+#: attempts by location
+Lanes: TypeAlias = list[tuple[str, list[JobAttempt]]]
 
 
-def draw(runs: list[Usage], path: Path) -> None:
-    """Draw the nodes held over time, one workflow upon the other.
+def draw_timeline(rows: list[JobAttempt], path: Path) -> None:
+    """Draw a Gantt chart: a line per location, a colour per step, waiting times lighter.
 
-    Runs that were under way together share a panel; the others have panels of their own,
-    each with a time axis from its first event, all on the same scale.
+    Below it are the decisions on quantum candidates.
+
+    :param rows: the attempts of one run
+    :param path: of the PNG file
+    :raises InputError: if nothing has run, or the file cannot be written
+    """
+    rows = [row for row in rows if row.location]
+    if not rows:
+        raise InputError(
+            f"{path}: nothing to draw: no job of this run has a location yet"
+        )
+    start = min(row.asked for row in rows)
+    end = max(row.ended or row.started or row.asked for row in rows)
+    steps = list(dict.fromkeys(row.step for row in rows))
+    palette = mpl.color_sequences["tab10" if len(steps) <= 10 else "tab20"]
+    colour_of = dict(zip(steps, itertools.cycle(palette), strict=False))
+    lanes, reasons = _lanes(rows), _reasons(rows)
+    figure = Figure(
+        figsize=(11, 1.6 + 0.42 * len(lanes) + 0.17 * len(reasons)),
+        dpi=130,
+        layout="constrained",
+    )
+    axes = figure.add_subplot()
+    for y, (_, lane) in enumerate(lanes):
+        for row in lane:
+            _bar(axes, y, row, start, end, colour_of[row.step])
+    _label_timeline(axes, lanes, end - start)
+    if reasons:
+        figure.supxlabel("\n".join(reasons), x=0.01, ha="left", fontsize=8)
+    legend = [Patch(color=colour, label=step) for step, colour in colour_of.items()]
+    figure.legend(
+        handles=[*legend, Patch(color="0.6", alpha=0.35, label="waiting (lighter)")],
+        loc="outside upper center",
+        ncols=min(len(legend) + 1, 6),
+        frameon=False,
+    )
+    _save(figure, path, "png")
+
+
+def _lanes(rows: list[JobAttempt]) -> Lanes:
+    """The attempts by location, on as many lines as jobs ran there at once."""
+    locations: dict[str, list[list[JobAttempt]]] = {}
+    for row in sorted(rows, key=lambda row: row.started or row.asked):
+        lines = locations.setdefault(row.location, [])
+        for line in lines:
+            last = line[-1].ended
+            if last is not None and last <= (row.started or row.asked):
+                line.append(row)
+                break
+        else:
+            lines.append([row])
+    # the locations of a deployment are adjacent
+    deployments = list(dict.fromkeys(location.split("/")[0] for location in locations))
+    order = sorted(locations, key=lambda p: (deployments.index(p.split("/")[0]), p))
+    return [
+        (location if n == 0 else "", line)
+        for location in order
+        for n, line in enumerate(locations[location])
+    ]
+
+
+def _reasons(rows: list[JobAttempt]) -> list[str]:
+    """The reasons of decisions, as many as can be shown."""
+    reasons = [
+        shorten(" ".join(filter(None, (row.step, row.round, "on", row.why))), WIDTH)
+        for row in rows
+        if row.why
+    ]
+    if len(reasons) > REASONS:
+        reasons[REASONS:] = [f"... and {len(reasons) - REASONS} more: see sfq report"]
+    return reasons
+
+
+def _bar(
+    axes: Axes, y: int, row: JobAttempt, start: float, end: float, colour: ColorType
+) -> None:
+    started = row.started or end
+    finished = row.ended or end
+    axes.barh(
+        y,
+        started - row.asked,
+        left=row.asked - start,
+        height=0.3,
+        color=colour,
+        alpha=0.3,
+    )
+    bar = axes.barh(
+        y,
+        finished - started,
+        left=started - start,
+        height=0.72,
+        color=colour,
+        edgecolor="white",
+        hatch="" if row.status == "completed" else "///",
+    )
+    # a label only where it fits
+    if row.round and finished - started > 0.02 * (end - start) * len(row.round):
+        axes.bar_label(bar, [row.round], label_type="center", fontsize=8, color="white")
+
+
+def _label_timeline(axes: Axes, lanes: Lanes, seconds: float) -> None:
+    axes.set_yticks(range(len(lanes)), [name for name, _ in lanes])
+    axes.invert_yaxis()
+    axes.set_xlim(0, seconds * 1.01 or 1.0)
+    axes.set_xlabel(
+        "seconds since the first job asked for a location (hatched: not completed)"
+    )
+    _plain(axes, grid="x", without=("top", "right", "left"))
+    axes.tick_params(axis="y", length=0)
+
+
+def draw_nodes(runs: list[Usage], path: Path) -> None:
+    """Draw the nodes held over time, stacked by workflow.
+
+    This is figure 2 of Rocco et al. (QCE 2025), with the quantum nodes below. Runs that
+    overlap share a panel; the others have panels of their own, which start at their first
+    event and have the same scale.
 
     :param runs: at least one
-    :param path: of the file, whose ending, ``.png`` or ``.svg``, says its format
+    :param path: of the file, whose suffix, ``.png`` or ``.svg``, gives its format
     :raises InputError: if no run held a node, or the file cannot be written
     """
     if not any(run.nodes(quantum=quantum) for run in runs for quantum in (False, True)):
         raise InputError(
-            f"{path}: nothing to draw: no run of these was granted nodes by Slurm; "
+            f"{path}: nothing to draw: Slurm granted no nodes to these runs; "
             "name journals of runs with a deployment of type sfq.slurm"
         )
     panels = [_name(panel) for panel in _overlapping(runs)]
@@ -66,8 +186,7 @@ def draw(runs: list[Usage], path: Path) -> None:
         )
     }
     figure = _figure(panels, styles)
-    with replacing(path) as file:
-        figure.savefig(file, format=path.suffix.lower().removeprefix("."))
+    _save(figure, path, path.suffix.lower().removeprefix("."))
 
 
 def _overlapping(runs: list[Usage]) -> list[list[Usage]]:
@@ -82,7 +201,7 @@ def _overlapping(runs: list[Usage]) -> list[list[Usage]]:
 
 
 def _name(runs: list[Usage]) -> Panel:
-    """The runs by workflow, numbered where one has the name of another."""
+    """The runs by workflow, numbered where several have the same name."""
     total = Counter(run.workflow for run in runs)
     seen: Counter[str] = Counter()
     panel = {}
@@ -140,11 +259,11 @@ def _stack(axes: Axes, panel: Panel, styles: dict[str, Style], quantum: bool) ->
 def _fill(
     axes: Axes, edges: list[float], below: list[int], top: list[int], style: Style
 ) -> None:
-    # no outline where nothing is held
+    # no outline where no node is held
     held = [
         high if high > low else math.nan for low, high in zip(below, top, strict=True)
     ]
-    # outlined in its colour, so that what lasts a moment only has it too
+    # outlined, so that the colour of short intervals is visible
     axes.stairs(
         held,
         edges,
@@ -169,10 +288,7 @@ def _fill(
 def _label(axes: Axes, panel: Panel, quantum: bool) -> None:
     axes.set_ylabel("quantum" if quantum else "classical nodes")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=3 if quantum else 8))
-    axes.grid(axis="both", alpha=0.3)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    _plain(axes, grid="both", without=("top", "right"))
     if not quantum:
         whole = _whole(panel)
         strategies = dict.fromkeys(
@@ -226,3 +342,15 @@ def _at(steps: list[tuple[float, int]], time: float) -> int:
     """The value of a step function at a time."""
     index = bisect_right(steps, time, key=lambda step: step[0])
     return steps[index - 1][1] if index else 0
+
+
+def _plain(axes: Axes, *, grid: Literal["both", "x"], without: tuple[str, ...]) -> None:
+    axes.grid(axis=grid, alpha=0.3)
+    axes.set_axisbelow(True)
+    for side in without:
+        axes.spines[side].set_visible(False)
+
+
+def _save(figure: Figure, path: Path, format_: str) -> None:
+    with replacing(path) as file:
+        figure.savefig(file, format=format_)
