@@ -1,15 +1,15 @@
-"""``sfq qpus``: which kinds of QPU can be used here, and how given ones are."""
+"""``sfq qpus``: the kinds of QPU that can be used here, and the status of given QPUs."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from sf_quantum import qpu
-from sf_quantum.cli.lease import add_selection, selection
+from sf_quantum.cli.service import add_selection, selection
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.qpu import RESOURCES, Qpu
 from sf_quantum.reporting.columns import align
@@ -36,29 +36,25 @@ def run(args: argparse.Namespace) -> int:
     :returns: 0; 2 if a QPU refuses or cannot be used, else 75 if one does not answer
     :raises InputError: if an option is wrong
     """
-    asked = selection(args)
-    given = bool(asked.names or asked.url or asked.qrmi_config)
-    kinds = {} if given else dict(_kinds())
+    selected = selection(args)
+    given = bool(selected.names or selected.url or selected.qrmi_config)
+    kinds = {} if given else {name: _unusable(name) for name in qpu.names()}
     known = given or any(key in os.environ for key in RESOURCES)
-    found = [_ask(client) for client in asked.all(os.environ)] if known else []
+    reports = [_report(client) for client in selected.all(os.environ)] if known else []
     if args.json:
-        told = {"types": kinds} if kinds else {}
-        print(json.dumps({**told, "qpus": [asdict(qpu) for qpu in found]}))
+        types = {"types": kinds} if kinds else {}
+        print(json.dumps({**types, "qpus": [asdict(report) for report in reports]}))
     else:
-        _print_tables(kinds, found)
-    # trying again cures the one and not the other
-    for states, code in (
-        (("refused", "unusable"), InputError.exit_code),
-        (("no answer",), QpuError.exit_code),
-    ):
-        if any(qpu.state in states for qpu in found):
-            return code
-    return 0
+        _print_tables(kinds, reports)
+    states = {report.state for report in reports}
+    if states & {"refused", "unusable"}:
+        return InputError.exit_code
+    return QpuError.exit_code if "no answer" in states else 0
 
 
 @dataclass(frozen=True)
-class _Qpu:
-    """What a QPU says of itself, as far as it does.
+class QpuReport:
+    """The status of a QPU, as far as it is known; the fields are those of ``--json``.
 
     :param state: online, offline, no answer, refused or unusable
     :param eta_seconds: after how long a job submitted now would start
@@ -78,51 +74,68 @@ class _Qpu:
     maintenance_seconds: float | None = None
 
 
-def _kinds() -> Iterator[tuple[str, str | None]]:
-    """The kinds installed, each with the reason why it cannot be used here."""
-    for name in qpu.names():
-        try:
-            kind = qpu.load(name)
-            lack = kind.lack()
-            only = None if lack is None else f"for leases only, {lack}"
-            yield name, kind.problem() or only
-        except InputError as error:
-            yield name, str(error)
-
-
-def _ask(client: Qpu) -> _Qpu:
-    about, untold = (client.name, client.type), (None,) * 4
-    if (problem := client.problem()) is not None:
-        return _Qpu(*about, None, "unusable", *untold, problem)
+def _unusable(type_: str) -> str | None:
+    """Why a kind of QPU cannot be used here, or not fully."""
     try:
-        told = client.status()
+        kind = qpu.load(type_)
     except InputError as error:
-        return _Qpu(*about, None, "refused", *untold, str(error))
+        return str(error)
+    lack = kind.lack()
+    return kind.problem() or (None if lack is None else f"for leases only, {lack}")
+
+
+def _report(client: Qpu) -> QpuReport:
+    if (problem := client.problem()) is not None:
+        return _unknown(client, "unusable", problem)
+    try:
+        status = client.status()
+    except InputError as error:
+        return _unknown(client, "refused", str(error))
     except QpuError as error:
-        return _Qpu(*about, None, "no answer", *untold, str(error))
-    state = "online" if told.online else "offline"
-    counts = (told.leases, told.vqpus, told.queue_length)
-    known = (*about, told.technology, state)
-    stops = told.maintenance_seconds
-    note = told.reason
-    if stops is not None and told.online:
+        return _unknown(client, "no answer", str(error))
+    note, stops = status.reason, status.maintenance_seconds
+    if stops is not None and status.online:
         note = f"takes no jobs in {stops:.0f} s: maintenance is announced"
-    return _Qpu(*known, *counts, told.eta_seconds, note, stops)
+    return QpuReport(
+        qpu=client.name,
+        type=client.type,
+        technology=status.technology,
+        state="online" if status.online else "offline",
+        leases=status.leases,
+        vqpus=status.vqpus,
+        queue_length=status.queue_length,
+        eta_seconds=status.eta_seconds,
+        note=note,
+        maintenance_seconds=stops,
+    )
 
 
-def _print_tables(kinds: Mapping[str, str | None], found: Sequence[_Qpu]) -> None:
+def _unknown(client: Qpu, state: str, note: str) -> QpuReport:
+    return QpuReport(
+        client.name, client.type, None, state, None, None, None, None, note
+    )
+
+
+def _print_tables(
+    kinds: Mapping[str, str | None], reports: Sequence[QpuReport]
+) -> None:
     if kinds:
         usable = [(name, f"no: {why}" if why else "yes") for name, why in kinds.items()]
         print(*align([("type", "usable"), *usable]), sep="\n")
-    if kinds and found:
+    if kinds and reports:
         print()
-    if found:
-        print(*align([HEADS, *map(_row, found)]), sep="\n")
+    if reports:
+        print(*align([HEADS, *map(_row, reports)]), sep="\n")
 
 
-def _row(told: _Qpu) -> tuple[str, ...]:
-    leases = "-" if told.leases is None else f"{told.leases}/{told.vqpus}"
-    queue = "-" if told.queue_length is None else str(told.queue_length)
-    eta = "-" if told.eta_seconds is None else f"{told.eta_seconds:.0f} s"
-    about = (told.qpu, told.type, told.technology or "-", told.state)
-    return (*about, leases, queue, eta, told.note)
+def _row(report: QpuReport) -> tuple[str, ...]:
+    return (
+        report.qpu,
+        report.type,
+        report.technology or "-",
+        report.state,
+        "-" if report.leases is None else f"{report.leases}/{report.vqpus}",
+        "-" if report.queue_length is None else str(report.queue_length),
+        "-" if report.eta_seconds is None else f"{report.eta_seconds:.0f} s",
+        report.note,
+    )

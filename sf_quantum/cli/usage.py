@@ -1,4 +1,4 @@
-"""``sfq usage``: who used a QPU, for how long, and waited how long for it."""
+"""``sfq usage``: who used a QPU, for how long, and how long their jobs waited for it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ import json
 from collections.abc import Iterator
 from urllib.parse import urlencode
 
-from sf_quantum.cli.asking import add_service, ago, ask, rows, seconds, service, shown
+from sf_quantum.cli.service import (
+    add_service,
+    format_seconds,
+    format_time,
+    objects,
+    past_time,
+    request,
+    service,
+)
 from sf_quantum.files import JSON
-from sf_quantum.qpu.access import Access
+from sf_quantum.qpu.sfq import ServiceClient
 from sf_quantum.reporting.columns import align
 
-# each with the columns that tell its rows apart
+# the columns that identify a row, by report
 REPORTS = {
     "user": ("user",),
     "project": ("project",),
@@ -20,7 +28,7 @@ REPORTS = {
     "slurm-job": ("slurm_job_id", "user"),
     "step": ("user", "run", "step"),
 }
-_JOBS = {name: name for name in ("jobs", "completed", "failed", "cancelled")}
+_COUNTS = ("jobs", "completed", "failed", "cancelled")
 _SECONDS = {
     "QPU s": "qpu_seconds",
     "device s": "seconds",
@@ -33,9 +41,9 @@ PAGE = 1000
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = (
-        "Jobs count when they are over, whatever became of them, with all their "
-        "attempts. Users see their own, admins everybody's. WHEN: 2026-11-21T16:00, or "
-        "so long ago: 90s, 30m, 2h, 7d."
+        "A job counts once it has ended, in whatever state, with all its attempts. "
+        "Users see their own jobs, admins all jobs. WHEN: 2026-11-21T16:00, or a "
+        "distance into the past: 90s, 30m, 2h, 7d."
     )
     add_service(parser)
     parser.add_argument(
@@ -50,12 +58,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from",
         dest="from_",
-        type=ago,
+        type=past_time,
         metavar="WHEN",
         help="start of the period (default: as long as the service remembers)",
     )
     parser.add_argument(
-        "--until", type=ago, metavar="WHEN", help="end of the period (default: now)"
+        "--until",
+        type=past_time,
+        metavar="WHEN",
+        help="end of the period (default: now)",
     )
 
 
@@ -66,25 +77,27 @@ def run(args: argparse.Namespace) -> int:
     :raises InputError: if an option is wrong, or the service refuses
     :raises QpuError: if the service does not answer
     """
-    access = service(args)
-    pages = list(_pages(access, args))
+    client = service(args)
+    pages = list(_pages(client, args))
     if args.csv:
-        print(_csv(access, args, pages), end="")
+        print(_csv(client, args, pages), end="")
         return 0
-    listed: list[JSON] = [row for page in pages for row in rows(page["rows"])]
-    whole: dict[str, JSON] = {**pages[0], "rows": listed}
+    rows: list[JSON] = [row for page in pages for row in objects(page["rows"])]
+    report: dict[str, JSON] = {**pages[0], "rows": rows}
     if args.json:
-        print(json.dumps(whole))
+        print(json.dumps(report))
     else:
-        print(*_table(args.by, whole), sep="\n")
+        print(*_table(args.by, report), sep="\n")
     return 0
 
 
-def _pages(access: Access, args: argparse.Namespace) -> Iterator[dict[str, JSON]]:
+def _pages(
+    client: ServiceClient, args: argparse.Namespace
+) -> Iterator[dict[str, JSON]]:
     count, until = 1, args.until
     offset = 0
     while offset < count:
-        page = ask(access, "GET", _path(args, until, offset))
+        page = request(client, "GET", _path(args, until, offset))
         if not isinstance(page, dict):
             return
         yield page
@@ -95,32 +108,40 @@ def _pages(access: Access, args: argparse.Namespace) -> Iterator[dict[str, JSON]
 def _path(
     args: argparse.Namespace, until: JSON, offset: int, format_: str = "json"
 ) -> str:
-    asked = {"by": args.by, "from": args.from_, "until": until, "format": format_}
-    asked |= {"limit": PAGE, "offset": offset}
-    given = {name: value for name, value in asked.items() if value is not None}
+    query = {
+        "by": args.by,
+        "from": args.from_,
+        "until": until,
+        "format": format_,
+        "limit": PAGE,
+        "offset": offset,
+    }
+    given = {name: value for name, value in query.items() if value is not None}
     return f"/v1/accounting?{urlencode(given)}"
 
 
-def _csv(access: Access, args: argparse.Namespace, pages: list[dict[str, JSON]]) -> str:
+def _csv(
+    client: ServiceClient, args: argparse.Namespace, pages: list[dict[str, JSON]]
+) -> str:
     text = ""
     for number, page in enumerate(pages):
         path = _path(args, page["until"], number * PAGE, "csv")
-        body = access.checked(access.once("GET", path)).body.decode()
+        body = client.granted(client.send("GET", path)).body.decode()
         text += body if not number else body.partition("\r\n")[2]
     return text.replace("\r\n", "\n")
 
 
 def _table(by: str, report: dict[str, JSON]) -> Iterator[str]:
     keys, total = REPORTS[by], report["total"]
-    heads = (*keys, *_JOBS, *_SECONDS)
-    cells = [_cells(keys, row) for row in rows(report["rows"])]
+    heads = (*keys, *_COUNTS, *_SECONDS)
+    rows = [_row(keys, row) for row in objects(report["rows"])]
     if isinstance(total, dict):
-        cells.append(("total", *("" for _ in keys[1:]), *_cells((), total)))
-    yield from align([heads, *cells], {*_JOBS, *_SECONDS})
-    yield f"from {shown(report['from'])} until {shown(report['until'])}"
+        rows.append(("total", *("" for _ in keys[1:]), *_row((), total)))
+    yield from align([heads, *rows], {*_COUNTS, *_SECONDS})
+    yield f"from {format_time(report['from'])} until {format_time(report['until'])}"
 
 
-def _cells(keys: tuple[str, ...], row: dict[str, JSON]) -> tuple[str, ...]:
+def _row(keys: tuple[str, ...], row: dict[str, JSON]) -> tuple[str, ...]:
     names = ("-" if row[key] is None else str(row[key]) for key in keys)
-    counts = (str(row[name]) for name in _JOBS.values())
-    return (*names, *counts, *(seconds(row[name]) for name in _SECONDS.values()))
+    counts = (str(row[name]) for name in _COUNTS)
+    return (*names, *counts, *(format_seconds(row[key]) for key in _SECONDS.values()))

@@ -5,27 +5,57 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping, MutableMapping
-from contextlib import AsyncExitStack
+import os
+import posixpath
+import shlex
+import shutil
+import tempfile
+import uuid
+from collections.abc import AsyncIterator, Mapping, MutableMapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
 
-from streamflow.core.deployment import Connector
+from streamflow.core.deployment import Connector, ExecutionLocation
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.scheduling import AvailableLocation
+from streamflow.deployment.connector.ssh import SSHConnector
 from streamflow.log_handler import logger
 
-from sf_quantum.connectors.background import BackgroundService
-from sf_quantum.connectors.leases import LeasePool
+from sf_quantum.backoff import Deadline
+from sf_quantum.connectors import guardian
+from sf_quantum.connectors.leases import LeasePool, QpuUnavailable
 from sf_quantum.connectors.quantum import QuantumConnector, variable
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu, QpuStatus
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.sfq import Credentials, SfqQpu
+
+POLL_SECONDS = 0.1
+START_SECONDS = 20.0
+# nobody restarts this service, so a job must not wait for it for long
+JOB_RETRY_SECONDS = 0.8
+STOP_SECONDS = 5.0
+# sun_path of <sys/un.h> has 108 bytes, for the temporary folder and ours in it
+TEMPORARY_BYTES = 72
+NOT_FOUND = "127"
+
+# The shell keeps the folder until its own input ends, so that a service that could not
+# start leaves its error message there.
+SCRIPT = """\
+umask 077
+mkdir {folder} || exit
+{command} 2>{folder}/log
+echo $? >{folder}/status
+cat >/dev/null
+rm -rf {folder}"""
+# bounded, since it continues where it runs when the driver no longer waits for it
+WAIT_GONE = """\
+n=0; while test -d {folder} && test $n -lt 50; do sleep 0.1; n=$((n + 1)); done"""
 
 
 class EmulatorConnector(QuantumConnector):
-    """Starts the service; the rest is as with any other QPU.
+    """Starts the service; otherwise its QPU is like any other.
 
     The parameters are the configuration's; see ``schemas/emulator.json``.
     """
@@ -74,10 +104,9 @@ class EmulatorConnector(QuantumConnector):
     async def get_available_locations(
         self, service: str | None = None
     ) -> MutableMapping[str, AvailableLocation]:
-        """The QPU's location, which runs as many jobs at once as there are virtual QPUs.
+        """List the QPU's one location, which runs as many jobs at once as it has vQPUs.
 
-        :returns: the one location
-        :raises WorkflowDefinitionException: if a service is asked for
+        :raises WorkflowDefinitionException: if a service is given
         """
         self._refuse_service(service)
         name = self.deployment_name
@@ -85,28 +114,22 @@ class EmulatorConnector(QuantumConnector):
 
     @classmethod
     def get_schema(cls) -> str:
-        """What ``config`` may hold.
-
-        :returns: the JSON Schema
-        """
+        """The JSON Schema of ``config``."""
         return files(__package__).joinpath("schemas/emulator.json").read_text("utf-8")
 
     async def undeploy(self, external: bool) -> None:
         """Give every lease back and stop the service."""
-        # the service is stopped whatever becomes of the leases
+        # the service is stopped whatever happens to the leases
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._stop)
-            stack.push_async_callback(self._stop_starting)
             await super().undeploy(external)
 
-    async def _stop_starting(self) -> None:
+    async def _stop(self) -> None:
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.wait([self._starting])
             if not self._starting.cancelled():
-                self._starting.exception()  # the jobs, if any, have been told of it
-
-    async def _stop(self) -> None:
+                self._starting.exception()  # the jobs, if any, have raised it
         if self._background is not None:
             await self._background.stop()
 
@@ -114,14 +137,14 @@ class EmulatorConnector(QuantumConnector):
     def undeployed_status(
         cls, name: str, config: Mapping[str, JSON], folder: Path
     ) -> QpuStatus:
-        """See :meth:`QuantumConnector.undeployed_status`; no job uses it before."""
+        """See :meth:`QuantumConnector.undeployed_status`; there is no job yet."""
         return QpuStatus(
             name=variable(name),
             technology=str(config.get("technology", "annealer")),
             online=True,
             reason="",
-            qubits=_whole(config, "qubits", 0),
-            vqpus=_whole(config, "vqpus", 1),
+            qubits=_int(config, "qubits", 0),
+            vqpus=_int(config, "vqpus", 1),
             leases=0,
             queue_length=0,
             eta_seconds=0.0,
@@ -129,7 +152,6 @@ class EmulatorConnector(QuantumConnector):
         )
 
     def client(self) -> Qpu | None:
-        """See :meth:`QuantumConnector.client`."""
         starting = self._starting
         if starting is None or not starting.done() or starting.cancelled():
             return None
@@ -146,33 +168,186 @@ class EmulatorConnector(QuantumConnector):
     def _job_client(self) -> SfqQpu:
         if self._background is None:
             raise WorkflowExecutionException(f"QPU {self.qpu} is not deployed.")
-        return self._background.qpu()
+        return self._background.job_client()
 
     async def _start(self) -> LeasePool:
         inner = await self._inner()
         self._background = BackgroundService(
             self.connector, inner.location, self.qpu, self._options()
         )
-        leases = await self._background.start()
+        pool = await self._background.start()
         if logger.isEnabledFor(logging.INFO):
             logger.info(f"QPU {self.qpu} ({self.technology}) is ready on {inner}")
-        return leases
+        return pool
 
     def _options(self) -> list[str]:
-        options: list[tuple[str, str | float | None]] = [
-            ("--technology", self.technology),
-            ("--time-scale", self.timeScale),
-            ("--vqpus", self.vqpus),
-            ("--qubits", self.qubits),
-            ("--topology", self.topology),
-            ("--noise", self.noise),
-            ("--seed", self.seed),
-            ("--faults", json.dumps(dict(self.faults)) if self.faults else None),
-        ]
-        given = [(key, str(value)) for key, value in options if value is not None]
+        options = {
+            "--technology": self.technology,
+            "--time-scale": self.timeScale,
+            "--vqpus": self.vqpus,
+            "--qubits": self.qubits,
+            "--topology": self.topology,
+            "--noise": self.noise,
+            "--seed": self.seed,
+            "--faults": json.dumps(dict(self.faults)) if self.faults else None,
+        }
+        given = [(key, str(v)) for key, v in options.items() if v is not None]
         return [word for option in given for word in option]
 
 
-def _whole(config: Mapping[str, JSON], key: str, default: int) -> int:
+class BackgroundService:
+    """``sfq serve`` on a location, which ends when its standard input does.
+
+    It therefore ends with the driver, however that ends, and when an SSH connection
+    drops.
+
+    :param connector: of the location, local or SSH
+    :param location: where the service runs
+    :param name: of the QPU
+    :param options: of ``sfq serve``, beyond the name and its paths
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        location: ExecutionLocation,
+        name: str,
+        options: list[str],
+    ) -> None:
+        self._connector = connector
+        self._location = location
+        self._name = name
+        self._options = options
+        is_ssh = isinstance(connector, SSHConnector)
+        self._folder = _new_folder_name("/tmp" if is_ssh else tempfile.gettempdir())
+        self.socket = f"{self._folder}/socket"
+        self._stack = AsyncExitStack()
+
+    def job_client(self) -> SfqQpu:
+        """The service's QPU, as a job on its host reaches it."""
+        return self._client(self.socket, JOB_RETRY_SECONDS)
+
+    async def start(self) -> LeasePool:
+        """Start the service and wait until it answers.
+
+        :raises WorkflowExecutionException: with the reason, if it does not in time
+        """
+        await self._launch()
+        socket = self.socket
+        if isinstance(self._connector, SSHConnector):
+            socket = await self._forward(self._connector)
+        pool = LeasePool(self._client(socket, 0.0))
+        deadline = Deadline(START_SECONDS)
+        while not await _answers(pool):
+            await self._check(late=deadline.left <= 0)
+            await asyncio.sleep(POLL_SECONDS)
+        self._stack.push_async_callback(pool.close)
+        return pool
+
+    async def stop(self) -> None:
+        """Close the service's input and wait for its end, within a limit."""
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._stack.aclose()
+                # over SSH closing does not wait for the end; the folder is removed last
+                await self._shell(WAIT_GONE.format(folder=self._folder))
+        except TimeoutError:
+            pass  # the guardian ends what is left when the driver ends
+
+    def _client(self, socket: str, retry_seconds: float) -> SfqQpu:
+        credentials = Credentials(retry_seconds=retry_seconds)
+        return SfqQpu(self._name, f"unix:{socket}", credentials=credentials)
+
+    async def _launch(self) -> None:
+        if not isinstance(self._connector, SSHConnector):
+            guardian.current().remove(self._folder)
+        command = ["sfq", "serve", "--name", self._name, "--socket", self.socket]
+        command += ["--state", f"{self._folder}/state", "--until-eof", *self._options]
+        script = SCRIPT.format(folder=self._folder, command=shlex.join(command))
+        # the connectors join the words and let a shell split them again
+        writer = await self._connector.get_stream_writer(
+            ["sh", "-c", shlex.quote(script)], self._location
+        )
+        await self._stack.enter_async_context(writer)
+
+    async def _forward(self, connector: SSHConnector) -> str:
+        """Make a socket on this machine that leads to the service's on the host."""
+        folder = _new_folder_name(tempfile.gettempdir())
+        guardian.current().remove(folder)
+        os.mkdir(folder, mode=0o700)
+        self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        local = f"{folder}/socket"
+        await self._stack.enter_async_context(
+            _forwarded(connector, self._location.name, self.socket, local)
+        )
+        return local
+
+    async def _check(self, *, late: bool) -> None:
+        """Raise if the service will not start any more."""
+        output = await self._shell(
+            f"test ! -e {self._folder}/status || "
+            f"{{ cat {self._folder}/status; tail -n 1 {self._folder}/log; }}"
+        )
+        status, _, message = output.partition("\n")
+        if status == NOT_FOUND:
+            reason = f"`sfq` is not on the PATH of {self._location}; install sf-quantum there"
+        elif status:
+            reason = message or f"it ended with status {status}"
+        elif late:
+            reason = f"no answer within {START_SECONDS:g} s"
+        else:
+            return
+        raise WorkflowExecutionException(
+            f"The service of QPU {self._name} did not start: {reason}."
+        )
+
+    async def _shell(self, command: str) -> str:
+        result = await self._connector.run(
+            self._location, [command], capture_output=True
+        )
+        return result[0].strip() if result else ""
+
+
+@asynccontextmanager
+async def _forwarded(
+    connector: SSHConnector, host: str, remote: str, local: str
+) -> AsyncIterator[None]:
+    """Forward a Unix socket of this machine to one of the host.
+
+    StreamFlow 0.2.0rc3 has no public access to its SSH connections. This uses the one on
+    which the host's service was started, so that both end together.
+
+    :param host: the location's name, as the connector knows it
+    :param remote: path of the socket on the host
+    :param local: path of the socket to make here
+    """
+    # a lazy deployment is a proxy of the connector itself
+    deployed: SSHConnector = getattr(connector, "_connector", connector)
+    context = deployed.ssh_context_factories[host]._contexts[0]
+    connection = await context.get_connection()
+    listener = await connection.forward_local_path(local, remote)
+    try:
+        yield
+    finally:
+        listener.close()
+        await listener.wait_closed()
+
+
+async def _answers(pool: LeasePool) -> bool:
+    try:
+        await pool.status()
+    except QpuUnavailable:
+        return False
+    return True
+
+
+def _new_folder_name(parent: str) -> str:
+    """A short, unpredictable path; making the folder fails if it exists."""
+    if len(os.fsencode(parent)) > TEMPORARY_BYTES:
+        parent = "/tmp"
+    return posixpath.join(parent, f"sfq-{uuid.uuid4().hex[:16]}")
+
+
+def _int(config: Mapping[str, JSON], key: str, default: int) -> int:
     value = config.get(key, default)
     return value if isinstance(value, int) else default

@@ -18,7 +18,13 @@ from sf_quantum.connectors import guardian
 from sf_quantum.errors import QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import OVER, Qpu, QpuStatus, offline
-from sf_quantum.qpu.leases import HeldLease, LeaseRequest, WaitCancelled, acquire
+from sf_quantum.qpu.leases import (
+    HeldLease,
+    LeaseProblem,
+    LeaseRequest,
+    WaitCancelled,
+    acquire,
+)
 from sf_quantum.qpu.offline import QpuLoss, QpuWatch
 
 # those that wait for a lease, and a few that give theirs back
@@ -29,6 +35,17 @@ T = TypeVar("T")
 
 class QpuUnavailable(WorkflowExecutionException):
     """The QPU's service does not answer, or refuses."""
+
+
+class LeaseFailure(WorkflowExecutionException):
+    """A job got no lease of a QPU, or lost it.
+
+    :param problem: why
+    """
+
+    def __init__(self, message: str, problem: LeaseProblem) -> None:
+        super().__init__(message)
+        self.problem = problem
 
 
 class JobLease(HeldLease):
@@ -98,7 +115,7 @@ class LeasePool:
     async def acquire(self, request: LeaseRequest) -> JobLease:
         """Take a kept lease, or acquire one, waiting as long as the request says.
 
-        :raises WorkflowExecutionException: if none is granted in time, or it is refused
+        :raises LeaseFailure: if none is granted in time, or it is refused
         """
         if (kept := await self._take_kept()) is not None:
             return kept
@@ -114,8 +131,9 @@ class LeasePool:
         except WaitCancelled as error:
             raise asyncio.CancelledError from error
         except QuantumError as error:
-            raise WorkflowExecutionException(
-                f"Job {request.job} got no lease of QPU {self.qpu.name}: {error}"
+            raise LeaseFailure(
+                f"Job {request.job} got no lease of QPU {self.qpu.name}: {error}",
+                LeaseProblem.of(error),
             ) from error
         finally:
             self._waits.discard(stop)

@@ -1,7 +1,7 @@
 """``sfq.nodes``: several one-job locations over one machine.
 
-StreamFlow's scheduler takes any number of plain ``local`` deployments for one location;
-these are counted apart, so that scattered jobs each sit on a node of their own.
+StreamFlow's scheduler treats any number of plain ``local`` deployments as one location.
+These are counted separately, so that scattered jobs each run on a node of their own.
 """
 
 from __future__ import annotations
@@ -38,10 +38,9 @@ class NodesConnector(LocationWrapper):
     async def get_available_locations(
         self, service: str | None = None
     ) -> MutableMapping[str, AvailableLocation]:
-        """Every node.
+        """List the nodes by name.
 
-        :returns: the nodes by name
-        :raises WorkflowDefinitionException: if a service is asked for
+        :raises WorkflowDefinitionException: if a service is given
         """
         self._refuse_service(service)
         inner = await self._inner()
@@ -49,8 +48,5 @@ class NodesConnector(LocationWrapper):
 
     @classmethod
     def get_schema(cls) -> str:
-        """What ``config`` may hold.
-
-        :returns: the JSON Schema
-        """
+        """The JSON Schema of ``config``."""
         return files(__package__).joinpath("schemas/nodes.json").read_text("utf-8")

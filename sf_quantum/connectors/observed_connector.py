@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping, MutableSequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
-from streamflow.core.data import StreamWrapper
-from streamflow.core.deployment import Connector, ExecutionLocation, Shell
+from streamflow.core.deployment import Connector
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.scheduling import AvailableLocation
 from streamflow.deployment.wrapper import ConnectorWrapper
 
-from sf_quantum.connectors.invocation import Invocation, InvocationConnector
+from sf_quantum.connectors.wrapper import ForwardingConnector, Invocation
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class JobEnd:
 Observer: TypeAlias = Callable[[str, JobEnd], None]
 
 
-class ObservedConnector(InvocationConnector):
+class ObservedConnector(ForwardingConnector):
     """Passes every call to another connector, and reports the ends of jobs.
 
     It is no ``ConnectorWrapper``, since StreamFlow's scheduler pairs each wrapper with a
@@ -53,44 +51,18 @@ class ObservedConnector(InvocationConnector):
         """See the class."""
         return cast(ConnectorWrapper, self._observed).connector
 
-    async def copy_local_to_remote(
-        self,
-        src: str,
-        dst: str,
-        locations: MutableSequence[ExecutionLocation],
-        read_only: bool = False,
-    ) -> None:
-        """See the class."""
-        await self._observed.copy_local_to_remote(src, dst, locations, read_only)
-
-    async def copy_remote_to_local(
-        self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False
-    ) -> None:
-        """See the class."""
-        await self._observed.copy_remote_to_local(src, dst, location, read_only)
-
-    async def copy_remote_to_remote(
-        self,
-        src: str,
-        dst: str,
-        locations: MutableSequence[ExecutionLocation],
-        source_location: ExecutionLocation,
-        source_connector: Connector | None = None,
-        read_only: bool = False,
-    ) -> None:
-        """See the class."""
-        await self._observed.copy_remote_to_remote(
-            src, dst, locations, source_location, source_connector, read_only
-        )
+    def _target(self) -> Connector:
+        return self._observed
 
     async def deploy(self, external: bool) -> None:
-        """See the class."""
         await self._observed.deploy(external)
+
+    async def undeploy(self, external: bool) -> None:
+        await self._observed.undeploy(external)
 
     async def get_available_locations(
         self, service: str | None = None
     ) -> MutableMapping[str, AvailableLocation]:
-        """See the class."""
         return await self._observed.get_available_locations(service)
 
     @classmethod
@@ -98,29 +70,10 @@ class ObservedConnector(InvocationConnector):
         """Allow no configuration: a StreamFlow file cannot name this connector."""
         return "false"
 
-    async def get_shell(
-        self, command: MutableSequence[str], location: ExecutionLocation
-    ) -> Shell:
-        """See the class."""
-        return await self._observed.get_shell(command, location)
-
-    async def get_stream_reader(
-        self, command: MutableSequence[str], location: ExecutionLocation
-    ) -> AbstractAsyncContextManager[StreamWrapper]:
-        """See the class."""
-        return await self._observed.get_stream_reader(command, location)
-
-    async def get_stream_writer(
-        self, command: MutableSequence[str], location: ExecutionLocation
-    ) -> AbstractAsyncContextManager[StreamWrapper]:
-        """See the class."""
-        return await self._observed.get_stream_writer(command, location)
-
     async def invoke(self, invocation: Invocation) -> tuple[str, int] | None:
-        """See the class."""
         job = invocation.job_name
         try:
-            result = await invocation.on(self._observed)
+            result = await super().invoke(invocation)
         except WorkflowExecutionException as error:
             if job is not None:
                 self._observer(job, JobEnd(None, str(error)))
@@ -128,7 +81,3 @@ class ObservedConnector(InvocationConnector):
         if job is not None and result is not None:
             self._observer(job, JobEnd(result[1], result[0]))
         return result
-
-    async def undeploy(self, external: bool) -> None:
-        """See the class."""
-        await self._observed.undeploy(external)

@@ -24,10 +24,14 @@ from streamflow.log_handler import logger
 from sf_quantum import journal, qpu
 from sf_quantum.connectors import hints, qpu_jobs
 from sf_quantum.connectors.hints import JobHints
-from sf_quantum.connectors.invocation import Invocation
-from sf_quantum.connectors.leases import JobLease, LeasePool, QpuUnavailable
+from sf_quantum.connectors.leases import (
+    JobLease,
+    LeaseFailure,
+    LeasePool,
+    QpuUnavailable,
+)
 from sf_quantum.connectors.steps import quantum_steps
-from sf_quantum.connectors.wrapper import LocationWrapper
+from sf_quantum.connectors.wrapper import Invocation, LocationWrapper
 from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu, QpuStatus
 from sf_quantum.qpu.leases import LeaseRequest
@@ -159,8 +163,9 @@ class QuantumConnector(LocationWrapper, ABC):
         if succeeded and not used:
             raise WorkflowExecutionException(self._not_used(job, used))
         if job.loss is not None and not succeeded:
-            raise WorkflowExecutionException(
-                f"Job {job.name} lost its lease of QPU {self.qpu}: {job.loss}"
+            raise LeaseFailure(
+                f"Job {job.name} lost its lease of QPU {self.qpu}: {job.loss}",
+                job.loss.problem,
             )
         return result
 
@@ -211,8 +216,9 @@ class QuantumConnector(LocationWrapper, ABC):
             )
             if acquiring.done():
                 return acquiring.result()
-            raise WorkflowExecutionException(
-                f"Job {job} got no lease of QPU {self.qpu}: {watching.result()}"
+            loss = watching.result()
+            raise LeaseFailure(
+                f"Job {job} got no lease of QPU {self.qpu}: {loss}", loss.problem
             )
         finally:
             acquiring.cancel()

@@ -26,18 +26,25 @@ from sf_quantum.qpu import Qpu, QpuStatus, selection
 
 # the keys of the configuration that are the client's, and those of them that are paths
 CLIENT = (
-    *("url", "tokenFile", "munge", "qrmiConfig", "resource"),
-    *("class", "project", "expectedSeconds", "pattern"),
+    "url",
+    "tokenFile",
+    "munge",
+    "qrmiConfig",
+    "resource",
+    "class",
+    "project",
+    "expectedSeconds",
+    "pattern",
 )
 PATHS = ("tokenFile", "qrmiConfig")
 
 
 class RestConnector(QuantumConnector):
-    """Takes leases of a QPU that is there already, for jobs of the inner location.
+    """Acquires leases of an existing QPU, for jobs of the inner location.
 
     The parameters are the configuration's; see ``schemas/rest.json``.
 
-    :param reserved: the key ``class``, which is a word of Python's
+    :param reserved: the key ``class``, a reserved word of Python
     """
 
     def __init__(
@@ -81,14 +88,15 @@ class RestConnector(QuantumConnector):
             "pattern": pattern,
         }
         folder = Path(config_dir)
-        # as StreamFlow gives it where `lazy` is false
-        self._config = _told(config, folder.parent if folder.is_file() else folder)
-        self._places = vqpus
+        # where `lazy` is false, StreamFlow gives the file itself
+        folder = folder.parent if folder.is_file() else folder
+        self._config = _client_config(config, folder)
+        self._slots = vqpus
         self._leases: LeasePool | None = None
-        self._asking: asyncio.Task[None] | None = None
+        self._first_status: asyncio.Task[None] | None = None
 
     async def deploy(self, external: bool) -> None:
-        """Check the configuration; the QPU is asked how it is, and not waited for.
+        """Check the configuration; the QPU is asked for its status, without waiting.
 
         :raises WorkflowDefinitionException: if the configuration is wrong
         """
@@ -102,17 +110,20 @@ class RestConnector(QuantumConnector):
             raise WorkflowDefinitionException(
                 f"Deployment {self.deployment_name}: {problem}"
             )
-        guarded = ClientConfig(self.type, self._config)
-        self._leases = LeasePool(client, guarded, keep_seconds=self._keep_seconds)
-        self._asking = asyncio.create_task(self._ask(self._leases))
+        self._leases = LeasePool(
+            client,
+            ClientConfig(self.type, self._config),
+            keep_seconds=self._keep_seconds,
+        )
+        self._first_status = asyncio.create_task(self._ask_status(self._leases))
 
     async def get_available_locations(
         self, service: str | None = None
     ) -> MutableMapping[str, AvailableLocation]:
-        """The inner locations, with as many places together as there are virtual QPUs.
+        """List the inner locations, with as many slots together as there are vQPUs.
 
-        :returns: those that have a place
-        :raises WorkflowDefinitionException: if a service is asked for
+        :returns: those that have a slot
+        :raises WorkflowDefinitionException: if a service is given
         :raises WorkflowExecutionException: if there is no inner location
         """
         self._refuse_service(service)
@@ -124,29 +135,25 @@ class RestConnector(QuantumConnector):
                 f"{self.connector.deployment_name}, which it wraps, has no location to "
                 "run jobs on."
             )
-        share, rest = divmod(self._places, len(inner))
-        places = [share + (number < rest) for number in range(len(inner))]
-        names = [location.name for location in inner]
         if len(inner) == 1:
-            names = [self.deployment_name]
+            name = self.deployment_name
+            return {name: self._location(name, self._slots, inner[0])}
+        share, rest = divmod(self._slots, len(inner))
         return {
-            name: self._location(name, slots, location)
-            for name, slots, location in zip(names, places, inner, strict=True)
-            if slots > 0
+            location.name: self._location(location.name, slots, location)
+            for number, location in enumerate(inner)
+            if (slots := share + (number < rest)) > 0
         }
 
     @classmethod
     def get_schema(cls) -> str:
-        """What ``config`` may hold.
-
-        :returns: the JSON Schema
-        """
+        """The JSON Schema of ``config``."""
         return files(__package__).joinpath("schemas/rest.json").read_text("utf-8")
 
     async def undeploy(self, external: bool) -> None:
         """Give every lease back."""
-        if self._asking is not None:
-            self._asking.cancel()
+        if self._first_status is not None:
+            self._first_status.cancel()
         try:
             await super().undeploy(external)
         finally:
@@ -157,12 +164,11 @@ class RestConnector(QuantumConnector):
     def undeployed_status(
         cls, name: str, config: Mapping[str, JSON], folder: Path
     ) -> QpuStatus:
-        """See :meth:`QuantumConnector.undeployed_status`."""
         type_ = str(config.get("type", "sfq"))
-        return selection.client(type_, variable(name), _told(config, folder)).status()
+        client = selection.client(type_, variable(name), _client_config(config, folder))
+        return client.status()
 
     def client(self) -> Qpu | None:
-        """See :meth:`QuantumConnector.client`."""
         return self._leases.qpu if self._leases is not None else None
 
     async def _pool(self) -> LeasePool:
@@ -176,13 +182,13 @@ class RestConnector(QuantumConnector):
         return self._leases.qpu
 
     def _update(self, status: QpuStatus) -> None:
-        self._places = max(1, status.vqpus)
+        self._slots = max(1, status.vqpus)
 
-    async def _ask(self, leases: LeasePool) -> None:
-        """Learn how many virtual QPUs there are, as soon as the QPU answers."""
+    async def _ask_status(self, pool: LeasePool) -> None:
+        """Learn how many vQPUs there are, as soon as the QPU answers."""
         for pause in backoff.LEASE.pauses():
             try:
-                status = await leases.status()
+                status = await pool.status()
                 break
             except QpuUnavailable as error:
                 if logger.isEnabledFor(logging.WARNING):
@@ -194,10 +200,10 @@ class RestConnector(QuantumConnector):
             logger.info(f"QPU {self.qpu} ({status.technology}) is {state}")
 
 
-def _told(config: Mapping[str, JSON], folder: Path) -> dict[str, JSON]:
-    """What of a deployment's configuration the QPU's client is told, paths absolute."""
-    told = {key: config[key] for key in CLIENT if config.get(key) not in (None, False)}
+def _client_config(config: Mapping[str, JSON], folder: Path) -> dict[str, JSON]:
+    """The client's part of a deployment's configuration, with absolute paths."""
+    own = {key: config[key] for key in CLIENT if config.get(key) not in (None, False)}
     for key in PATHS:
-        if isinstance(path := told.get(key), str):
-            told[key] = str((folder / Path(path).expanduser()).absolute())
-    return told
+        if isinstance(path := own.get(key), str):
+            own[key] = str((folder / Path(path).expanduser()).absolute())
+    return own

@@ -1,10 +1,12 @@
-"""The base of our connectors: locations of their own over one machine's location."""
+"""The bases of our connectors: calls of ``run`` as values, and locations over others."""
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import MutableMapping, MutableSequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from streamflow.core.data import StreamWrapper
 from streamflow.core.deployment import Connector, ExecutionLocation, Shell
@@ -13,21 +15,158 @@ from streamflow.core.scheduling import AvailableLocation
 from streamflow.deployment.connector.local import LocalConnector
 from streamflow.deployment.connector.ssh import SSHConnector
 from streamflow.deployment.future import FutureConnector
-from streamflow.deployment.wrapper import (
-    ConnectorWrapper,
-    get_inner_location,
-    get_inner_locations,
-)
+from streamflow.deployment.wrapper import ConnectorWrapper, get_inner_location
 
 from sf_quantum.connectors import guardian
-from sf_quantum.connectors.invocation import Invocation, InvocationConnector
 
 
-class LocationWrapper(InvocationConnector, ConnectorWrapper):
-    """Locations that StreamFlow counts separately though all work on one machine.
+@dataclass(frozen=True)
+class Invocation:
+    """The arguments of one call of ``Connector.run``.
 
-    Every call is passed to the inner connector, with the inner location.
+    :param job_name: of a job; ``None`` for StreamFlow's own housekeeping
     """
+
+    location: ExecutionLocation
+    command: MutableSequence[str]
+    environment: MutableMapping[str, str] | None = None
+    workdir: str | None = None
+    stdin: int | str | None = None
+    stdout: int | str = asyncio.subprocess.STDOUT
+    stderr: int | str = asyncio.subprocess.STDOUT
+    capture_output: bool = False
+    timeout: int | None = None
+    job_name: str | None = None
+
+    async def on(self, connector: Connector) -> tuple[str, int] | None:
+        """Run it on another connector."""
+        return await connector.run(**vars(self))
+
+
+class InvocationConnector(Connector, ABC):
+    """A connector that receives the arguments of ``run`` as one value.
+
+    StreamFlow's long signature is spelled out here alone.
+    """
+
+    @abstractmethod
+    async def invoke(self, invocation: Invocation) -> tuple[str, int] | None:
+        """Run a command.
+
+        :returns: its output, if that is captured, and its exit status
+        """
+
+    async def run(
+        self,
+        location: ExecutionLocation,
+        command: MutableSequence[str],
+        environment: MutableMapping[str, str] | None = None,
+        workdir: str | None = None,
+        stdin: int | str | None = None,
+        stdout: int | str = asyncio.subprocess.STDOUT,
+        stderr: int | str = asyncio.subprocess.STDOUT,
+        capture_output: bool = False,
+        timeout: int | None = None,  # noqa: ASYNC109 - StreamFlow's signature
+        job_name: str | None = None,
+    ) -> tuple[str, int] | None:
+        """Run a command, see :meth:`invoke`."""
+        return await self.invoke(
+            Invocation(
+                location=location,
+                command=command,
+                environment=environment,
+                workdir=workdir,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                capture_output=capture_output,
+                timeout=timeout,
+                job_name=job_name,
+            )
+        )
+
+
+class ForwardingConnector(InvocationConnector, ABC):
+    """Passes every call to a connector that works on the same machine."""
+
+    @abstractmethod
+    def _target(self) -> Connector:
+        """The connector that is called."""
+
+    def _location_there(self, location: ExecutionLocation) -> ExecutionLocation:
+        """The target's location for one of this connector's."""
+        return location
+
+    async def copy_local_to_remote(
+        self,
+        src: str,
+        dst: str,
+        locations: MutableSequence[ExecutionLocation],
+        read_only: bool = False,
+    ) -> None:
+        await self._target().copy_local_to_remote(
+            src, dst, self._locations_there(locations), read_only
+        )
+
+    async def copy_remote_to_local(
+        self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False
+    ) -> None:
+        await self._target().copy_remote_to_local(
+            src, dst, self._location_there(location), read_only
+        )
+
+    async def copy_remote_to_remote(
+        self,
+        src: str,
+        dst: str,
+        locations: MutableSequence[ExecutionLocation],
+        source_location: ExecutionLocation,
+        source_connector: Connector | None = None,
+        read_only: bool = False,
+    ) -> None:
+        if source_connector is None or source_connector is self:
+            source_connector = None
+            source_location = self._location_there(source_location)
+        await self._target().copy_remote_to_remote(
+            src,
+            dst,
+            self._locations_there(locations),
+            source_location,
+            source_connector,
+            read_only,
+        )
+
+    async def get_shell(
+        self, command: MutableSequence[str], location: ExecutionLocation
+    ) -> Shell:
+        return await self._target().get_shell(command, self._location_there(location))
+
+    async def get_stream_reader(
+        self, command: MutableSequence[str], location: ExecutionLocation
+    ) -> AbstractAsyncContextManager[StreamWrapper]:
+        return await self._target().get_stream_reader(
+            command, self._location_there(location)
+        )
+
+    async def get_stream_writer(
+        self, command: MutableSequence[str], location: ExecutionLocation
+    ) -> AbstractAsyncContextManager[StreamWrapper]:
+        return await self._target().get_stream_writer(
+            command, self._location_there(location)
+        )
+
+    async def invoke(self, invocation: Invocation) -> tuple[str, int] | None:
+        location = self._location_there(invocation.location)
+        return await replace(invocation, location=location).on(self._target())
+
+    def _locations_there(
+        self, locations: MutableSequence[ExecutionLocation]
+    ) -> MutableSequence[ExecutionLocation]:
+        return list({self._location_there(location) for location in locations})
+
+
+class LocationWrapper(ForwardingConnector, ConnectorWrapper):
+    """Locations that StreamFlow counts separately though all work on one machine."""
 
     async def deploy(self, external: bool) -> None:
         """Check the inner deployment and start the guardian of this driver.
@@ -45,74 +184,11 @@ class LocationWrapper(InvocationConnector, ConnectorWrapper):
             )
         guardian.current()
 
-    async def copy_local_to_remote(
-        self,
-        src: str,
-        dst: str,
-        locations: MutableSequence[ExecutionLocation],
-        read_only: bool = False,
-    ) -> None:
-        """See the class."""
-        await self.connector.copy_local_to_remote(
-            src, dst, get_inner_locations(locations), read_only
-        )
+    def _target(self) -> Connector:
+        return self.connector
 
-    async def copy_remote_to_local(
-        self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False
-    ) -> None:
-        """See the class."""
-        await self.connector.copy_remote_to_local(
-            src, dst, get_inner_location(location), read_only
-        )
-
-    async def copy_remote_to_remote(
-        self,
-        src: str,
-        dst: str,
-        locations: MutableSequence[ExecutionLocation],
-        source_location: ExecutionLocation,
-        source_connector: Connector | None = None,
-        read_only: bool = False,
-    ) -> None:
-        """See the class; a source of this connector's own is on the same machine."""
-        if source_connector is None or source_connector is self:
-            source_connector = None
-            source_location = get_inner_location(source_location)
-        await self.connector.copy_remote_to_remote(
-            src,
-            dst,
-            get_inner_locations(locations),
-            source_location,
-            source_connector,
-            read_only,
-        )
-
-    async def get_shell(
-        self, command: MutableSequence[str], location: ExecutionLocation
-    ) -> Shell:
-        """See the class."""
-        return await self.connector.get_shell(command, get_inner_location(location))
-
-    async def get_stream_reader(
-        self, command: MutableSequence[str], location: ExecutionLocation
-    ) -> AbstractAsyncContextManager[StreamWrapper]:
-        """See the class."""
-        return await self.connector.get_stream_reader(
-            command, get_inner_location(location)
-        )
-
-    async def get_stream_writer(
-        self, command: MutableSequence[str], location: ExecutionLocation
-    ) -> AbstractAsyncContextManager[StreamWrapper]:
-        """See the class."""
-        return await self.connector.get_stream_writer(
-            command, get_inner_location(location)
-        )
-
-    async def invoke(self, invocation: Invocation) -> tuple[str, int] | None:
-        """See the class."""
-        inner = get_inner_location(invocation.location)
-        return await replace(invocation, location=inner).on(self.connector)
+    def _location_there(self, location: ExecutionLocation) -> ExecutionLocation:
+        return get_inner_location(location)
 
     async def _inner(self) -> AvailableLocation:
         """The machine's one location; both kinds of connector keep it after a first look."""

@@ -1,16 +1,17 @@
-"""How a QPU is reached: what every kind of QPU is, and which kinds are installed."""
+"""How a QPU is reached: the interface of every kind of QPU, and which are installed."""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.files import JSON
-from sf_quantum.samplers.registry import Registry
+from sf_quantum.files import JSON, cannot_read
+from sf_quantum.samplers.registry import Registry, unknown
 
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
@@ -19,20 +20,27 @@ GROUP = "sf_quantum.qpus"
 _registry: Registry[type[Qpu]] = Registry(GROUP, "QPU type")
 RESOURCES = ("QRMI_JOB_QPU_RESOURCES", "SLURM_JOB_QPU_RESOURCES")
 TYPES = ("QRMI_JOB_QPU_TYPES", "SLURM_JOB_QPU_TYPES")
-
-# QRMI's words for a job that is over
+#: QRMI's states of a job that has ended
 OVER = ("Completed", "Failed", "Cancelled")
+
+
+class NoLease(QpuError):
+    """Every lease is held, or the QPU is closed for now: wait, or go elsewhere."""
+
+
+class CredentialsRefused(InputError):
+    """The service does not accept the token or credential: it is wrong or was revoked."""
 
 
 @dataclass(frozen=True)
 class QpuStatus:
-    """What a QPU says of itself.
+    """What a QPU reports about itself.
 
     :param reason: why it is not online, else empty
-    :param qubits: the largest problem it takes, in variables; 0 if it does not tell
+    :param qubits: the largest problem it takes, in variables; 0 if unknown
     :param vqpus: how many leases may be held at once
     :param leases: how many are held
-    :param queue_length: jobs waiting or running
+    :param queue_length: jobs pending or running
     :param calibration: which calibration its samples come from, if it tells
     :param eta_seconds: after how long a job submitted now would start, if it tells
     :param position: jobs that would run before it, if it tells
@@ -58,35 +66,32 @@ class QpuStatus:
     payloads: tuple[str, ...] = ()
 
 
-class NoLease(QpuError):
-    """Every lease is held, or the QPU is closed for now: one may come, so wait or go."""
-
-
 class Qpu(ABC):
-    """A QPU, seen from the driver that leases it and from the job that uses it.
+    """A QPU, for the driver that leases it and for the job that uses it.
 
     A new kind is a subclass in one file and an entry point in the group
     ``sf_quantum.qpus`` whose name is :attr:`type`. Every method blocks: call it from a
     thread where an event loop runs.
 
-    :param name: the name of the QPU, which starts its environment variables
+    :param name: of the QPU, which starts its environment variables
     """
 
     type: ClassVar[str]
-    #: whether :meth:`from_config` reads a site's file, ``qrmiConfig``, itself; of other
-    #: kinds the environment of an entry there has the keys of the configuration
+    #: whether :meth:`from_config` reads a site's file, ``qrmiConfig``, itself; for other
+    #: kinds the ``environment`` of an entry there has the keys of the configuration
     reads_qrmi_config: ClassVar[bool] = False
 
     @classmethod
     def problem(cls) -> str | None:
-        """Why QPUs of this kind cannot be used on this machine, in a few words."""
+        """Explain in a few words why this kind cannot be used on this machine, if so."""
         return None
 
     @classmethod
     def lack(cls) -> str | None:
-        """Why :meth:`sampler` would fail here though they can be used, in a few words.
+        """Explain in a few words why :meth:`sampler` would fail here, if it would.
 
-        Whoever only leases them, for a job that brings what it needs, may do without.
+        A driver that only leases the QPU, for a job that brings what it needs, does not
+        mind.
         """
         return None
 
@@ -103,84 +108,84 @@ class Qpu(ABC):
 
     @abstractmethod
     def status(self) -> QpuStatus:
-        """Ask the QPU how it is.
+        """Ask the QPU for its status.
 
         :raises QpuError: if it does not answer
         """
 
     @abstractmethod
     def acquire(self, job: str | None = None) -> str:
-        """Take a lease.
+        """Acquire a lease.
 
-        :param job: what the lease is for, in words for the QPU's operator
+        :param job: what the lease is for, shown to the QPU's operator
         :returns: the acquisition token
-        :raises NoLease: if there is none to be had now
+        :raises NoLease: if none is free now
         :raises QpuError: if the QPU does not answer
         """
 
     def acquire_waiting(
         self, job: str | None, *, wait_seconds: float, key: str | None = None
     ) -> str:
-        """Take a lease, in the QPU's own queue for one if it has such a queue.
+        """Acquire a lease, waiting in the QPU's own queue for leases if it has one.
 
-        :func:`sf_quantum.qpu.waiting.acquire` calls this again and again; alone it need
-        not wait at all.
+        :func:`sf_quantum.qpu.leases.acquire` calls this repeatedly, so an implementation
+        need not wait.
 
-        :param job: as :meth:`acquire` takes it
-        :param wait_seconds: how long to stay in the queue at most
-        :param key: the same key keeps the place in the queue, and finds the lease that
-            it was given before
+        :param job: see :meth:`acquire`
+        :param wait_seconds: the longest stay in the queue
+        :param key: a request with the same key keeps its position in the queue, and finds
+            the lease that it was granted before
         :returns: the acquisition token
-        :raises NoLease: if none came in this time
+        :raises NoLease: if none became free in this time
         :raises QpuError: if the QPU does not answer
         """
         return self.acquire(job)
 
     def hinted(self, hints: Mapping[str, JSON]) -> Self:
-        """Give the same QPU, whose leases are asked for with hints.
+        """Give the same QPU with hints for the leases it acquires.
 
         :param hints: ``expectedSeconds`` and ``pattern``, as far as they are known
-        :returns: this one itself where its kind takes no hints
+        :returns: this object itself where this kind takes no hints
         """
         return self
 
     def shortfall(self, token: str) -> str | None:
-        """What a lease that was just taken has less than was asked for, in a few words."""
+        """Explain what a newly acquired lease has less than was requested, if so."""
         return None
 
     def renew(self, token: str) -> float | None:
-        """Say that a lease is still wanted.
+        """Keep a lease from expiring.
 
-        :returns: in how many seconds to say so again at the latest; ``None`` if a lease
-            of this kind does not run out
-        :raises InputError: if the lease is not held any more
+        :returns: in how many seconds to renew it again at the latest; ``None`` if a lease
+            of this kind does not expire
+        :raises InputError: if the lease has ended
         :raises QpuError: if the QPU does not answer
         """
         return None
 
     def jobs(self, token: str) -> list[dict[str, JSON]] | None:
-        """List the jobs of a lease, held or given back, for the record of a run.
+        """List the QPU jobs of a lease, held or given back, for the run's journal.
 
         :returns: each with what is known of ``id``, ``state``, ``submitted``, ``started``,
-            ``ended`` (epoch seconds), ``qpu_seconds``, ``seconds`` and ``found`` (it was
-            there before the lease was); ``None`` if this kind of QPU does not tell, so
-            that reports and budgets do not know what it did
+            ``ended`` (epoch seconds), ``qpu_seconds``, ``seconds`` and ``found`` (it is
+            older than the lease); ``None`` if this kind of QPU does not tell, so that
+            reports and budgets do not know what it did
         :raises QpuError: if the QPU does not answer
         """
         return None
 
     @abstractmethod
     def release(self, token: str) -> None:
-        """Give a lease back, and cancel the jobs it still has; twice does no harm.
+        """Give a lease back and cancel the jobs it still has; a second time is harmless.
 
         :raises QpuError: if the QPU does not answer
         """
 
     @abstractmethod
     def environment(self, token: str) -> dict[str, str]:
-        """Tell a job how to reach the QPU: the variables that start with its name.
+        """Write the variables with which a job reaches the QPU; they start with its name.
 
-        :func:`environment` adds those that name the QPUs themselves.
+        :func:`environment` adds those that list the QPUs.
 
         :param token: the job's lease
         """
@@ -188,23 +193,23 @@ class Qpu(ABC):
     @classmethod
     @abstractmethod
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
-        """Make the job's side from what :meth:`environment` told.
+        """Make the job's side from the variables of :meth:`environment`.
 
         :raises InputError: if a variable is missing or wrong; the text names it
         """
 
     @abstractmethod
     def sampler(self) -> Sampler:
-        """Give the job a sampler that runs on the QPU."""
+        """Make a sampler that runs on the QPU, on the job's side."""
 
     def solve(
         self, bqm: Mapping[str, JSON], parameters: Mapping[str, int | None]
     ) -> dict[str, JSON]:
         """Sample a serialized BQM; a QPU that takes JSON can do it without dimod.
 
-        :param bqm: as dimod's ``to_serializable()`` writes it, and checked
+        :param bqm: checked, and as dimod's ``to_serializable()`` writes it
         :param parameters: the sampler's keywords; those that are ``None`` are left out
-        :returns: the sample set, serialized
+        :returns: the serialized sample set
         :raises InputError: if the QPU refuses the problem or a parameter
         :raises QpuError: if the QPU fails or does not answer
         """
@@ -214,12 +219,12 @@ class Qpu(ABC):
 
 
 def names() -> list[str]:
-    """Name the kinds of QPU that are installed; nothing is imported."""
+    """List the kinds of QPU that are installed; nothing is imported."""
     return _registry.names()
 
 
 def load(type_: str) -> type[Qpu]:
-    """Find a kind of QPU by its type string.
+    """Import a kind of QPU by its type.
 
     :raises InputError: if there is no such kind, or its package cannot be imported
     """
@@ -231,8 +236,8 @@ def environment(leases: Iterable[tuple[Qpu, str]]) -> dict[str, str]:
 
     :param leases: each QPU with the job's acquisition token
     """
-    variables: dict[str, str] = {}
     held = list(leases)
+    variables: dict[str, str] = {}
     for qpu, token in held:
         variables |= qpu.environment(token)
     variables[RESOURCES[0]] = ",".join(qpu.name for qpu, _ in held)
@@ -241,13 +246,13 @@ def environment(leases: Iterable[tuple[Qpu, str]]) -> dict[str, str]:
 
 
 def from_environment(variables: Mapping[str, str] = os.environ) -> Qpu | None:
-    """Find the first QPU of the environment.
+    """Make the job's side of the first QPU of the environment.
 
     :returns: the QPU, or ``None`` on a classical location, where nothing is set
     :raises InputError: if only some of the variables are set, so that a lost variable
         cannot turn into a silent classical run
     """
-    resources, types = words(variables, RESOURCES), words(variables, TYPES)
+    resources, types = listed(variables, RESOURCES), listed(variables, TYPES)
     if resources is None and types is None:
         orphan = next((key for key in variables if key.endswith("_SFQ_URL")), None)
         if orphan is not None:
@@ -265,9 +270,51 @@ def from_environment(variables: Mapping[str, str] = os.environ) -> Qpu | None:
     return load(types[0]).from_environment(resources[0], variables)
 
 
-def words(variables: Mapping[str, str], keys: tuple[str, str]) -> list[str] | None:
-    """Read a list of the environment, under the first of its names that is set."""
+def listed(variables: Mapping[str, str], keys: tuple[str, str]) -> list[str] | None:
+    """Read a comma-separated variable, under the first of its names that is set."""
     value = next((variables[key] for key in keys if key in variables), None)
     if value is None:
         return None
     return [word.strip() for word in value.split(",") if word.strip()]
+
+
+def types_by_name(variables: Mapping[str, str]) -> dict[str, str]:
+    """Read the type of each QPU of the environment."""
+    resources, types = listed(variables, RESOURCES), listed(variables, TYPES)
+    return dict(zip(resources or [], types or [], strict=False))
+
+
+def check_keys(config: Mapping[str, JSON], known: Collection[str]) -> None:
+    """Refuse an unknown key of a configuration.
+
+    :raises InputError: if there is one; suggests the key that was perhaps meant
+    """
+    for key in config:
+        if key not in known:
+            raise InputError(unknown("key", key, [*known]))
+
+
+def config_text(config: Mapping[str, JSON], key: str) -> str | None:
+    """Read a text of a configuration.
+
+    :returns: ``None`` if it is not given
+    :raises InputError: if it is something else, or empty
+    """
+    value = config.get(key)
+    if value is not None and (not isinstance(value, str) or not value):
+        raise InputError(f"{key}: expected a text")
+    return value
+
+
+def read_token(path: str) -> str:
+    """Read a credential from a file.
+
+    :raises InputError: if it cannot be read, or is empty
+    """
+    try:
+        token = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise cannot_read(path, "token", error) from error
+    if not token:
+        raise InputError(f"{path}: empty; expected a token")
+    return token

@@ -1,4 +1,4 @@
-"""Which QPU jobs a command had under its leases: what ``sfq lease --account`` writes.
+"""The QPU jobs that a command had under its leases: what ``sfq lease --account`` writes.
 
 One line of JSON for each time that the command ran::
 
@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import RESOURCES, TYPES, Qpu, load, words
+from sf_quantum.qpu import RESOURCES, Qpu, listed, load, types_by_name
 from sf_quantum.samplers import unknown
 
 
@@ -39,7 +39,7 @@ class LeaseUsage:
 
 @dataclass(frozen=True)
 class CommandRun:
-    """One time that the command ran.
+    """One run of the command.
 
     :param status: its exit status
     :param waited: how many seconds it waited for its leases
@@ -53,63 +53,60 @@ class CommandRun:
     def used(self) -> bool | None:
         """Whether it used a QPU, or may have used one of a kind that does not tell.
 
-        :returns: ``None`` if nobody knows, because of trouble
+        :returns: ``None`` if that is unknown, because of trouble
         """
-        told = [lease for lease in self.leases if lease.trouble is None]
-        if any(lease.jobs is None or lease.jobs for lease in told):
+        known = [lease for lease in self.leases if lease.trouble is None]
+        if any(lease.jobs is None or lease.jobs for lease in known):
             return True
-        return False if len(told) == len(self.leases) else None
+        return False if len(known) == len(self.leases) else None
 
 
-def usage(held: Iterable[tuple[Qpu, str]]) -> list[LeaseUsage]:
+def usage(leases: Iterable[tuple[Qpu, str]]) -> list[LeaseUsage]:
     """Ask each QPU what a lease was used for.
 
-    :param held: each QPU with its token; the lease may have been given back
+    :param leases: each QPU with its token; the lease may have been given back
     """
-    return [_ask(qpu, token) for qpu, token in held]
+    return [_usage(qpu, token) for qpu, token in leases]
 
 
 def usage_of_environment(
     names: Iterable[str], environment: Mapping[str, str]
 ) -> list[LeaseUsage]:
-    """As :func:`usage`, for leases that the environment tells of.
+    """As :func:`usage`, for leases of the environment.
 
-    A QPU of a kind that is not installed here does not tell.
+    A QPU of a kind that is not installed here counts as one that does not tell.
 
     :param names: of the QPUs
     """
     wanted = list(names)
-    found = {qpu.name: (qpu, token) for qpu, token in leases_of(wanted, environment)}
-    return [
-        _ask(*found[name]) if name in found else LeaseUsage(name, None)
-        for name in wanted
-    ]
+    known = {
+        qpu.name: _usage(qpu, token) for qpu, token in leases_of(wanted, environment)
+    }
+    return [known.get(name) or LeaseUsage(name, None) for name in wanted]
 
 
 def leases_of(
     names: Iterable[str], environment: Mapping[str, str]
 ) -> list[tuple[Qpu, str]]:
-    """The QPUs that the environment tells of, each with its token.
+    """Find QPUs of the environment, each with its token.
 
     :param names: of the QPUs; one of a kind that is not installed here is left out
     """
-    types = words(environment, TYPES) or []
-    kinds = dict(zip(words(environment, RESOURCES) or [], types, strict=False))
-    found = []
+    types, leases = types_by_name(environment), []
     for name in names:
         token = environment.get(f"{name}_QRMI_JOB_ACQUISITION_TOKEN", "")
         with suppress(InputError):
-            qpu = load(kinds.get(name, "")).from_environment(name, environment)
-            found.append((qpu, token))
-    return found
+            qpu = load(types.get(name, "")).from_environment(name, environment)
+            leases.append((qpu, token))
+    return leases
 
 
 def named(names: Iterable[str], environment: Mapping[str, str]) -> list[str]:
-    """Which of the environment's QPUs are meant: those named, or all.
+    """Choose QPUs of the environment: those named, or all.
 
     :raises InputError: if one is not there
     """
-    known = words(environment, RESOURCES) or []
+    known = listed(environment, RESOURCES) or []
     if not known:
         raise InputError(f"{RESOURCES[0]} names no QPU, so there is no lease held")
     for name in names:
@@ -118,10 +115,10 @@ def named(names: Iterable[str], environment: Mapping[str, str]) -> list[str]:
     return list(names) or known
 
 
-def dumps(ran: CommandRun) -> str:
-    """Write what :func:`loads` reads."""
-    leases = [asdict(lease) for lease in ran.leases]
-    return json.dumps({"status": ran.status, "waited": ran.waited, "leases": leases})
+def dumps(run: CommandRun) -> str:
+    """Write a line that :func:`loads` reads."""
+    leases = [asdict(lease) for lease in run.leases]
+    return json.dumps({"status": run.status, "waited": run.waited, "leases": leases})
 
 
 def loads(text: str) -> list[CommandRun]:
@@ -130,26 +127,30 @@ def loads(text: str) -> list[CommandRun]:
     :raises InputError: if they are something else
     """
     try:
-        lines = [json.loads(line) for line in text.splitlines()]
         return [
             CommandRun(
-                int(one["status"]),
-                [LeaseUsage(**lease) for lease in one["leases"]],
-                float(one["waited"]),
+                int(run["status"]),
+                [LeaseUsage(**lease) for lease in run["leases"]],
+                float(run["waited"]),
             )
-            for one in lines
+            for run in map(json.loads, text.splitlines())
         ]
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"not an account of sfq lease: {text[:200]!r}") from error
 
 
-def _ask(qpu: Qpu, token: str) -> LeaseUsage:
+def _usage(qpu: Qpu, token: str) -> LeaseUsage:
     try:
         jobs = qpu.jobs(token)
     except QuantumError as error:
         return LeaseUsage(qpu.name, None, trouble=str(error))
     if jobs:
         with suppress(QuantumError):  # the jobs matter more
-            told = qpu.status()
-            return LeaseUsage(qpu.name, jobs, None, told.technology, told.calibration)
+            status = qpu.status()
+            return LeaseUsage(
+                qpu.name,
+                jobs,
+                technology=status.technology,
+                calibration=status.calibration,
+            )
     return LeaseUsage(qpu.name, jobs)

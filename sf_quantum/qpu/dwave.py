@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping
@@ -15,9 +16,16 @@ from dimod.core.sampler import Sampler
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import NoLease, Qpu, QpuStatus
-from sf_quantum.qpu.dwave_connection import configured, options, told, variables
-from sf_quantum.qpu.dwave_limits import check_fits
+from sf_quantum.qpu import (
+    CredentialsRefused,
+    NoLease,
+    Qpu,
+    QpuStatus,
+    check_keys,
+    config_text,
+    qrmi_config,
+    read_token,
+)
 from sf_quantum.samplers.parameters import check, check_number, seeded
 
 if TYPE_CHECKING:
@@ -25,10 +33,17 @@ if TYPE_CHECKING:
     from dwave.cloud.api.models import ProblemStatus
     from dwave.cloud.solver import StructuredSolver
 
+KEYS = ("url", "tokenFile", "resource", "qrmiConfig")
+# the variables of D-Wave's client, and its options
+VARIABLES = {
+    "DWAVE_API_ENDPOINT": "endpoint",
+    "DWAVE_API_TOKEN": "token",
+    "DWAVE_API_SOLVER": "solver",
+}
 LEASE = "QRMI_JOB_ACQUISITION_TOKEN"
 LEASE_PREFIX = "sfq-lease"
 MISSING = "dwave-system is not installed (pip install 'sf-quantum[dwave]')"
-# QRMI's words
+# D-Wave's states, and QRMI's
 STATES = {
     "PENDING": "Queued",
     "IN_PROGRESS": "Running",
@@ -37,7 +52,7 @@ STATES = {
     "CANCELLED": "Cancelled",
 }
 LIVE = ("PENDING", "IN_PROGRESS")
-# of what the client is answered: those that trying again may cure
+# client errors after which another attempt may succeed
 TRANSIENT = (408, 409, 425, 429)
 MICROSECONDS = 1e6
 
@@ -45,10 +60,10 @@ MICROSECONDS = 1e6
 class DWaveQpu(Qpu):
     """An annealer.
 
-    D-Wave's service has no leases, so ours is a name that the job's problems are
-    labelled with: giving it back cancels those that are not over.
+    D-Wave's service has no leases, so ours is a label of the job's problems; giving it
+    back cancels those that have not ended.
 
-    :param connection: what the client is told: ``endpoint``, ``token``, ``solver``
+    :param connection: options of D-Wave's client: ``endpoint``, ``token``, ``solver``
     :param lease: the label, on the job's side
     """
 
@@ -64,7 +79,6 @@ class DWaveQpu(Qpu):
 
     @classmethod
     def problem(cls) -> str | None:
-        """See :meth:`Qpu.problem`."""
         try:
             found = importlib.util.find_spec("dwave.system")
         except ModuleNotFoundError:
@@ -79,10 +93,25 @@ class DWaveQpu(Qpu):
         site's file whose entry has ``DWAVE_API_*``; ``resource``, the solver's name, or
         the entry's if it is not the QPU's.
         """
-        return cls(name, configured(name, config, cls.type))
+        check_keys(config, KEYS)
+        given = {key: config_text(config, key) for key in KEYS}
+        if (path := given["qrmiConfig"]) is not None:
+            entry = qrmi_config.read(path, given["resource"] or name)
+            if entry.type != cls.type:
+                detail = f"is of type {entry.type!r}, not {cls.type!r}"
+                raise InputError(f"{path}: resource {entry.name!r} {detail}")
+            return cls(name, _connection(name, entry.environment))
+        url, token_file = given["url"], given["tokenFile"]
+        if url is None or token_file is None:
+            key = "url" if url is None else "tokenFile"
+            raise InputError(f"{key}: missing in the configuration of QPU {name!r}")
+        connection = {"endpoint": url, "token": read_token(token_file)}
+        if (solver := given["resource"]) is not None:
+            connection["solver"] = solver
+        return cls(name, connection)
 
     def status(self) -> QpuStatus:
-        """See :meth:`Qpu.status`; how many wait, D-Wave does not tell."""
+        """See :meth:`Qpu.status`; D-Wave does not tell how many jobs are pending."""
         with self._solver() as solver:
             return QpuStatus(
                 name=solver.name,
@@ -97,7 +126,6 @@ class DWaveQpu(Qpu):
             )
 
     def acquire(self, job: str | None = None) -> str:
-        """See :meth:`Qpu.acquire`."""
         if not self.status().online:
             raise NoLease(f"QPU {self.name!r} is offline")
         return f"{LEASE_PREFIX}-{int(time.time())}-{secrets.token_hex(8)}"
@@ -105,46 +133,55 @@ class DWaveQpu(Qpu):
     def jobs(self, token: str) -> list[dict[str, JSON]] | None:
         """See :meth:`Qpu.jobs`.
 
-        A program of the user's own labels its problems as it likes: those that came
-        since the lease was taken and have no other lease's label count as its own.
+        A program of the user's own labels its problems as it likes, so problems that were
+        submitted since the lease was acquired and have no other lease's label count.
         """
         with self._problems() as problems:
             return [
-                _told(problems, one)
+                _job(problems, one)
                 for one in problems.list_problems()
                 if _is_of(token, str(one.label or ""), one.submitted_on)
             ]
 
     def release(self, token: str) -> None:
-        """See :meth:`Qpu.release`."""
         with self._problems() as problems:
             found = problems.list_problems(label=token)
             if live := [one.id for one in found if one.status.value in LIVE]:
                 problems.cancel_problems(live)
 
     def environment(self, token: str) -> dict[str, str]:
-        """See :meth:`Qpu.environment`: what D-Wave's client reads by itself."""
-        return {**variables(self._connection), f"{self.name}_{LEASE}": token}
+        """See :meth:`Qpu.environment`; D-Wave's client reads these by itself."""
+        variables = {
+            variable: self._connection[key]
+            for variable, key in VARIABLES.items()
+            if key in self._connection
+        }
+        return {**variables, f"{self.name}_{LEASE}": token}
 
     @classmethod
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
-        """See :meth:`Qpu.from_environment`; also as QRMI's SPANK plugin names them."""
+        """See :meth:`Qpu.from_environment`; also by the names of QRMI's SPANK plugin."""
         lease = environment.get(f"{name}_{LEASE}")
         if not lease:
             raise InputError(
                 f"{name}_{LEASE} is not set, though QPU {name!r} is in the environment"
             )
-        return cls(name, told(name, environment), lease)
+        variables = {
+            variable: value
+            for variable in VARIABLES
+            for key in (variable, f"{name}_{variable}")
+            if (value := environment.get(key))
+        }
+        return cls(name, _connection(name, variables), lease)
 
     def sampler(self) -> Sampler:
-        """See :meth:`Qpu.sampler`."""
         return DWaveEmbedded(self, self._connection)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Turn an error of D-Wave's client into one of ours.
+        """Convert the errors of D-Wave's client into ours.
 
-        :raises InputError: if trying again is no use
+        :raises InputError: if another attempt is no use
         :raises QpuError: if it may be
         """
         if (missing := self.problem()) is not None:
@@ -157,7 +194,6 @@ class DWaveQpu(Qpu):
             known.SolverNotFoundError,
             known.UnsupportedSolverError,
             answered.ResourceBadRequestError,
-            answered.ResourceAuthenticationError,
             answered.ResourceAccessForbiddenError,
         )
         unreachable = (
@@ -172,12 +208,15 @@ class DWaveQpu(Qpu):
         )
         try:
             yield
+        except answered.ResourceAuthenticationError as error:
+            text = f"QPU {self.name!r} refuses: {_line(error)}"
+            raise CredentialsRefused(text) from error
         except refused as error:
             raise InputError(f"QPU {self.name!r} refuses: {_line(error)}") from error
         except unreachable as error:
             raise InputError(f"QPU {self.name!r}: {_line(error)}") from error
         except trouble as error:
-            # of some refusals the client tells no more than their number
+            # for some refusals the client gives only their status
             kind = InputError if _is_refusal(error) else QpuError
             raise kind(f"QPU {self.name!r}: {_line(error)}") from error
 
@@ -187,10 +226,10 @@ class DWaveQpu(Qpu):
             from dwave.cloud import Client
             from dwave.cloud.exceptions import SolverNotFoundError
 
-            with Client.from_config(**options(self._connection)) as client:
+            with Client.from_config(**client_options(self._connection)) as client:
                 try:
                     solver = client.get_solver(refresh=True)
-                except SolverNotFoundError:  # that is online
+                except SolverNotFoundError:  # none that is online
                     wanted = client.config.solver or {}
                     solver = client.get_solver(**{**wanted, "online": False})
                 yield solver
@@ -206,11 +245,11 @@ class DWaveQpu(Qpu):
 
 
 class DWaveEmbedded(Sampler):
-    """Finds a place for each problem in the QPU's graph, and sends it there.
+    """Embeds each problem in the QPU's graph, and samples it there.
 
-    Chains of qubits stand for variables. How strongly they are held together is chosen
-    by ``uniform_torque_compensation`` of D-Wave's Ocean; chains that break all the same
-    are repaired by majority. ``info`` tells the strength and how many broke.
+    A variable is a chain of qubits. The chain strength is that of Ocean's
+    ``uniform_torque_compensation``; broken chains are resolved by majority vote. ``info``
+    has the strength and the fraction of broken chains.
 
     :param connection: as :class:`DWaveQpu` takes it
     """
@@ -221,13 +260,13 @@ class DWaveEmbedded(Sampler):
 
     @property
     def parameters(self) -> dict[str, list[str]]:
-        """The keywords :meth:`sample` takes, as dimod wants them."""
+        """The keywords of :meth:`sample`, as dimod lists them."""
         names = "num_reads seed annealing_time chain_strength"
         return {name: [] for name in names.split()}
 
     @property
     def properties(self) -> dict[str, str]:
-        """Which QPU this is."""
+        """The QPU's name and type."""
         return {"qpu": self._qpu.name, "type": self._qpu.type}
 
     @staticmethod
@@ -237,7 +276,7 @@ class DWaveEmbedded(Sampler):
         annealing_time: JSON = None,
         chain_strength: JSON = None,
     ) -> None:
-        """Refuse what no solver takes, the seed apart.
+        """Refuse parameters that no solver takes; the seed is checked elsewhere.
 
         :raises InputError: if a parameter is out of its range
         """
@@ -261,12 +300,13 @@ class DWaveEmbedded(Sampler):
     ) -> SampleSet:
         """Embed the problem, submit it and wait; interrupted, cancel it.
 
-        :param num_reads: the QPU's default without it, which is 1
-        :param seed: for the search of an embedding; drawn and told in ``info`` if not
-            given. What the QPU answers has no seed
-        :param annealing_time: of a read, in microseconds
-        :param chain_strength: instead of the chosen one, in the biases' unit
-        :raises InputError: if the QPU refuses it, or the problem finds no place
+        :param num_reads: the QPU's default is 1
+        :param seed: of the search for an embedding, not of the QPU's samples; drawn and
+            reported in ``info`` if not given
+        :param annealing_time: of a read, in microseconds; the solver's default if not
+            given
+        :param chain_strength: in the unit of the biases; computed if not given
+        :raises InputError: if the QPU refuses it, or no embedding is found
         :raises QpuError: if the QPU fails or does not answer
         """
         self.check_parameters(
@@ -285,7 +325,7 @@ class DWaveEmbedded(Sampler):
         with self._qpu.errors():
             from dwave.system import DWaveSampler
 
-            with DWaveSampler(**options(self._connection)) as child:
+            with DWaveSampler(**client_options(self._connection)) as child:
                 check_fits(given, child.properties)
                 begin = time.monotonic()
                 try:
@@ -332,7 +372,7 @@ class DWaveEmbedded(Sampler):
             "sampler": "dwave",
             "reads": int(weights.sum()),
             "job": samples.info["problem_id"],
-            # none where no variable needs a second qubit
+            # absent where no variable needs a second qubit
             "chain_strength": context["chain_strength"],
             "chain_break_method": context["chain_break_method"],
             "chain_break_fraction": float((broken * weights).sum() / weights.sum()),
@@ -340,10 +380,66 @@ class DWaveEmbedded(Sampler):
             "qubits": sum(chains),
             "timing": {"qpu_seconds": _access_seconds(samples.info["timing"])},
         }
-        # the client's own holds numpy's numbers and tuples, which JSON does not
+        # the client's info has NumPy numbers and tuples, which JSON has not
         samples.info.clear()
         samples.info.update(summary)
         return samples
+
+
+def client_options(connection: Mapping[str, str]) -> dict[str, JSON]:
+    """Write the options of D-Wave's client; nothing is read from its own files.
+
+    :raises InputError: if the solver is neither a name nor JSON
+    """
+    options: dict[str, JSON] = {"config_file": False, "client": "qpu", **connection}
+    solver = connection.get("solver", "")
+    if not solver.lstrip().startswith("{"):  # a name, and no features
+        return {**options, "solver": {"name": solver}} if solver else options
+    try:
+        return {**options, "solver": json.loads(solver)}
+    except ValueError as error:
+        raise InputError("DWAVE_API_SOLVER: not a name and not JSON") from error
+
+
+def check_fits(parameters: Mapping[str, JSON], properties: Mapping[str, JSON]) -> None:
+    """Refuse what the solver would refuse, before anything is embedded or sent.
+
+    :param parameters: the solver's defaults apply to ``num_reads`` and ``annealing_time``
+        (microseconds)
+    :param properties: of the solver, from SAPI
+    :raises InputError: naming the parameter and the solver's range
+    """
+    reads = _number(parameters, "num_reads") or 1
+    time_ = _number(parameters, "annealing_time")
+    if time_ is None:
+        time_ = _number(properties, "default_annealing_time")
+    between = _number(properties, "default_readout_thermalization") or 0
+    before = _number(properties, "default_programming_thermalization") or 0
+    values = {
+        "num_reads": reads,
+        "annealing_time": time_,
+        # D-Wave's definition (Solver Properties: problem_run_duration_range)
+        "problem_run_duration": reads * ((time_ or 0) + between) + before,
+    }
+    for name, value in values.items():
+        match properties.get(f"{name}_range"):
+            case [int() | float() as least, int() | float() as most] if (
+                value is not None and not least <= value <= most
+            ):
+                takes = f"the solver takes {least:g} to {most:g}"
+                raise InputError(f"{name}: {value:g} is out of range, {takes}")
+
+
+def _connection(name: str, variables: Mapping[str, str]) -> dict[str, str]:
+    for variable in ("DWAVE_API_ENDPOINT", "DWAVE_API_TOKEN"):
+        if not variables.get(variable):
+            raise InputError(f"{variable} is not set for QPU {name!r}")
+    return {VARIABLES[key]: variables[key] for key in VARIABLES if key in variables}
+
+
+def _number(values: Mapping[str, JSON], key: str) -> float | None:
+    value = values.get(key)
+    return value if isinstance(value, int | float) else None
 
 
 def _is_of(token: str, label: str, submitted: datetime) -> bool:
@@ -353,7 +449,7 @@ def _is_of(token: str, label: str, submitted: datetime) -> bool:
     return submitted.timestamp() >= int(since)
 
 
-def _told(problems: Problems, one: ProblemStatus) -> dict[str, JSON]:
+def _job(problems: Problems, one: ProblemStatus) -> dict[str, JSON]:
     answer = None
     if one.status.value == "COMPLETED":
         answer = problems.get_problem(one.id).answer

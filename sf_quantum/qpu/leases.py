@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -19,7 +20,7 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Deadline
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import NoLease, Qpu
+from sf_quantum.qpu import CredentialsRefused, NoLease, Qpu
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,26 @@ logger = logging.getLogger(__name__)
 STAY_SECONDS = 2.0
 # a service that is restarted is back within seconds, one that is moved within minutes
 TROUBLE_SECONDS = 120.0
+
+
+class LeaseProblem(Enum):
+    """Why a job has no lease, or not any more."""
+
+    NONE_FREE = "none free"
+    NO_ANSWER = "no answer"
+    REFUSED = "refused"
+    CREDENTIALS_REFUSED = "credentials refused"
+    OFFLINE = "offline"
+    QUEUE_WAIT = "queue wait"
+
+    @classmethod
+    def of(cls, error: QuantumError) -> LeaseProblem:
+        """Classify an error of a QPU's client."""
+        if isinstance(error, CredentialsRefused):
+            return cls.CREDENTIALS_REFUSED
+        if isinstance(error, NoLease):
+            return cls.NONE_FREE
+        return cls.NO_ANSWER if isinstance(error, QpuError) else cls.REFUSED
 
 
 class WaitCancelled(QpuError):
@@ -166,8 +187,10 @@ class HeldLease:
                 pause = self.qpu.renew(self.token)
             except InputError as error:
                 if not self._released.is_set():
+                    refused = isinstance(error, CredentialsRefused)
+                    trouble = "cannot be renewed" if refused else "is lost"
                     self._log.warning(
-                        "A lease of QPU %s is lost: %s", self.qpu.name, error
+                        "A lease of QPU %s %s: %s", self.qpu.name, trouble, error
                     )
                 return
             except QpuError:

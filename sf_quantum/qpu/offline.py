@@ -7,20 +7,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 
 from sf_quantum.errors import QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import OVER, Qpu
+from sf_quantum.qpu.leases import LeaseProblem
 
 POLL_SECONDS = 0.5
-
-
-class LossReason(Enum):
-    """Why a job leaves its QPU."""
-
-    OFFLINE = "offline"
-    QUEUE_WAIT = "queue wait"
 
 
 @dataclass(frozen=True)
@@ -31,13 +24,13 @@ class QpuLoss:
     :param seconds: how long a QPU job has waited in its queue
     """
 
-    reason: LossReason
+    problem: LeaseProblem
     qpu: str
     detail: str = ""
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        if self.reason is LossReason.QUEUE_WAIT:
+        if self.problem is LeaseProblem.QUEUE_WAIT:
             return f"a QPU job waited in its queue for more than {self.seconds:.3g} s"
         return f"the QPU is offline ({self.detail or 'no reason given'})"
 
@@ -76,7 +69,7 @@ class QpuWatch:
         except QuantumError:
             return None  # the job's own client waits for it, or gives up
         if not status.online and _nothing_runs(jobs):
-            return QpuLoss(LossReason.OFFLINE, self._qpu.name, status.reason)
+            return QpuLoss(LeaseProblem.OFFLINE, self._qpu.name, status.reason)
         return self._queue_wait(jobs)
 
     def _queue_wait(self, jobs: Collection[Mapping[str, JSON]]) -> QpuLoss | None:
@@ -90,7 +83,7 @@ class QpuWatch:
         limit = self._wait_seconds
         if limit is None or self._started or max(waits, default=0.0) <= limit:
             return None
-        return QpuLoss(LossReason.QUEUE_WAIT, self._qpu.name, seconds=limit)
+        return QpuLoss(LeaseProblem.QUEUE_WAIT, self._qpu.name, seconds=limit)
 
 
 def _nothing_runs(jobs: Collection[Mapping[str, JSON]]) -> bool:

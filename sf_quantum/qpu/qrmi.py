@@ -1,8 +1,8 @@
 """Any QPU that the package ``qrmi`` reaches, as ``qrmi_config.json`` describes it.
 
-The driver leases it, the job is told of it exactly as QRMI's SPANK plugin tells. None of
-these QPUs takes a QUBO: on Pasqal's it becomes a pulse sequence, by the sampler
-``neutral-atom``; on IBM's and IQM's circuits, by ``qaoa``; on the others the job's own
+The driver leases it, and the job gets the variables that QRMI's SPANK plugin would set.
+None of these QPUs takes a QUBO: for Pasqal's it becomes a pulse sequence, by the sampler
+``neutral-atom``; for IBM's and IQM's circuits, by ``qaoa``; on the others the job's own
 program runs.
 """
 
@@ -15,14 +15,20 @@ import os
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
-from sf_quantum import samplers
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import Qpu, QpuStatus, qrmi_config, qrmi_task
+from sf_quantum.qpu import (
+    Qpu,
+    QpuStatus,
+    check_keys,
+    config_text,
+    qrmi_client,
+    qrmi_config,
+)
+from sf_quantum.qpu.qrmi_client import QrmiClient
 from sf_quantum.qpu.qrmi_config import Resource
-from sf_quantum.qpu.qrmi_errors import ours
 
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
@@ -32,40 +38,19 @@ if TYPE_CHECKING:
 KEYS = ("qrmiConfig", "resource", "timeoutSeconds")
 TOKEN = "QRMI_JOB_ACQUISITION_TOKEN"
 TIMEOUT = "QRMI_JOB_TIMEOUT_SECONDS"
-# Slurm's own word for a job without a time limit, as the SPANK plugin passes it on
+# Slurm's value for a job without a time limit, as the SPANK plugin passes it on
 NO_TIMEOUT = 2**32 - 1
 MISSING = "the package qrmi is not installed (pip install 'sf-quantum[qrmi]')"
-# of the driver only: what it asks for again, and when, is decided in one place, and a
-# lease that is asked for again behind its back would be held for ever
+# on the driver's side, where retries are decided in one place: a lease that the client
+# requested again by itself would be held for ever
 _NO_RETRIES = {"QRMI_PASQAL_RETRIES_DISABLED": "true"}
-
-
-class _Capacity(Protocol):
-    max_slots: int | None
-    available_slots: int | None
-
-
-class _Status(Protocol):
-    status: object
-    status_reason: str | None
-    busy: bool | None
-    capacity: _Capacity | None
-    pending_job_count: int | None
-
-
-class _Client(qrmi_task.Machine, Protocol):
-    """What is used of ``qrmi.QuantumResource``, which has no types of its own."""
-
-    def status(self) -> _Status: ...
-    def acquire(self) -> str: ...
-    def release(self, token: str) -> None: ...
 
 
 class QrmiQpu(Qpu):
     """A QPU of any of QRMI's types; each type is a subclass of three lines.
 
-    :param resource: as its site describes it
-    :param timeout_seconds: what the job may take, for QPUs that want to know
+    :param resource: the site's description of it
+    :param timeout_seconds: the job's time limit, for QPUs that want to know
     :param token: the acquisition token, on the job's side
     """
 
@@ -74,7 +59,7 @@ class QrmiQpu(Qpu):
     resource_type: ClassVar[str]
     technology: ClassVar[str]
     takes: ClassVar[str] = "circuits"
-    #: packages that a QUBO needs on its way there, and the extra that brings them
+    #: packages that a QUBO needs to run there, and the extra that installs them
     solving: ClassVar[tuple[str, ...]] = ()
     extra: ClassVar[str] = "qrmi"
 
@@ -92,12 +77,10 @@ class QrmiQpu(Qpu):
 
     @classmethod
     def problem(cls) -> str | None:
-        """See :meth:`Qpu.problem`."""
         return None if importlib.util.find_spec("qrmi") else MISSING
 
     @classmethod
     def lack(cls) -> str | None:
-        """See :meth:`Qpu.lack`."""
         for name in cls.solving:
             if not importlib.util.find_spec(name):
                 install = f"pip install 'sf-quantum[{cls.extra}]'"
@@ -108,17 +91,15 @@ class QrmiQpu(Qpu):
     def from_config(cls, name: str, config: Mapping[str, JSON]) -> Self:
         """See :meth:`Qpu.from_config`.
 
-        Keys ``qrmiConfig``, the file; ``resource``, which of its entries, if not the
-        one called like the QPU; ``timeoutSeconds``. The QPU takes the entry's name,
-        which is what its vendor's service calls it.
+        Keys ``qrmiConfig``, the file; ``resource``, the name of its entry, if it is not
+        the QPU's; ``timeoutSeconds``. The QPU takes the entry's name, by which its
+        vendor's service knows it.
         """
-        for key in config:
-            if key not in KEYS:
-                raise InputError(samplers.unknown("key", key, [*KEYS]))
-        path = _text(config, "qrmiConfig")
+        check_keys(config, KEYS)
+        path = config_text(config, "qrmiConfig")
         if path is None:
             raise InputError(f"qrmiConfig: missing in the configuration of {name!r}")
-        resource = qrmi_config.read(path, _text(config, "resource") or name)
+        resource = qrmi_config.read(path, config_text(config, "resource") or name)
         if resource.type != cls.type:
             raise InputError(
                 f"{path}: resource {resource.name!r} is of type {resource.type!r}, "
@@ -130,36 +111,35 @@ class QrmiQpu(Qpu):
         return cls(resource, timeout_seconds=seconds)
 
     def status(self) -> QpuStatus:
-        """See :meth:`Qpu.status`; it takes no problem, so ``qubits`` is 0."""
+        """See :meth:`Qpu.status`; ``qubits`` is 0, since it takes no BQM."""
         with self._errors():
-            told = self._client().status()
-        word = str(told.status).rpartition(".")[2].lower()
-        slots = told.capacity
+            status = self._client().status()
+        state = qrmi_client.state(status.status).lower()
+        slots = status.capacity
         vqpus = (slots.max_slots if slots else None) or 1
         free = slots.available_slots if slots else None
         return QpuStatus(
             name=self.name,
             technology=self.technology,
-            online=word == "online",
-            reason="" if word == "online" else told.status_reason or word,
+            online=state == "online",
+            reason="" if state == "online" else status.status_reason or state,
             qubits=0,
             vqpus=vqpus,
-            leases=int(bool(told.busy)) if free is None else max(0, vqpus - free),
-            queue_length=told.pending_job_count or 0,
+            leases=int(bool(status.busy)) if free is None else max(0, vqpus - free),
+            queue_length=status.pending_job_count or 0,
         )
 
     def acquire(self, job: str | None = None) -> str:
-        """See :meth:`Qpu.acquire`; the QPU is told the Slurm job, if there is one."""
+        """See :meth:`Qpu.acquire`; the QPU gets the Slurm job's id, if there is one."""
         with self._errors(leasing=True):
             return self._client().acquire()
 
     def release(self, token: str) -> None:
-        """See :meth:`Qpu.release`."""
         with self._errors(gone=True):
             self._client(token).release(token)
 
     def environment(self, token: str) -> dict[str, str]:
-        """See :meth:`Qpu.environment`: what ``spank_qrmi`` sets, name by name."""
+        """See :meth:`Qpu.environment`: exactly what ``spank_qrmi`` sets."""
         own = {
             **self._resource.environment,
             TOKEN: token,
@@ -169,34 +149,28 @@ class QrmiQpu(Qpu):
 
     @classmethod
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
-        """See :meth:`Qpu.from_environment`."""
-        prefix = f"{name}_"
-        own = {
-            key.removeprefix(prefix): value
-            for key, value in environment.items()
-            if key.startswith(prefix)
-        }
+        own = qrmi_config.unprefixed(name, environment)
         token, seconds = own.pop(TOKEN, ""), own.pop(TIMEOUT, str(NO_TIMEOUT))
         if not token:
             raise InputError(
-                f"{prefix}{TOKEN} is not set, though QPU {name!r} is in the environment"
+                f"{name}_{TOKEN} is not set, though QPU {name!r} is in the environment"
             )
         if not seconds.isdecimal():
-            raise InputError(f"{prefix}{TIMEOUT}: expected whole seconds")
+            raise InputError(f"{name}_{TIMEOUT}: expected whole seconds")
         resource = Resource(name, cls.type, own)
         return cls(resource, timeout_seconds=int(seconds), token=token)
 
     def sampler(self) -> Sampler:
-        """Refuse, unless the kind of QPU has a way to make what it takes of a QUBO.
+        """Refuse; kinds of QPU for which a QUBO can be translated override this.
 
-        :raises InputError: it says what the QPU takes
+        :raises InputError: with what the QPU takes
         """
         raise InputError(
             f"QPU {self.name!r} ({self.type}) takes {self.takes}, not QUBOs: run a "
             "program that uses the package qrmi, or choose a sampler that needs no QPU"
         )
 
-    def _client(self, token: str | None = None) -> _Client:
+    def _client(self, token: str | None = None) -> QrmiClient:
         try:
             import qrmi
         except ImportError as error:
@@ -206,15 +180,18 @@ class QrmiQpu(Qpu):
         if token or self._token:
             settings[TOKEN] = token or self._token or ""
         kind = getattr(qrmi.ResourceType, self.resource_type)
-        # of this instance alone: the variables of the process belong to everybody
-        client: _Client = qrmi.QuantumResource.from_config(self.name, kind, settings)
+        # for this instance alone: the environment of the process is shared
+        client: QrmiClient = qrmi.QuantumResource.from_config(self.name, kind, settings)
         return client
 
     def _errors(
         self, *, leasing: bool = False, gone: bool = False
     ) -> AbstractContextManager[None]:
-        """See :func:`~sf_quantum.qpu.qrmi_errors.ours`."""
-        return ours(f"QPU {self.name!r} ({self.type})", leasing=leasing, gone=gone)
+        return qrmi_client.errors(self._who, leasing=leasing, gone=gone)
+
+    @property
+    def _who(self) -> str:
+        return f"QPU {self.name!r} ({self.type})"
 
 
 class _Pasqal(QrmiQpu):
@@ -232,14 +209,14 @@ class _Pasqal(QrmiQpu):
         return NeutralAtomSampler(self)
 
     def specs(self) -> str:
-        """Tell the device as it is now, in Pulser's abstract representation.
+        """Ask for the device as it is now, in Pulser's abstract representation.
 
         :raises QpuError: if the QPU does not answer, or with something else
         """
         with self._errors():
-            told = self._client().target().value
+            target = self._client().target().value
         try:
-            (device,) = json.loads(told)
+            (device,) = json.loads(target)
             return str(device["specs"])
         except (ValueError, KeyError, TypeError) as error:
             raise QpuError(f"QPU {self.name!r}: its target is no device") from error
@@ -247,7 +224,7 @@ class _Pasqal(QrmiQpu):
     def run(
         self, sequence: str, shots: int
     ) -> tuple[Mapping[str, int], dict[str, JSON]]:
-        """Run a sequence, see :func:`~sf_quantum.qpu.qrmi_task.counts`.
+        """Run a sequence, see :func:`~sf_quantum.qpu.qrmi_client.counts`.
 
         :returns: how often each bit string was read, and the timing
         :raises QpuError: if the task fails or the QPU does not answer
@@ -257,14 +234,14 @@ class _Pasqal(QrmiQpu):
         with self._errors():
             payload = qrmi.Payload.PasqalCloud(sequence=sequence, job_runs=shots)
             who = f"QPU {self.name!r}"
-            counts, timing = qrmi_task.counts(self._client(), payload, who)
+            counts, timing = qrmi_client.counts(self._client(), payload, who)
             return counts, {**timing}
 
 
 class PasqalLocal(_Pasqal):
     """Neutral atoms behind a warden, or behind our own service, which speaks it.
 
-    Driven for real in the tests, by the package from PyPI against our service.
+    Tested with the package from PyPI against our service.
     """
 
     type = "pasqal-local"
@@ -272,7 +249,7 @@ class PasqalLocal(_Pasqal):
 
 
 class PasqalCloud(_Pasqal):
-    """Pasqal's cloud; its address is fixed, so no test of ours has reached it."""
+    """Pasqal's cloud; its address is fixed, so our tests do not reach it."""
 
     type = "pasqal-cloud"
     resource_type = "PasqalCloud"
@@ -298,7 +275,7 @@ class _Gates(QrmiQpu):
 
     @abstractmethod
     def _machine(self) -> CircuitRunner:
-        """Ask for the machine as it is now."""
+        """Ask for the QPU as it is now."""
 
 
 class _Ibm(_Gates):
@@ -312,12 +289,13 @@ class _Ibm(_Gates):
 
         with self._errors():
             client = self._client()
-            known = SamplerV2(client), get_backend(client)
-            return PrimitiveMachine(self.name, *known, self._errors)
+            return PrimitiveMachine(
+                self.name, SamplerV2(client), get_backend(client), self._who
+            )
 
 
 class IbmQuantumSystem(_Ibm):
-    """An IBM machine on the premises; the tests know its refusals only."""
+    """An IBM QPU on the premises; tested for its refusals only."""
 
     type = "ibm-quantum-system"
     resource_type = "IBMQuantumSystem"
@@ -331,7 +309,7 @@ class IbmQuantumComputeService(_Ibm):
 
 
 class IqmServer(_Gates):
-    """An IQM machine or IQM's cloud; tested against answers of its public API."""
+    """An IQM QPU or IQM's cloud; tested against answers written from its public API."""
 
     type = "iqm-server"
     resource_type = "IQMServer"
@@ -341,11 +319,11 @@ class IqmServer(_Gates):
     def _machine(self) -> CircuitRunner:
         from sf_quantum.qpu.qrmi_circuits import IqmMachine
 
-        return IqmMachine(self.name, self._client(), self._errors)
+        return IqmMachine(self.name, self._client(), self._who)
 
 
 class Oqtopus(QrmiQpu):
-    """OQTOPUS; needs ``liboqtopus_py_bridge.so`` of QRMI's, which PyPI does not have."""
+    """OQTOPUS; needs QRMI's ``liboqtopus_py_bridge.so``, which is not on PyPI."""
 
     type = "oqtopus"
     resource_type = "OQTOPUS"
@@ -353,7 +331,6 @@ class Oqtopus(QrmiQpu):
 
     @classmethod
     def problem(cls) -> str | None:
-        """See :meth:`Qpu.problem`."""
         # as the package itself looks for it
         library = os.environ.get("PY_BRIDGE_PATH") or "liboqtopus_py_bridge.so"
         try:
@@ -365,7 +342,7 @@ class Oqtopus(QrmiQpu):
 
 
 class AliceBobFelis(QrmiQpu):
-    """Alice & Bob's cat qubits; tested as far as no machine is asked."""
+    """Alice & Bob's cat qubits; tested as far as no QPU is needed."""
 
     type = "alice-bob-felis"
     resource_type = "AliceBobFelis"
@@ -373,16 +350,9 @@ class AliceBobFelis(QrmiQpu):
 
 
 def _job() -> dict[str, str]:
-    """Whose job it is, as the SPANK plugin says it without a QPU's name in front."""
+    """The variables of the SPANK plugin that identify the job, without a QPU's name."""
     known = (os.environ.get(key) for key in ("QRMI_JOB_ID", "SLURM_JOB_ID"))
     return {
         "QRMI_JOB_UID": os.environ.get("QRMI_JOB_UID") or str(os.getuid()),
         "QRMI_JOB_ID": next((number for number in known if number), "0"),
     }
-
-
-def _text(config: Mapping[str, JSON], key: str) -> str | None:
-    value = config.get(key)
-    if value is not None and (not isinstance(value, str) or not value):
-        raise InputError(f"{key}: expected a text")
-    return value

@@ -1,18 +1,18 @@
-"""QPUs that QRMI reaches, as the machines that the sampler ``qaoa`` runs its circuits on."""
+"""QPUs behind QRMI on which the sampler ``qaoa`` runs its circuits."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING, TypeAlias
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import numpy as np
 import qrmi
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import qrmi_task
+from sf_quantum.qpu import qrmi_client
+from sf_quantum.qpu.qrmi_client import Tasks
 from sf_quantum.samplers.states import Bits
 
 if TYPE_CHECKING:
@@ -21,22 +21,20 @@ if TYPE_CHECKING:
     from qiskit.primitives import BaseSamplerV2
     from qiskit.providers import BackendV2
 
-Errors: TypeAlias = Callable[[], AbstractContextManager[None]]
-
 
 class PrimitiveMachine:
-    """A machine behind one of QRMI's own samplers, such as IBM's.
+    """A QPU behind one of QRMI's own samplers, such as IBM's.
 
-    :param errors: turns QRMI's errors into ours
+    :param who: names the QPU, in error messages
     """
 
     def __init__(
-        self, name: str, sampler: BaseSamplerV2, backend: BackendV2, errors: Errors
+        self, name: str, sampler: BaseSamplerV2, backend: BackendV2, who: str
     ) -> None:
         self.name = name
         self.backend = backend
         self._sampler = sampler
-        self._errors = errors
+        self._who = who
 
     def reads(
         self, circuit: QuantumCircuit, values: NDArray[np.float64], shots: int
@@ -45,7 +43,7 @@ class PrimitiveMachine:
 
         :raises QpuError: if the job fails or the QPU does not answer
         """
-        with self._errors():
+        with qrmi_client.errors(self._who):
             job = self._sampler.run([(circuit, values)], shots=shots)
             try:
                 data = job.result()[0].data
@@ -57,27 +55,26 @@ class PrimitiveMachine:
 
 
 class IqmMachine:
-    """An IQM machine.
+    """An IQM QPU.
 
-    QRMI's backend compiles for it and writes its requests. It is not given to Qiskit's
-    ``BackendSamplerV2``, which takes the bits that it answers with for hexadecimal
-    digits.
+    QRMI's backend compiles for it and writes its requests. Qiskit's ``BackendSamplerV2``
+    is not used, since it would read the answered bits as hexadecimal digits.
 
-    :param client: of QRMI
-    :param errors: turns QRMI's errors into ours
+    :param client: QRMI's
+    :param who: names the QPU, in error messages
     """
 
-    def __init__(self, name: str, client: qrmi_task.Machine, errors: Errors) -> None:
+    def __init__(self, name: str, client: Tasks, who: str) -> None:
         from qrmi.qiskit_iqm import QRMIBackend
 
         self.name = name
         self._client = client
-        self._errors = errors
-        with errors():
+        self._who = who
+        with qrmi_client.errors(who):
             try:
                 self.backend = QRMIBackend(client)
             except (ValueError, KeyError, TypeError) as error:
-                raise QpuError(f"QPU {name!r}: its target is no machine") from error
+                raise QpuError(f"{who}: its target is not a QPU") from error
 
     def reads(
         self, circuit: QuantumCircuit, values: NDArray[np.float64], shots: int
@@ -93,27 +90,28 @@ class IqmMachine:
         try:
             request = self.backend.create_run_request(bound, shots=shots)
         except CircuitValidationError as error:
-            raise InputError(f"QPU {self.name!r}: {error}") from error
+            raise InputError(f"{self._who}: {error}") from error
         payload = qrmi.Payload.IQMServer(
             iqmjson=request.model_dump_json(),
             job_type="circuit",
             use_timeslot=False,
             tag=None,
         )
-        who = f"QPU {self.name!r}"
-        with self._errors():
-            answer, timing = qrmi_task.finished(self._client, payload, who)
+        with qrmi_client.errors(self._who):
+            answer, timing = qrmi_client.run(self._client, payload, self._who)
         try:
             (measured,) = json.loads(answer)["measurements"]
             return _bits(measured, bound.num_clbits), timing
         except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise QpuError(f"{who}: its answer has no reads of the circuit") from error
+            raise QpuError(
+                f"{self._who}: its answer has no reads of the circuit"
+            ) from error
 
 
 def _bits(measured: dict[str, JSON], count: int) -> Bits:
-    """Put the reads of qubits side by side.
+    """Combine the reads of single qubits.
 
-    :param measured: by the name of a measurement, which ends with the number of its bit
+    :param measured: by the name of the measurement, which ends with its bit's number
     """
     columns = {
         int(key.rpartition("_")[2]): np.array(reads, np.int8)[:, 0]

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from sf_quantum import samplers
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, read_json
-
-KIND = "QRMI configuration"
+from sf_quantum.samplers.registry import unknown
 
 
 @dataclass(frozen=True)
 class Resource:
     """One entry of the file.
 
-    :param environment: what its client is told, keys without the name in front; may
-        hold credentials, so it is not shown
+    :param environment: the variables of its client, without the name in front; may hold
+        credentials, so it is not shown
     """
 
     name: str
     type: str
-    environment: dict[str, str]
-
-    def __repr__(self) -> str:
-        """Show what is no secret."""
-        return f"Resource({self.name!r}, {self.type!r})"
+    environment: dict[str, str] = field(repr=False)
 
 
 def names(path: str) -> list[str]:
-    """Name the resources of the file.
+    """List the names of the file's resources.
 
     :raises InputError: if the file is wrong
     """
@@ -38,16 +33,16 @@ def names(path: str) -> list[str]:
 
 
 def read(path: str, name: str) -> Resource:
-    """Take a resource out of the file.
+    """Read one resource of the file.
 
-    Entries of other names are only looked at for their names: what a site writes about
-    machines we do not know is its own affair.
+    Of the other entries only the names are checked: what a site writes about QPUs of
+    unknown kinds is its own affair.
 
     :raises InputError: if the file or the entry is wrong, or there is no such entry
     """
     known = _entries(path)
     if name not in known:
-        raise InputError(f"{path}: {samplers.unknown('resource', name, [*known])}")
+        raise InputError(f"{path}: {unknown('resource', name, [*known])}")
     where, entry = known[name]
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise InputError(
@@ -57,8 +52,18 @@ def read(path: str, name: str) -> Resource:
     return Resource(name, _text(entry, "type", where), _environment(entry, where))
 
 
+def unprefixed(name: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Read the variables of one QPU from a job's environment, without its name."""
+    prefix = f"{name}_"
+    return {
+        key.removeprefix(prefix): value
+        for key, value in environment.items()
+        if key.startswith(prefix)
+    }
+
+
 def _entries(path: str) -> dict[str, tuple[str, dict[str, JSON]]]:
-    entries = read_json(path, KIND).get("resources")
+    entries = read_json(path, "QRMI configuration").get("resources")
     if not isinstance(entries, list):
         raise InputError(f"{path}: resources: expected a list")
     known = {}
@@ -83,7 +88,7 @@ def _environment(entry: dict[str, JSON], where: str) -> dict[str, str]:
         raise InputError(f"{where}.environment: expected an object")
     environment = {}
     for key, value in values.items():
-        # the value stays out of the text: it may be a credential
+        # messages leave the value out: it may be a credential
         if not isinstance(value, str):
             raise InputError(f"{where}.environment.{key}: expected a text")
         if not re.fullmatch(r"[A-Za-z0-9_]+", key):

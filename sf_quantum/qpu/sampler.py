@@ -11,7 +11,7 @@ from sf_quantum.qpu import Qpu
 class QpuSampler(Sampler):
     """Sends each problem to a QPU and waits for its samples.
 
-    :param qpu: a QPU whose :meth:`~sf_quantum.qpu.Qpu.solve` does not need a sampler
+    :param qpu: a kind whose :meth:`~sf_quantum.qpu.Qpu.solve` does not call its sampler
     """
 
     def __init__(self, qpu: Qpu) -> None:
@@ -19,12 +19,12 @@ class QpuSampler(Sampler):
 
     @property
     def parameters(self) -> dict[str, list[str]]:
-        """The keywords :meth:`sample` takes, as dimod wants them."""
+        """The keywords of :meth:`sample`, as dimod lists them."""
         return {"num_reads": [], "seed": [], "num_sweeps": []}
 
     @property
     def properties(self) -> dict[str, str]:
-        """Which QPU this is."""
+        """The QPU's name and type."""
         return {"qpu": self._qpu.name, "type": self._qpu.type}
 
     def sample(
@@ -35,7 +35,7 @@ class QpuSampler(Sampler):
         seed: int | None = None,
         num_sweeps: int | None = None,
     ) -> SampleSet:
-        """Submit the problem and wait; a parameter left out is the QPU's to choose.
+        """Submit the problem and wait; the QPU chooses parameters that are left out.
 
         :raises InputError: if the QPU refuses the problem or a parameter
         :raises QpuError: if the QPU fails or does not answer

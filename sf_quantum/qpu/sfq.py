@@ -1,4 +1,4 @@
-"""Our own QPU service (``sfq serve``) as a QPU."""
+"""Our own QPU service (``sfq serve``) as a QPU, and the client of its HTTP interface."""
 
 from __future__ import annotations
 
@@ -10,40 +10,219 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
-from sf_quantum import samplers
+from sf_quantum import backoff
+from sf_quantum.backoff import Deadline
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.net.transport import Answer
-from sf_quantum.qpu import OVER, NoLease, Qpu, QpuStatus
-from sf_quantum.qpu.access import Access, Credentials, words
+from sf_quantum.net.transport import Answer, Client, Unreachable
+from sf_quantum.qpu import (
+    OVER,
+    CredentialsRefused,
+    NoLease,
+    Qpu,
+    QpuStatus,
+    check_keys,
+    config_text,
+    read_token,
+)
 
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
 
-# of the configuration: what says who asks, and what a lease is asked for with
-KEYS = (
-    *("url", "tokenFile", "munge"),
-    *("class", "project", "expectedSeconds", "pattern"),
-)
-_ASKED = {
+LEASE_HEADER = "X-SFQ-Lease"
+# a service that is being restarted is back in less
+RETRY_SECONDS = 15.0
+REQUEST_SECONDS = 10.0
+POLL_SECONDS = 30.0
+CANCEL_SECONDS = 2.0
+# a lease that expires is renewed after a third of its time
+RENEWALS = 3
+# statuses after which another attempt may succeed: the service is busy or closed, or a
+# proxy answers in its place
+BUSY = (408, 425, 429, 502, 503, 504)
+# the keys of a lease's options in a deployment's configuration, and in a request
+LEASE_OPTIONS = {
     "class": "class",
     "project": "project",
     "expectedSeconds": "expected_seconds",
     "pattern": "pattern",
 }
-# a lease taken within a Slurm job ends with it, and has its partition's class
-_SLURM = {
+KEYS = ("url", "tokenFile", "munge", *LEASE_OPTIONS)
+# a lease acquired within a Slurm job ends with it, and has its partition's class
+SLURM_OPTIONS = {
     "SLURM_JOB_ID": "slurm_job_id",
     "SLURM_JOB_PARTITION": "partition",
     "SLURM_JOB_ACCOUNT": "account",
 }
-POLL_SECONDS = 30.0
-CANCEL_SECONDS = 2.0
-# a lease that runs out is renewed when a third of its time is over
-RENEWALS = 3
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """How the service knows a client, and how long the client retries.
+
+    :param token_file: a file with the bearer token
+    :param munge: send a MUNGE credential with each request: True, or ``munged``'s socket
+    :param retry_seconds: how long a request without an answer is retried; ``None`` for as
+        long as a restart of the service may take
+    """
+
+    token_file: str | None = None
+    munge: str | bool = False
+    retry_seconds: float | None = None
+
+    def client(self, url: str, lease: str | None = None) -> Client:
+        """Make a client that sends these credentials.
+
+        :param lease: sent as well, on the job's side
+        :raises InputError: if the URL or the token is wrong
+        """
+        headers = {}
+        if self.token_file is not None:
+            headers["Authorization"] = f"Bearer {read_token(self.token_file)}"
+        if lease is not None:
+            headers[LEASE_HEADER] = lease
+        return Client(url, headers, self._munge_header if self.munge else None)
+
+    def _munge_header(self) -> Mapping[str, str]:
+        # ctypes and libmunge are loaded only where they are needed
+        from sf_quantum.net import munge
+
+        # each request has a credential of its own, since each is accepted once
+        socket = self.munge if isinstance(self.munge, str) else None
+        return {"X-Munge-Cred": munge.encode(socket)}
+
+
+class ServiceClient:
+    """Sends requests to one service: retries, refusals and their messages.
+
+    :param qpu: names the QPU, in error messages
+    :param lease: on the job's side; then a lease that has ended, or that the service no
+        longer knows, is not the job's mistake
+    """
+
+    def __init__(
+        self, url: str, qpu: str, credentials: Credentials, lease: str | None = None
+    ) -> None:
+        self._client = credentials.client(url, lease)
+        self.url = self._client.url
+        self.name = f"QPU {qpu!r} at {self.url}"
+        retry = credentials.retry_seconds
+        self._retry_seconds = RETRY_SECONDS if retry is None else retry
+        # what a job may set, as the message of a vain retry says
+        self._retry_key = None if lease is None else f"{qpu}_SFQ_PATIENCE_SECONDS"
+        self._under_lease = lease is not None
+
+    def request(
+        self, method: str, path: str, body: Mapping[str, JSON] | None = None
+    ) -> Answer:
+        """Send a request that may arrive twice, and expect it to be granted.
+
+        :raises InputError: if it is refused
+        :raises QpuError: if the service is in trouble
+        """
+        return self.granted(self.send_retrying(method, path, body))
+
+    def send_retrying(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, JSON] | None = None,
+        *,
+        timeout_seconds: float = REQUEST_SECONDS,
+    ) -> Answer:
+        """Send a request that may arrive twice until it is answered.
+
+        :returns: the answer, whatever its status
+        :raises QpuError: if there is none in time
+        """
+        deadline = None
+        for pause in backoff.REQUEST.pauses():
+            failure = None
+            try:
+                answer = self.send(method, path, body, timeout_seconds=timeout_seconds)
+                if answer.status not in BUSY:
+                    return answer
+            except QpuError as error:
+                failure = error
+            # from the first failure, since the request itself may have waited for long
+            deadline = deadline or Deadline(self._retry_seconds)
+            if deadline.left <= 0:
+                break
+            time.sleep(min(pause, deadline.left))
+        if failure is not None:
+            raise QpuError(f"{failure}{self._retried()}") from failure
+        return answer
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, JSON] | None = None,
+        *,
+        timeout_seconds: float = REQUEST_SECONDS,
+    ) -> Answer:
+        """Send a request once.
+
+        :returns: the answer, whatever its status
+        :raises QpuError: if there is none
+        """
+        try:
+            return self._client.request(
+                method, path, body, timeout_seconds=timeout_seconds
+            )
+        except Unreachable as error:
+            raise QpuError(f"{self.name} does not answer: {error}") from error
+
+    def granted(self, answer: Answer) -> Answer:
+        """Expect a request to be granted.
+
+        :raises CredentialsRefused: if the token or the MUNGE credential is not accepted
+        :raises InputError: if it is refused for another reason
+        :raises QpuError: if the service is in trouble, or the job's lease has ended
+        """
+        if answer.status < 400:
+            return answer
+        if answer.status >= 500 or answer.status in BUSY:
+            raise QpuError(f"{self.name} is in trouble: {refusal(answer)}")
+        message = f"{self.name} refuses: {refusal(answer)}"
+        if answer.status == 401:
+            raise CredentialsRefused(message)
+        if self._under_lease and _lease_has_ended(answer):
+            raise QpuError(message)
+        raise InputError(message)
+
+    def text(self, content: Mapping[str, JSON], key: str) -> str:
+        """Read a text that every answer of this kind has.
+
+        :raises QpuError: if it is missing
+        """
+        value = content.get(key)
+        if not isinstance(value, str):
+            raise QpuError(f"{self.name}: its answer has no {key!r}, is it sfq serve?")
+        return value
+
+    def _retried(self) -> str:
+        if not self._retry_seconds:
+            return ""
+        setting = f", which {self._retry_key} sets" if self._retry_key else ""
+        return f" (tried for {self._retry_seconds:g} s{setting})"
+
+
+def refusal(answer: Answer) -> str:
+    """The service's own reason for a refusal."""
+    content = answer.json()
+    detail = content.get("detail") or f"HTTP status {answer.status}"
+    field = content.get("field")
+    return f"{field}: {detail}" if field else str(detail)
+
+
+def _lease_has_ended(answer: Answer) -> bool:
+    ended = answer.status == 403 and answer.json().get("field") == LEASE_HEADER
+    return ended or answer.status == 404
 
 
 class SfqQpu(Qpu):
@@ -51,10 +230,10 @@ class SfqQpu(Qpu):
 
     :param name: letters, digits and underscores, since shell variables start with it
     :param url: ``unix:/path.sock``, ``http://127.0.0.1:port`` or ``https://...``
-    :param asked: what leases are asked for with, beyond their job
+    :param lease_options: of the leases it acquires
     :param lease: the acquisition token, on the job's side
-    :param job_key: what stays the same when the job is run again, on the job's side
-    :param purpose: what its QPU jobs are for, if not what the lease is
+    :param job_key: stays the same when the job is run again, on the job's side
+    :param purpose: of its QPU jobs, if it differs from the lease's
     """
 
     type = "sfq"
@@ -65,68 +244,59 @@ class SfqQpu(Qpu):
         url: str,
         *,
         credentials: Credentials | None = None,
-        asked: Mapping[str, JSON] | None = None,
+        lease_options: Mapping[str, JSON] | None = None,
         lease: str | None = None,
         job_key: str | None = None,
         purpose: str | None = None,
     ) -> None:
         super().__init__(name)
         self._credentials = credentials or Credentials()
-        self._asked = dict(asked or {})
+        self._lease_options = dict(lease_options or {})
         self._lease = lease
         self._job_key = job_key
         self._purpose = purpose
-        # of leases that were given another class than they were asked for with
-        self._lowered: dict[str, str] = {}
-        self._access = Access(
-            self._credentials.client(url, lease),
-            f"QPU {name!r}",
-            self._credentials.patience_seconds,
-            None if lease is None else f"{name}_SFQ_PATIENCE_SECONDS",
-            under_lease=lease is not None,
-        )
+        # the class granted, of leases that have not the class requested
+        self._other_class: dict[str, str] = {}
+        #: for what only our service has
+        self.service = ServiceClient(url, name, self._credentials, lease)
 
     @classmethod
     def from_config(cls, name: str, config: Mapping[str, JSON]) -> Self:
         """See :meth:`Qpu.from_config`.
 
-        Key ``url``; ``tokenFile`` or ``munge`` if the service asks who it is; ``class``, ``project``,
-        ``expectedSeconds`` and ``pattern`` of the leases.
+        Key ``url``; ``tokenFile`` or ``munge`` if the service authenticates its clients;
+        ``class``, ``project``, ``expectedSeconds`` and ``pattern`` of the leases.
         """
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise InputError(
                 f"QPU name {name!r}: use letters, digits and underscores only, "
                 "since it starts the names of environment variables"
             )
-        for key in config:
-            if key not in KEYS:
-                raise InputError(samplers.unknown("key", key, [*KEYS]))
-        url = _text(config, "url")
+        check_keys(config, KEYS)
+        url = config_text(config, "url")
         if url is None:
             raise InputError(f"url: missing in the configuration of QPU {name!r}")
-        asked = {_ASKED[key]: config[key] for key in _ASKED if key in config}
-        told = {
-            word: os.environ[key] for key, word in _SLURM.items() if key in os.environ
+        slurm_job = {
+            word: os.environ[key]
+            for key, word in SLURM_OPTIONS.items()
+            if key in os.environ
+        }
+        configured = {
+            word: config[key] for key, word in LEASE_OPTIONS.items() if key in config
         }
         return cls(
             name,
             url,
-            credentials=Credentials(_text(config, "tokenFile"), _munge(config)),
-            asked={**told, **asked},
+            credentials=Credentials(config_text(config, "tokenFile"), _munge(config)),
+            lease_options={**slurm_job, **configured},
         )
 
-    @property
-    def access(self) -> Access:
-        """The service, for what only it has."""
-        return self._access
-
     def status(self) -> QpuStatus:
-        """See :meth:`Qpu.status`."""
-        # once: who asks how a QPU is wants to know that it does not answer
-        answer = self._access.once("GET", "/v1/device")
-        device = self._access.checked(answer).json()
-        calibration = device.get("calibration")
+        """See :meth:`Qpu.status`; it is asked once, since no answer is a status, too."""
+        device = self.service.granted(self.service.send("GET", "/v1/device")).json()
+        calibration, payloads = device.get("calibration"), device.get("payloads")
         known = calibration.get("id") if isinstance(calibration, dict) else None
+        maintenance = _number(device.get("maintenance"))
         return QpuStatus(
             name=str(device.get("name")),
             technology=str(device.get("technology")),
@@ -140,75 +310,74 @@ class SfqQpu(Qpu):
             eta_seconds=_number(device.get("eta_seconds")),
             position=_int(device.get("position")),
             cost_per_second=_number(device.get("cost_per_second")),
-            maintenance_seconds=_until(device.get("maintenance")),
-            payloads=_names(device.get("payloads")),
+            maintenance_seconds=(
+                None if maintenance is None else max(0.0, maintenance - time.time())
+            ),
+            payloads=tuple(map(str, payloads)) if isinstance(payloads, list) else (),
         )
 
     def hinted(self, hints: Mapping[str, JSON]) -> Self:
-        """See :meth:`Qpu.hinted`; they take the place of the configuration's."""
-        same = copy(self)
-        same._asked = self._asked | {_ASKED[key]: hints[key] for key in hints}
-        return same
+        """See :meth:`Qpu.hinted`; hints replace the configuration's."""
+        hinted = copy(self)
+        given = {LEASE_OPTIONS[key]: value for key, value in hints.items()}
+        hinted._lease_options = self._lease_options | given
+        return hinted
 
     def acquire(self, job: str | None = None) -> str:
-        """See :meth:`Qpu.acquire`."""
         return self.acquire_waiting(job, wait_seconds=0.0)
 
     def acquire_waiting(
         self, job: str | None, *, wait_seconds: float, key: str | None = None
     ) -> str:
-        """See :meth:`Qpu.acquire_waiting`; the service keeps a queue."""
-        asked: dict[str, JSON] = {"job": job, **self._asked}
+        """See :meth:`Qpu.acquire_waiting`; the service queues the request."""
+        body: dict[str, JSON] = {"job": job, **self._lease_options}
         if wait_seconds > 0:
-            asked["wait"] = wait_seconds
+            body["wait"] = wait_seconds
         if key is not None:
-            asked["key"] = key
-        answer = self._access.once(
-            "POST", "/v1/leases", asked, timeout_seconds=wait_seconds + 10
+            body["key"] = key
+        answer = self.service.send(
+            "POST",
+            "/v1/leases",
+            body,
+            timeout_seconds=wait_seconds + REQUEST_SECONDS,
         )
         if answer.status in (409, 503):
-            raise NoLease(f"{self._access.who}: {words(answer)}")
-        lease = self._access.checked(answer).json()
-        token, given = self._access.text(lease, "id"), lease.get("class")
-        if given is not None and given != self._asked.get("class", given):
-            self._lowered[token] = str(given)
+            raise NoLease(f"{self.service.name}: {refusal(answer)}")
+        lease = self.service.granted(answer).json()
+        token, class_ = self.service.text(lease, "id"), lease.get("class")
+        if class_ is not None and class_ != self._lease_options.get("class", class_):
+            self._other_class[token] = str(class_)
         return token
 
     def shortfall(self, token: str) -> str | None:
-        """See :meth:`Qpu.shortfall`: the service lowers a class instead of refusing it."""
-        if (given := self._lowered.pop(token, None)) is None:
+        """See :meth:`Qpu.shortfall`; the service lowers a class instead of refusing it."""
+        if (class_ := self._other_class.pop(token, None)) is None:
             return None
         return (
-            f"class {given}, not {self._asked['class']} as asked for: it is the highest "
-            "that the service gives this user or Slurm partition"
+            f"class {class_}, not {self._lease_options['class']} as requested: it is the "
+            "highest that the service grants this user or Slurm partition"
         )
 
     def renew(self, token: str) -> float | None:
-        """See :meth:`Qpu.renew`."""
-        lease = self._access.ask("POST", f"{_lease(token)}/renew").json()
-        expires = lease.get("idle_expires")
-        if not isinstance(expires, int | float):
-            return None
-        return max(0.0, expires - time.time()) / RENEWALS
+        lease = self.service.request("POST", f"{_lease(token)}/renew").json()
+        expires = _number(lease.get("idle_expires"))
+        return None if expires is None else max(0.0, expires - time.time()) / RENEWALS
 
     def release(self, token: str) -> None:
-        """See :meth:`Qpu.release`."""
-        answer = self._access.retrying("DELETE", _lease(token))
+        answer = self.service.send_retrying("DELETE", _lease(token))
         if answer.status != 404:
-            self._access.checked(answer)
+            self.service.granted(answer)
 
     def jobs(self, token: str) -> list[dict[str, JSON]] | None:
-        """See :meth:`Qpu.jobs`."""
-        lease = self._access.ask("GET", _lease(token)).json()
+        lease = self.service.request("GET", _lease(token)).json()
         jobs, opened = lease.get("jobs"), lease.get("opened")
         if not isinstance(jobs, list) or not isinstance(opened, float):
-            raise QpuError(f"{self._access.who}: no lease of ours, is it sfq serve?")
-        return [_told(job, opened) for job in jobs if isinstance(job, dict)]
+            raise QpuError(f"{self.service.name}: not a lease, is it sfq serve?")
+        return [_job(job, opened) for job in jobs if isinstance(job, dict)]
 
     def environment(self, token: str) -> dict[str, str]:
-        """See :meth:`Qpu.environment`."""
         variables = {
-            "SFQ_URL": self._access.url,
+            "SFQ_URL": self.service.url,
             "QRMI_JOB_ACQUISITION_TOKEN": token,
         }
         known = self._credentials
@@ -216,37 +385,33 @@ class SfqQpu(Qpu):
             variables["SFQ_TOKEN_FILE"] = known.token_file
         if known.munge:
             variables["SFQ_MUNGE"] = known.munge if known.munge is not True else "1"
-        if known.patience_seconds is not None:
-            variables["SFQ_PATIENCE_SECONDS"] = f"{known.patience_seconds:g}"
+        if known.retry_seconds is not None:
+            variables["SFQ_PATIENCE_SECONDS"] = f"{known.retry_seconds:g}"
         return {f"{self.name}_{key}": value for key, value in variables.items()}
 
     @classmethod
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
-        """See :meth:`Qpu.from_environment`."""
-        values = {}
-        for suffix in ("SFQ_URL", "QRMI_JOB_ACQUISITION_TOKEN"):
-            key = f"{name}_{suffix}"
+        url, lease = f"{name}_SFQ_URL", f"{name}_QRMI_JOB_ACQUISITION_TOKEN"
+        for key in (url, lease):
             if not environment.get(key):
                 raise InputError(
                     f"{key} is not set, though QPU {name!r} is in the environment"
                 )
-            values[suffix] = environment[key]
         munge = environment.get(f"{name}_SFQ_MUNGE", "")
         return cls(
             name,
-            values["SFQ_URL"],
+            environment[url],
             credentials=Credentials(
                 environment.get(f"{name}_SFQ_TOKEN_FILE"),
                 munge if munge.startswith("/") else munge == "1",
                 _seconds(environment, f"{name}_SFQ_PATIENCE_SECONDS"),
             ),
-            lease=values["QRMI_JOB_ACQUISITION_TOKEN"],
+            lease=environment[lease],
             job_key=environment.get(f"{name}_SFQ_JOB_KEY"),
             purpose=environment.get(f"{name}_SFQ_PURPOSE"),
         )
 
     def sampler(self) -> Sampler:
-        """See :meth:`Qpu.sampler`."""
         from sf_quantum.qpu.sampler import QpuSampler
 
         return QpuSampler(self)
@@ -256,9 +421,9 @@ class SfqQpu(Qpu):
     ) -> dict[str, JSON]:
         """See :meth:`Qpu.solve`; interrupted, it cancels its job on the QPU.
 
-        The idempotency key comes from the job's key, the problem and the parameters: a
-        second try finds the QPU job of the first, also when the driver was killed
-        between them. Without a job's key it comes from the lease.
+        The idempotency key is derived from the job's key, the problem and the parameters:
+        a second attempt finds the QPU job of the first, even if the driver was killed
+        between them. Without a job's key it is derived from the lease.
         """
         given = {name: value for name, value in parameters.items() if value is not None}
         job: dict[str, JSON] = {"problem": dict(bqm), "parameters": {**given}}
@@ -267,7 +432,7 @@ class SfqQpu(Qpu):
             job["purpose"] = self._purpose
         try:
             followed = self._follow(self._submit(job))
-            while self._was_of_another(followed):
+            while self._ended_with_another_lease(followed):
                 followed = self._follow(self._submit(job))
         except InputError:
             raise
@@ -277,13 +442,13 @@ class SfqQpu(Qpu):
             raise
         if followed["state"] != "Completed":
             raise QpuError(
-                f"{self._access.who}: the job ended {followed['state']}: "
+                f"{self.service.name}: the job ended {followed['state']}: "
                 f"{followed.get('note') or 'no reason given'}"
             )
         result = f"/v1/jobs/{followed['id']}/result"
-        samples = self._access.ask("GET", result).json()
+        samples = self.service.request("GET", result).json()
         if samples.get("type") != "SampleSet":
-            raise QpuError(f"{self._access.who}: its answer is not a sample set")
+            raise QpuError(f"{self.service.name}: its answer is not a sample set")
         return samples
 
     def _key(self, job: Mapping[str, JSON]) -> str:
@@ -292,51 +457,48 @@ class SfqQpu(Qpu):
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _submit(self, job: dict[str, JSON]) -> dict[str, JSON]:
-        """Submit; where an earlier try has failed, as a new job."""
+        """Submit a job, as a new one if an earlier attempt was unsuccessful."""
         key, number = str(job["idempotency_key"]), 1
         while True:
-            answer = self._access.ask("POST", "/v1/jobs", job)
-            found = answer.json()
-            state = self._access.text(found, "state")
-            unsuccessful = state in ("Failed", "Cancelled")
-            if answer.status == 201 or not unsuccessful:
-                return found
+            answer = self.service.request("POST", "/v1/jobs", job)
+            submitted = answer.json()
+            state = self.service.text(submitted, "state")
+            if answer.status == 201 or state not in ("Failed", "Cancelled"):
+                return submitted
             number += 1
             job["idempotency_key"] = f"{key}-{number}"
 
-    def _was_of_another(self, job: Mapping[str, JSON]) -> bool:
-        """Whether a job that was found ended because the lease of its time did."""
-        return job["state"] == "Cancelled" and job.get("lease") not in (
-            None,
-            self._lease,
-        )
+    def _ended_with_another_lease(self, job: Mapping[str, JSON]) -> bool:
+        """Whether an earlier attempt's job was cancelled because its lease ended."""
+        leases = (None, self._lease)
+        return job["state"] == "Cancelled" and job.get("lease") not in leases
 
     def _follow(self, job: dict[str, JSON]) -> dict[str, JSON]:
-        path = f"/v1/jobs/{self._access.text(job, 'id')}?wait={POLL_SECONDS:g}"
-        while self._access.text(job, "state") not in OVER:
-            job = self._access.checked(self._poll(path)).json()
+        path = f"/v1/jobs/{self.service.text(job, 'id')}?wait={POLL_SECONDS:g}"
+        while self.service.text(job, "state") not in OVER:
+            job = self.service.granted(self._poll(path)).json()
         return job
 
     def _poll(self, path: str) -> Answer:
         try:
-            answer = self._access.retrying(
-                "GET", path, timeout_seconds=POLL_SECONDS + 10
+            answer = self.service.send_retrying(
+                "GET", path, timeout_seconds=POLL_SECONDS + REQUEST_SECONDS
             )
         except QpuError as error:
             raise QpuError(f"{error}; it died in mid-job") from error
         if answer.status == 404:
-            raise QpuError(f"{self._access.who}: it no longer knows the job")
+            raise QpuError(f"{self.service.name}: it no longer knows the job")
         return answer
 
     def _cancel(self, job: Mapping[str, JSON]) -> None:
-        # The key finds the job even where its first answer has not been read yet.
-        access = self._access
-        answer = access.once("POST", "/v1/jobs", job, timeout_seconds=CANCEL_SECONDS)
-        path = f"/v1/jobs/{access.text(access.checked(answer).json(), 'id')}"
-        access.checked(access.once("DELETE", path, timeout_seconds=CANCEL_SECONDS))
+        # the key finds the job even if the answer to its submission was never read
+        service = self.service
+        answer = service.send("POST", "/v1/jobs", job, timeout_seconds=CANCEL_SECONDS)
+        path = f"/v1/jobs/{service.text(service.granted(answer).json(), 'id')}"
+        service.granted(service.send("DELETE", path, timeout_seconds=CANCEL_SECONDS))
 
 
-def _told(job: dict[str, JSON], opened: float) -> dict[str, JSON]:
+def _job(job: dict[str, JSON], opened: float) -> dict[str, JSON]:
     submitted = job.get("submitted")
     return {**job, "found": isinstance(submitted, float) and submitted < opened}
 
@@ -349,24 +511,8 @@ def _int(value: JSON) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _names(value: JSON) -> tuple[str, ...]:
-    return tuple(map(str, value)) if isinstance(value, list) else ()
-
-
 def _number(value: JSON) -> float | None:
     return value if isinstance(value, int | float) else None
-
-
-def _until(moment: JSON) -> float | None:
-    """Seconds from now to a time since the epoch."""
-    return max(0.0, moment - time.time()) if isinstance(moment, int | float) else None
-
-
-def _text(config: Mapping[str, JSON], key: str) -> str | None:
-    value = config.get(key)
-    if value is not None and (not isinstance(value, str) or not value):
-        raise InputError(f"{key}: expected a text")
-    return value
 
 
 def _munge(config: Mapping[str, JSON]) -> str | bool:

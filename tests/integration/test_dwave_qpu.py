@@ -18,8 +18,8 @@ from dimod import BinaryQuadraticModel, SampleSet
 from sf_quantum import qpu
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import NoLease, dwave_connection
-from sf_quantum.qpu.dwave import DWaveQpu
+from sf_quantum.qpu import NoLease
+from sf_quantum.qpu.dwave import DWaveQpu, client_options
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.presolve import Booked
 from sf_quantum.service.testing import example_bqm
@@ -313,13 +313,13 @@ def test_half_an_environment() -> None:
 
 def test_solvers_by_name_or_by_features() -> None:
     connection = {"endpoint": "e", "token": "t", "solver": "Advantage_system4.1"}
-    options = dwave_connection.options(connection)
+    options = client_options(connection)
     assert options["solver"] == {"name": "Advantage_system4.1"}
     features = '{"topology__type": "zephyr"}'
-    options = dwave_connection.options({**connection, "solver": features})
+    options = client_options({**connection, "solver": features})
     assert options["solver"] == {"topology__type": "zephyr"}
     with pytest.raises(InputError, match="DWAVE_API_SOLVER"):
-        dwave_connection.options({**connection, "solver": "{"})
+        client_options({**connection, "solver": "{"})
 
 
 def test_without_the_package_it_says_what_to_install(

@@ -218,7 +218,7 @@ def test_a_lower_class_than_asked_for_is_said() -> None:
         code, out, err = _run(*asked, *_shell("echo ran"))
     assert (code, out, err.count("\n")) == (0, "ran\n", 1)
     assert err.startswith(
-        "sfq lease: The lease of QPU qpu has class test, not production as asked for"
+        "sfq lease: The lease of QPU qpu has class test, not production as requested"
     )
 
 

@@ -18,9 +18,8 @@ from streamflow.core.exception import (
 from streamflow.deployment.connector.local import LocalConnector
 from streamflow.deployment.connector.ssh import SSHConnector
 
-from sf_quantum.connectors import guardian, ssh
-from sf_quantum.connectors.background import BackgroundService
-from sf_quantum.connectors.emulator import EmulatorConnector
+from sf_quantum.connectors import guardian, wrapper
+from sf_quantum.connectors.emulator import BackgroundService, EmulatorConnector
 from sf_quantum.connectors.nodes import NodesConnector
 from sf_quantum.connectors.quantum import QuantumConnector
 from sf_quantum.connectors.rest import RestConnector
@@ -199,7 +198,7 @@ def test_one_ssh_host_is_one_machine(
     nodes: list[str], transfer: str | None, words: str | None
 ) -> None:
     connector = SSHConnector("host", "/", nodes=nodes, dataTransferConnection=transfer)
-    assert ssh.problem(connector) == words
+    assert wrapper._problem(connector) == words
 
 
 async def test_only_a_machine_can_be_wrapped(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Self
 
@@ -10,9 +11,9 @@ from dimod.core.sampler import Sampler
 
 from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
-from sf_quantum.errors import QpuError
-from sf_quantum.qpu import Qpu, QpuStatus
-from sf_quantum.qpu.leases import LeaseRequest, LeaseSet, acquire
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.qpu import CredentialsRefused, Qpu, QpuStatus, leases
+from sf_quantum.qpu.leases import HeldLease, LeaseRequest, LeaseSet, acquire
 
 
 class ShakyQpu(Qpu):
@@ -69,9 +70,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_qpu_in_trouble_is_waited_for_with_one_key() -> None:
     shaky = ShakyQpu(troubles=2)
     said: list[str] = []
-    with LeaseSet([shaky], lambda _, error: said.append(str(error))) as leases:
-        leases.acquire(LeaseRequest("job"))
-        assert leases.tokens() == [(shaky, "secret")]
+    with LeaseSet([shaky], lambda _, error: said.append(str(error))) as held:
+        held.acquire(LeaseRequest("job"))
+        assert held.tokens() == [(shaky, "secret")]
     assert said == ["connection refused"]
     assert len(shaky.keys) == 3
     assert len(set(shaky.keys)) == 1
@@ -81,11 +82,39 @@ def test_a_qpu_in_trouble_is_waited_for_with_one_key() -> None:
 def test_a_qpu_that_stays_in_trouble_is_given_up_in_time() -> None:
     shaky = ShakyQpu(troubles=10**6)
     with (
-        LeaseSet([shaky]) as leases,
+        LeaseSet([shaky]) as held,
         pytest.raises(QpuError, match="connection refused"),
     ):
-        leases.acquire(LeaseRequest("job", wait_seconds=0.05))
+        held.acquire(LeaseRequest("job", wait_seconds=0.05))
     assert len(shaky.keys) > 1
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (CredentialsRefused("token revoked"), "cannot be renewed: token revoked"),
+        (InputError("it has ended"), "is lost: it has ended"),
+    ],
+)
+def test_a_lease_that_cannot_be_renewed_is_reported(
+    error: InputError, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warned, messages = threading.Event(), list[str]()
+
+    def renew(_: str) -> float | None:
+        raise error
+
+    def warning(text: str, *values: str) -> None:
+        messages.append(text % values)
+        warned.set()
+
+    shaky = ShakyQpu(troubles=0)
+    monkeypatch.setattr(shaky, "renew", renew)
+    monkeypatch.setattr(leases.logger, "warning", warning)
+    lease = HeldLease(shaky, "secret")
+    assert warned.wait(30)
+    assert messages == [f"A lease of QPU q {message}"]
+    lease.release()
 
 
 def test_a_wait_that_is_asked_for_bears_trouble_as_long() -> None:

@@ -13,11 +13,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from dimod import BinaryQuadraticModel
 
+from sf_quantum import backoff
+from sf_quantum.backoff import Backoff
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.net import munge
-from sf_quantum.qpu import NoLease, access
-from sf_quantum.qpu.leases import LeaseRequest, acquire
+from sf_quantum.qpu import CredentialsRefused, NoLease, sfq
+from sf_quantum.qpu.leases import LeaseProblem, LeaseRequest, acquire
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.service.device.emulated import Device, Faults
@@ -38,8 +40,8 @@ def bqm() -> dict[str, JSON]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(access, "PATIENCE_SECONDS", 0.03)
+    monkeypatch.setattr(backoff, "REQUEST", Backoff(0.01, 3.0))
+    monkeypatch.setattr(sfq, "RETRY_SECONDS", 0.03)
 
 
 @pytest.fixture
@@ -259,13 +261,13 @@ def test_a_lease_of_a_lower_class_says_so() -> None:
     settings = ServiceSettings(vqpus=2, classes=ClassSettings(highest="test"))
     with running_service(settings=settings) as service:
         asked = {
-            name: SfqQpu("q", service.url, asked={"class": name})
+            name: SfqQpu("q", service.url, lease_options={"class": name})
             for name in ("production", "test")
         }
         lowered = asked["production"]
         said = lowered.shortfall(token := lowered.acquire())
         assert said is not None
-        assert said.startswith("class test, not production as asked for")
+        assert said.startswith("class test, not production as requested")
         assert lowered.shortfall(token) is None
         assert asked["test"].shortfall(asked["test"].acquire()) is None
 
@@ -309,6 +311,16 @@ def test_each_request_has_a_munge_credential_of_its_own(
     driver = SfqQpu.from_config("q", {"url": server.url, "munge": "/socket"})
     driver.release("token")
     assert server.credentials == ["MUNGE:1:/socket", "MUNGE:2:/socket"]
+
+
+def test_a_revoked_token_is_a_reason_of_its_own(scripted: Serve) -> None:
+    server = scripted([(401, {"detail": "token revoked"})] * 2)
+    driver = SfqQpu("q", server.url)
+    with pytest.raises(CredentialsRefused, match="refuses: token revoked") as caught:
+        driver.renew("token")
+    assert LeaseProblem.of(caught.value) is LeaseProblem.CREDENTIALS_REFUSED
+    with pytest.raises(InputError, match="token revoked"):
+        driver.status()
 
 
 def test_a_failed_job_is_tried_anew(bqm: dict[str, JSON]) -> None:

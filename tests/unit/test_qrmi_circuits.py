@@ -7,8 +7,6 @@ five qubits of IQM's own fake Adonis.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -18,7 +16,7 @@ from dimod import BinaryQuadraticModel
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import qrmi_errors, qrmi_task
+from sf_quantum.qpu import qrmi_client
 from sf_quantum.samplers.presolve import Booked
 from sf_quantum.samplers.qaoa import QaoaSampler
 from sf_quantum.testing.samplers import problem
@@ -28,12 +26,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("qiskit", reason="qiskit is not installed")
 pytest.importorskip("qrmi", reason="the package qrmi is not installed")
-
-
-@contextmanager
-def errors() -> Iterator[None]:
-    with qrmi_errors.ours("QPU 'garnet'"):
-        yield
 
 
 class Adonis:
@@ -67,7 +59,7 @@ class Adonis:
         }
         return SimpleNamespace(value=json.dumps(told))
 
-    def task_start(self, payload: qrmi_task.Payload) -> str:
+    def task_start(self, payload: qrmi_client.Payload) -> str:
         """Keep the request."""
         text: str = getattr(payload, "iqmjson")  # noqa: B009
         self.requests.append(
@@ -132,14 +124,14 @@ def simulated(request: SimpleNamespace) -> JSON:
 @pytest.fixture
 def adonis(monkeypatch: pytest.MonkeyPatch) -> Adonis:
     pytest.importorskip("iqm.qiskit_iqm", reason="install the extra iqm")
-    monkeypatch.setattr(qrmi_task, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(qrmi_client, "POLL_SECONDS", 0.0)
     return Adonis()
 
 
 def made(client: Adonis) -> IqmMachine:
     from sf_quantum.qpu.qrmi_circuits import IqmMachine
 
-    return IqmMachine("garnet", client, errors)
+    return IqmMachine("garnet", client, "QPU 'garnet'")
 
 
 def test_a_qubo_on_iqms_is_compiled_run_and_read(adonis: Adonis) -> None:
@@ -247,7 +239,7 @@ def test_a_job_of_ibms_that_is_not_waited_for_is_cancelled(
     job = Job(error)
     backend = GenericBackendV2(5, seed=1)
     sampler = SimpleNamespace(run=lambda pubs, shots: job)
-    machine = PrimitiveMachine("torino", sampler, backend, errors)
+    machine = PrimitiveMachine("torino", sampler, backend, "QPU 'torino'")
     with pytest.raises(expected):
         QaoaSampler(runner=machine).sample(problem(), depth=1, optimiser="none")
     assert job.cancelled
@@ -260,7 +252,9 @@ def test_ibms_samplers_reads_are_taken_as_they_come() -> None:
     from sf_quantum.qpu.qrmi_circuits import PrimitiveMachine
 
     line = GenericBackendV2(5, coupling_map=[[i, i + 1] for i in range(4)], seed=1)
-    machine = PrimitiveMachine("torino", StatevectorSampler(seed=1), line, errors)
+    machine = PrimitiveMachine(
+        "torino", StatevectorSampler(seed=1), line, "QPU 'torino'"
+    )
     samples = QaoaSampler(runner=machine).sample(
         problem(), seed=1, num_reads=200, optimiser="none"
     )

@@ -35,8 +35,8 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal
 from sf_quantum.qpu import NoLease, Qpu, QpuStatus
-from sf_quantum.qpu.leases import LeaseRequest
-from sf_quantum.qpu.offline import LossReason, QpuLoss, QpuWatch
+from sf_quantum.qpu.leases import LeaseProblem, LeaseRequest
+from sf_quantum.qpu.offline import QpuLoss, QpuWatch
 
 P = ParamSpec("P")
 DONE: dict[str, JSON] = {"state": "Completed", "submitted": 1.0, "started": 3.5}
@@ -356,7 +356,7 @@ async def test_its_qpu_jobs_wait_for_what_is_left_of_it_too(
         if watch._wait_seconds is None:  # before the lease
             await asyncio.Event().wait()
         left.append(watch._wait_seconds)
-        return QpuLoss(LossReason.QUEUE_WAIT, "q", seconds=600)
+        return QpuLoss(LeaseProblem.QUEUE_WAIT, "q", seconds=600)
 
     monkeypatch.setattr(LeasePool, "lost", lost)
     with suppress(WorkflowExecutionException):
@@ -368,7 +368,8 @@ async def test_trouble_is_borne_and_refusals_are_not(
     step: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await _until(
-        lambda: step.connector._asking is None or step.connector._asking.done()
+        lambda: step.connector._first_status is None
+        or step.connector._first_status.done()
     )
     ToldQpu.troubles = [QpuError("down"), QpuError("down")]
     ran = await step.run("exit 3")
@@ -481,7 +482,7 @@ async def test_places_are_the_qpus_as_soon_as_it_answers(
     await connector.deploy(False)
     (first,) = (await connector.get_available_locations()).values()
     assert (first.name, first.slots) == ("q", 2)
-    await _until(lambda: connector._places == 5)
+    await _until(lambda: connector._slots == 5)
     (then,) = (await connector.get_available_locations()).values()
     assert then.slots == 5
     await connector.undeploy(False)

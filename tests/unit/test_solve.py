@@ -14,9 +14,11 @@ from typing import cast
 import pytest
 from dimod import BinaryQuadraticModel, SampleSet
 
+from sf_quantum import backoff
+from sf_quantum.backoff import Backoff
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
-from sf_quantum.qpu import access
+from sf_quantum.qpu import sfq
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.samplers.qaoa import QaoaSampler
@@ -40,8 +42,8 @@ def service() -> Iterator[RunningService]:
 
 @pytest.fixture(autouse=True)
 def classical(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(access, "PATIENCE_SECONDS", 0.03)
+    monkeypatch.setattr(backoff, "REQUEST", Backoff(0.01, 3.0))
+    monkeypatch.setattr(sfq, "RETRY_SECONDS", 0.03)
     for key in ("QRMI_JOB_QPU_RESOURCES", "QRMI_JOB_QPU_TYPES"):
         monkeypatch.delenv(key, raising=False)
 

@@ -13,9 +13,9 @@ from sf_quantum.connectors import hints
 from sf_quantum.connectors.hints import JobHints
 from sf_quantum.files import JSON
 from sf_quantum.qpu import offline
-from sf_quantum.qpu.access import Credentials
-from sf_quantum.qpu.offline import LossReason, QpuLoss, QpuWatch
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.leases import LeaseProblem
+from sf_quantum.qpu.offline import QpuLoss, QpuWatch
+from sf_quantum.qpu.sfq import Credentials, SfqQpu
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 
@@ -29,7 +29,7 @@ def service() -> Iterator[RunningService]:
 
 @pytest.fixture
 def qpu(service: RunningService) -> SfqQpu:
-    return SfqQpu("q", service.url, credentials=Credentials(patience_seconds=0))
+    return SfqQpu("q", service.url, credentials=Credentials(retry_seconds=0))
 
 
 def submit(service: RunningService, lease: str, key: str) -> str:
@@ -56,7 +56,7 @@ def test_a_qpu_that_goes_offline_is_lost(service: RunningService, qpu: SfqQpu) -
     assert waits.look() is None
     shut(service)
     loss = waits.look()
-    assert loss == QpuLoss(LossReason.OFFLINE, "q", "the QPU is closed: helium")
+    assert loss == QpuLoss(LeaseProblem.OFFLINE, "q", "the QPU is closed: helium")
     assert str(loss) == "the QPU is offline (the QPU is closed: helium)"
 
 
@@ -70,7 +70,7 @@ def test_a_job_that_waits_for_a_qpu_that_was_closed_is_lost(
     service.until(lease, "Queued")
     loss = watch(qpu, lease).look()
     assert loss is not None
-    assert loss.reason is LossReason.OFFLINE
+    assert loss.problem is LeaseProblem.OFFLINE
 
 
 def test_a_job_that_runs_while_the_qpu_is_drained_is_not(
@@ -97,7 +97,7 @@ def test_a_job_that_waits_longer_than_it_may_is_lost(
     patient, impatient = watch(qpu, second, 60), watch(qpu, second, 0.0)
     assert impatient.look() is None  # sees the job for the first time
     loss = impatient.look()
-    assert loss == QpuLoss(LossReason.QUEUE_WAIT, "q", seconds=0.0)
+    assert loss == QpuLoss(LeaseProblem.QUEUE_WAIT, "q", seconds=0.0)
     assert str(loss) == "a QPU job waited in its queue for more than 0 s"
     assert patient.look() is None
     assert patient.look() is None
@@ -121,7 +121,7 @@ def test_a_job_that_has_begun_may_wait_again(
 
 
 def test_a_service_that_does_not_answer_is_left_to_the_jobs_own_client() -> None:
-    credentials = Credentials(patience_seconds=0)
+    credentials = Credentials(retry_seconds=0)
     nobody = SfqQpu("q", "http://127.0.0.1:1", credentials=credentials)
     assert QpuWatch(nobody).look() is None
     assert QpuWatch(nobody, wait_seconds=0.0).look() is None

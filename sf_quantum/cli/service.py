@@ -1,0 +1,159 @@
+"""Options that select QPUs, and what commands share that send requests to a service."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.qpu.selection import Selection
+from sf_quantum.qpu.sfq import REQUEST_SECONDS, ServiceClient, SfqQpu
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Add the options that select QPUs."""
+    parser.add_argument(
+        "--qpu",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a QPU of the environment or of the QRMI configuration; several with "
+        "commas, or by repeating the option (default: those of the environment)",
+    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--qrmi-config", metavar="FILE", help="a site's qrmi_config.json"
+    )
+    where.add_argument(
+        "--url",
+        help="a QPU service: unix:/path.sock, http://127.0.0.1:PORT, https://...",
+    )
+    who = parser.add_mutually_exclusive_group()
+    who.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="the bearer token that the service requires",
+    )
+    who.add_argument(
+        "--munge",
+        nargs="?",
+        const=True,
+        metavar="SOCKET",
+        help="send MUNGE credentials, of the munged at SOCKET",
+    )
+
+
+def selection(args: argparse.Namespace, **lease_options: str | None) -> Selection:
+    """Read the options that select QPUs.
+
+    :param lease_options: configuration keys for the leases to be acquired
+    """
+    token_file = args.token_file and str(Path(args.token_file).absolute())
+    return Selection(
+        [name for names in args.qpu for name in names.split(",") if name],
+        args.url,
+        {"tokenFile": token_file, "munge": args.munge, **lease_options},
+        args.qrmi_config,
+    )
+
+
+def add_service(parser: argparse.ArgumentParser) -> None:
+    """Add the options that select one service, and ``--json``."""
+    add_selection(parser)
+    parser.add_argument(
+        "--json", action="store_true", help="print the service's answer as JSON"
+    )
+
+
+def service(args: argparse.Namespace) -> ServiceClient:
+    """Make the client of the selected service.
+
+    :raises InputError: if more than one is selected, or it is not ours
+    """
+    qpus = selection(args).qpus(os.environ)
+    if len(qpus) > 1:
+        raise InputError(f"--qpu: name one of {', '.join(qpu.name for qpu in qpus)}")
+    if not isinstance(qpus[0], SfqQpu):
+        raise InputError(
+            f"QPU {qpus[0].name!r} is of type {qpus[0].type}, not a service of sfq's"
+        )
+    return qpus[0].service
+
+
+def request(
+    client: ServiceClient,
+    method: str,
+    path: str,
+    body: Mapping[str, JSON] | None = None,
+    *,
+    wait_seconds: float = 0.0,
+) -> JSON:
+    """Send one request and read its answer.
+
+    :param wait_seconds: how long the service may take, beyond the usual
+    :raises InputError: if it is refused
+    :raises QpuError: if the service does not answer, or is in trouble
+    """
+    timeout = REQUEST_SECONDS + wait_seconds
+    answer = client.send(method, path, body, timeout_seconds=timeout)
+    content: JSON = json.loads(client.granted(answer).body)
+    return content
+
+
+def objects(content: JSON) -> list[dict[str, JSON]]:
+    """The objects of a list; none if it is something else."""
+    listed = content if isinstance(content, list) else []
+    return [one for one in listed if isinstance(one, dict)]
+
+
+def future_time(text: str) -> float:
+    """Parse a time, or a distance from now into the future.
+
+    :raises argparse.ArgumentTypeError: if it is neither
+    """
+    return _time(text, 1)
+
+
+def past_time(text: str) -> float:
+    """Parse a time, or a distance from now into the past.
+
+    :raises argparse.ArgumentTypeError: if it is neither
+    """
+    return _time(text, -1)
+
+
+def format_time(moment: JSON) -> str:
+    """Write seconds since the epoch as a time in UTC."""
+    if not isinstance(moment, int | float):
+        return "-"
+    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def format_seconds(value: JSON) -> str:
+    """Write seconds with three digits or, from 100 on, as a whole number."""
+    if not isinstance(value, int | float):
+        return "-"
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def _time(text: str, direction: int) -> float:
+    """Parse ISO 8601 (local time if it has no zone), or a distance: 90s, 30m, 2h, 7d."""
+    if distance := re.fullmatch(r"(\d{1,9})([smhd])", text):
+        number, unit = distance.groups()
+        return time.time() + direction * int(number) * _UNITS[unit]
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError) as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected a time such as 2026-11-21T16:00 or a distance such "
+            "as 30m, 2h or 7d"
+        ) from error
