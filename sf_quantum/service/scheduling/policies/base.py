@@ -178,10 +178,10 @@ class Keyed(Policy, Generic[K]):
 
     def order(self) -> Iterator[PendingJob]:
         """See :meth:`Policy.order`."""
-        return iter(self._jobs)
+        return iter(self._jobs.jobs)
 
     def ahead(self, job: PendingJob) -> dict[Kind, Work]:
-        """See :meth:`Policy.ahead`; takes the square root of the number of jobs."""
+        """See :meth:`Policy.ahead`."""
         return self._jobs.before((self.key(job), job.number))
 
 

@@ -12,7 +12,7 @@ from sf_quantum.files import JSON
 from sf_quantum.service.domain.jobs import CLASSES, RANKS, JobClass, Kind, Lease, Used
 from sf_quantum.service.domain.settings import Account, Shares
 from sf_quantum.service.scheduling.expected_work import ExpectedWork
-from sf_quantum.service.scheduling.ordering import RunningSums
+from sf_quantum.service.scheduling.ordering import SortedJobs
 from sf_quantum.service.scheduling.policies.base import (
     ByClass,
     PendingLease,
@@ -264,8 +264,7 @@ class _AccountQueue:
         self._by_user: dict[str, list[PendingJob]] = {}
         self._seconds: dict[str, float] = {}
         self._user_tags: dict[int, float] = {}
-        self._order: list[Tag] = []
-        self._sums = RunningSums([])
+        self._sorted: SortedJobs[Tag] = SortedJobs()
         # of the first so many jobs; computed again from the first change on
         self._tags: list[Tag] = []
         self._seconds_before: list[float] = []
@@ -289,10 +288,7 @@ class _AccountQueue:
         insort(jobs, job, key=lambda one: one.number)
         self._user_tags[job.number] = tag = self._per_share(job.user, seconds)
         if not self.changed:
-            index = bisect_left(self._order, (tag, job.number))
-            self._order.insert(index, (tag, job.number))
-            self._sums.insert(index, job)
-            del self._tags[index:], self._seconds_before[index:]
+            self._forget(self._sorted.add((tag, job.number), job))
 
     def remove(self, job: PendingJob) -> None:
         """Remove a job."""
@@ -305,16 +301,13 @@ class _AccountQueue:
         if not jobs:
             del self._by_user[job.user], self._seconds[job.user]
         if not self.changed:
-            index = bisect_left(self._order, (tag, job.number))
-            del self._order[index], self._tags[index:], self._seconds_before[index:]
-            self._sums.delete(index)
+            self._forget(self._sorted.remove((tag, job.number)))
 
     def tag(self, job: PendingJob) -> Tag:
         """Return a job's tag among the accounts."""
         user_tag = self.user_tag(job)
-        index = bisect_left(self._order, (user_tag, job.number))
-        self._compute_tags(index + 1)
-        return self._tags[index]
+        index = bisect_left(self._sorted.keys, (user_tag, job.number))
+        return self._compute_tags(index + 1)[index]
 
     def user_tag(self, job: PendingJob) -> float:
         """Return the usage per share of a job's user when the job is next."""
@@ -323,22 +316,22 @@ class _AccountQueue:
 
     def seconds_before(self, tag: Tag) -> float:
         """Add up the QPU seconds of the jobs with lower tags."""
-        self._compute_tags(len(self))
-        jobs = bisect_left(self._tags, tag)
-        return sum(job.qpu_seconds for job in self._sums.jobs[:jobs])
+        jobs = bisect_left(self._compute_tags(len(self)), tag)
+        return sum(job.qpu_seconds for job in self._sorted.jobs[:jobs])
 
     def before(self, tag: Tag | None) -> dict[Kind, Work]:
         """Add up the jobs with lower tags, or all."""
         self._refresh()
         if tag is None:
-            return self._sums.first(len(self))
-        self._compute_tags(len(self))
-        return self._sums.first(bisect_left(self._tags, tag))
+            return self._sorted.before(None)
+        jobs = bisect_left(self._compute_tags(len(self)), tag)
+        keys = self._sorted.keys
+        return self._sorted.before(keys[jobs] if jobs < len(keys) else None)
 
     def order(self) -> Iterator[tuple[Tag, PendingJob]]:
         """Iterate over the jobs with their tags."""
-        self._compute_tags(len(self))
-        return iter([*zip(self._tags, self._sums.jobs, strict=True)])
+        tags = self._compute_tags(len(self))
+        return iter([*zip(tags, self._sorted.jobs, strict=True)])
 
     def seconds(self, user: str | None) -> float:
         """Add up the QPU seconds of the jobs, of all users or of one."""
@@ -350,17 +343,21 @@ class _AccountQueue:
         sharer = self._named, user
         return self._policy.per_share(sharer, self._job_class, seconds)
 
-    def _compute_tags(self, jobs: int) -> None:
+    def _compute_tags(self, jobs: int) -> list[Tag]:
         """Compute the tags of the first so many jobs, as far as they are not known."""
         self._refresh()
         for index in range(len(self._tags), jobs):
             before = 0.0
             if index:
-                last = self._sums.jobs[index - 1]
+                last = self._sorted.jobs[index - 1]
                 before = self._seconds_before[-1] + last.qpu_seconds
             self._seconds_before.append(before)
-            number = self._sums.jobs[index].number
+            number = self._sorted.jobs[index].number
             self._tags.append((self._per_share(None, before), number))
+        return self._tags
+
+    def _forget(self, index: int) -> None:
+        del self._tags[index:], self._seconds_before[index:]
 
     def _refresh(self) -> None:
         """Order the jobs anew if usage or shares have changed."""
@@ -368,15 +365,12 @@ class _AccountQueue:
             return
         self.changed = False
         self._stamp = self._policy.usage.stamp
-        ordered = []
+        self._forget(0)
+        self._sorted = SortedJobs()
         for user, jobs in self._by_user.items():
             seconds = 0.0
             for job in jobs:
                 tag = self._user_tags[job.number] = self._per_share(user, seconds)
-                ordered.append((tag, job.number, job))
+                self._sorted.add((tag, job.number), job)
                 seconds += job.qpu_seconds
             self._seconds[user] = seconds
-        ordered.sort(key=lambda one: one[:2])
-        self._order = [(tag, number) for tag, number, _ in ordered]
-        self._sums = RunningSums([job for *_, job in ordered])
-        self._tags, self._seconds_before = [], []
