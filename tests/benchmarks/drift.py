@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import random
 from collections.abc import Iterator
 from statistics import fmean, median, stdev
 
 from sf_quantum.service.device.calibration import READINGS, Reading
-from sf_quantum.service.device.drift import Cusum, DriftWatch, run_length
+from sf_quantum.service.device.drift import Cusum, DriftWatch
 from sf_quantum.service.device.emulated import Device, Faults
 from sf_quantum.service.device.technologies import TECHNOLOGIES
 from sf_quantum.service.domain.settings import DriftSettings
@@ -48,6 +49,30 @@ def measured(settings: DriftSettings, shift: float, runs: int, seed: int) -> str
     lengths = [length(settings, shift, draws) for _ in range(runs)]
     error = stdev(lengths) / runs**0.5
     return f"{fmean(lengths):,.1f} ± {error:,.1f} ({expected:,.1f})"
+
+
+def run_length(settings: DriftSettings, shift: float) -> float:
+    """Return the mean number of values until the alarm, the one that raises it included.
+
+    Siegmund's approximation (Sequential Analysis, 1985, chapter 2), for both sides
+    together as Montgomery gives it.
+
+    :param shift: of the values' mean, in standard deviations; 0 gives the
+        number between two false alarms
+    """
+    sides = (one_sided(settings, shift), one_sided(settings, -shift))
+    return 1 / sum(1 / length for length in sides)
+
+
+def one_sided(settings: DriftSettings, shift: float) -> float:
+    """Return the same for the sum upwards alone."""
+    delta, width = shift - settings.reference, settings.threshold + 1.166
+    if delta == 0:
+        return width**2
+    product = 2 * delta * width
+    if product < -700:
+        return math.inf
+    return (math.exp(-product) + product - 1) / (2 * delta**2)
 
 
 class Clock:

@@ -49,7 +49,7 @@ def test_samples_are_those_of_neal(bqm: dict[str, JSON]) -> None:
     assert isinstance(info, dict)
     assert (info["qpu"], info["technology"]) == ("q", "annealer")
     assert (info["sampler"], info["seed"], info["reads"]) == ("neal", 1, 10)
-    assert info["calibration"] == device.reading.told
+    assert info["calibration"] == device.reading.summary
     local.pop("info")
     assert outcome.result == local
     # 20 sweeps stand for 4 us of annealing, not 20

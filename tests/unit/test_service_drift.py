@@ -10,10 +10,11 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.service.device.calibration import READINGS, Reading
-from sf_quantum.service.device.drift import Cusum, DriftWatch, run_length
+from sf_quantum.service.device.drift import Cusum, DriftWatch
 from sf_quantum.service.device.emulated import Device, Faults
 from sf_quantum.service.domain.settings import DriftSettings
 from sf_quantum.service.testing import running_service
+from tests.benchmarks.drift import run_length
 
 # Montgomery, Introduction to Statistical Quality Control, table 9.1: mean 10, deviation 1,
 # from the 21st on mean 11
@@ -119,8 +120,8 @@ def test_the_log_says_it_once_and_a_renewed_calibration_ends_it(
         watch.renewed("b")
     assert (watch.alarms, watch.sums) == ([], {})
     assert [record.getMessage() for record in caplog.records] == [
-        "q: drift alarm: readout is above what is usual; calibrate it",
-        "q: calibrated, the drift alarm is over",
+        "q: drift alarm: readout is above its usual value; recalibrate the device",
+        "q: calibrated, the drift alarm has ended",
     ]
 
 

@@ -1,4 +1,4 @@
-"""The calibration of an emulated device: renewed at times, drifting between them."""
+"""The calibration of an emulated device: renewed now and then, drifting in between."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from datetime import UTC, datetime
 from sf_quantum.files import JSON
 from sf_quantum.service.device.technologies import Errors
 
-# one that went wrong is off by so much more
+# factor on the errors of a calibration that went wrong
 WRONG = 20.0
-# how often, in one period, a device measures its own errors
+# readings of its own errors that a device makes per calibration
 READINGS = 100
-# the relative error of one such measurement, one standard deviation; our assumption
+# relative standard deviation of a reading; our assumption
 READING_ERROR = 0.05
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a device was set to at one moment.
+    """A calibration of a device, at one moment.
 
-    :param id: tells calibrations apart; the same device with the same seed has the same
-    :param made: when
+    :param id: the same for the same device with the same seed
     :param age: from 0, just made, to 1, about to be renewed
-    :param wrong: whether it went wrong, which nobody is told before it is renewed
-    :param drifts: whether it goes as wrong little by little, which nobody is told either
+    :param wrong: whether it went wrong, which the device does not show
+    :param drifts: whether it goes as wrong little by little, which it does not show either
     :param seed: for what is drawn anew with each calibration
     """
 
@@ -41,30 +40,30 @@ class Calibration:
     drifts: bool = False
 
     @property
-    def told(self) -> dict[str, JSON]:
-        """Which one it is, for an answer."""
+    def summary(self) -> dict[str, JSON]:
+        """Its id and time, for answers."""
         return {"id": self.id, "time": self.made.isoformat(timespec="seconds")}
 
     @property
     def excess(self) -> float:
-        """How many times the errors of one of its age that is as it should be."""
+        """Factor on the errors of a good calibration of its age."""
         if self.wrong:
             return WRONG
         return 1.0 + self.age * (WRONG - 1.0) if self.drifts else 1.0
 
     @property
     def factor(self) -> float:
-        """How many times the errors of a good, new one."""
+        """Factor on the errors of a good, new calibration."""
         return (1.0 + self.age) * self.excess
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a device measured of its own errors.
+    """Measurements by a device of its own errors.
 
     :param number: of the calibration's readings, from 0
     :param values: as measured, by name
-    :param expected: as they are to be at this age
+    :param expected: of a good calibration of this age
     """
 
     calibration: Calibration
@@ -73,13 +72,13 @@ class Reading:
     expected: dict[str, float]
 
     @property
-    def told(self) -> dict[str, JSON]:
-        """What an answer says of it."""
-        return {**self.calibration.told, "values": {**self.values}}
+    def summary(self) -> dict[str, JSON]:
+        """The calibration's id and time and the values, for answers."""
+        return {**self.calibration.summary, "values": {**self.values}}
 
     @property
     def deviations(self) -> dict[str, float]:
-        """How far off each value is, in standard deviations of its measurement."""
+        """The values' deviations from the expected ones, in standard deviations."""
         return {
             name: math.log(value / self.expected[name]) / READING_ERROR
             for name, value in self.values.items()
@@ -91,8 +90,8 @@ class Calibrations:
     """The calibrations of one device, one after the other.
 
     :param what: names the device
-    :param root: what all is drawn from
-    :param period_seconds: of real time
+    :param root: the seed of all random draws
+    :param period_seconds: by the clock
     :param wrong: probability that one goes wrong
     :param drifts: probability that one drifts until it is as wrong
     :param first: how many there were before ``started``
@@ -108,44 +107,45 @@ class Calibrations:
     first: int = 0
 
     def now(self) -> Calibration:
-        """Tell the present one."""
-        number, rest = divmod(self.clock() - self.started, self.period_seconds)
-        return self._at(int(number), rest / self.period_seconds)
+        """Return the present calibration."""
+        number, age = self._position()
+        return self._at(number, age)
 
     def reading(self, errors: Errors) -> Reading:
-        """Tell the latest reading.
+        """Return the latest reading.
 
         :param errors: of a good, new calibration
         """
-        number, slot = self._slot()
-        return self._read(errors, number, slot)
+        number, age = self._position()
+        return self._read(errors, number, _slot(age))
 
     def readings(self, errors: Errors, after: Reading | None) -> list[Reading]:
-        """Tell the readings of the present calibration since another, oldest first.
+        """List the present calibration's readings after another one, oldest first.
 
         :param errors: of a good, new calibration
         """
-        number, latest = self._slot()
-        calibration = self._at(number, 0.0)
-        same = after is not None and after.calibration.id == calibration.id
-        first = after.number + 1 if after is not None and same else 0
-        return [self._read(errors, number, slot) for slot in range(first, latest + 1)]
+        number, age = self._position()
+        first = 0
+        if after is not None and after.calibration.id == self._at(number, 0.0).id:
+            first = after.number + 1
+        slots = range(first, _slot(age) + 1)
+        return [self._read(errors, number, slot) for slot in slots]
 
     @property
     def age_seconds(self) -> float:
-        """Tell how old the present one is."""
+        """The age of the present calibration."""
         return (self.clock() - self.started) % self.period_seconds
 
     @property
     def until_next(self) -> float:
-        """Seconds from now until the next reading."""
+        """Seconds until the next reading."""
         every = self.period_seconds / READINGS
         return every - self.age_seconds % every
 
-    def _slot(self) -> tuple[int, int]:
+    def _position(self) -> tuple[int, float]:
+        """Return the number of the present calibration since ``started``, and its age."""
         number, rest = divmod(self.clock() - self.started, self.period_seconds)
-        slot = int(rest / self.period_seconds * READINGS)
-        return int(number), min(slot, READINGS - 1)
+        return int(number), rest / self.period_seconds
 
     def _read(self, errors: Errors, number: int, slot: int) -> Reading:
         calibration = self._at(number, slot / READINGS)
@@ -168,6 +168,10 @@ class Calibrations:
             age=age,
             wrong=wrong,
             seed=seed,
-            # drawn last: what the others are does not depend on it
+            # drawn last: the other draws do not depend on it
             drifts=draws.random() < self.drifts,
         )
+
+
+def _slot(age: float) -> int:
+    return min(int(age * READINGS), READINGS - 1)

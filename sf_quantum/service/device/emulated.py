@@ -191,18 +191,18 @@ class Device(DeviceSettings):
 
     @property
     def timing(self) -> Timing:
-        """The modelled times, before ``faults.slow`` and the time scale."""
+        """The modelled times, without ``faults.slow`` and the time scale."""
         return TECHNOLOGIES[self.technology].timing
 
     @property
     def payloads(self) -> list[Kind]:
-        """What a job may carry: circuits only where there are gates."""
+        """The kinds of jobs; circuits only on gate-based devices."""
         gates = self.technology == "superconducting"
         return [kind for kind in self.runners if gates or kind != "circuit"]
 
     @cached_property
     def graph(self) -> Graph | None:
-        """The qubits and couplers, on a device that has no others; else ``None``."""
+        """The working graph of an annealer, else ``None``."""
         whole = self._whole_graph
         return None if whole is None else whole.without(self.out_of_service)
 
@@ -214,17 +214,17 @@ class Device(DeviceSettings):
 
     @property
     def size(self) -> int:
-        """The largest problem, in variables: the qubits that are in service."""
+        """The size of the largest problem, in variables: the qubits in service."""
         return self.qubits - len(self.out_of_service)
 
     @property
     def calibration(self) -> Calibration:
-        """The calibration that samples come from now."""
+        """The present calibration."""
         return self.calibrations.now()
 
     @property
     def reading(self) -> Reading:
-        """What the device measured last of its own errors."""
+        """The latest reading of its own errors."""
         return self.calibrations.reading(self.errors)
 
     @property
@@ -234,43 +234,45 @@ class Device(DeviceSettings):
 
     @property
     def calibrations(self) -> Calibrations:
-        """All calibrations, of which one is the present one."""
+        """All calibrations, past, present and to come."""
         period = self.calibration_seconds
         if period is None:
             period = TECHNOLOGIES[self.technology].calibration_seconds
         return Calibrations(
             f"{self.name}/{self.technology}/{self.qubits}",
-            self._root,
-            # a device that does not wait has the hours that everybody has
-            period * (self.time_scale or 1.0),
-            self.faults.calibration,
-            self.clock,
-            self.started,
-            self.faults.drift,
-            self.first_calibration,
+            root=self._root,
+            # a device that does not wait has calibrations by the hour all the same
+            period_seconds=period * (self.time_scale or 1.0),
+            wrong=self.faults.calibration,
+            clock=self.clock,
+            started=self.started,
+            drifts=self.faults.drift,
+            first=self.first_calibration,
         )
 
     @property
     def controls(self) -> Sequence[Operation[Device]]:
-        """What operators may do to it while it serves."""
+        """What operators may do while it serves."""
         return [operation.within(self.bounds) for operation in OPERATIONS]
 
     def model_seconds(self, parameters: Mapping[str, int | None]) -> float:
-        """Tell how long the hardware would take, without faults."""
+        """Return the seconds that the hardware would take, without faults."""
         return TECHNOLOGIES[self.technology].job_seconds(parameters)
 
     def check(
         self, kind: Kind, content: JSON, parameters: Mapping[str, int | None]
     ) -> None:
-        """Refuse what cannot run on the device as it is now; may take seconds.
+        """Refuse a job that cannot run on the device; may take seconds.
 
         :raises FieldError: naming the field of the request
         """
-        self.check_asked(kind, parameters)
+        self.check_parameters(kind, parameters)
         self.runners[kind].check(content, parameters, qubits=self.size)
 
-    def check_asked(self, kind: Kind, parameters: Mapping[str, int | None]) -> None:
-        """Refuse what cannot run here, whatever the content is.
+    def check_parameters(
+        self, kind: Kind, parameters: Mapping[str, int | None]
+    ) -> None:
+        """Refuse a job that cannot run here whatever its content is.
 
         :raises FieldError: naming the field of the request
         """
@@ -295,20 +297,26 @@ class Device(DeviceSettings):
         parameters = dict(task.parameters)
         if parameters.get("seed") is None:
             parameters["seed"] = self._random("seed", task.number).randrange(SEEDS)
-        calibration, told = self.calibration, self.reading.told
-        result = self._computed(task, parameters, calibration, stop.is_set)
+        calibration, summary = self.calibration, self.reading.summary
+        result = self._compute(task, parameters, calibration, stop.is_set)
         wait = modelled * self.time_scale - (time.monotonic() - begin)
         stopped = stop.wait(wait) if wait > 0 else stop.is_set()
         seconds = time.monotonic() - begin
         if stopped:
             used = min(modelled, seconds / self.time_scale) if self.time_scale else 0.0
-            return Outcome(None, None, used, seconds, told)
+            return Outcome(None, None, used, seconds, summary)
         if draws.random() < self.faults.fail:
-            return Outcome(None, "the QPU failed", modelled, seconds, told)
-        signed = self._signed(result, told)
-        return Outcome(signed, None, modelled, seconds, told)
+            return Outcome(None, "the QPU failed", modelled, seconds, summary)
+        info = result.get("info")
+        result["info"] = {
+            **(info if isinstance(info, dict) else {}),
+            "qpu": self.name,
+            "technology": self.technology,
+            "calibration": summary,
+        }
+        return Outcome(result, None, modelled, seconds, summary)
 
-    def _computed(
+    def _compute(
         self,
         task: Task,
         parameters: Mapping[str, int | None],
@@ -333,18 +341,6 @@ class Device(DeviceSettings):
             result["counter"] = noise.misread(counter)
         return result
 
-    def _signed(
-        self, result: dict[str, JSON], calibration: dict[str, JSON]
-    ) -> dict[str, JSON]:
-        info = result.get("info")
-        result["info"] = {
-            **(info if isinstance(info, dict) else {}),
-            "qpu": self.name,
-            "technology": self.technology,
-            "calibration": calibration,
-        }
-        return result
-
     def _random(self, *what: str | int) -> random.Random:
         return random.Random(json.dumps([self._root, *what]))
 
@@ -363,7 +359,7 @@ def _recalibrated(device: Device, _: Values) -> Device:
 
 
 def _scaled(device: Device, values: Values) -> Device:
-    """Keep the calibration and its age, whose time passes at another speed."""
+    """Change the time scale, but neither the calibration nor its age."""
     scaled = device.model_copy(update={"time_scale": values["time_scale"]})
     period = scaled.calibrations.period_seconds / device.calibrations.period_seconds
     now = device.clock()

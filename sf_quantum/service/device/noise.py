@@ -1,4 +1,4 @@
-"""What an imperfect device does to a job: biases that are off, bits that are misread."""
+"""The errors of an imperfect device: biases that are off, bits that are misread."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from numpy.random import Generator
     from numpy.typing import NDArray
 
-# A qubit's bias reaches so many times farther than a coupler's (h_range and j_range of
-# D-Wave's Advantage: -4 to 4 and -1 to 1).
+# the range of a qubit's bias over that of a coupler (h_range and j_range of D-Wave's
+# Advantage: -4 to 4 and -1 to 1)
 FIELD_RANGE = 4.0
-# what is larger is no qubit's number
+# larger labels are not taken for numbers of qubits
 QUBITS = 2**20
 
 
@@ -29,7 +29,7 @@ class Noise:
     """The errors of one job.
 
     :param errors: of a new calibration
-    :param strength: what the errors are multiplied by; 0 is an ideal device
+    :param strength: factor on the errors; 0 is an ideal device
     :param seed: for what is drawn anew with each job
     """
 
@@ -48,7 +48,7 @@ class Noise:
         content: Mapping[str, JSON],
         run: Callable[[JSON], dict[str, JSON]],
     ) -> dict[str, JSON]:
-        """Run a problem that the device gets slightly wrong; energies are the true ones.
+        """Run a problem with control errors; the energies are those of the problem asked.
 
         :param content: a serialized BQM
         :param run: samples a serialized BQM
@@ -73,10 +73,7 @@ class Noise:
         return serialized
 
     def misread(self, counter: Mapping[str, JSON]) -> dict[str, JSON]:
-        """Read the bit strings of a register again, as the device would have.
-
-        :param counter: how often each was seen
-        """
+        """Apply read-out errors to bit strings, given with their counts."""
         import numpy
 
         words = [
@@ -92,11 +89,11 @@ class Noise:
         return dict(sorted(read.items()))
 
     def _programmed(self, bqm: BinaryQuadraticModel) -> BinaryQuadraticModel:
-        """The Ising model that the device has when it is given one.
+        """Return the Ising model that the device realises for a problem.
 
-        A qubit that is a whole number is that qubit of the chip, with its own errors;
-        another is the qubit at its place in the problem. The errors of a coupler have
-        a part of each of its two qubits, as neighbouring ones do on the chip.
+        Labels that are whole numbers are qubits of the chip, each with its own errors;
+        others are numbered in their order. The error of a coupler has a part of each of
+        its two qubits, as those of neighbouring couplers do on the chip.
         """
         import numpy
         from dimod import Vartype
@@ -120,7 +117,7 @@ class Noise:
         return changed
 
     def _sigma(self, bqm: BinaryQuadraticModel) -> float:
-        """The errors' size, on a device whose range the problem fills."""
+        """Return the size of the errors, on a device whose range the problem fills."""
         fields = (abs(bias) / FIELD_RANGE for bias in bqm.linear.values())
         couplings = (abs(bias) for bias in bqm.quadratic.values())
         largest = max([*fields, *couplings], default=0.0)

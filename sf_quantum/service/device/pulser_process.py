@@ -45,7 +45,7 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    # their advice is for those who write sequences, not for a service's log
+    # Pulser's warnings are for authors of sequences, not for a service's log
     warnings.simplefilter("ignore")
     answer = answered(json.loads(line))
     sys.stdout.write(json.dumps(answer))
@@ -55,14 +55,14 @@ def main() -> None:
 
 
 def answered(request: dict[str, JSON]) -> dict[str, JSON]:
-    """Answer a request, with what is wrong with it if need be."""
+    """Answer a request, with an error if it cannot be answered."""
     try:
         return _answer(request)
     except _Refused as refused:
         return {"error": str(refused)}
     except MemoryError:
         return {"error": f"it needs more than {MEMORY_BYTES >> 30} GiB of memory"}
-    except Exception as error:  # noqa: BLE001 - Pulser raises what its code happens to
+    except Exception as error:  # noqa: BLE001 - Pulser raises errors of any type
         return {"error": f"Pulser cannot read it ({type(error).__name__})"}
 
 
@@ -107,8 +107,8 @@ def _parsed(text: str) -> Sequence[BaseDevice]:
 
 
 def _deepest(error: ValidationError) -> str:
-    # The schema is a choice of formats: of the one that comes closest, what is farthest
-    # in is what its writer got wrong.
+    # The schema is a choice of formats: the deepest error of the closest format is the
+    # one that its author made.
     while error.context:
         branches: dict[str | int, list[ValidationError]] = {}
         for cause in error.context:

@@ -1,4 +1,4 @@
-"""The problem of the quality jobs: its optimum is known, and an error shows."""
+"""The problem of the quality jobs, whose optimum is known."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from sf_quantum.samplers.problem import document
 from sf_quantum.service.device.noise import FIELD_RANGE
 
 SPINS = 12
-# One field fills the device's range and all else uses a tenth of it: the control errors,
-# which are parts of the range, are large for these.
+# One field fills the device's range, the other terms a tenth of it: control errors are
+# parts of the range, and therefore large beside these terms.
 WEAK = 0.1
 
 
 def problem(qubits: int) -> dict[str, JSON]:
-    """Write a chain whose lowest state is planted: a BQM, serialized.
+    """Return a chain with a planted ground state: a BQM, serialized.
 
-    All its terms are lowest in the planted state, which is therefore the only optimum,
-    and has as many spins up as down, so that both errors of read-out show.
+    Every term is lowest in the planted state, which is therefore the only optimum. It has
+    as many spins up as down, so that both read-out errors show.
     """
     spins = _planted(qubits)
     fields = [FIELD_RANGE, *[WEAK] * (len(spins) - 1)]
@@ -34,23 +34,25 @@ def problem(qubits: int) -> dict[str, JSON]:
 
 
 def optimum(bqm: Mapping[str, JSON]) -> float:
-    """Tell the energy of the planted state: every bias counts as much as it can."""
+    """Return the energy of the planted state, in which every term is at its lowest."""
     biases = [_floats(bqm[f"{name}_biases"]) for name in ("linear", "quadratic")]
     return -fsum(abs(bias) for vector in biases for bias in vector)
 
 
 def hits(result: JSON, energy: float) -> tuple[int, int]:
-    """Count the reads of a sample set, serialized, and those that have an energy.
+    """Count the reads of a serialized sample set.
 
-    :returns: both, those that have it first
+    :returns: those with an energy, and all
     """
     vectors = result.get("vectors") if isinstance(result, dict) else None
-    told = vectors if isinstance(vectors, dict) else {}
-    energies, counts = (_data(told.get(name)) for name in ("energy", "num_occurrences"))
+    found = vectors if isinstance(vectors, dict) else {}
+    energies, counts = (
+        _data(found.get(name)) for name in ("energy", "num_occurrences")
+    )
     good = sum(
         count
-        for found, count in zip(energies, counts, strict=True)
-        if isclose(found, energy, abs_tol=1e-6)
+        for value, count in zip(energies, counts, strict=True)
+        if isclose(value, energy, abs_tol=1e-6)
     )
     return int(good), int(sum(counts))
 

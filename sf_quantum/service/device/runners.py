@@ -1,4 +1,4 @@
-"""What computes a job on the emulated device, by the kind of its payload."""
+"""The runners of the emulated device: what computes a job, by the kind of its payload."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sf_quantum.service.domain.jobs import Kind
 
 
 class Runner(Protocol):
-    """One kind of payload; safe to use from several threads."""
+    """Computes one kind of payload; its methods may be called from several threads."""
 
     def check(
         self, content: JSON, parameters: Mapping[str, int | None], *, qubits: int
     ) -> None:
-        """Refuse what cannot run, before it is queued.
+        """Refuse a payload that cannot run, before it is queued.
 
         :param qubits: of the device
         :raises FieldError: naming the field of the request
@@ -34,13 +34,13 @@ class Runner(Protocol):
         """Compute the result; blocks.
 
         :param parameters: ``num_reads`` and ``seed`` are given
-        :param interrupted: once it says yes, anything may be returned, soon
+        :param interrupted: once it returns true, run returns soon, whatever it has
         :returns: JSON whose ``info``, if it has any, is an object
         """
 
 
 class ProblemRunner:
-    """A BQM, annealed by the same sampler that runs without a QPU."""
+    """Anneals a BQM by the same sampler that runs without a QPU."""
 
     def check(
         self, content: JSON, parameters: Mapping[str, int | None], *, qubits: int
@@ -63,7 +63,7 @@ class ProblemRunner:
 
 
 def installed() -> dict[Kind, Runner]:
-    """Name what can run here."""
+    """Return the runners by kind."""
     return {
         "problem": ProblemRunner(),
         "sequence": SequenceRunner(),

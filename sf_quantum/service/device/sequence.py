@@ -1,4 +1,4 @@
-"""A pulse sequence (Pulser's abstract representation), simulated where Pulser is."""
+"""Pulse sequences (Pulser's abstract representation), simulated where Pulser is."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ MISSING = (
     "this service cannot run sequences: pulser-simulation is not installed "
     "(pip install 'sf-quantum[pulser]')"
 )
-# each check is a process of its own: many requests at once take turns
+# each check is a process of its own: limits those of many requests at once
 _checks = threading.BoundedSemaphore(2)
 _asking_specs = threading.Lock()
 
 
 class SequenceRunner:
-    """A :class:`~sf_quantum.service.device.runners.Runner` of sequences, without noise."""
+    """Simulates sequences, without noise; see :class:`.runners.Runner`."""
 
     def check(
         self, content: JSON, parameters: Mapping[str, int | None], *, qubits: int
     ) -> None:
-        """See :meth:`~sf_quantum.service.device.runners.Runner.check`; takes about a second."""
+        """See :meth:`.runners.Runner.check`; takes about a second."""
         if not isinstance(content, str):
             raise FieldError("sequence", "expected a text")
         if not available():
@@ -59,11 +59,11 @@ class SequenceRunner:
         parameters: Mapping[str, int | None],
         interrupted: Callable[[], bool],
     ) -> dict[str, JSON]:
-        """See :meth:`~sf_quantum.service.device.runners.Runner.run`.
+        """See :meth:`.runners.Runner.run`.
 
-        :returns: ``counter``, how often each bit string was seen, atoms in the order of
-            the register: what Pasqal's own service answers and its clients read
-        :raises InputError: if it cannot be simulated after all
+        :returns: ``counter``, the counts of the bit strings, atoms in the order of the
+            register, as Pasqal's own service answers and its clients read
+        :raises InputError: if it cannot be simulated
         """
         if not available():
             raise InputError(MISSING)
@@ -83,15 +83,15 @@ class SequenceRunner:
 def specs(name: str, qubits: int) -> str:
     """Describe the emulated device; the first time takes about a second.
 
-    :param name: of the device, which is all that is told where Pulser is not installed
+    :param name: of the device, which is the whole description without Pulser
     :returns: JSON text, Pulser's abstract representation of a device
     """
-    with _asking_specs:  # those who ask meanwhile wait for the first one's answer
+    with _asking_specs:  # later callers wait for the first one's answer
         return _specs(name, qubits)
 
 
 def available() -> bool:
-    """Say whether Pulser and its simulator are installed; imports neither."""
+    """Return whether Pulser and its simulator are installed; imports neither."""
     names = ("pulser", "pulser_simulation")
     return all(importlib.util.find_spec(name) is not None for name in names)
 
@@ -99,17 +99,14 @@ def available() -> bool:
 @cache
 def _specs(name: str, qubits: int) -> str:
     answer = _ask({"qubits": qubits}, lambda: False) if available() else None
-    told = (answer or {}).get("specs")
-    return told if isinstance(told, str) else json.dumps({"name": name})
+    specs = (answer or {}).get("specs")
+    return specs if isinstance(specs, str) else json.dumps({"name": name})
 
 
 def _ask(
     request: Mapping[str, JSON], give_up: Callable[[], bool]
 ) -> dict[str, JSON] | None:
-    """Have a request answered by a process of its own.
-
-    :returns: ``None`` if it was given up
-    """
+    """Have a process of its own answer a request; ``None`` if it was given up."""
     command = [sys.executable, "-m", "sf_quantum.service.device.pulser_process"]
     # one thread each: a simulation shares the machine with the service
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -149,7 +146,7 @@ def _follow(
     try:
         process.stdin.write(request.encode() + b"\n")
         process.stdin.flush()
-    except BrokenPipeError:  # it died at once; its status will tell
+    except BrokenPipeError:  # it died at once; its status says why
         return False
     while process.poll() is None:
         if give_up():

@@ -1,4 +1,4 @@
-"""What sets the technologies apart: how long a job takes, how far off its answer is."""
+"""The technologies of emulated QPUs: how long a job takes, and their errors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ HOUR = 3600.0
 
 @dataclass(frozen=True)
 class Timing:
-    """What a job costs on real hardware, in seconds.
+    """Seconds that a job takes on real hardware.
 
     :param setup_seconds: once per job
-    :param shot_seconds: per shot (read), with what follows it but the read-out
+    :param shot_seconds: per shot (read), with any delay but without the read-out
     :param readout_seconds: per shot
     """
 
@@ -25,13 +25,13 @@ class Timing:
     readout_seconds: float
 
     def job_seconds(self, shots: int) -> float:
-        """Add up a job: ``setup + shots * (shot + readout)``."""
+        """Return ``setup + shots * (shot + readout)``."""
         return self.setup_seconds + shots * (self.shot_seconds + self.readout_seconds)
 
 
 @dataclass(frozen=True)
 class Errors:
-    """How far off a device is when it has just been calibrated.
+    """The errors of a device that has just been calibrated.
 
     :param control: standard deviation of what is added to each bias of an annealer, in
         parts of the range of its couplers
@@ -44,22 +44,21 @@ class Errors:
     false_zero: float = 0.0
 
     def times(self, factor: float) -> Errors:
-        """Take all of them so many times."""
+        """Return all of them multiplied."""
         return Errors(*(factor * value for value in astuple(self)))
 
     def aged(self, age: float, excess: float = 1.0) -> dict[str, float]:
-        """Tell those there are, by what a device calls them.
+        """Return those that are not 0 by the names that a device gives them.
 
-        Drift adds to the control errors as much as they were, of another direction; the
-        others become twice as large.
+        Drift adds an independent control error of the same size; the others double.
 
         :param age: of the calibration, from 0 to 1
-        :param excess: how many times what they are to be at that age
+        :param excess: factor on those of a good calibration of that age
         """
         factor = (1.0 + age) * excess
         grown = {
             "control_error": self.control * math.hypot(1.0, age) * excess,
-            # at a half, what is read tells nothing any more
+            # at one half a bit carries no information
             "readout_false_one": min(0.5, self.false_one * factor),
             "readout_false_zero": min(0.5, self.false_zero * factor),
         }
@@ -70,7 +69,7 @@ class Errors:
 class Technology:
     """One kind of QPU.
 
-    :param calibration_seconds: after how long a calibration is renewed
+    :param calibration_seconds: the lifetime of a calibration
     :param sweep_seconds: annealing time that one Metropolis sweep stands for; 0 where a
         shot takes as long whatever is computed
     """
@@ -81,7 +80,7 @@ class Technology:
     sweep_seconds: float = 0.0
 
     def job_seconds(self, parameters: Mapping[str, int | None]) -> float:
-        """Tell how long a job takes on the hardware.
+        """Return the seconds that a job takes on the hardware.
 
         :param parameters: of which ``num_reads`` and ``num_sweeps`` matter
         """

@@ -1,9 +1,9 @@
-"""The graphs of annealers: which qubits there are, and which are coupled.
+"""The graphs of annealers: their qubits and couplers.
 
 Pegasus: Boothby et al., "Next-Generation Topology of D-Wave Quantum Processors"
 (arXiv:2003.00133). Zephyr: Boothby, Raymond and King, "Zephyr Topology of D-Wave Quantum
-Processors" (D-Wave technical report 14-1056A-A, 2021). Qubits have the numbers that
-D-Wave's own tools give them, so that they recognise the graph.
+Processors" (D-Wave technical report 14-1056A-A, 2021). Qubits are
+numbered as D-Wave's own tools do, which therefore recognise the graph.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Graph:
 
     @cached_property
     def id(self) -> str:
-        """Tells graphs apart."""
+        """Identifies the graph."""
         text = f"{self.kind}{self.shape}{self.couplers}"
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
     def without(self, qubits: Collection[int]) -> Graph:
-        """Take qubits out, and what couples them."""
+        """Return the graph without some qubits and their couplers."""
         if not qubits:
             return self
         gone = set(qubits)
@@ -57,7 +57,7 @@ class Graph:
 
 
 def pegasus(size: int) -> Graph:
-    """Build P of a size of 2 or more; only qubits of the connected fabric."""
+    """Build P of a size of 2 or more, of the connected fabric only."""
     pairs = sorted({_ordered(pair) for pair in _pegasus(size)})
     return Graph("pegasus", (size,), 24 * size * (size - 1), tuple(pairs))
 
@@ -112,9 +112,9 @@ def _pegasus(m: int) -> Iterator[Pair]:
     for u, w, k, z in product((0, 1), range(m), range(12), range(last)):
         if not inside(u, w, k):
             continue
-        if z + 1 < last:  # external: the next one in line
+        if z + 1 < last:  # external
             yield number(u, w, k, z), number(u, w, k, z + 1)
-        if k % 2 == 0:  # odd: beside each other
+        if k % 2 == 0:  # odd
             yield number(u, w, k, z), number(u, w, k + 1, z)
     for w, k, j, z in product(range(m), range(12), range(12), range(last)):
         column, row = z + (j < _SHIFTS[k]), w - (k < _OTHER_SHIFTS[j])

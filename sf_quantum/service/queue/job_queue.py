@@ -322,7 +322,7 @@ class JobQueue:
             if (within := submission.calibrated_within) is not None:
                 self._check_calibration(within)
             if submission.written is not None:
-                device.check_asked(kind, parameters)
+                device.check_parameters(kind, parameters)
             elif kind == "problem":
                 device.check(kind, content, parameters)
             else:

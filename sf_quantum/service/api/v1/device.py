@@ -126,7 +126,7 @@ def show(
         eta_seconds=forecast.eta_seconds,
         cost_per_second=device.cost_per_second,
         maintenance=queue.availability.next_maintenance,
-        calibration=CalibrationAnswer.model_validate(device.reading.told),
+        calibration=CalibrationAnswer.model_validate(device.reading.summary),
         calibration_age_seconds=device.calibrations.age_seconds,
         drift=_drift(queue),
         timing=TimingAnswer(**asdict(device.timing), time_scale=device.time_scale),
