@@ -17,7 +17,7 @@ from sf_quantum.service.api import metrics
 from sf_quantum.service.api.page import routes as page
 from sf_quantum.service.api.page.activity import Activity
 from sf_quantum.service.api.sapi import routes as sapi
-from sf_quantum.service.api.sapi.leases import ShortLeases
+from sf_quantum.service.api.sapi.leases import ImplicitLeases
 from sf_quantum.service.api.sapi.problems import Problems
 from sf_quantum.service.api.v1 import accounting, admin, device, jobs, leases
 from sf_quantum.service.api.warden import accounting as warden_accounting
@@ -78,7 +78,7 @@ def _application(queue: JobQueue, telemetry: Telemetry) -> FastAPI:
         lifespan=_lifespan,
     )
     app.state.queue = queue
-    app.state.short_leases = ShortLeases(queue)
+    app.state.implicit_leases = ImplicitLeases(queue)
     app.state.sapi_problems = Problems(queue)
     app.state.telemetry = telemetry
     app.state.metrics = metrics.registered(queue, telemetry)
@@ -97,7 +97,10 @@ def _application(queue: JobQueue, telemetry: Telemetry) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     queue: JobQueue = app.state.queue
-    parts: list[ShortLeases | Telemetry] = [app.state.short_leases, app.state.telemetry]
+    parts: list[ImplicitLeases | Telemetry] = [
+        app.state.implicit_leases,
+        app.state.telemetry,
+    ]
     queue.start()
     for part in parts:
         part.start()

@@ -119,7 +119,7 @@ def test_wrong_problems(
         (b"[" * 100_000, "identity", "the body is not JSON"),
         (b'"\xff"', "identity", "the body is not JSON"),
         (b"[]", "deflate", "the body is not deflated data"),
-        (zlib.compress(b"[" * 1000)[:-5], "deflate", "the body is cut off"),
+        (zlib.compress(b"[" * 1000)[:-5], "deflate", "the body is incomplete"),
         (zlib.compress(b" " * (routes.BODY_BYTES + 1)), "deflate", "has more than"),
         (b"[]", "gzip", "expected deflate or none"),
         # half a surrogate pair
@@ -128,7 +128,7 @@ def test_wrong_problems(
 )
 def test_wrong_bodies(body: bytes, packing: str, words: str) -> None:
     with pytest.raises(Refused, match=words):
-        routes._unpacked(body, packing)
+        routes._decoded(body, packing)
 
 
 def test_wrong_requests(service: RunningService) -> None:
@@ -153,6 +153,9 @@ def test_only_problems_of_sapi_are_told(service: RunningService) -> None:
     lease = service.acquire()
     try:
         job: dict[str, JSON] = {"idempotency_key": "k", "problem": example_bqm()}
+        # whatever key its user has chosen
+        other = {**job, "idempotency_key": "sapi-k"}
+        assert service.ask("POST", "/v1/jobs", other, lease=lease).status == 201
         answer = service.ask("POST", "/v1/jobs", job, lease=lease)
         assert answer.status == 201
         told = service.ask("GET", f"{routes.PREFIX}/problems/{answer.json()['id']}")
@@ -215,6 +218,6 @@ def test_no_annealer_no_solver() -> None:
         assert json.loads(answer.body) == []
         answer = service.ask("POST", f"{routes.PREFIX}/problems/", problem())
         assert answer.status == 404
-        assert "no annealer" in str(answer.json()["error_msg"])
+        assert "is not an annealer" in str(answer.json()["error_msg"])
         # nothing is left that holds the vQPU
         assert service.ask("POST", "/v1/leases", {"wait": 5}).status == 201

@@ -34,6 +34,7 @@ from sf_quantum.service.device.runners import Runner, installed
 from sf_quantum.service.device.technologies import TECHNOLOGIES, Errors, Timing
 from sf_quantum.service.device.topology import TOPOLOGIES, Graph
 from sf_quantum.service.domain.jobs import Kind
+from sf_quantum.service.domain.reasons import QPU_OFFLINE
 from sf_quantum.service.domain.settings import Count, NotNegative, Positive
 from sf_quantum.validation import Section
 
@@ -292,7 +293,7 @@ class Device(DeviceSettings):
         begin = time.monotonic()
         draws = self._random("faults", task.number, task.attempt)
         if draws.random() < self.faults.offline:
-            return Outcome(None, "the QPU is offline", 0.0, 0.0)
+            return Outcome(None, QPU_OFFLINE, 0.0, 0.0)
         modelled = self.model_seconds(task.parameters) * self.faults.slow
         parameters = dict(task.parameters)
         if parameters.get("seed") is None:

@@ -7,6 +7,9 @@ from enum import Enum, auto
 
 from sf_quantum.service.domain.jobs import JobClass
 
+# the note of a job that failed because the device was offline
+QPU_OFFLINE = "the QPU is offline"
+
 
 class Cause(Enum):
     """What moves a job from one state to another."""

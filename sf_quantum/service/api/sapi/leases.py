@@ -1,4 +1,4 @@
-"""Leases for a dialect that has none: held by a user's jobs while there are some."""
+"""Leases for a dialect that has none: held while a user has problems."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from sf_quantum.service.domain.reasons import LeaseEnd, LeaseEndCause
 from sf_quantum.service.queue.job_queue import JobQueue
 
 JOBS_OVER = LeaseEnd(LeaseEndCause.JOBS_OVER)
-# by which such a lease is known, also after a restart
+# of these leases, also after a restart
 KEY = "sapi"
 JOB = "problems over SAPI"
-# less than the 120 seconds after which the client takes the service for dead
+# less than the 120 seconds after which the client gives up
 WAIT_SECONDS = 90.0
 POLL_SECONDS = 60.0
-_ANYBODY = Identity("", admin=True)
+_SERVICE = Identity("", admin=True)
 logger = logging.getLogger(__name__)
 
 
-class ShortLeases:
+class ImplicitLeases:
     """One lease per user, from the first problem until the last is over.
 
-    It counts as any other: it is waited for while all vQPUs are held, and the user's
-    share, class and accounting go by it. Who has a lease of another dialect names it in
-    the header ``X-SFQ-Lease`` instead.
+    Such a lease is like any other: a submission waits for it while all vQPUs are
+    leased, and it determines share, class and accounting. A request may instead name a
+    lease that was acquired in another dialect, in the header ``X-SFQ-Lease``.
     """
 
     def __init__(self, queue: JobQueue) -> None:
         self._queue = queue
-        # requests and jobs that keep a lease
+        # by lease: the requests and followed submissions that need it
         self._users: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Go on with the leases that a service before this one left."""
+        """Follow the leases that an earlier service left."""
         for lease in self._queue.leases.held:
             if lease.key == KEY:
                 jobs = self._queue.store.jobs(lease=lease.id)
                 self._keep(lease.id, [job for job in jobs if not job.final])
 
     def stop(self) -> None:
-        """Look after none any more; they stay held, on disk."""
+        """Stop following leases; they stay held, on disk."""
         for task in self._tasks:
             task.cancel()
 
@@ -56,17 +56,17 @@ class ShortLeases:
     async def submitting(
         self, who: Identity, lease_id: str | None
     ) -> AsyncIterator[tuple[str, list[Job]]]:
-        """Hold a lease during a submission, and until the jobs listed in it are over.
+        """Hold a lease during a submission, and until its jobs are over.
 
-        :param lease_id: of a lease that is held anyway, if the caller named one
-        :returns: the lease's id, and the list for its new jobs
-        :raises Refused: if there is none to be had
+        :param lease_id: of a lease that the caller named instead
+        :returns: the lease's id, and a list to which the caller adds the jobs
+        :raises Refused: if no lease is granted
         """
         jobs: list[Job] = []
         if lease_id is not None:
             yield lease_id, jobs
             return
-        lease = await self._acquired(who)
+        lease = await self._acquire(who)
         self._users[lease.id] += 1
         try:
             yield lease.id, jobs
@@ -74,7 +74,7 @@ class ShortLeases:
             self._keep(lease.id, jobs)
             self._users[lease.id] -= 1
 
-    async def _acquired(self, who: Identity) -> Lease:
+    async def _acquire(self, who: Identity) -> Lease:
         longest = min(WAIT_SECONDS, self._queue.settings.leases.wait_seconds)
         request = LeaseRequest(job=JOB, key=KEY)
         while True:
@@ -91,7 +91,7 @@ class ShortLeases:
     async def _follow(self, lease_id: str, jobs: list[Job]) -> None:
         for job in jobs:
             while not await self._over(job):
-                if self._queue.failure:  # the next service finds it held
+                if self._queue.failure:  # the next service follows the lease
                     return
         self._users[lease_id] -= 1
         if self._users[lease_id]:
@@ -101,10 +101,10 @@ class ShortLeases:
             try:
                 await self._queue.leases.end(lease_id, JOBS_OVER)
             except sqlite3.Error as error:
-                logger.error("a lease could not be closed: %s", error)
+                logger.error("a lease of SAPI problems could not be closed: %s", error)
 
     async def _over(self, job: Job) -> bool:
         try:
-            return (await self._queue.wait(_ANYBODY, job.id, POLL_SECONDS)).final
-        except Refused:  # so long over that it is forgotten
+            return (await self._queue.wait(_SERVICE, job.id, POLL_SECONDS)).final
+        except Refused:  # deleted long after it was over
             return True

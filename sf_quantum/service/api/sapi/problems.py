@@ -1,4 +1,4 @@
-"""The queue's jobs as SAPI's problems: how they come in, and what is told of them."""
+"""The queue's jobs as SAPI's problems."""
 
 from __future__ import annotations
 
@@ -10,40 +10,45 @@ from functools import lru_cache
 from pydantic import ValidationError
 
 from sf_quantum.files import JSON
+from sf_quantum.service.api.common import utc
 from sf_quantum.service.api.sapi import qp_format, solver
 from sf_quantum.service.api.sapi.models import (
     MICROSECONDS,
     RUN_DURATION,
     STATUSES,
-    Asked,
     Problem,
-    moment,
-    status,
+    ProblemOptions,
 )
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.domain.jobs import Job, Submission, Written
+from sf_quantum.service.domain.reasons import QPU_OFFLINE
 from sf_quantum.service.queue.job_queue import JobQueue
 
-# what the key of such a job begins with
+# the beginning of the keys of such jobs
 KEY = "sapi-"
-REMEMBERED = 10_000
+CACHED_OPTIONS = 10_000
+# by which the client recognises an offline solver
+OFFLINE = "Solver is offline: "
 
 
 class Problems:
-    """The problems of one queue; methods that read contents may take a moment."""
+    """The problems of one queue.
+
+    Methods that are not coroutines read large contents, except :meth:`find`.
+    """
 
     def __init__(self, queue: JobQueue) -> None:
         self._queue = queue
-        # what a problem was asked for with never changes, and is in its large content
-        self._asked = lru_cache(REMEMBERED)(self._read_asked)
+        # options never change, and are stored in a large content
+        self._cached_options = lru_cache(CACHED_OPTIONS)(self._read_options)
 
     def read(self, content: JSON) -> Submission:
-        """Read a problem, and write it down for the disk.
+        """Read a problem, and serialize it for the disk.
 
-        SAPI knows no idempotency: the same request twice is two problems.
+        SAPI has no idempotency keys: the same request twice is two problems.
 
-        :raises Refused: 400 if it is wrong, 404 if it is for another solver
+        :raises Refused: 400 if it is invalid, 404 if it is for another solver
         """
         try:
             problem = Problem.model_validate(content)
@@ -52,38 +57,43 @@ class Problems:
             where = ".".join(map(str, first["loc"]))
             raise Refused(400, str(first["msg"]), where or None) from error
         device, params = self._queue.device, problem.params
-        solver.check(device, problem.identity)
+        solver.check(device, problem.solver_name)
         if params.num_reads * params.annealing_time > RUN_DURATION:
             detail = f"num_reads times annealing_time exceeds {RUN_DURATION:g} us"
             raise Refused(400, detail, "params")
         bqm = qp_format.bqm(problem, solver.graph(device))
         key = f"{KEY}{secrets.token_hex(16)}"
-        whole = Submission("problem", bqm, params.parameters(), key)
+        whole = Submission("problem", bqm, params.job_parameters(), key)
         written = Written(whole.payload, whole.digest)
         return Submission("problem", None, whole.parameters, key, written)
 
-    def find(self, who: Identity, name: str) -> Job:
+    def find(self, who: Identity, problem_id: str) -> Job:
         """Find a problem.
 
         :raises Refused: 404, also for jobs of other dialects
         """
-        job = self._queue.find(who, name)
+        job = self._queue.find(who, problem_id)
         if not job.key.startswith(KEY):
             raise Refused(404, "no such problem")
         return job
 
     def all(self, who: Identity) -> list[Job]:
         """List the latest problems, oldest first."""
-        return [job for job in self._queue.list_jobs(who) if job.key.startswith(KEY)]
+        return [
+            job
+            for job in self._queue.list_jobs(who)
+            # users of /v1 may choose any key
+            if job.key.startswith(KEY) and self._cached_options(job.number)
+        ]
 
-    async def any_over(
-        self, who: Identity, names: Sequence[str], seconds: float
+    async def wait_for_any(
+        self, who: Identity, ids: Sequence[str], seconds: float
     ) -> list[Job]:
-        """Find problems, as soon as one of them is over or the time is.
+        """Find problems, once one of them is over or the time has passed.
 
         :raises Refused: 404
         """
-        found = [self.find(who, name) for name in names]
+        found = [self.find(who, problem_id) for problem_id in ids]
         if seconds > 0 and not any(job.final for job in found):
             waits = [
                 asyncio.ensure_future(self._queue.wait(who, job.id, seconds))
@@ -94,49 +104,62 @@ class Problems:
             finally:
                 for wait in waits:
                     wait.cancel()
-        return [self.find(who, name) for name in names]
+        return [self.find(who, problem_id) for problem_id in ids]
 
-    async def cancel(self, who: Identity, name: str) -> dict[str, JSON]:
+    async def cancel(self, who: Identity, problem_id: str) -> dict[str, JSON]:
         """Cancel a problem.
 
         :returns: its status
         :raises Refused: 404, or 409 for one that is over
         """
-        found = self.find(who, name)
-        if found.final:
-            raise Refused(409, f"problem {name} is {STATUSES[found.state]} already")
-        job = await self._queue.cancel(who, found.id)
-        return await asyncio.to_thread(self.status, job)
+        job = self.find(who, problem_id)
+        if job.final:
+            detail = f"problem {problem_id} is {STATUSES[job.state]} already"
+            raise Refused(409, detail)
+        cancelled = await self._queue.cancel(who, job.id)
+        return await asyncio.to_thread(self.status, cancelled)
 
     def status(self, job: Job) -> dict[str, JSON]:
-        """Tell a problem's state."""
-        identity = solver.identity(self._queue.device)
-        return status(job, self._asked(job.number), identity)
+        """Describe a problem without its answer."""
+        options = self._options(job)
+        status: dict[str, JSON] = {
+            "id": job.id,
+            "type": options.type,
+            "solver": solver.identity(self._queue.device),
+            "label": options.label,
+            "status": STATUSES[job.state],
+            "submitted_on": _time(job.submitted),
+        }
+        if job.ended is not None:
+            status["solved_on"] = _time(job.ended)
+        if job.state == "Failed":
+            offline = OFFLINE if job.note == QPU_OFFLINE else ""
+            status["error_message"] = f"{offline}{job.note or 'no reason given'}"
+        return status
 
     def show(self, job: Job) -> dict[str, JSON]:
-        """Tell a problem's state, with its answer if it is completed."""
-        told = self.status(job)
+        """Describe a problem, with its answer if it is completed."""
+        status = self.status(job)
         completed = job.state == "Completed"
         result = self._queue.store.result(job.number) if completed else None
         if result is None:
-            return told
-        device, asked = self._queue.device, self._asked(job.number)
+            return status
+        device, options = self._queue.device, self._options(job)
         graph = solver.graph(device)
-        answer = qp_format.answer(result, asked, self._content(job.number), graph)
-        timing = solver.timing(device, asked.params, job.qpu_seconds * MICROSECONDS)
-        return {**told, "answer": {**answer, "timing": timing}}
+        answer = qp_format.answer(result, options, self._content(job.number), graph)
+        timing = solver.timing(device, options.params, job.qpu_seconds * MICROSECONDS)
+        return {**status, "answer": {**answer, "timing": timing}}
 
     def info(self, job: Job) -> dict[str, JSON]:
-        """Tell everything of a problem, as it could be submitted again."""
+        """Describe a problem completely, so that it could be submitted again."""
         shown = self.show(job)
         names = ("solver", "type", "label", "status", "submitted_on", "solved_on")
         metadata = {name: shown[name] for name in names if name in shown}
         graph = solver.graph(self._queue.device)
-        params = self._asked(job.number).params
         return {
             "id": job.id,
             "data": qp_format.problem_data(self._content(job.number), graph),
-            "params": params.model_dump(exclude_unset=True),
+            "params": self._options(job).params.model_dump(exclude_unset=True),
             "metadata": {
                 **metadata,
                 "submitted_by": job.user,
@@ -146,19 +169,31 @@ class Problems:
         }
 
     def messages(self, job: Job) -> list[JSON]:
-        """Say why a problem failed, was cancelled or began again."""
+        """List why a problem failed, was cancelled or started again."""
         if not job.note:
             return []
-        when = moment(job.ended or job.started or job.submitted)
+        when = _time(job.ended or job.started or job.submitted)
         severity = "ERROR" if job.state == "Failed" else "INFO"
         return [{"timestamp": when, "message": job.note, "severity": severity}]
 
-    def _read_asked(self, number: int) -> Asked:
-        info = self._content(number)["info"]
-        return Asked.model_validate(info.get("sapi") if isinstance(info, dict) else {})
+    def _options(self, job: Job) -> ProblemOptions:
+        options = self._cached_options(job.number)
+        if options is None:
+            raise Refused(404, "no such problem")
+        return options
+
+    def _read_options(self, number: int) -> ProblemOptions | None:
+        info = self._content(number).get("info")
+        options = info.get("sapi") if isinstance(info, dict) else None
+        try:
+            return ProblemOptions.model_validate(options)
+        except ValidationError:
+            return None
 
     def _content(self, number: int) -> dict[str, JSON]:
         content = self._queue.store.payload(number)
-        if not isinstance(content, dict):
-            raise Refused(404, "no such problem")
-        return content
+        return content if isinstance(content, dict) else {}
+
+
+def _time(seconds: float) -> str:
+    return f"{utc(seconds):%Y-%m-%dT%H:%M:%S.%fZ}"

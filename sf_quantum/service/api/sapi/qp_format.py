@@ -1,10 +1,10 @@
 """Problems and answers in SAPI's ``qp`` format.
 
-A problem: ``lin`` is base64 of little-endian float64, one for each of the solver's qubits
-in their order, NaN where a qubit is not used; ``quad`` the same for those couplers, in
-their order, whose two qubits are used. An answer: energies float64, occurrences int32,
-the qubits used int32, and a row of bits for each answer, filled up to whole bytes (read
-from ``dwave.cloud.coders``).
+All arrays are little-endian and base64. A problem: ``lin`` has a float64 for each of the
+solver's qubits in their order, NaN for a qubit that is not used; ``quad`` has one for
+each coupler whose two qubits are used, in their order. An answer: energies float64,
+occurrences int32, the qubits used int32, and a row of bits for each answer, padded to
+whole bytes (from ``dwave.cloud.coders``).
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ import numpy
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import document
-from sf_quantum.service.api.sapi.models import TYPES, Asked, Problem
+from sf_quantum.service.api.sapi.models import VARTYPES, Problem, ProblemOptions
 from sf_quantum.service.device.topology import Graph
 from sf_quantum.service.domain.errors import Refused
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_NOT_USED = float("nan")
+_UNUSED = float("nan")
 
 
 def bqm(problem: Problem, graph: Graph) -> dict[str, JSON]:
-    """Read a problem into a serialized BQM whose variables are qubits.
+    """Convert a problem into a serialized BQM whose variables are qubits.
 
-    :raises Refused: 400, naming the part that is wrong
+    :raises Refused: 400, naming the part that is invalid
     """
     linear = _floats(problem.data.lin, "data.lin", len(graph.qubits), "qubits")
     used = ~numpy.isnan(linear)
@@ -47,25 +47,27 @@ def bqm(problem: Problem, graph: Graph) -> dict[str, JSON]:
     quadratic = _floats(problem.data.quad, "data.quad", len(pairs), "couplers in use")
     _check_finite(quadratic, "data.quad")
     pairs, quadratic = pairs[quadratic != 0], quadratic[quadratic != 0]
-    places = numpy.searchsorted(qubits, pairs)
-    asked = Asked(type=problem.type, params=problem.params, label=problem.label)
+    positions = numpy.searchsorted(qubits, pairs)
+    options = ProblemOptions(
+        type=problem.type, params=problem.params, label=problem.label
+    )
     model = document(
         qubits.tolist(),
         linear[used].tolist(),
-        places.tolist(),
+        positions.tolist(),
         quadratic.tolist(),
-        TYPES[problem.type],
+        VARTYPES[problem.type],
         problem.data.offset,
     )
-    return model | {"info": {"sapi": asked.model_dump(exclude_unset=True)}}
+    return model | {"info": {"sapi": options.model_dump(exclude_unset=True)}}
 
 
 def problem_data(content: Mapping[str, JSON], graph: Graph) -> dict[str, JSON]:
-    """Write a BQM of :func:`bqm` as it came, less zeros that nobody needs."""
+    """Convert a BQM of :func:`bqm` back, without couplers whose bias is 0."""
     from dimod import BinaryQuadraticModel
 
     model = BinaryQuadraticModel.from_serializable(content)
-    linear = [float(model.linear.get(qubit, _NOT_USED)) for qubit in graph.qubits]
+    linear = [float(model.linear.get(qubit, _UNUSED)) for qubit in graph.qubits]
     quadratic = [
         float(model.get_quadratic(*pair, default=0.0))
         for pair in graph.couplers
@@ -77,24 +79,24 @@ def problem_data(content: Mapping[str, JSON], graph: Graph) -> dict[str, JSON]:
 
 
 def answer(
-    result: str, asked: Asked, content: Mapping[str, JSON], graph: Graph
+    result: str, options: ProblemOptions, content: Mapping[str, JSON], graph: Graph
 ) -> dict[str, JSON]:
-    """Write a sample set as an answer, without its timing.
+    """Convert a sample set into an answer, without its timing.
 
-    :param result: the sample set, serialized, as JSON text
-    :param content: the problem; its offset is told apart from the energies
+    :param result: the serialized sample set, JSON text
+    :param content: the problem; SAPI's energies do not include its offset
     """
     from dimod import SampleSet
 
-    # dimod leaves these untyped
-    found: SampleSet = SampleSet.from_serializable(json.loads(result))  # type: ignore[no-untyped-call]
-    if asked.params.answer_mode == "histogram":
-        found = found.aggregate()  # type: ignore[no-untyped-call]
-        record = numpy.sort(found.record, order="energy", kind="stable")
+    # dimod has no types for these
+    samples: SampleSet = SampleSet.from_serializable(json.loads(result))  # type: ignore[no-untyped-call]
+    if options.params.answer_mode == "histogram":
+        samples = samples.aggregate()  # type: ignore[no-untyped-call]
+        record = numpy.sort(samples.record, order="energy", kind="stable")
     else:
-        record = found.record
-    record = record[: asked.params.max_answers]
-    qubits = numpy.array(found.variables)
+        record = samples.record
+    record = record[: options.params.max_answers]
+    qubits = numpy.array(samples.variables)
     order = numpy.argsort(qubits)
     bits = numpy.packbits(record["sample"][:, order] > 0, axis=1)
     offset = content["offset"]

@@ -1,37 +1,35 @@
 """SAPI, the dialect of D-Wave's Ocean tools, over the same queue and leases.
 
-``DWAVE_API_ENDPOINT`` is the service's address and ``/sapi/v2``, ``DWAVE_API_TOKEN`` a
-bearer token of the service. Paths, bodies, words and statuses are those that
+``DWAVE_API_ENDPOINT`` is the service's URL followed by ``/sapi/v2``, ``DWAVE_API_TOKEN`` a
+bearer token of the service. Paths, bodies, names and statuses are those that
 ``dwave-cloud-client`` uses, so that it works unmodified.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import re
 import zlib
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import TypeAdapter, ValidationError
 
 from sf_quantum.files import JSON
+from sf_quantum.service.api.common import LONGEST_WAIT_SECONDS, LeaseId, conditional
 from sf_quantum.service.api.sapi import solver
-from sf_quantum.service.api.sapi.leases import ShortLeases
+from sf_quantum.service.api.sapi.leases import ImplicitLeases
 from sf_quantum.service.api.sapi.models import STATUSES, SolverName
-from sf_quantum.service.api.sapi.problems import Problems
+from sf_quantum.service.api.sapi.problems import OFFLINE, Problems
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.http.dependencies import Queue, Who
 from sf_quantum.service.http.limits import check_text
-from sf_quantum.service.queue.entitlements import LEASE_HEADER
 
 PREFIX = "/sapi/v2"
 PROBLEMS_AT_ONCE = 1000
-LONGEST_WAIT_SECONDS = 60.0
-# of a compressed body, unpacked
+# of a compressed body, decompressed
 BODY_BYTES = 64 * 1024 * 1024
 _MEDIA_TYPE = re.compile(r"application/vnd\.dwave\.sapi\.[a-z-]+\+json")
 
@@ -41,28 +39,27 @@ async def _problems(request: Request) -> Problems:
     return problems
 
 
-async def _short_leases(request: Request) -> ShortLeases:
-    short_leases: ShortLeases = request.app.state.short_leases
-    return short_leases
+async def _leases(request: Request) -> ImplicitLeases:
+    leases: ImplicitLeases = request.app.state.implicit_leases
+    return leases
 
 
 Known = Annotated[Problems, Depends(_problems)]
-Lent = Annotated[ShortLeases, Depends(_short_leases)]
-LeaseToken = Annotated[str | None, Header(alias=LEASE_HEADER)]
+Leases = Annotated[ImplicitLeases, Depends(_leases)]
 Wait = Annotated[float, Query(ge=0, allow_inf_nan=False, alias="timeout")]
-# D-Wave describes it, in its client
+# not in our OpenAPI document: D-Wave's client defines it
 router = APIRouter(prefix=PREFIX, include_in_schema=False)
 
 
 def refused(error: Refused) -> Response:
-    """Refuse in SAPI's words, which have one status for all that is malformed."""
+    """Refuse as SAPI does, which has one status for everything malformed."""
     return JSONResponse(_error(error), _code(error), error.headers)
 
 
 @router.get("/solvers/remote/")
 @router.get("/solvers/remote")
 def solvers(request: Request, queue: Queue, _: Who, filter: str = "all") -> Response:
-    """List the solver, or none where the device is no annealer."""
+    """List the solver, or none if the device is not an annealer."""
     found: list[JSON] = []
     if queue.device.graph is not None:
         found.append(solver.filtered(solver.configuration(queue), filter))
@@ -87,19 +84,19 @@ async def submit(
     queue: Queue,
     who: Who,
     known: Known,
-    lent: Lent,
-    x_sfq_lease: LeaseToken = None,
+    leases: Leases,
+    x_sfq_lease: LeaseId = None,
 ) -> Response:
-    """Put problems into the queue; of several, each that is refused says so."""
+    """Submit one problem, or several of which each may be refused on its own."""
     body = await request.body()
-    packed = request.headers.get("content-encoding", "identity")
-    content = await asyncio.to_thread(_unpacked, body, packed)
+    encoding = request.headers.get("content-encoding", "identity")
+    content = await asyncio.to_thread(_decoded, body, encoding)
     several = isinstance(content, list)
     problems = content if isinstance(content, list) else [content]
     if not 0 < len(problems) <= PROBLEMS_AT_ONCE:
         raise Refused(400, f"expected 1 to {PROBLEMS_AT_ONCE} problems")
-    told: list[JSON] = []
-    async with lent.submitting(who, x_sfq_lease) as (lease_id, jobs):
+    answers: list[JSON] = []
+    async with leases.submitting(who, x_sfq_lease) as (lease_id, jobs):
         for problem in problems:
             try:
                 submission = await asyncio.to_thread(known.read, problem)
@@ -107,11 +104,11 @@ async def submit(
             except Refused as error:
                 if not several:
                     raise
-                told.append(_error(error))
+                answers.append(_error(error))
             else:
                 jobs.append(job)
-                told.append(await asyncio.to_thread(known.status, job))
-    return _reply(request, told if several else told[0])
+                answers.append(await asyncio.to_thread(known.status, job))
+    return _reply(request, answers if several else answers[0])
 
 
 @router.get("/problems/")
@@ -128,27 +125,29 @@ async def problems(
     status: str | None = None,
     solver: str | None = None,
 ) -> Response:
-    """List problems, or those asked for as soon as one of them is over."""
+    """List problems; those named by their ids once one of them is over."""
     if ids is None:
         found = await asyncio.to_thread(known.all, who)
     else:
-        names = ids.split(",")
-        if len(names) > PROBLEMS_AT_ONCE:
+        chosen = ids.split(",")
+        if len(chosen) > PROBLEMS_AT_ONCE:
             raise Refused(400, f"id: more than {PROBLEMS_AT_ONCE} of them")
-        found = await known.any_over(who, names, min(wait, LONGEST_WAIT_SECONDS))
+        found = await known.wait_for_any(who, chosen, min(wait, LONGEST_WAIT_SECONDS))
     if solver not in (None, queue.device.name):
         found = []
-    told = await asyncio.to_thread(lambda: [known.status(job) for job in found])
-    asked = {"label": label, "status": status}
-    wanted = {name: value for name, value in asked.items() if value is not None}
-    chosen: list[JSON] = [one for one in told if wanted.items() <= one.items()]
-    return _reply(request, chosen[-max_results:])
+    statuses = await asyncio.to_thread(lambda: [known.status(job) for job in found])
+    matching: list[JSON] = [
+        one
+        for one in statuses
+        if label in (None, one["label"]) and status in (None, one["status"])
+    ]
+    return _reply(request, matching[-max_results:])
 
 
 @router.delete("/problems/")
 @router.delete("/problems")
 async def cancel_several(request: Request, who: Who, known: Known) -> Response:
-    """Cancel problems; each that cannot be cancelled says so in its place."""
+    """Cancel problems, each of which may be refused on its own."""
     try:
         names = TypeAdapter(list[str]).validate_json(await request.body())
     except ValidationError as error:
@@ -171,7 +170,7 @@ async def problem(
     request: Request, who: Who, known: Known, name: str, wait: Wait = 0.0
 ) -> Response:
     """Show a problem, with its answer once it is completed."""
-    (job,) = await known.any_over(who, [name], min(wait, LONGEST_WAIT_SECONDS))
+    (job,) = await known.wait_for_any(who, [name], min(wait, LONGEST_WAIT_SECONDS))
     return _reply(request, await asyncio.to_thread(known.show, job))
 
 
@@ -193,7 +192,7 @@ def answer(request: Request, who: Who, known: Known, name: str) -> Response:
 
 @router.get("/problems/{name}/messages")
 def messages(request: Request, who: Who, known: Known, name: str) -> Response:
-    """Tell what is to be said of a problem."""
+    """List why a problem failed, was cancelled or started again."""
     return _reply(request, known.messages(known.find(who, name)))
 
 
@@ -208,39 +207,39 @@ def _code(error: Refused) -> int:
 
 
 def _error(error: Refused) -> dict[str, JSON]:
-    words = f"{error.field}: {error.detail}" if error.field else error.detail
-    if error.status == 503:
-        # what the client knows an offline solver by
-        words = f"Solver is offline: {words}"
-    return {"error_code": _code(error), "error_msg": words}
+    message = f"{error.field}: {error.detail}" if error.field else error.detail
+    offline = OFFLINE if error.status == 503 else ""
+    return {"error_code": _code(error), "error_msg": f"{offline}{message}"}
+
+
+def _media_type(request: Request) -> str:
+    """Return the media type that the client asks for, since it insists on it."""
+    accepted = _MEDIA_TYPE.match(request.headers.get("accept", ""))
+    return f"{accepted[0]}; version=3.0.0" if accepted else "application/json"
 
 
 def _reply(request: Request, content: JSON) -> Response:
-    """Answer with the media type that is asked for, since the client insists on it."""
-    asked = _MEDIA_TYPE.match(request.headers.get("accept", ""))
-    media = f"{asked[0]}; version=3.0.0" if asked else "application/json"
-    return Response(json.dumps(content), media_type=media)
+    return Response(json.dumps(content), media_type=_media_type(request))
 
 
 def _cached(request: Request, content: JSON) -> Response:
-    """Let the client keep what it knows for as long as it is true.
+    """Let the client keep an answer only for as long as it is true.
 
-    Its cache does not know which service an answer came from.
+    Its cache does not distinguish between services.
     """
-    answer = _reply(request, content)
-    tag = f'"{hashlib.sha256(bytes(answer.body)).hexdigest()[:32]}"'
-    headers = {"ETag": tag, "Cache-Control": "no-cache"}
-    if request.headers.get("if-none-match") == tag:
-        return Response(status_code=304, headers=headers)
-    answer.headers.update(headers)
-    return answer
+    return conditional(
+        request.headers.get("if-none-match"),
+        json.dumps(content).encode(),
+        _media_type(request),
+        {"Cache-Control": "no-cache"},
+    )
 
 
-def _unpacked(body: bytes, packed: str) -> JSON:
-    if packed == "deflate":
+def _decoded(body: bytes, encoding: str) -> JSON:
+    if encoding == "deflate":
         body = _inflated(body)
         check_text(body)
-    elif packed != "identity":
+    elif encoding != "identity":
         raise Refused(415, "Content-Encoding: expected deflate or none")
     try:
         content: JSON = json.loads(body.decode())
@@ -250,13 +249,13 @@ def _unpacked(body: bytes, packed: str) -> JSON:
 
 
 def _inflated(body: bytes) -> bytes:
-    unpack = zlib.decompressobj()
+    decompressor = zlib.decompressobj()
     try:
-        whole = unpack.decompress(body, BODY_BYTES)
+        whole = decompressor.decompress(body, BODY_BYTES)
     except zlib.error as error:
         raise Refused(400, "the body is not deflated data") from error
-    if unpack.unconsumed_tail:
+    if decompressor.unconsumed_tail:
         raise Refused(413, f"the body has more than {BODY_BYTES} bytes")
-    if not unpack.eof:
-        raise Refused(400, "the body is cut off")
+    if not decompressor.eof:
+        raise Refused(400, "the body is incomplete")
     return whole

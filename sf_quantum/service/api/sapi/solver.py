@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 
 from sf_quantum.files import JSON
+from sf_quantum.service.api.common import qpu_status
 from sf_quantum.service.api.sapi.models import (
     ANNEALING,
     MICROSECONDS,
     READS,
     RUN_DURATION,
-    Params,
+    ProblemParameters,
     SolverName,
 )
 from sf_quantum.service.device.emulated import Device
@@ -22,40 +23,39 @@ from sf_quantum.service.queue.job_queue import JobQueue
 
 PARAMETERS = {
     "annealing_time": "Duration of the annealing, in microseconds.",
-    "answer_mode": "histogram (the default) adds up equal answers; raw does not.",
+    "answer_mode": "histogram (the default) merges equal answers; raw does not.",
     "max_answers": "How many answers to return at most.",
     "num_reads": "How many times to anneal.",
 }
 
 
 def graph(device: Device) -> Graph:
-    """Find the graph of an annealer.
+    """Return the graph of an annealer.
 
-    :raises Refused: 404 where the device is none
+    :raises Refused: 404 if the device has none
     """
-    found = device.graph
-    if found is None:
-        raise Refused(404, f"{device.name} is no annealer: it has no solver here")
-    return found
+    if device.graph is None:
+        raise Refused(404, f"{device.name} is not an annealer, and so has no solver")
+    return device.graph
 
 
 def identity(device: Device) -> dict[str, JSON]:
-    """Name the solver, and the graph that problems for it are written for."""
+    """Name the solver and the graph that its problems refer to."""
     return {"name": device.name, "version": {"graph_id": graph(device).id}}
 
 
-def check(device: Device, asked: SolverName) -> None:
-    """Refuse a problem for another solver, or for a graph that is there no more.
+def check(device: Device, name: SolverName) -> None:
+    """Refuse a problem for another solver, or for an earlier graph.
 
     :raises Refused: 404
     """
     known = graph(device).id
-    if asked.name != device.name:
-        raise Refused(404, f"no solver {asked.name!r} here, it is {device.name!r}")
-    if asked.version is not None and asked.version.graph_id not in (None, known):
+    if name.name != device.name:
+        raise Refused(404, f"no solver {name.name!r} here, it is {device.name!r}")
+    if name.version is not None and name.version.graph_id not in (None, known):
         detail = (
             f"solver {device.name!r} has graph {known}, not "
-            f"{asked.version.graph_id!r}: fetch the solver again"
+            f"{name.version.graph_id!r}: fetch the solver again"
         )
         raise Refused(404, detail)
 
@@ -63,25 +63,24 @@ def check(device: Device, asked: SolverName) -> None:
 def configuration(queue: JobQueue) -> dict[str, JSON]:
     """Describe the solver and how busy it is."""
     device = queue.device
-    online = queue.availability.is_open and not queue.failure
     return {
         "identity": identity(device),
-        "status": "ONLINE" if online else "OFFLINE",
+        "status": "ONLINE" if qpu_status(queue) == "online" else "OFFLINE",
         "description": f"An emulated annealer with a {device.topology} graph.",
         "properties": {
             **_properties(graph(device)),
             "chip_id": device.name,
             "problem_timing_data": _timing_model(device),
         },
-        # near 1 where many wait, 0 where none does
+        # 0 for an empty queue, near 1 for a long one
         "avg_load": queue.length / (queue.length + 1),
     }
 
 
-def timing(device: Device, params: Params, access: float) -> dict[str, JSON]:
-    """Tell the times of an answer, in microseconds.
+def timing(device: Device, params: ProblemParameters, access: float) -> dict[str, JSON]:
+    """Return the times of an answer, in microseconds.
 
-    :param access: what the QPU was used, all attempts together
+    :param access: the use of the QPU in all attempts
     """
     per_sample = {
         "qpu_anneal_time_per_sample": params.annealing_time,
@@ -93,7 +92,7 @@ def timing(device: Device, params: Params, access: float) -> dict[str, JSON]:
         "qpu_sampling_time": params.num_reads * sum(per_sample.values()),
         "qpu_programming_time": device.timing.setup_seconds * MICROSECONDS,
         "qpu_access_time": access,
-        # all of it is counted as programming here
+        # included in the programming time here
         "qpu_access_overhead_time": 0.0,
         "post_processing_overhead_time": 0.0,
         "total_post_processing_time": 0.0,
@@ -101,11 +100,11 @@ def timing(device: Device, params: Params, access: float) -> dict[str, JSON]:
 
 
 def filtered(content: dict[str, JSON], filter_: str) -> dict[str, JSON]:
-    """Keep the parts asked for.
+    """Select parts of a description.
 
-    :param filter_: ``all`` or ``none``, then names with ``+`` or ``-`` before them, as
-        in ``all,-status,-avg_load``; a dot leads into a part
-    :raises Refused: 400 if it is none
+    :param filter_: ``all`` or ``none``, then names after ``+`` or ``-``, as in
+        ``all,-status,-avg_load``; a dot separates the names of nested parts
+    :raises Refused: 400 if it is invalid
     """
     first, *rest = [word.strip() for word in filter_.split(",")]
     if first not in ("all", "none"):
@@ -165,7 +164,7 @@ def _properties(graph: Graph) -> dict[str, JSON]:
 
 
 def _timing_model(device: Device) -> dict[str, JSON]:
-    """What ``Solver.estimate_qpu_access_time`` reckons with, in microseconds."""
+    """The figures that ``Solver.estimate_qpu_access_time`` uses, in microseconds."""
     timing = device.timing
     readout = timing.readout_seconds * MICROSECONDS
     return {
@@ -188,5 +187,5 @@ def _timing_model(device: Device) -> dict[str, JSON]:
 
 
 def _delay(device: Device) -> float:
-    """How long a read waits after its annealing, in microseconds."""
+    """The delay of a read after its annealing, in microseconds."""
     return (device.timing.shot_seconds - ANNEALING_SECONDS) * MICROSECONDS
