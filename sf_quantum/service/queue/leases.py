@@ -282,7 +282,7 @@ class Leases:
         if live is not None and visible(who, live.lease) and live.active:
             live.last_used = time.monotonic()
             return live.lease
-        detail = "needs a lease that is held (POST /v1/leases)"
+        detail = "needs a lease that is held"
         with suppress(Refused):
             reason = self.find(who, lease_id or "").reason
             if live is not None and live.end is not None:

@@ -1,46 +1,49 @@
-"""Accounting in warden's dialect: who used the QPU, for how long; admins only."""
+"""Accounting in warden's dialect: who used the QPU, for how long; for admins."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Annotated, Self
+from datetime import datetime
+from typing import Annotated, Generic, Self, TypeVar
 
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field, NaiveDatetime
 
+from sf_quantum.service.api.common import since_epoch, utc
 from sf_quantum.service.api.warden.models import (
     STATES,
     STATUSES,
     Status,
-    moment,
     user_name,
     user_number,
 )
 from sf_quantum.service.domain.jobs import State
-from sf_quantum.service.http.dependencies import Admin, Queue, Refusal
+from sf_quantum.service.http.dependencies import Admin, Queue, refusals
 from sf_quantum.service.store import accounting
 from sf_quantum.service.store.accounting import Filter, Page
 
-Words = Annotated[list[str], Field(default_factory=list, max_length=100)]
+Row = TypeVar("Row", bound=BaseModel)
+Texts = Annotated[list[str], Field(default_factory=list, max_length=100)]
 Time = AwareDatetime | NaiveDatetime
 router = APIRouter(
     tags=["warden"],
-    responses={
-        401: {"model": Refusal, "description": "No credential, or none that holds."},
-        403: {"model": Refusal, "description": "For admins."},
-        422: {"model": Refusal, "description": "A parameter is wrong."},
-    },
+    responses=refusals(
+        {
+            401: "No credential, or an invalid one.",
+            403: "For admins.",
+            422: "A parameter is wrong.",
+        }
+    ),
 )
-# newer wardens have moved it
+# newer versions of warden use the second
 PATHS = ("/acct", "/accounting")
 
 
-class Asked(BaseModel):
-    """What a report is about."""
+class UsersQuery(BaseModel):
+    """What a report covers."""
 
-    user_id: Words
+    user_id: Texts
     ended_after: Time | None = None
     ended_before: Time | None = None
     limit: int = Field(default=100, gt=0, le=100)
@@ -48,33 +51,36 @@ class Asked(BaseModel):
 
     @property
     def page(self) -> Page:
-        """The rows asked for."""
+        """The rows to return."""
         return Page(self.limit, self.offset)
 
-    def filter(
-        self, column: str, user: str, **among: Sequence[accounting.Value]
+    def rows(
+        self,
+        *,
+        ended: str,
+        user: str,
+        among: Mapping[str, Sequence[accounting.Value]] | None = None,
     ) -> Filter:
-        """Write the question down for the store.
+        """Convert the query for the store.
 
-        :param column: with the time that counts
-        :param user: the column with the user
-        :param among: other columns, ``__`` for the point in their names
+        :param ended: the column of the time that counts
+        :param user: the column of the user
+        :param among: the values allowed in other columns
         """
-        names = [user_name(number) for number in self.user_id]
-        others = {name.replace("__", "."): list(among[name]) for name in among}
-        since, before = _seconds(self.ended_after), _seconds(self.ended_before)
-        return Filter(column, since, before, {user: names, **others})
+        users = [user_name(number) for number in self.user_id]
+        since, before = since_epoch(self.ended_after), since_epoch(self.ended_before)
+        return Filter(ended, since, before, {user: users, **(among or {})})
 
 
-class AskedSessions(Asked):
-    """Which sessions."""
+class SessionsQuery(UsersQuery):
+    """Which sessions a report covers."""
 
-    session_id: Words
-    slurm_job_id: Words
+    session_id: Texts
+    slurm_job_id: Texts
 
 
-class AskedJobs(AskedSessions):
-    """Which jobs."""
+class JobsQuery(SessionsQuery):
+    """Which jobs a report covers."""
 
     status: list[Status] = Field(default_factory=list)
     job_id: list[Annotated[int, Field(ge=0, le=2**62)]] = Field(
@@ -83,20 +89,14 @@ class AskedJobs(AskedSessions):
 
 
 class Pagination(BaseModel):
-    """Which of the rows these are."""
+    """The range of the rows returned."""
 
     total: int
     start: int
     end: int
 
-    @classmethod
-    def of(cls, page: Page, count: int, total: int) -> Self:
-        """Say where a page stands."""
-        start = min(page.offset, total)
-        return cls(total=total, start=start, end=start + count)
 
-
-# a client of warden's reads whole numbers
+# warden's clients expect integers
 Whole = Annotated[int, BeforeValidator(round)]
 
 
@@ -109,11 +109,6 @@ class Sums(BaseModel):
     shots: int = 0
     qpu_seconds: float = 0.0
 
-    @classmethod
-    def of(cls, row: sqlite3.Row) -> Self:
-        """Read a row with sums."""
-        return cls.model_validate({**_sums(row), "count": row["count"]})
-
 
 class JobsSummary(Sums):
     """The jobs of a user."""
@@ -121,31 +116,27 @@ class JobsSummary(Sums):
     per_status: dict[str, Sums] = Field(default_factory=dict)
 
     @classmethod
-    def of_states(cls, rows: Mapping[State, sqlite3.Row]) -> Self:
-        """Add up the states."""
-        whole = {
-            name: sum(_sums(row)[name] for row in rows.values()) for name in _NAMES
+    def of(cls, rows: Mapping[State, sqlite3.Row]) -> Self:
+        """Add up the sums of the states."""
+        sums = {
+            state: {"count": row["count"], **_sums(row)} for state, row in rows.items()
         }
-        return cls.model_validate(
-            {
-                **whole,
-                "count": sum(row["count"] for row in rows.values()),
-                "per_status": {
-                    STATUSES[state]: Sums.of(row) for state, row in rows.items()
-                },
-            }
-        )
+        total = {
+            name: sum(one[name] for one in sums.values()) for name in Sums.model_fields
+        }
+        per_status = {STATUSES[state]: one for state, one in sums.items()}
+        return cls.model_validate({**total, "per_status": per_status})
 
 
 class SessionsSummary(BaseModel):
-    """The sessions of a user, seconds."""
+    """The sessions of a user; the duration in seconds."""
 
     count: int
     total_duration: Whole
 
 
 class UserRow(BaseModel):
-    """What a user had."""
+    """The sessions and jobs of a user."""
 
     user_id: str
     sessions: SessionsSummary
@@ -178,88 +169,88 @@ class JobRow(BaseModel):
     qpu_seconds: float
 
 
-class Users(BaseModel):
+class _Report(BaseModel, Generic[Row]):
+    data: list[Row]
+    pagination: Pagination
+
+    @classmethod
+    def of(cls, page: Page, total: int, rows: list[Row]) -> Self:
+        start = min(page.offset, total)
+        pagination = Pagination(total=total, start=start, end=start + len(rows))
+        return cls(data=rows, pagination=pagination)
+
+
+class Users(_Report[UserRow]):
     """A report by user."""
 
-    data: list[UserRow]
-    pagination: Pagination
 
-
-class Sessions(BaseModel):
+class Sessions(_Report[SessionRow]):
     """A report by session."""
 
-    data: list[SessionRow]
-    pagination: Pagination
 
-
-class Jobs(BaseModel):
+class Jobs(_Report[JobRow]):
     """A report by job."""
-
-    data: list[JobRow]
-    pagination: Pagination
 
 
 @router.get(PATHS[0], summary="Sum up sessions and jobs by user")
 @router.get(PATHS[1], include_in_schema=False)
-def by_user(queue: Queue, _: Admin, asked: Annotated[Asked, Query()]) -> Users:
-    """Sum up the sessions that are over, and their jobs that are."""
-    total, rows = accounting.users(
-        queue.store, asked.filter("closed", "user"), asked.page
-    )
-    states: dict[str, dict[State, sqlite3.Row]] = {row["user"]: {} for row in rows}
-    named = {"user_id": [*states]} if states else {"user_id": [""]}
-    of_page = asked.model_copy(update=named).filter("leases.closed", "leases.user")
+def by_user(queue: Queue, _: Admin, query: Annotated[UsersQuery, Query()]) -> Users:
+    """Sum up the sessions that are over, and those of their jobs that are over."""
+    sessions = query.rows(ended="closed", user="user")
+    total, rows = accounting.users(queue.store, sessions, query.page)
+    jobs: dict[str, dict[State, sqlite3.Row]] = {row["user"]: {} for row in rows}
+    # an empty list would allow all users
+    on_page = query.model_copy(update={"user_id": [*jobs] or [""]})
+    of_page = on_page.rows(ended="leases.closed", user="leases.user")
     for row in accounting.users_jobs(queue.store, of_page):
-        states[row["user"]][row["state"]] = row
+        jobs[row["user"]][row["state"]] = row
     data = [
         UserRow(
             user_id=user_number(row["user"]),
             sessions=SessionsSummary(count=row["count"], total_duration=row["seconds"]),
-            jobs=JobsSummary.of_states(states[row["user"]]),
+            jobs=JobsSummary.of(jobs[row["user"]]),
         )
         for row in rows
     ]
-    return Users(data=data, pagination=Pagination.of(asked.page, len(data), total))
+    return Users.of(query.page, total, data)
 
 
 @router.get(f"{PATHS[0]}/sessions", summary="List sessions that are over")
 @router.get(f"{PATHS[1]}/sessions", include_in_schema=False)
 def by_session(
-    queue: Queue, _: Admin, asked: Annotated[AskedSessions, Query()]
+    queue: Queue, _: Admin, query: Annotated[SessionsQuery, Query()]
 ) -> Sessions:
-    """List them with their durations, the oldest first."""
-    wanted = asked.filter(
-        "closed", "user", id=asked.session_id, slurm_job_id=asked.slurm_job_id
-    )
-    total, rows = accounting.leases(queue.store, wanted, asked.page)
+    """List sessions that are over with their durations, the oldest first."""
+    among = {"id": query.session_id, "slurm_job_id": query.slurm_job_id}
+    sessions = query.rows(ended="closed", user="user", among=among)
+    total, rows = accounting.leases(queue.store, sessions, query.page)
     data = [
         SessionRow(
             id=row["id"],
             user_id=user_number(row["user"]),
-            created_at=moment(row["opened"]),
-            revoked_at=moment(row["closed"]),
+            created_at=utc(row["opened"]),
+            revoked_at=utc(row["closed"]),
             slurm_job_id=row["slurm_job_id"],
             total_duration=row["closed"] - row["opened"],
             jobs_count=row["jobs"],
         )
         for row in rows
     ]
-    return Sessions(data=data, pagination=Pagination.of(asked.page, len(data), total))
+    return Sessions.of(query.page, total, data)
 
 
 @router.get(f"{PATHS[0]}/jobs", summary="List jobs that are over")
 @router.get(f"{PATHS[1]}/jobs", include_in_schema=False)
-def by_job(queue: Queue, _: Admin, asked: Annotated[AskedJobs, Query()]) -> Jobs:
-    """List them with their times and shots, the oldest first."""
-    wanted = asked.filter(
-        "jobs.ended",
-        "jobs.user",
-        jobs__lease=asked.session_id,
-        leases__slurm_job_id=asked.slurm_job_id,
-        jobs__state=[STATES[word] for word in asked.status],
-        jobs__number=asked.job_id,
-    )
-    total, rows = accounting.jobs(queue.store, wanted, asked.page)
+def by_job(queue: Queue, _: Admin, query: Annotated[JobsQuery, Query()]) -> Jobs:
+    """List jobs that are over with their times and shots, the oldest first."""
+    among: dict[str, Sequence[accounting.Value]] = {
+        "jobs.lease": query.session_id,
+        "leases.slurm_job_id": query.slurm_job_id,
+        "jobs.state": [STATES[status] for status in query.status],
+        "jobs.number": query.job_id,
+    }
+    wanted = query.rows(ended="jobs.ended", user="jobs.user", among=among)
+    total, rows = accounting.jobs(queue.store, wanted, query.page)
     data = [
         JobRow.model_validate(
             {
@@ -273,22 +264,13 @@ def by_job(queue: Queue, _: Admin, asked: Annotated[AskedJobs, Query()]) -> Jobs
         )
         for row in rows
     ]
-    return Jobs(data=data, pagination=Pagination.of(asked.page, len(data), total))
-
-
-_NAMES = {
-    "execution_time": "seconds",
-    "wait_time": "wait",
-    "shots": "shots",
-    "qpu_seconds": "qpu_seconds",
-}
+    return Jobs.of(query.page, total, data)
 
 
 def _sums(row: sqlite3.Row) -> dict[str, float]:
-    return {name: row[column] for name, column in _NAMES.items()}
-
-
-def _seconds(time: datetime | None) -> float | None:
-    if time is None:
-        return None
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    return {
+        "execution_time": row["seconds"],
+        "wait_time": row["wait"],
+        "shots": row["shots"],
+        "qpu_seconds": row["qpu_seconds"],
+    }

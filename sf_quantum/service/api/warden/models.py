@@ -1,15 +1,16 @@
-"""What travels in warden's dialect; its names, its status words, its times."""
+"""The requests and answers of warden's dialect."""
 
 from __future__ import annotations
 
 import pwd
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
 from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
 
+from sf_quantum.service.api.common import utc
 from sf_quantum.service.domain.jobs import Job, Lease, State
 
 Status: TypeAlias = Literal["PENDING", "RUNNING", "DONE", "ERROR", "CANCELED"]
@@ -20,9 +21,8 @@ STATUSES: Mapping[State, Status] = {
     "Failed": "ERROR",
     "Cancelled": "CANCELED",
 }
-STATES: Mapping[Status, State] = {word: state for state, word in STATUSES.items()}
-NO_LOGS = "There are no logs for this job."
-# some clients send numbers where warden has texts
+STATES: Mapping[Status, State] = {status: state for state, status in STATUSES.items()}
+# some clients send numbers instead
 Text: TypeAlias = Annotated[
     str,
     BeforeValidator(lambda value: str(value) if type(value) is int else value),
@@ -30,23 +30,22 @@ Text: TypeAlias = Annotated[
 ]
 
 
-def moment(seconds: float) -> datetime:
-    """Turn seconds since the epoch into a time with its zone."""
-    return datetime.fromtimestamp(seconds, UTC)
+def _utc(seconds: float | None) -> datetime | None:
+    return None if seconds is None else utc(seconds)
 
 
 @lru_cache(1024)
 def user_name(number: str) -> str:
-    """Name the user of a number; whoever this machine does not know stays a number."""
+    """Return the name for a uid; a uid without a user on this machine stays a number."""
     try:
         return pwd.getpwuid(int(number)).pw_name if number.isdecimal() else number
-    except (KeyError, OverflowError, ValueError):  # Python reads 4,300 digits at most
+    except (KeyError, OverflowError, ValueError):  # int() reads 4,300 digits at most
         return number
 
 
 @lru_cache(1024)
 def user_number(name: str) -> str:
-    """Find the number of a user, as warden's answers have it; see :func:`user_name`."""
+    """Return the uid of a user, as in warden's answers; see :func:`user_name`."""
     try:
         return str(pwd.getpwnam(name).pw_uid)
     except (KeyError, ValueError):
@@ -54,7 +53,7 @@ def user_number(name: str) -> str:
 
 
 class Accessible(BaseModel):
-    """Whether the QPU takes sessions, and how many it has left."""
+    """Whether the QPU takes sessions, and how many are available."""
 
     is_accessible: bool
     message: str
@@ -71,7 +70,7 @@ class SetAccessible(BaseModel):
 
 
 class Slots(BaseModel):
-    """The vQPUs: how many leases may be held, and are."""
+    """The vQPUs: how many leases may be held, and how many are."""
 
     qpu_slots_total: int
     qpu_slots_used: int
@@ -86,13 +85,14 @@ class CreateSession(BaseModel):
         validation_alias=AliasChoices("scheduler_job_id", "slurm_job_id")
     )
     partition: Text | None = Field(
-        default=None, description="Ours: the Slurm partition, which says the class."
+        default=None,
+        description="An extension: the Slurm partition, which determines the class.",
     )
     qpu_slots: int = Field(default=1, ge=1, strict=True)
 
 
 class Session(BaseModel):
-    """A lease in warden's words; its id goes into `X-Warden-Session`."""
+    """A lease; its id goes into `X-Warden-Session`."""
 
     id: str
     user_id: str
@@ -112,22 +112,22 @@ class Session(BaseModel):
             user_id=user_number(lease.user),
             slurm_job_id=lease.slurm_job_id,
             scheduler_job_id=lease.slurm_job_id,
-            created_at=moment(lease.opened),
-            revoked_at=_moment(lease.closed),
-            idle_expires_at=_moment(idle_expires),
-            expires_at=_moment(lease.expires),
+            created_at=utc(lease.opened),
+            revoked_at=_utc(lease.closed),
+            idle_expires_at=_utc(idle_expires),
+            expires_at=_utc(lease.expires),
         )
 
 
 class CreateJob(BaseModel):
-    """A pulse sequence and how often it is run."""
+    """A pulse sequence and its number of shots."""
 
     sequence: str = Field(description="Pulser's abstract representation, JSON text.")
     shots: int = Field(ge=1, le=100_000, strict=True)
 
 
-class JobAnswer(BaseModel):
-    """A job of the queue, whatever its kind; its id is its number there."""
+class WardenJob(BaseModel):
+    """A job of any kind; its id is its number in the queue."""
 
     id: int
     user_id: str
@@ -141,20 +141,20 @@ class JobAnswer(BaseModel):
         return cls(
             id=job.number,
             user_id=user_number(job.user),
-            created_at=moment(job.submitted),
+            created_at=utc(job.submitted),
             status=STATUSES[job.state],
             results=results,
         )
 
 
 class Logs(BaseModel):
-    """What happened to a job, a line each."""
+    """The events of a job, a line each."""
 
     logs: str
 
     @classmethod
     def of(cls, job: Job) -> Self:
-        """Tell a job's history."""
+        """List when a job was queued, started and ended."""
         lines = [(job.submitted, f"queued as job {job.number}, class {job.job_class}")]
         if job.started is not None:
             lines.append((job.started, f"started, attempt {job.attempt}"))
@@ -163,7 +163,7 @@ class Logs(BaseModel):
             lines.append((job.ended, f"{STATUSES[job.state]}{note}"))
         elif job.note:
             lines.append((job.started or job.submitted, job.note))
-        return cls(logs="".join(f"[{moment(at):%F %T}] {text}\n" for at, text in lines))
+        return cls(logs="".join(f"[{utc(at):%F %T}] {text}\n" for at, text in lines))
 
 
 class Specs(BaseModel):
@@ -192,12 +192,8 @@ class OpenSession(BaseModel):
 
 
 class StatusAnswer(BaseModel):
-    """What the service does now."""
+    """The running job, the queue and the sessions."""
 
     pending_jobs_count: int
     current_job: CurrentJob | None
     open_sessions: list[OpenSession]
-
-
-def _moment(seconds: float | None) -> datetime | None:
-    return None if seconds is None else moment(seconds)
