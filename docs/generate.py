@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -127,6 +129,12 @@ def slurm_keys(schema: Schema) -> Iterator[str]:
 def service_keys() -> Iterator[str]:
     """Describe the keys of the service's configuration from its model."""
     schema = cast("Schema", Configuration.model_json_schema(schema_generator=_Lenient))
+    # a model's schema has its own docstring, and not those of the models it is made of
+    schema["description"] = "\n".join(
+        f":param{fields}"
+        for model in Configuration.__mro__
+        for fields in inspect.cleandoc(model.__doc__ or "").split("\n:param")[1:]
+    )
     yield from key_table(schema, schema)
 
 
@@ -156,11 +164,38 @@ def key_table(schema: Schema, root: Schema) -> Iterator[str]:
 
 def keys(schema: Schema, root: Schema, above: str = "") -> Iterator[tuple[str, Schema]]:
     """Every key of an object and of the objects in it, by its dotted name."""
+    documented = parameters(schema)
     for name, content in _mapping(schema.get("properties", {})).items():
         key = resolved(_mapping(content), root)
-        yield f"{above}{name}", key
+        text = documented.get(name) or summary(key)
+        if text or not name.startswith("<"):
+            yield f"{above}{name}", {**key, "description": text}
         for inner in inner_objects(key, root):
             yield from keys(inner, root, f"{above}{name}.")
+
+
+def parameters(schema: Schema) -> dict[str, str]:
+    """What the docstring of a model says of its keys."""
+    _, *fields = re.split(r"^:param ", str(schema.get("description", "")), flags=re.M)
+    split = (field.partition(":") for field in fields)
+    return {name: _capital(_plain(text)) for name, _, text in split}
+
+
+def summary(schema: Schema) -> str:
+    """What a schema, or the docstring of a model, says first."""
+    text = _text(schema.get("description")).partition(" :param ")[0]
+    return _plain(text)
+
+
+def _plain(text: str) -> str:
+    """Write a docstring's marks as Markdown, without the last full stop."""
+    text = " ".join(text.split()).removesuffix(".")
+    text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", text).replace("``", "`")
+    return text.replace("`None`", "`null`")
+
+
+def _capital(text: str) -> str:
+    return text if re.match(r"\w+:", text) else text[:1].upper() + text[1:]
 
 
 def inner_objects(key: Schema, root: Schema) -> Iterator[Schema]:
@@ -172,8 +207,8 @@ def inner_objects(key: Schema, root: Schema) -> Iterator[Schema]:
         found = resolved(_mapping(one), root)
         if "properties" in found:
             yield found
-        for pattern, inner in _mapping(found.get("patternProperties", {})).items():
-            yield {"properties": {f"<{pattern}>": inner}}
+        for inner in _mapping(found.get("patternProperties", {})).values():
+            yield {"properties": {"<name>": inner}}
         inner = found.get("additionalProperties")
         if isinstance(inner, dict) and "$ref" in inner:
             yield {"properties": {"<name>": inner}}

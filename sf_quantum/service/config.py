@@ -37,7 +37,15 @@ Flags: TypeAlias = Mapping[Where, str]
 
 
 class Listen(Section):
-    """Where the service is reached."""
+    """Where the service is reached.
+
+    :param socket: path of a Unix socket, instead of host and port; without
+        authentication it is for its owner only
+    :param host: address to listen at; one that other machines reach needs TLS and authentication
+    :param port: 0 takes any free one
+    :param certificate: TLS, PEM, with its chain
+    :param key: private key of the certificate, PEM, closed to others
+    """
 
     socket: File | None = None
     host: str = "127.0.0.1"
@@ -52,7 +60,16 @@ class Listen(Section):
 
 
 class Auth(Section):
-    """How users are told apart."""
+    """How users are authenticated.
+
+    :param mode: ``none``: everybody is one user; ``token``: bearer tokens; ``munge``:
+        MUNGE credentials
+    :param tokens: the file that ``sfq token`` writes: of mode ``token``, or beside
+        ``munge`` for clients that have no MUNGE
+    :param munge: path of munged's socket, if it is not the usual one
+    :param admins: users who see and cancel all jobs and operate the device; root is one
+        under MUNGE
+    """
 
     mode: Literal["none", "token", "munge"] = "none"
     tokens: File | None = None
@@ -84,7 +101,10 @@ def _by_policy(*_: type | GetCoreSchemaHandler) -> core_schema.CoreSchema:
 
 
 class ProcessSettings(Section):
-    """Where the service listens, what it keeps, and the device it drives."""
+    """Where the service listens, what it keeps, and the device it drives.
+
+    :param state: folder of jobs, results and leases; without it they end with the service
+    """
 
     listen: Listen = Listen()
     state: File | None = None
@@ -93,7 +113,12 @@ class ProcessSettings(Section):
 
 
 class Configuration(ServiceSettings, ProcessSettings):
-    """Everything that a site decides."""
+    """Everything that a site decides.
+
+    :param policy: the scheduling policy: its name, or a mapping with its ``type`` and
+        options
+    :param drain_seconds: how long the running job has to end after SIGTERM
+    """
 
     policy: Annotated[PolicyChoice, GetPydanticSchema(_by_policy)] = PolicyChoice()
     drain_seconds: Annotated[float, Field(ge=0, le=3)] = 2.0

@@ -1,4 +1,4 @@
-"""How well the consensus finds known clusters: the README's table of adjusted Rand indices.
+"""How well the consensus finds known clusters: a table of docs/reference/figures.md.
 
     python tests/benchmarks/agreement.py --aggregation FILE
 

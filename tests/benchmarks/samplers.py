@@ -1,4 +1,4 @@
-"""How often each sampler reads the optimum, and how long it takes: the README's table.
+"""How often each sampler reads the optimum, and how long it takes: two tables of docs/reference/figures.md.
 
     python -m tests.benchmarks.samplers [--weights size] [--sizes 8,12,20,60,200]
 

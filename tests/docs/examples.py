@@ -47,11 +47,14 @@ from sybil.parsers.myst import CodeBlockParser
 from sf_quantum.service.config import Configuration, load
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(
-    page
-    for page in (ROOT / "docs").rglob("*.md")
-    if not {"_build", "generated"} & set(page.relative_to(ROOT).parts)
-)
+PAGES = [
+    ROOT / "README.md",
+    *sorted(
+        page
+        for page in (ROOT / "docs").rglob("*.md")
+        if not {"_build", "generated"} & set(page.relative_to(ROOT).parts)
+    ),
+]
 COPIED = ("deployments", "examples", "workflows")
 # shown, but nothing that could run: drawings of files, formulas
 SHOWN = ("text",)

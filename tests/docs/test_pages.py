@@ -14,6 +14,7 @@ from tests.docs.examples import FILES, PAGES, ROOT, SHOWN, Block, Page, blocks
 
 # what cannot run in a test, or would run everything else; each says why on its page
 NOT_RUN = 20
+README_LINES = 200
 
 
 def running(page: Path) -> list[Block]:
@@ -71,3 +72,8 @@ def test_every_block_names_a_language() -> None:
         for block in blocks(page)
         if block.language not in known and not ours.fullmatch(block.language)
     ]
+
+
+def test_the_readme_is_short() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= README_LINES

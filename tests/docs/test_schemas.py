@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,14 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from docs.generate import STREAMFLOW_TYPES, Schema, commands, key_table, read_schema
+from docs.generate import (
+    STREAMFLOW_TYPES,
+    Schema,
+    commands,
+    key_table,
+    read_schema,
+    service_keys,
+)
 from sf_quantum.files import JSON
 from tests.docs.examples import ROOT
 
@@ -54,6 +62,13 @@ def test_every_key_is_described(name: str) -> None:
     assert schema["description"]
     assert not [*undescribed(schema, schema)]
     assert f"| {'key'} |" in "\n".join(key_table(schema, schema))
+
+
+def test_every_key_of_the_service_is_described() -> None:
+    rows = [line.split(" | ") for line in service_keys() if line.startswith("| `")]
+    maps = re.compile(r"\.<.*>$")  # entries under names of the user's own
+    assert len(rows) > 50
+    assert not [row[0] for row in rows if row[3] == " |" and not maps.search(row[0])]
 
 
 def test_the_list_of_types_is_the_plugins() -> None:

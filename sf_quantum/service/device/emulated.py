@@ -49,7 +49,7 @@ class Faults(Section):
     :param slow: factor on every time, 1 or more
     :param offline: probability that a job finds the QPU offline and ends Failed at once
     :param calibration: probability that a calibration goes wrong: until it is renewed the
-        errors are :data:`~sf_quantum.service.device.calibration.WRONG` times as large
+        errors are 20 times as large
     :param drift: probability that a calibration goes as wrong little by little
     """
 
@@ -88,9 +88,10 @@ def _bounds(bounds: dict[str, list[float]]) -> dict[str, list[float]]:
 class DeviceSettings(Section):
     """What a site decides about an emulated device.
 
-    :param technology: one of :data:`~sf_quantum.service.device.technologies.TECHNOLOGIES`
-    :param qubits: how many it has, those out of service included
-    :param shots: the most of one job; ``None`` sets no limit
+    :param name: name of the QPU
+    :param technology: kind of QPU: ``annealer``, ``superconducting`` or ``neutral-atom``
+    :param qubits: number of qubits, those out of service included: the largest problem
+    :param shots: shots of a job, at most; ``None`` sets no limit
     :param out_of_service: numbers of qubits that cannot be used now; an annealer's are
         those of its graph
     :param topology: an annealer's graph, which has at least this many qubits
@@ -98,9 +99,9 @@ class DeviceSettings(Section):
     :param noise: factor on the technology's errors; 0 is an ideal device
     :param calibration_seconds: modelled seconds after which a calibration is renewed; by
         default the technology's
-    :param seed: for jobs without a seed, the faults and the errors; by default drawn
-    :param cost_per_second: of modelled QPU time, in the site's own unit
-    :param bounds: of what operators may set, by name: the smallest value, the largest
+    :param seed: seed of the faults, the errors and jobs without a seed; drawn by default
+    :param cost_per_second: price of modelled QPU time, in the site's own unit
+    :param bounds: bounds of what admins may set while it serves, [least, most] by name
     """
 
     name: Annotated[str, Field(min_length=1)] = "emulator"

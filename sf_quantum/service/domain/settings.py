@@ -35,7 +35,7 @@ Classified: TypeAlias = Annotated[dict[str, AskedClass], BeforeValidator(empty_m
 class LeaseSettings(Section):
     """Who may hold the QPU, and for how long.
 
-    :param by: ``root``: only root and admins acquire leases, also for others
+    :param by: ``users``: everybody for themselves; ``root``: only root and admins acquire leases, also for others
     :param idle_seconds: a lease without a request and without a job that is pending or
         running ends after so long; ``None`` never ends it
     :param total_seconds: a lease ends after so long in any case
@@ -52,9 +52,9 @@ class LeaseSettings(Section):
 class ClassLimits(Section):
     """The limits of a class; ``None`` sets none.
 
-    :param shots: per job
-    :param seconds: of modelled QPU time per job
-    :param jobs: of one user, pending and running at once
+    :param shots: shots of a job, at most
+    :param seconds: modelled QPU time of a job, at most
+    :param jobs: jobs of one user, pending and running at once
     """
 
     shots: Count | None = None
@@ -65,10 +65,11 @@ class ClassLimits(Section):
 class ClassSettings(Section):
     """Which classes leases may have.
 
-    :param default: of a lease that names neither a class nor a known partition
-    :param highest: what users may use who are not in ``users``
+    :param default: class of a lease that names neither a class nor a known partition
+    :param highest: the highest class of users who are not in ``users``
     :param users: the highest class that a user may use
     :param partitions: the class of a Slurm partition, which its leases do not exceed
+    :param limits: limits of the jobs of a class; a class without any has none
     """
 
     default: AskedClass = "development"
@@ -94,7 +95,9 @@ class Shares(Section):
     They are parts of what the active ones share: of 5 and 3 tenths alone one gets 5/8.
     The unit and its meaning are those of paper 004, section 3.5.
 
-    :param default: of projects and users that are not named
+    :param projects: tenths of a project
+    :param users: tenths of a user within a project, or of one who has no project
+    :param default: tenths of projects and users that are not named
     :param slurm_unit: the gres or licence of which a Slurm job's units are its share
     """
 
@@ -131,7 +134,15 @@ def _policy_schema(*_: type | GetCoreSchemaHandler) -> core_schema.CoreSchema:
 
 
 class UserLimits(Section):
-    """How much one user may take; ``jobs`` are those pending and running at once."""
+    """How much one user may take; of requests only where users are authenticated.
+
+    :param jobs: jobs pending and running at once, of all classes; ``None`` sets no limit
+    :param body_mib: the largest body of a request, in MiB
+    :param requests_per_second: requests of a user in the long run
+    :param burst: requests at once after a pause
+    :param requests_at_once: requests that are being answered, those that wait for a job
+        included
+    """
 
     jobs: Count | None = None
     body_mib: Positive = 8
@@ -143,8 +154,8 @@ class UserLimits(Section):
 class DriftSettings(Section):
     """When drift raises an alarm, in standard deviations of a single value.
 
-    :param reference: k, half the smallest shift that is to be detected quickly
-    :param threshold: h, which the sums must exceed
+    :param reference: half the smallest shift that is to be detected quickly
+    :param threshold: what the sums must exceed; a higher one gives fewer false alarms
     """
 
     reference: NotNegative = 1.0
@@ -154,8 +165,8 @@ class DriftSettings(Section):
 class QualitySettings(Section):
     """Quality jobs: a problem with a known optimum, run now and then.
 
-    :param every_seconds: from the end of one to the next; ``None`` runs none
-    :param num_reads: of each
+    :param every_seconds: pause from the end of one to the start of the next; ``None`` runs none
+    :param num_reads: reads of each quality job
     :param learn: how many jobs it takes to know the usual success
     """
 
