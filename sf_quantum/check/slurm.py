@@ -15,7 +15,7 @@ from sf_quantum.check.document import (
     mapping,
     suggestion,
 )
-from sf_quantum.connectors.slurm import options
+from sf_quantum.connectors.slurm.services import ONE_CLUSTER
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import qrmi_config
@@ -45,7 +45,7 @@ def check(
     for service, content in services.items():
         if mapping(content).get("clusters"):
             below = (*where, "services", service, "clusters")
-            yield document.problem(below, *options.ONE_CLUSTER)
+            yield document.problem(below, *ONE_CLUSTER)
     if isinstance(file := config.get("qrmiConfig"), str):
         yield from _qpus(document, document.folder / file, services, where)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from streamflow.core.exception import WorkflowDefinitionException
 
-from sf_quantum.connectors.slurm.options import Service
+from sf_quantum.connectors.slurm.services import Service
 from sf_quantum.files import JSON
 from tests.integration.slurm_jobs import over_ssh
 

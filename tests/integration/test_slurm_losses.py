@@ -16,7 +16,7 @@ import psutil
 import pytest
 from streamflow.core.exception import WorkflowExecutionException
 
-from sf_quantum.connectors.slurm import script
+from sf_quantum.connectors.slurm import scripts
 from sf_quantum.files import JSON
 from tests.conftest import StartLab
 from tests.integration.slurm_jobs import StandIns
@@ -174,8 +174,8 @@ async def test_what_srun_refuses_is_told(lab: Lab, tmp_path: Path) -> None:
 async def test_an_allocation_ends_itself_without_its_driver(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script, "PAUSE_SECONDS", 0.5)
-    monkeypatch.setattr(script, "GONE_SECONDS", 3)
+    monkeypatch.setattr(scripts, "PAUSE_SECONDS", 0.5)
+    monkeypatch.setattr(scripts, "GONE_SECONDS", 3)
     others = _shells()
     async with site(lab, tmp_path, ELASTIC) as held:
         failing = asyncio.create_task(

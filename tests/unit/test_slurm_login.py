@@ -16,7 +16,7 @@ from streamflow.deployment.connector.base import BaseConnector
 from streamflow.deployment.connector.local import LocalConnector
 
 from sf_quantum.connectors.slurm import login
-from sf_quantum.connectors.slurm.login import Login
+from sf_quantum.connectors.slurm.login import LoginNode
 
 KEY = "0123abcd"
 LOSSES = [
@@ -102,14 +102,14 @@ async def host(tmp_path: Path) -> AsyncIterator[Host]:
 
 
 @pytest.fixture
-async def node(host: Host, tmp_path: Path) -> Login:
+async def node(host: Host, tmp_path: Path) -> LoginNode:
     (found,) = (await host.get_available_locations()).values()
-    return Login(host, found.location, str(tmp_path / "spool"), "run")
+    return LoginNode(host, found.location, str(tmp_path / "spool"), "run")
 
 
 @pytest.mark.parametrize("code", [None, -1, -15, 1, 255])
 async def test_a_lost_connection_is_no_answer(
-    host: Host, node: Login, code: int | None
+    host: Host, node: LoginNode, code: int | None
 ) -> None:
     for answer in (("", code), ("half an answ", code), None):
         host.answer = partial(_same, answer)
@@ -128,13 +128,13 @@ async def test_a_lost_connection_is_no_answer(
     ],
 )
 async def test_the_exit_code_is_the_commands_own(
-    node: Login, command: str, answer: tuple[str, int]
+    node: LoginNode, command: str, answer: tuple[str, int]
 ) -> None:
     assert await node.run(command) == answer
 
 
 async def test_what_is_killed_is_lost_and_what_no_shell_reads_is_not(
-    node: Login,
+    node: LoginNode,
 ) -> None:
     with pytest.raises(WorkflowExecutionException, match="was lost"):
         await node.run("kill -9 $$")
@@ -146,7 +146,7 @@ async def test_what_is_killed_is_lost_and_what_no_shell_reads_is_not(
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
 async def test_every_loss_is_told_of_in_one_way(
     host: Host,
-    node: Login,
+    node: LoginNode,
     loss: Exception,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -171,7 +171,7 @@ async def test_every_loss_is_told_of_in_one_way(
 
 
 async def test_a_command_that_lasts_holds_up_no_other(
-    node: Login, tmp_path: Path
+    node: LoginNode, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
     slow = asyncio.create_task(
@@ -185,7 +185,7 @@ async def test_a_command_that_lasts_holds_up_no_other(
 
 
 async def test_a_command_goes_on_without_its_caller(
-    host: Host, node: Login, tmp_path: Path
+    host: Host, node: LoginNode, tmp_path: Path
 ) -> None:
     # over SSH it would end with the session
     ended: list[bool] = []
@@ -216,7 +216,7 @@ async def test_a_command_goes_on_without_its_caller(
 
 
 async def test_what_is_no_mark_is_no_mark(
-    node: Login, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: LoginNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(login, "RETRY_SECONDS", 0)
     await node.look(urgent=False)
@@ -242,7 +242,7 @@ async def test_what_is_no_mark_is_no_mark(
 
 @pytest.mark.parametrize("end", ["close", "leave"])
 async def test_a_dead_connection_holds_up_no_end(
-    host: Host, node: Login, end: str, monkeypatch: pytest.MonkeyPatch
+    host: Host, node: LoginNode, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(login, "CLOSE_SECONDS", 0.1)
     monkeypatch.setattr(login, "END_SECONDS", 0.1)
@@ -254,7 +254,9 @@ async def test_a_dead_connection_holds_up_no_end(
         await getattr(node, end)()
 
 
-async def test_a_forgotten_job_is_no_failure_of_squeue(host: Host, node: Login) -> None:
+async def test_a_forgotten_job_is_no_failure_of_squeue(
+    host: Host, node: LoginNode
+) -> None:
     denied = "slurm_load_jobs error: Invalid job id specified"
     host.answer = lambda: (f"{denied}\n\nsfq ended with 1", 1)
     assert await node.squeue({"1"}) == ""

@@ -24,14 +24,15 @@ from streamflow.core.exception import (
 )
 from streamflow.deployment.connector.local import LocalConnector
 
+from sf_quantum import backoff
+from sf_quantum.backoff import Backoff
 from sf_quantum.connectors import hints
 from sf_quantum.connectors.hints import JobHints
 from sf_quantum.connectors.slurm import quantum
-from sf_quantum.connectors.slurm.leased import Use
-from sf_quantum.connectors.slurm.login import Login
-from sf_quantum.connectors.slurm.options import Service, holdings
-from sf_quantum.connectors.slurm.quantum import Quantum
-from sf_quantum.connectors.slurm.queue import Queue
+from sf_quantum.connectors.slurm.login import LoginNode
+from sf_quantum.connectors.slurm.quantum import QpuUse, ServiceQpus
+from sf_quantum.connectors.slurm.queue import SlurmQueue
+from sf_quantum.connectors.slurm.services import Service, component_options
 from sf_quantum.files import JSON
 from sf_quantum.qpu import account
 from sf_quantum.service.device.emulated import Device
@@ -88,29 +89,29 @@ class Site:
         self.connector = connector
         self.location = location
         self.spool = folder / "spool"
-        login = Login(connector, location, str(self.spool), "run")
-        self.queue = Queue(login, "run", 1.0)
+        login = LoginNode(connector, location, str(self.spool), "run")
+        self.queue = SlurmQueue(login, "run", 1.0)
 
-    def quantum(self, config: Path | None, *qpus: str) -> Quantum:
+    def quantum(self, config: Path | None, *qpus: str) -> ServiceQpus:
         """The QPUs of one service."""
         services = {"q": Service(qpu=list(qpus))}
         file = None if config is None else str(config)
-        return Quantum("cluster", self.connector, services, file)
+        return ServiceQpus("cluster", self.connector, services, file)
 
-    def use(self, job: str) -> Use:
+    def use(self, job: str) -> QpuUse:
         """Of QPU a, under the plugin."""
         self.spool.mkdir(exist_ok=True)
         name = job.strip("/").replace("/", "-")
-        return Use(job, ["a"], True, str(self.spool / name), None)
+        return QpuUse(job, ["a"], True, str(self.spool / name), None)
 
-    def left(self, use: Use, *runs: account.CommandRun) -> None:
+    def left(self, use: QpuUse, *runs: account.CommandRun) -> None:
         """Leave what the job's nodes leave."""
         lines = "".join(f"{account.dumps(ran)}\n" for ran in runs)
         Path(f"{use.account}.12").write_text(lines)
 
 
 def _run(
-    use: Use, folder: Path, line: str = LINE, **environment: str
+    use: QpuUse, folder: Path, line: str = LINE, **environment: str
 ) -> tuple[int, str]:
     (folder / "problem.json").write_text(json.dumps({"bqm": example_bqm()}))
     done = subprocess.run(
@@ -128,14 +129,14 @@ def _run(
     return done.returncode, done.stderr
 
 
-def _accounts(use: Use) -> list[account.CommandRun]:
+def _accounts(use: QpuUse) -> list[account.CommandRun]:
     return account.loads(Path(f"{use.account}.12").read_text())
 
 
 def test_a_command_runs_under_leases_of_its_own(
     service: RunningService, tmp_path: Path
 ) -> None:
-    use = Use("/solve/0", ["a"], False, str(tmp_path / "an account"), None)
+    use = QpuUse("/solve/0", ["a"], False, str(tmp_path / "an account"), None)
     assert _run(use, tmp_path, a_SFQ_URL=service.url) == (0, "")
     assert (tmp_path / "it's out").exists()
     (ran,) = _accounts(use)
@@ -146,7 +147,7 @@ def test_a_command_runs_under_leases_of_its_own(
 def test_a_command_runs_under_the_leases_that_slurm_took(
     service: RunningService, tmp_path: Path
 ) -> None:
-    use = Use("/solve/0", ["a"], True, str(tmp_path / "account"), None)
+    use = QpuUse("/solve/0", ["a"], True, str(tmp_path / "account"), None)
     told = {
         "SLURM_JOB_QPU_RESOURCES": "a",
         "SLURM_JOB_QPU_TYPES": "sfq",
@@ -158,7 +159,7 @@ def test_a_command_runs_under_the_leases_that_slurm_took(
     assert ran.used
     assert len(service.queue.leases.held) == 1
     # one of them was not to be had
-    both = Use("/solve/0", ["a", "b"], True, str(tmp_path / "other"), None)
+    both = QpuUse("/solve/0", ["a", "b"], True, str(tmp_path / "other"), None)
     code, said = _run(both, tmp_path, **told)
     assert (code, said) == (
         75,
@@ -167,7 +168,7 @@ def test_a_command_runs_under_the_leases_that_slurm_took(
 
 
 def test_where_the_nodes_have_no_sfq_use_is_not_known(tmp_path: Path) -> None:
-    use = Use("/solve/0", ["a"], True, str(tmp_path / "account"), None)
+    use = QpuUse("/solve/0", ["a"], True, str(tmp_path / "account"), None)
     told = {"QRMI_JOB_QPU_RESOURCES": "a", "PATH": "/usr/bin:/bin"}
     code, said = _run(use, tmp_path, **told)
     assert code == 127
@@ -180,7 +181,7 @@ def test_the_option_is_for_the_plugin_and_the_first_component() -> None:
     assert one.words() == ['--partition="q"']
     one.spank = True
     assert one.words() == ['--partition="q"', '--qpu="a,b"']
-    components = holdings(["c", "q", "q"], [classical, one, one]).split(" : ")
+    components = component_options(["c", "q", "q"], [classical, one, one]).split(" : ")
     assert [part.count('--qpu="a,b"') for part in components] == [1, 0, 0]
 
 
@@ -203,7 +204,7 @@ async def test_a_qpu_that_does_not_answer_is_waited_for_a_while(
 ) -> None:
     monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
     monkeypatch.setattr(quantum, "TROUBLE_SECONDS", 0.5)
-    monkeypatch.setattr(quantum, "FIRST_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(backoff, "CLUSTER", Backoff(0.1, 0.1))
     qpus = site.quantum(definitions, "a")
     with caplog.at_level(logging.INFO, "streamflow"):
         for job in ("/one/0", "/other/0"):
@@ -241,7 +242,7 @@ async def test_half_a_file_is_no_file(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
-    monkeypatch.setattr(quantum, "FIRST_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(backoff, "CLUSTER", Backoff(0.1, 0.1))
     connector = _Cut("host", str(tmp_path), 2**16)
     (found,) = (await connector.get_available_locations()).values()
     site = Site(connector, found.location, tmp_path)
@@ -262,7 +263,7 @@ async def test_half_a_file_is_no_file(
 
 
 @pytest.fixture
-def wish() -> Iterator[Callable[[JobHints], None]]:
+def put_hints() -> Iterator[Callable[[JobHints], None]]:
     """Wishes something for the job ``/one/0``."""
     yield partial(hints.put, "/one/0")
     hints.discard("/one/0")
@@ -273,12 +274,12 @@ async def test_a_job_that_can_run_elsewhere_waits_for_no_qpu_that_is_offline(
     service: RunningService,
     reachable: Path,
     monkeypatch: pytest.MonkeyPatch,
-    wish: Callable[[JobHints], None],
+    put_hints: Callable[[JobHints], None],
 ) -> None:
     monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
     service.ask("POST", "/v1/device/close", {"message": "helium"})
     qpus = site.quantum(reachable, "a")
-    wish(JobHints(has_alternative=True))
+    put_hints(JobHints(has_alternative=True))
     with pytest.raises(
         WorkflowExecutionException,
         match=r"Job /one/0 is not submitted: QPU a is offline \(.*helium\)",
@@ -290,11 +291,11 @@ async def test_a_job_that_can_run_elsewhere_bears_silence_as_long_as_it_is_to_wa
     site: Site,
     definitions: Path,
     monkeypatch: pytest.MonkeyPatch,
-    wish: Callable[[JobHints], None],
+    put_hints: Callable[[JobHints], None],
 ) -> None:
     monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
     qpus = site.quantum(definitions, "a")
-    wish(JobHints(wait_seconds=0.2, has_alternative=True))
+    put_hints(JobHints(wait_seconds=0.2, has_alternative=True))
     with pytest.raises(
         WorkflowExecutionException,
         match="Job /one/0 is not submitted: QPU 'a' at unix:",
@@ -306,13 +307,13 @@ async def test_a_job_that_can_run_elsewhere_waits_for_no_login_node_for_ever(
     site: Site,
     definitions: Path,
     monkeypatch: pytest.MonkeyPatch,
-    wish: Callable[[JobHints], None],
+    put_hints: Callable[[JobHints], None],
 ) -> None:
     monkeypatch.setattr(quantum, "ASK_SECONDS", 0.1)
     qpus = site.quantum(definitions, "a")
     # its shell ends without a word, as that of a connection that is lost does
     monkeypatch.setattr(LocalConnector, "run", _lost)
-    wish(JobHints(wait_seconds=0.1, has_alternative=True))
+    put_hints(JobHints(wait_seconds=0.1, has_alternative=True))
     async with asyncio.timeout(5):
         with pytest.raises(
             WorkflowExecutionException,
@@ -329,17 +330,17 @@ async def test_on_the_node_it_waits_for_what_is_left(
     site: Site,
     service: RunningService,
     tmp_path: Path,
-    wish: Callable[[JobHints], None],
+    put_hints: Callable[[JobHints], None],
 ) -> None:
     service.acquire()
-    wish(
+    put_hints(
         JobHints(
             {"expectedSeconds": 5, "pattern": "qc-heavy"}, 0.3, has_alternative=True
         )
     )
     use = await site.quantum(None, "a").lend(site.queue, site.location, "/one/0", ["a"])
-    assert use.wish.wait_seconds is not None
-    assert 0 <= use.wish.wait_seconds < 0.3
+    assert use.hints.wait_seconds is not None
+    assert 0 <= use.hints.wait_seconds < 0.3
     site.spool.mkdir(exist_ok=True)
     code, said = _run(use, tmp_path, a_SFQ_URL=service.url)
     assert code == 75
@@ -356,8 +357,8 @@ def test_on_the_node_it_leaves_a_qpu_that_is_offline_if_it_can_run_elsewhere(
         told |= {"a_QRMI_JOB_ACQUISITION_TOKEN": token}
         told |= {"SLURM_JOB_QPU_RESOURCES": "a", "SLURM_JOB_QPU_TYPES": "sfq"}
     service.ask("POST", "/v1/device/close", {"message": "helium"})
-    wish = JobHints(has_alternative=True)
-    use = Use("/solve/0", ["a"], spank, str(tmp_path / "account"), None, wish)
+    job_hints = JobHints(has_alternative=True)
+    use = QpuUse("/solve/0", ["a"], spank, str(tmp_path / "account"), None, job_hints)
     code, said = _run(use, tmp_path, "exec sleep 60", **told)
     assert code == 75
     why = "sfq lease: QPU a is offline: the QPU is closed: helium"
@@ -366,7 +367,7 @@ def test_on_the_node_it_leaves_a_qpu_that_is_offline_if_it_can_run_elsewhere(
 
 def test_hints_reach_the_service(service: RunningService, tmp_path: Path) -> None:
     hints: dict[str, JSON] = {"expectedSeconds": 5, "pattern": "qc-heavy"}
-    use = Use(
+    use = QpuUse(
         *("/solve/0", ["a"], False, str(tmp_path / "account"), None),
         JobHints(hints, wait_seconds=10),
     )
@@ -410,7 +411,9 @@ async def test_a_result_that_may_not_be_the_qpus_is_none(
     monkeypatch.setattr(quantum, "LOOKS", 1)
     qpus, use = site.quantum(None, "a"), site.use("/one/0")
     site.left(use, account.CommandRun(0, [account.LeaseUsage("a", None, "it is gone")]))
-    with pytest.raises(WorkflowExecutionException, match=r"nobody knows .* it is gone"):
+    with pytest.raises(
+        WorkflowExecutionException, match=r"it is not known .* it is gone"
+    ):
         await qpus.settle(site.location, use, good=True)
     with pytest.raises(WorkflowExecutionException, match="sfq lease left no account"):
         await qpus.settle(site.location, use, good=True)

@@ -12,19 +12,20 @@ import pytest
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.deployment.connector.local import LocalConnector
 
-from sf_quantum import journal
-from sf_quantum.connectors.slurm import login, queue, states
-from sf_quantum.connectors.slurm.account import Entry
-from sf_quantum.connectors.slurm.login import Login
-from sf_quantum.connectors.slurm.queue import Queue, Waiting
-from sf_quantum.connectors.slurm.script import Mark
-from sf_quantum.connectors.slurm.states import Outcome
+from sf_quantum import backoff, journal
+from sf_quantum.backoff import Backoff
+from sf_quantum.connectors.slurm import answers, job, login, queue
+from sf_quantum.connectors.slurm.answers import EndReason, JobOutcome
+from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
+from sf_quantum.connectors.slurm.login import LoginNode
+from sf_quantum.connectors.slurm.queue import SlurmQueue
+from sf_quantum.connectors.slurm.scripts import JobMark
 
 T = TypeVar("T")
 SHOWN = "JobId=7 JobState=COMPLETED ExitCode=0:0 StartTime=100 EndTime=101"
 
 
-class Slurm(Login):
+class Slurm(LoginNode):
     """A login node that says what it is told to say, in the order it is told.
 
     An exception is raised; of what is said last it never tires.
@@ -33,7 +34,7 @@ class Slurm(Login):
     squeues: list[str | Exception]
     scontrols: list[str | Exception]
     sbatches: list[str | Exception]
-    looks: list[list[Mark] | Exception]
+    looks: list[list[JobMark] | Exception]
     lock = "7"
 
     def tell(self) -> None:
@@ -54,7 +55,7 @@ class Slurm(Login):
         await asyncio.sleep(0.01)
         return _next(self.squeues)
 
-    async def look(self, urgent: bool) -> list[Mark]:
+    async def look(self, urgent: bool) -> list[JobMark]:
         await asyncio.sleep(0.01)
         return _next(self.looks)
 
@@ -74,7 +75,7 @@ def _next(told: list[T | Exception]) -> T:
 async def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     monkeypatch.setattr(login, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(login, "_warned", {})
-    monkeypatch.setattr(queue, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(backoff, "CLUSTER", Backoff(0.01, 0.01))
     connector = LocalConnector("host", str(tmp_path))
     (found,) = (await connector.get_available_locations()).values()
     made = Slurm(connector, found.location, str(tmp_path / "spool"), "run")
@@ -83,16 +84,21 @@ async def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 
 
 @pytest.fixture
-async def jobs(slurm: Slurm) -> AsyncIterator[Queue]:
-    jobs = Queue(slurm, "run", 0.01)
+async def jobs(slurm: Slurm) -> AsyncIterator[SlurmQueue]:
+    jobs = SlurmQueue(slurm, "run", 0.01)
     yield jobs
     slurm.squeues[:] = [""]
     await jobs.close()
 
 
-async def _submitted(jobs: Queue) -> Waiting:
-    entry = Entry("cluster", None, "per-step", None, quantum=False)
-    return await jobs.submit("job /job/0", lambda _: "", lambda _: "", entry)
+async def _submitted(jobs: SlurmQueue) -> BatchJob:
+    submitted = BatchJob("job /job/0", _usage("per-step"))
+    await jobs.submit(submitted, "", "")
+    return submitted
+
+
+def _usage(strategy: str) -> NodeUsage:
+    return NodeUsage("cluster", None, strategy, partition=None, quantum=False)
 
 
 async def _until(condition: Callable[[], bool]) -> None:
@@ -102,7 +108,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 
 async def test_a_lost_answer_of_sbatch_is_asked_for_again(
-    jobs: Queue, slurm: Slurm
+    jobs: SlurmQueue, slurm: Slurm
 ) -> None:
     slurm.sbatches[:] = [WorkflowExecutionException("the connection was lost"), "7"]
     assert (await _submitted(jobs)).slurm_job == "7"
@@ -110,12 +116,12 @@ async def test_a_lost_answer_of_sbatch_is_asked_for_again(
 
 
 async def test_what_a_job_waits_for_is_said_once(
-    jobs: Queue,
+    jobs: SlurmQueue,
     slurm: Slurm,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(queue, "LONG_SECONDS", 0.0)
+    monkeypatch.setattr(job, "LONG_SECONDS", 0.0)
     reasons = ("None", "Resources", "PartitionDown", "Priority")
     slurm.squeues[:] = [f"7|7|PENDING|{one}|N/A|N/A|1|" for one in reasons]
     slurm.squeues.append("7|7|RUNNING|None|100|N/A|1|c1")
@@ -133,10 +139,10 @@ def test_nodes_are_granted_after_they_were_requested(tmp_path: Path) -> None:
     record = journal.Journal(tmp_path)
     record.start("site.yml", ["site"], {})
     try:
-        entry = Entry("cluster", None, "elastic", None, quantum=False)
+        entry = _usage("elastic")
         entry.requested(100.7)
         entry.submitted("7")
-        (row,) = states.rows("7|7|RUNNING|None|100|N/A|1|c1")["7"]
+        (row,) = answers.squeue("7|7|RUNNING|None|100|N/A|1|c1")["7"]
         entry.seen(row)
     finally:
         record.close()
@@ -148,53 +154,54 @@ def test_nodes_are_granted_after_they_were_requested(tmp_path: Path) -> None:
 
 
 async def test_nothing_unforeseen_ends_the_watch(
-    jobs: Queue, slurm: Slurm, caplog: pytest.LogCaptureFixture
+    jobs: SlurmQueue, slurm: Slurm, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = await _submitted(jobs)
+    submitted = await _submitted(jobs)
     slurm.looks[:0] = [ValueError("odd look")] * 2
     slurm.squeues[:0] = [KeyError("odd squeue")] * 2
     slurm.scontrols[:0] = [ValueError("odd scontrol")]
     with caplog.at_level(logging.WARNING, "streamflow"):
         await _until(lambda: len(slurm.looks) == 1 and len(slurm.squeues) == 1)
-        slurm.looks.append([Mark(job.key, "7", 0, 100.25, 100.5, 0)])
+        slurm.looks.append([JobMark(submitted.key, "7", 0, 100.25, 100.5, 0)])
         slurm.looks.append([])
         await _until(lambda: len(slurm.scontrols) == 1)
         slurm.squeues[:] = ["7|7|COMPLETED|None|100|101|1|c1"]
         async with asyncio.timeout(20):
-            assert (await job.over).good
+            assert (await submitted.ended).good
     told = [record.getMessage() for record in caplog.records]
     for odd in ("look", "squeue", "scontrol"):
         assert sum(f"odd {odd}" in line for line in told) == 1, told
 
 
 async def test_a_marks_times_are_more_precise_than_slurms(
-    jobs: Queue, slurm: Slurm
+    jobs: SlurmQueue, slurm: Slurm
 ) -> None:
-    job = await _submitted(jobs)
-    slurm.looks[:] = [[Mark(job.key, "7", 0, 100.25, 100.5, 0)], []]
+    submitted = await _submitted(jobs)
+    slurm.looks[:] = [[JobMark(submitted.key, "7", 0, 100.25, 100.5, 0)], []]
     async with asyncio.timeout(20):
-        outcome = await job.over
+        outcome = await submitted.ended
     assert (outcome.started, outcome.ended) == (100.25, 100.5)
 
 
 async def test_a_success_without_a_sign_of_its_script_is_none(
-    jobs: Queue, slurm: Slurm
+    jobs: SlurmQueue, slurm: Slurm
 ) -> None:
     slurm.squeues[:] = ["7|7|COMPLETED|None|100|101|1|c1"]
     slurm.lock = ""
-    job = await _submitted(jobs)
+    submitted = await _submitted(jobs)
     async with asyncio.timeout(20):
-        outcome = await job.over
+        outcome = await submitted.ended
     assert not outcome.good
-    assert "LOST (nothing tells that its script began)" in outcome.sentence()
+    assert (outcome.state, outcome.reason) == (answers.LOST, EndReason.NEVER_BEGAN)
+    assert "LOST (nothing shows that its script began)" in outcome.sentence()
 
 
 async def test_what_nobody_waits_for_is_cancelled_until_it_is_over(
-    jobs: Queue, slurm: Slurm
+    jobs: SlurmQueue, slurm: Slurm
 ) -> None:
-    job = await _submitted(jobs)
-    await jobs.cancel(job)
-    jobs.forget(job)
+    submitted = await _submitted(jobs)
+    await jobs.cancel(submitted)
+    jobs.abandon(submitted)
     # it was being requeued in that moment
     slurm.squeues[:] = [
         "7|7|PENDING|BeginTime|100|Unknown|1|",
@@ -211,7 +218,7 @@ async def test_nothing_that_hangs_holds_up_the_end(
 ) -> None:
     monkeypatch.setattr(queue, "CLOSE_SECONDS", 0.1)
     monkeypatch.setattr(login, "CLOSE_SECONDS", 0.1)
-    jobs = Queue(slurm, "run", 0.01)
+    jobs = SlurmQueue(slurm, "run", 0.01)
     await _submitted(jobs)
     slurm.squeues[:] = [""]
 
@@ -232,9 +239,9 @@ def test_a_job_ends_after_it_was_submitted(tmp_path: Path) -> None:
     record = journal.Journal(tmp_path)
     record.start("site.yml", ["site"], {})
     try:
-        entry = Entry("cluster", None, "per-step", None, quantum=False)
+        entry = _usage("per-step")
         # Slurm's whole seconds
-        outcome = Outcome("7", "CANCELLED", started=100.0, ended=100.0)
+        outcome = JobOutcome("7", "CANCELLED", started=100.0, ended=100.0)
         entry.record("/job/0", 100.75, outcome)
         entry.record("/job/1", 90.0, outcome)
     finally:

@@ -7,11 +7,11 @@ from typing import cast
 
 import pytest
 
-from sf_quantum.connectors.slurm.allocation import Allocation, Gone
-from sf_quantum.connectors.slurm.jobs import Job, Result
-from sf_quantum.connectors.slurm.options import Service
+from sf_quantum.connectors.slurm.allocation import Allocation, AllocationGone
+from sf_quantum.connectors.slurm.answers import JobOutcome
+from sf_quantum.connectors.slurm.per_step import StepJob, StepResult
 from sf_quantum.connectors.slurm.reserved import Components
-from sf_quantum.connectors.slurm.states import Outcome
+from sf_quantum.connectors.slurm.services import Service
 
 
 class _Held:
@@ -23,10 +23,10 @@ class _Held:
         self.may_end = asyncio.Event()
         self.ran: list[str] = []
 
-    async def run(self, job: Job, submitted: float) -> Result:
+    async def run(self, job: StepJob, submitted: float) -> StepResult:
         self.ran.append(job.name)
         await self.may_end.wait()
-        return Result(Outcome("1", "COMPLETED"), "")
+        return StepResult(JobOutcome("1", "COMPLETED"), "")
 
     async def give_back(self) -> None:
         self.over = True
@@ -36,7 +36,9 @@ async def test_no_job_gets_nodes_that_are_being_given_back() -> None:
     held = _Held()
     components = Components([("qpu", cast("Allocation", held))])
     first, second = (
-        asyncio.create_task(components.run(Job(name, Service(), "qpu", "true"), 0.0))
+        asyncio.create_task(
+            components.run(StepJob(name, Service(), "qpu", "true"), 0.0)
+        )
         for name in ("/first/0", "/second/0")
     )
     while not held.ran:  # noqa: ASYNC110 - it has nothing to wait for
@@ -44,7 +46,7 @@ async def test_no_job_gets_nodes_that_are_being_given_back() -> None:
     components.release(["qpu"])
     held.may_end.set()
     assert (await first).outcome.good
-    with pytest.raises(Gone):
+    with pytest.raises(AllocationGone):
         await second
     assert held.ran == ["/first/0"]
     assert held.over

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum.connectors.slurm import script, submission
-from sf_quantum.connectors.slurm.options import Service
+from sf_quantum.connectors.slurm import answers, scripts
+from sf_quantum.connectors.slurm.services import Service, at_once_options
 from sf_quantum.files import JSON
 
 FAILED = "sbatch: error: Batch job submission failed: "
@@ -33,7 +33,7 @@ FAILED = "sbatch: error: Batch job submission failed: "
     ],
 )
 def test_passing(text: str) -> None:
-    assert submission.passing(text, 1)
+    assert answers.is_temporary(text, 1)
 
 
 @pytest.mark.parametrize(
@@ -50,21 +50,21 @@ def test_passing(text: str) -> None:
     ],
 )
 def test_for_good(text: str) -> None:
-    assert not submission.passing(text, 1)
+    assert not answers.is_temporary(text, 1)
 
 
 def test_accepted() -> None:
-    assert submission.accepted("sbatch: warning: so what\n12;cluster\n", 0) == "12"
-    assert submission.accepted("12\n", 1) is None
-    assert submission.accepted("", 0) is None
+    assert answers.submitted_job("sbatch: warning: so what\n12;cluster\n", 0) == "12"
+    assert answers.submitted_job("12\n", 1) is None
+    assert answers.submitted_job("", 0) is None
 
 
 def test_words() -> None:
     text = f"sbatch: error: invalid  partition: nix\n{FAILED}Invalid partition name\n"
-    assert submission.words(text) == (
+    assert answers.in_one_line(text) == (
         "invalid partition: nix; Batch job submission failed: Invalid partition name"
     )
-    assert submission.words("\n") == "it said nothing"
+    assert answers.in_one_line("\n") == "no message"
 
 
 class Commands:
@@ -83,8 +83,13 @@ class Commands:
 
     def submit(self, at_once: str | None = None, **variables: str) -> tuple[str, int]:
         spool = str(self._folder / "spool")
-        command = submission.command(
-            spool, "sfq:run:key", "key", "--mem=1", "#!/bin/sh\n'$x", at_once
+        command = scripts.submission(
+            spool,
+            comment="sfq:run:key",
+            key="key",
+            options="--mem=1",
+            body="#!/bin/sh\n'$x",
+            at_once=at_once,
         )
         done = subprocess.run(
             ["sh", "-c", command],
@@ -134,8 +139,8 @@ def test_nothing_is_submitted_again_while_the_queue_cannot_be_asked(
     commands.put("sbatch", "echo >>$0.tries; exit 1")
     commands.submit()
     commands.put("squeue", "echo away >&2; exit 1")
-    assert commands.submit() == ("away\n", submission.UNKNOWN)
-    assert submission.passing("away\n", submission.UNKNOWN)
+    assert commands.submit() == ("away\n", scripts.UNKNOWN)
+    assert answers.is_temporary("away\n", scripts.UNKNOWN)
     assert commands.tries() == 1
 
 
@@ -191,7 +196,7 @@ class Salloc:
 def salloc(
     commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Salloc:
-    monkeypatch.setattr(script, "PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(scripts, "PAUSE_SECONDS", 0.02)
     return Salloc(commands, tmp_path)
 
 
@@ -267,7 +272,7 @@ def test_an_allocation_outlives_the_srun_of_its_hold(
 def test_an_allocation_whose_hold_never_begins_is_given_back(
     salloc: Salloc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script, "TRIES", 3)
+    monkeypatch.setattr(scripts, "TRIES", 3)
     salloc.holds("exit 1")
     salloc.submit()
     salloc.until("scancel")
@@ -297,5 +302,5 @@ def test_no_hold_is_started_that_cannot_be_written(
 )
 def test_one_node_is_taken_at_once(nodes: JSON, nodelist: JSON, expected: bool) -> None:
     service = Service(nodes=nodes, nodelist=nodelist)
-    assert (submission.at_once("s", service, []) is not None) == expected
-    assert submission.at_once("s", service, [], nodes=2) is None
+    assert (at_once_options("s", service, []) is not None) == expected
+    assert at_once_options("s", service, [], nodes=2) is None

@@ -1,4 +1,4 @@
-"""The connector ``sfq.slurm``: StreamFlow's own, but for how it runs jobs."""
+"""The connector ``sfq.slurm``: StreamFlow's own, except for how it runs jobs."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from streamflow.deployment.wrapper import ConnectorWrapper, get_inner_location
 
 from sf_quantum import journal
 from sf_quantum.connectors import guardian
-from sf_quantum.connectors.slurm import elastic, script
-from sf_quantum.connectors.slurm.jobs import Job, PerStep, Result, Strategy
-from sf_quantum.connectors.slurm.leased import Use
-from sf_quantum.connectors.slurm.login import Login
-from sf_quantum.connectors.slurm.options import Service
-from sf_quantum.connectors.slurm.policy import (
-    EachStep,
-    Elastic,
-    Policy,
-    Reserve,
-    policy,
-)
-from sf_quantum.connectors.slurm.quantum import Quantum
-from sf_quantum.connectors.slurm.queue import Queue
+from sf_quantum.connectors.slurm import scripts
+from sf_quantum.connectors.slurm.elastic import Elastic
+from sf_quantum.connectors.slurm.login import LoginNode
+from sf_quantum.connectors.slurm.per_step import PerStep, StepJob, StepResult, Strategy
+from sf_quantum.connectors.slurm.quantum import QpuUse, ServiceQpus
+from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.reserved import Reserved
+from sf_quantum.connectors.slurm.services import (
+    AllocationSettings,
+    ElasticSettings,
+    PerStepSettings,
+    ReservedSettings,
+    Service,
+    read_settings,
+)
 from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.files import JSON
 
@@ -70,7 +70,7 @@ class SlurmConnector(Stock):
     ) -> None:
         initialise: Callable[..., None] = super().__init__
         initialise(deployment_name, config_dir, connector, service, **stock)
-        self._policy = policy(allocation)
+        self._settings = read_settings(allocation)
         self._orphan_seconds = orphanTimeout
         # StreamFlow made them, as our class
         self._services = {
@@ -78,12 +78,14 @@ class SlurmConnector(Stock):
             for name, service in self.services.items()
             if isinstance(service, Service)
         }
-        self._quantum = Quantum(
+        self._qpus = ServiceQpus(
             deployment_name, connector, self._services, self._absolute(qrmiConfig)
         )
         self._run = uuid.uuid4().hex[:12]
-        self._queues: dict[str, Queue] = {}
-        self._strategies: dict[tuple[Policy, str, str | None], Strategy] = {}
+        self._queues: dict[str, SlurmQueue] = {}
+        self._strategies: dict[tuple[AllocationSettings, str, str | None], Strategy] = (
+            {}
+        )
         self._giving_back = asyncio.Lock()
 
     @property
@@ -103,12 +105,12 @@ class SlurmConnector(Stock):
         )
 
     async def deploy(self, external: bool) -> None:
-        """Have what this driver starts guarded, and take SIGTERM as Ctrl-C.
+        """Start the guardian of this driver, and treat SIGTERM as Ctrl-C.
 
         :raises WorkflowDefinitionException: if a service names a QPU that is not defined,
             or nodes of an unknown service are to be reserved
         """
-        self._quantum.check()
+        self._qpus.check()
         self._check_reserved()
         guardian.current()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _interrupt)
@@ -116,16 +118,17 @@ class SlurmConnector(Stock):
     async def get_available_locations(
         self, service: str | None = None
     ) -> MutableMapping[str, AvailableLocation]:
-        """The one place of the cluster.
+        """The one location of the cluster.
 
         :param service: one of the deployment's
         """
-        found = await super().get_available_locations(service)
+        locations = await super().get_available_locations(service)
         if self._inner_ssh_connector:
-            # StreamFlow made the connector and does not find it again, for what is mounted
-            for place in found.values():
-                place.location.mounts = {}
-        return found
+            # StreamFlow made the inner connector and cannot find it by name, which it does
+            # for a location with mounts
+            for location in locations.values():
+                location.location.mounts = {}
+        return locations
 
     async def run(
         self,
@@ -142,8 +145,8 @@ class SlurmConnector(Stock):
     ) -> tuple[str, int] | None:
         """Run a command on the login node, and a job where Slurm puts it.
 
-        :raises WorkflowExecutionException: if Slurm refuses the job, or ends it, or what
-            nobody has foreseen happens to it
+        :raises WorkflowExecutionException: if Slurm refuses the job or ends it, or an
+            unexpected error occurs
         """
         if job_name is None:
             return await ConnectorWrapper.run(
@@ -158,17 +161,20 @@ class SlurmConnector(Stock):
                 capture_output,
                 timeout,
             )
-        with _told(job_name):
+        with _naming(job_name):
             service = self._services.get(location.service or "", Service())
             inner = get_inner_location(location)
             queue = await self._queue(location, workdir)
-            await self._quantum.prepare(inner, job_name)
+            await self._qpus.prepare(inner, job_name)
             use = None
             if service.qpu:
-                use = await self._quantum.lend(queue, inner, job_name, service.qpu)
-            body = self._body(location, command, environment, workdir, use)
-            job = Job(
-                *(job_name, service, location.service, body, workdir),
+                use = await self._qpus.lend(queue, inner, job_name, service.qpu)
+            job = StepJob(
+                name=job_name,
+                service=service,
+                service_name=location.service,
+                body=self._body(location, command, environment, workdir, use),
+                workdir=workdir,
                 stdin=_file(stdin),
                 stdout=_file(stdout),
                 stderr=_file(stderr) if stderr != stdout else None,
@@ -176,10 +182,10 @@ class SlurmConnector(Stock):
             )
             strategy = await self._strategy(location, job)
             with quantum_steps.running(job_name) if service.quantum else nullcontext():
-                done = await strategy.run(job)
+                result = await strategy.run(job)
             if use is not None:
-                await self._quantum.settle(inner, use, done.outcome.good)
-            return _answer(job_name, done)
+                await self._qpus.settle(inner, use, good=result.outcome.good)
+            return _answer(job_name, result)
 
     async def undeploy(self, external: bool) -> None:
         """End every job and allocation."""
@@ -187,11 +193,11 @@ class SlurmConnector(Stock):
         await super().undeploy(external)
 
     async def _give_back(self) -> None:
-        # asked for by the scheduler and by StreamFlow, in any order
+        # called by the journal's scheduler and by StreamFlow, in any order
         async with self._giving_back:
             strategies, self._strategies = self._strategies, {}
             queues, self._queues = self._queues, {}
-            # each is ended whatever becomes of the others
+            # each is closed whatever becomes of the others
             async with AsyncExitStack() as stack:
                 for queue in queues.values():
                     stack.push_async_callback(queue.close)
@@ -199,9 +205,11 @@ class SlurmConnector(Stock):
                     stack.push_async_callback(strategy.close)
 
     def _check_reserved(self) -> None:
-        policies = [self._policy, *(s.policy for s in self._services.values())]
-        for wanted in policies:
-            for name in wanted.services if isinstance(wanted, Reserve) else ():
+        all_settings = [self._settings, *(s.settings for s in self._services.values())]
+        for settings in all_settings:
+            if not isinstance(settings, ReservedSettings):
+                continue
+            for name in settings.services:
                 if name not in self._services:
                     raise WorkflowDefinitionException(
                         f"Deployment {self.deployment_name}: `reserve` names service "
@@ -215,7 +223,7 @@ class SlurmConnector(Stock):
         command: MutableSequence[str],
         environment: MutableMapping[str, str] | None,
         workdir: str | None,
-        use: Use | None,
+        use: QpuUse | None,
     ) -> str:
         """The job script: the service's template around the command."""
         exports = [
@@ -234,44 +242,61 @@ class SlurmConnector(Stock):
         )
         return script
 
-    async def _strategy(self, location: ExecutionLocation, job: Job) -> Strategy:
+    async def _strategy(self, location: ExecutionLocation, job: StepJob) -> Strategy:
         """The way in which a job's service takes its nodes."""
         queue = await self._queue(location, job.workdir)
-        wanted = job.service.policy or self._policy
-        if isinstance(wanted, Reserve) and job.service_name not in wanted.services:
-            wanted = EachStep()
-        # allocations serve jobs wherever these work
-        spool = queue.login.spool if isinstance(wanted, EachStep) else ""
-        # and one that is reserved every service that has it
-        service = None if isinstance(wanted, Reserve) else job.service_name
-        key = (wanted, spool, service)
-        if key not in self._strategies and isinstance(wanted, Reserve):
+        settings = job.service.settings or self._settings
+        # an allocation serves jobs whatever their folder, a reserved one all its services
+        spool, service = "", job.service_name
+        if isinstance(settings, ReservedSettings):
+            if service in settings.services:
+                service = None
+            else:
+                settings = PerStepSettings()
+        if isinstance(settings, PerStepSettings):
+            spool = queue.login.spool
+        key = (settings, spool, service)
+        if key not in self._strategies and isinstance(settings, ReservedSettings):
             # its nodes may come with the QPUs' leases
-            qpus = {name for s in wanted.services for name in self._services[s].qpu}
+            qpus = {name for s in settings.services for name in self._services[s].qpu}
             if qpus:
                 inner = get_inner_location(location)
-                await self._quantum.online(queue, inner, job.name, sorted(qpus))
+                await self._qpus.online(queue, inner, job.name, sorted(qpus))
+        # another job may have made it meanwhile
         if key not in self._strategies:
-            self._strategies[key] = self._new_strategy(queue, wanted, job)
+            self._strategies[key] = self._new_strategy(queue, settings, job)
         return self._strategies[key]
 
-    def _new_strategy(self, queue: Queue, wanted: Policy, job: Job) -> Strategy:
+    def _new_strategy(
+        self, queue: SlurmQueue, settings: AllocationSettings, job: StepJob
+    ) -> Strategy:
         # on the driver's own machine there is no connection that could be lost
-        orphan = self._orphan_seconds
+        orphan_seconds = self._orphan_seconds
         if queue.login.local:
-            orphan = min(orphan, script.GONE_SECONDS)
-        match wanted:
-            case Elastic():
-                return elastic.Elastic(
-                    *(self.deployment_name, queue, job.service_name, job.service),
-                    *(wanted, job.body, orphan, quantum_steps),
+            orphan_seconds = min(orphan_seconds, scripts.GONE_SECONDS)
+        match settings:
+            case ElasticSettings():
+                return Elastic(
+                    self.deployment_name,
+                    queue,
+                    job.service_name,
+                    job.service,
+                    settings,
+                    template=job.body,
+                    orphan_seconds=orphan_seconds,
+                    steps=quantum_steps,
                 )
-            case Reserve():
+            case ReservedSettings():
                 return Reserved(
-                    *(self.deployment_name, queue, self._services, wanted),
-                    *(self._template, orphan, quantum_steps),
+                    self.deployment_name,
+                    queue,
+                    self._services,
+                    settings,
+                    template=self._template,
+                    orphan_seconds=orphan_seconds,
+                    steps=quantum_steps,
                 )
-            case EachStep():
+            case PerStepSettings():
                 return PerStep(self.deployment_name, queue, quantum_steps)
 
     def _template(self, service: str) -> str:
@@ -279,18 +304,21 @@ class SlurmConnector(Stock):
         script: str = self.template_map.get_command(command="", template=service)
         return script
 
-    async def _queue(self, location: ExecutionLocation, workdir: str | None) -> Queue:
-        """The queue as jobs with this work directory see it."""
+    async def _queue(
+        self, location: ExecutionLocation, workdir: str | None
+    ) -> SlurmQueue:
+        """The queue with the spool beside this work directory."""
         folder = posixpath.dirname(workdir) if workdir else "/tmp"
         if not self._queues and (record := journal.current()) is not None:
             record.before_end.append(self._give_back)
         if folder not in self._queues:
-            login = Login(
-                *(self.connector, get_inner_location(location)),
+            login = LoginNode(
+                self.connector,
+                get_inner_location(location),
                 posixpath.join(folder, f".sfq-{self._run}"),
                 self._run,
             )
-            self._queues[folder] = Queue(login, self._run, self.pollingInterval)
+            self._queues[folder] = SlurmQueue(login, self._run, self.pollingInterval)
         return self._queues[folder]
 
     def _absolute(self, path: str | None) -> str | None:
@@ -304,31 +332,31 @@ class SlurmConnector(Stock):
 
 
 @contextmanager
-def _told(job: str) -> Iterator[None]:
-    """Have whatever is raised be an error of StreamFlow's that names the job."""
+def _naming(job: str) -> Iterator[None]:
+    """Turn every exception into one of StreamFlow's; an unexpected one names the job."""
     try:
         yield
     except WorkflowException:
         raise
     except Exception as error:
-        words = " ".join(f"{type(error).__name__}: {error}".split())
-        raise WorkflowExecutionException(f"Job {job}: {words}") from error
+        message = " ".join(f"{type(error).__name__}: {error}".split())
+        raise WorkflowExecutionException(f"Job {job}: {message}") from error
 
 
-def _answer(job: str, done: Result) -> tuple[str, int]:
+def _answer(job: str, result: StepResult) -> tuple[str, int]:
     """What StreamFlow gets.
 
     :raises WorkflowExecutionException: if Slurm ended the job
     """
-    if done.outcome.good:
-        return done.output, 0
-    if not done.outcome.plain:
-        raise WorkflowExecutionException(f"Job {job}: {done.output}")
-    return f"Job {job}: {done.output}", done.outcome.exit_code
+    if result.outcome.good:
+        return result.output, 0
+    if not result.outcome.plain:
+        raise WorkflowExecutionException(f"Job {job}: {result.output}")
+    return f"Job {job}: {result.output}", result.outcome.exit_code
 
 
 def _interrupt() -> None:
-    """Stop as Ctrl-C does, which a shell lets programs ignore that it starts with ``&``."""
+    """Stop as on Ctrl-C, also where a shell that started us with ``&`` has it ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.kill(os.getpid(), signal.SIGINT)

@@ -17,13 +17,13 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.utils import get_job_step_name
 from streamflow.log_handler import logger
 
-from sf_quantum.connectors.slurm import options, policy, script, submission
-from sf_quantum.connectors.slurm.account import Entry
-from sf_quantum.connectors.slurm.allocation import Allocation, Gone
+from sf_quantum.connectors.slurm import scripts, services
+from sf_quantum.connectors.slurm.allocation import Allocation, AllocationGone
 from sf_quantum.connectors.slurm.forecast import Forecast
-from sf_quantum.connectors.slurm.jobs import Job, Result
-from sf_quantum.connectors.slurm.options import Service
-from sf_quantum.connectors.slurm.queue import Queue
+from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
+from sf_quantum.connectors.slurm.per_step import StepJob, StepResult
+from sf_quantum.connectors.slurm.queue import SlurmQueue
+from sf_quantum.connectors.slurm.services import Service
 from sf_quantum.connectors.steps import QuantumSteps
 from sf_quantum.files import JSON
 
@@ -46,13 +46,13 @@ class Elastic:
     def __init__(
         self,
         deployment: str,
-        queue: Queue,
+        queue: SlurmQueue,
         name: str | None,
         service: Service,
-        settings: policy.Elastic,
+        settings: services.ElasticSettings,
         template: str,
         orphan_seconds: float,
-        phases: QuantumSteps,
+        steps: QuantumSteps,
     ) -> None:
         self._deployment = deployment
         self._queue = queue
@@ -61,7 +61,7 @@ class Elastic:
         self._settings = settings
         self._template = template
         self._orphan_seconds = orphan_seconds
-        self._phases = phases
+        self._steps = steps
         self._forecast = Forecast()
         # and for how many seconds
         self._wanted: dict[asyncio.Future[Allocation], float] = {}
@@ -76,9 +76,9 @@ class Elastic:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         if not service.quantum:
-            phases.listeners.append(self)
+            steps.listeners.append(self)
 
-    async def run(self, job: Job) -> Result:
+    async def run(self, job: StepJob) -> StepResult:
         """Run a job on an allocation, which is taken if none is free."""
         submitted = time.time()
         self._forecast.arrived(time.monotonic())
@@ -89,7 +89,7 @@ class Elastic:
                     done = await allocation.run(job, submitted)
                     self._learn(job, done)
                     return done
-                except Gone:  # before the job began
+                except AllocationGone:  # before the job began
                     continue
                 finally:
                     self._busy.discard(allocation)
@@ -101,8 +101,8 @@ class Elastic:
     async def close(self) -> None:
         """Give every allocation back."""
         self._closed = True
-        if self in self._phases.listeners:
-            self._phases.listeners.remove(self)
+        if self in self._steps.listeners:
+            self._steps.listeners.remove(self)
         if self._timer is not None:
             self._timer.cancel()
         for tasks in self._asked.values():
@@ -132,13 +132,13 @@ class Elastic:
         self._forecast.ended(step, time.monotonic())
         self._balance()
 
-    def _needed(self, job: Job) -> float:
+    def _needed(self, job: StepJob) -> float:
         """How many seconds a job takes, as far as that is known."""
         if job.seconds is not None:
             return job.seconds
         return self._seconds.get(get_job_step_name(job.name), 0.0)
 
-    def _learn(self, job: Job, done: Result) -> None:
+    def _learn(self, job: StepJob, done: StepResult) -> None:
         began, ended = done.outcome.started, done.outcome.ended
         if began is not None and ended is not None:
             step = get_job_step_name(job.name)
@@ -318,24 +318,30 @@ class Elastic:
                 task.cancel()
 
     async def _request(self, nodes: JSON, dependency: str | None = None) -> Allocation:
-        about, name = self._service, self._name or self._deployment
-        entry = Entry(
-            *(self._deployment, self._name, "elastic"),
-            *(about.partition, about.on_quantum_nodes),
-        )
+        service, name = self._service, self._name or self._deployment
         instead: dict[str, JSON] = {"nodes": nodes}
         if dependency is not None:
-            own = about.options.get("dependency")
+            own = service.options.get("dependency")
             instead["dependency"] = f"afterany:{dependency}{f',{own}' if own else ''}"
-        lines = options.directives(self._template)
-        leader = await self._queue.submit(
-            f"an allocation of {name}",
-            lambda key: options.holding(name, about, **instead),
-            lambda key: script.holder(
-                self._queue.login.spool, key, lines, self._orphan_seconds
+        lines = scripts.directives(self._template)
+        usage = NodeUsage(
+            self._deployment,
+            self._name,
+            "elastic",
+            partition=service.partition,
+            quantum=service.on_quantum_nodes,
+        )
+        leader = BatchJob(f"an allocation of {name}", usage)
+        await self._queue.submit(
+            leader,
+            services.holder_options(name, service, **instead),
+            scripts.holder(
+                self._queue.login.spool,
+                leader.key,
+                lines,
+                orphan_seconds=self._orphan_seconds,
             ),
-            entry,
-            at_once=submission.at_once(name, about, lines, **instead),
+            at_once=services.at_once_options(name, service, lines, **instead),
         )
         return Allocation(self._queue, leader)
 

@@ -1,8 +1,8 @@
-"""The machine where Slurm's commands are: what runs there, and who cleans up there.
+"""The login node: Slurm's commands run there, and a shell there cleans up.
 
-One shell stays open on it. It looks for marks in the spool while the driver asks, and when
-its input ends, because the driver is gone or its connection is lost, it ends everything
-that the driver submitted. So that works however the driver ends, over SSH as well.
+The shell stays open. It looks for marks in the spool when the driver asks it to. When its
+input ends, because the driver is gone or its connection is lost, it cancels everything that
+the driver submitted: however the driver ends, and over SSH as well.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.log_handler import logger
 
 from sf_quantum.connectors import guardian
-from sf_quantum.connectors.slurm import script, states
-from sf_quantum.connectors.slurm.script import Mark
+from sf_quantum.connectors.slurm import answers, scripts
+from sf_quantum.connectors.slurm.scripts import JobMark
 
 P = ParamSpec("P")
 
 LOOK_SECONDS = 2.0
 LOOK_PAUSE_SECONDS = 0.1
 RETRY_SECONDS = 1.0
-# a driver that lost only its connection has so long to come back
+# how long a driver that lost only its connection has to come back
 GRACE_SECONDS = 45
 LOCAL_GRACE_SECONDS = 3
 ANSWER_SECONDS = 60
 CLOSE_SECONDS = 5
 # StreamFlow gives a local shell five seconds, and kills it then
 END_SECONDS = 8
-# where it is missing, the connection was lost, whatever exit code StreamFlow makes of that;
-# sbatch's own, of an option that is wrong, is the same as that of an ssh that broke
+# where this line is missing, the connection was lost, whatever exit code StreamFlow makes
+# of that: sbatch's, of an option that is wrong, is the same as that of an ssh that broke
 _END = re.compile(r"(.*)^sfq ended with (\d+)", re.DOTALL | re.MULTILINE)
 _BEGIN = """\
 exec 2>&1
 trap 'printf "\\nsfq ended with %d\\n" $?' EXIT"""
 
-# A job that was being submitted shows up late, so nothing must be found more than once;
-# a shell that another one has followed leaves everything to that.
+# A job that was being submitted shows up late, so nothing must be found several times in a
+# row; a shell that has a successor leaves everything to it.
 _SETUP = """\
 trap '' HUP INT TERM PIPE
 d={spool} run={run} me={me} grace={grace}
@@ -93,31 +93,31 @@ trap '(end) </dev/null >/dev/null 2>&1 &' EXIT"""
 
 @contextmanager
 def reaching(location: ExecutionLocation) -> Iterator[None]:
-    """Tell in one way that a machine cannot be reached.
+    """Raise one exception for all that StreamFlow and asyncssh raise on a lost connection.
 
-    :raises WorkflowExecutionException: whatever StreamFlow and asyncssh raise then
+    :raises WorkflowExecutionException: if the machine cannot be reached
     """
     try:
         yield
     except (OSError, asyncssh.Error) as error:
-        said = str(error) or type(error).__name__
+        message = str(error) or type(error).__name__
         raise WorkflowExecutionException(
-            f"no connection to {location.name}: {said}"
+            f"no connection to {location.name}: {message}"
         ) from error
 
 
 async def run_on(
     connector: Connector, location: ExecutionLocation, command: str
 ) -> tuple[str, int]:
-    """Run a shell command in a session of its own, so that it holds up no other.
+    """Run a shell command in a session of its own, so that it delays no other.
 
-    It goes on when its caller is cancelled: StreamFlow's SSH connector does not get over
-    a cancelled connection attempt.
+    It goes on when its caller is cancelled: StreamFlow's SSH connector does not recover
+    from a cancelled connection attempt.
 
     :param location: the inner one
     :returns: its output, stderr included, and its exit code
     :raises WorkflowExecutionException: if the machine cannot be reached, or the connection
-        was lost, so that nobody knows what came of the command
+        was lost, so that it is not known what came of the command
     """
     words = ["sh", "-c", shlex.quote(f"{_BEGIN}\n{command}")]
     with reaching(location):
@@ -126,20 +126,20 @@ async def run_on(
             connector.run(location, words, stdin="/dev/null", capture_output=True)
         )
     text = "" if result is None else result[0]
-    if (told := _END.fullmatch(text.rstrip())) is None:
-        said = " ".join(text.split()) or "it said nothing"
+    if (ended := _END.fullmatch(text.rstrip())) is None:
+        message = " ".join(text.split()) or "no message"
         raise WorkflowExecutionException(
-            f"the connection to {location.name} was lost: {said}"
+            f"the connection to {location.name} was lost: {message}"
         )
-    return told[1].strip(), int(told[2])
+    return ended[1].strip(), int(ended[2])
 
 
-class Login:
+class LoginNode:
     """The login node, for one run of a deployment.
 
     :param connector: of the inner deployment
     :param location: the inner one
-    :param spool: see :mod:`sf_quantum.connectors.slurm.script`
+    :param spool: see :mod:`sf_quantum.connectors.slurm.scripts`
     :param run: what the comments of this driver's jobs start with
     """
 
@@ -166,39 +166,41 @@ class Login:
     async def run(self, command: str) -> tuple[str, int]:
         """Run a shell command and wait for it; see :func:`run_on`.
 
-        :param command: for ``sh``
         :returns: its output, stderr included, and its exit code
         :raises WorkflowExecutionException: if what came of it is not known
         """
         return await run_on(self._connector, self._location, command)
 
+    async def ask(self, command: str) -> tuple[str, int]:
+        """Run a shell command that changes nothing, or nothing more if it is run again.
+
+        :returns: as :meth:`run`; with exit code :data:`scripts.UNKNOWN`, and a message, if
+            what came of it is not known
+        """
+        try:
+            return await self.run(command)
+        except WorkflowExecutionException as error:
+            return str(error), scripts.UNKNOWN
+
     async def squeue(self, ids: Collection[str]) -> str | None:
         """Ask Slurm for jobs.
 
         :param ids: theirs, of which Slurm may have forgotten some
-        :returns: what ``squeue`` printed with the format :data:`states.FIELDS`; None if it
-            failed, which says nothing of a job
+        :returns: what :func:`answers.squeue` reads; None if the command failed, which says
+            nothing about a job
         """
-        # without the user, Slurm sends everybody's jobs where more than one is asked for
-        command = (
-            f"SLURM_TIME_FORMAT=%s timeout {states.PATIENCE_SECONDS} squeue --noheader "
-            f'--states=all --user="$(id -un)" --jobs={",".join(ids)} '
-            f"--format='{states.FIELDS}'"
-        )
-        try:
-            text, code = await self.run(command)
-        except WorkflowExecutionException as error:
-            text, code = str(error), 1
+        text, code = await self.ask(answers.squeue_command(",".join(ids)))
         if code == 0:
             return text
-        if len(ids) == 1 and "Invalid job id" in text:  # only one by itself is denied
+        # Slurm denies only one by itself, and leaves out of many what it does not know
+        if len(ids) == 1 and answers.is_forgotten(text):
             return ""
-        said = text or f"exit code {code}"
-        warn(f"squeue failed, jobs are waited for all the same: {said}")
+        message = text or f"exit code {code}"
+        warn(f"squeue failed, jobs are waited for all the same: {message}")
         return None
 
     async def sweep(self, key: str = "") -> bool:
-        """End what is in Slurm's queue under a key, or under any of this driver's.
+        """Cancel what is in Slurm's queue under a key, or under any of this driver's.
 
         :returns: whether nothing of it is left for sure
         """
@@ -213,29 +215,28 @@ class Login:
             return False
         return code == 0
 
-    async def look(self, urgent: bool) -> list[Mark]:
+    async def look(self, urgent: bool) -> list[JobMark]:
         """Give a sign of life, and find the marks left since the last time.
 
-        :param urgent: wait a little for one to be left
+        :param urgent: wait up to :data:`LOOK_SECONDS` for one
         :returns: the marks, each once
         """
         polls = round(LOOK_SECONDS / LOOK_PAUSE_SECONDS) if urgent else 0
         seen = " ".join(shlex.quote(file) for file in self._seen)
         try:
-            # half an answer would be taken for the beginning of the next
-            told = await asyncio.shield(self._ask(f"look {polls} {seen}"))
+            # the rest of an answer would be taken for the beginning of the next
+            text = await asyncio.shield(self._execute(f"look {polls} {seen}"))
         except WorkflowExecutionException as error:
-            warn(f"Jobs are watched for again in {RETRY_SECONDS:g} s: {error}")
+            warn(f"The marks of jobs are read again in {RETRY_SECONDS:g} s: {error}")
             self._drop()
             await asyncio.sleep(RETRY_SECONDS)
             return []
-        found = script.marks(told)
-        if (
-            told and not found
-        ):  # what is no mark stays there, and is found again at once
+        marks = scripts.marks(text)
+        if text and not marks:
+            # what is no mark stays there, and is found again at once
             await asyncio.sleep(RETRY_SECONDS)
-        self._seen = [script.path(self.spool, mark.key, "mark") for mark in found]
-        return found
+        self._seen = [scripts.path(self.spool, mark.key, "mark") for mark in marks]
+        return marks
 
     async def close(self) -> None:
         """End the shell and remove what is in the spool."""
@@ -244,7 +245,7 @@ class Login:
         await self._finish("trap - EXIT; remove", stop)
 
     async def leave(self) -> None:
-        """End the shell, which ends on the node what the driver could not."""
+        """End the shell, which cancels on the node what the driver could not."""
         await self._finish("grace=0", "true")
 
     async def _finish(self, last: str, before: str) -> None:
@@ -262,13 +263,13 @@ class Login:
                     await shell.execute([last], capture_output=True)
         await asyncio.wait({self._end(shell)}, timeout=END_SECONDS)
 
-    async def _ask(self, command: str) -> str:
+    async def _execute(self, command: str) -> str:
         with reaching(self._location):
             shell = await self._opened()
-            told = await shell.execute(
+            result = await shell.execute(
                 [command], capture_output=True, timeout=ANSWER_SECONDS
             )
-        return told[0] if told else ""
+        return result[0] if result else ""
 
     async def _opened(self) -> Shell:
         if self._shell is None or await self._shell.closed():
@@ -289,7 +290,7 @@ class Login:
         return self._shell
 
     def _drop(self) -> None:
-        """Leave a shell to itself: to wait for one that hangs holds up everything."""
+        """Leave a shell to itself: nothing must wait for one that hangs."""
         shell, self._shell = self._shell, None
         if shell is not None:
             self._end(shell)
@@ -306,32 +307,32 @@ async def _closed(shell: Shell, location: ExecutionLocation) -> None:
         await shell.close()
 
 
-def lasting(
+def survives_errors(
     work: Callable[P, Awaitable[None]],
 ) -> Callable[P, Coroutine[None, None, None]]:
-    """Let nothing unforeseen end a task without which jobs are waited for for ever.
+    """Let no unexpected error end a task without which jobs are waited for for ever.
 
     :param work: what the task does, again later if it fails
     """
 
     @functools.wraps(work)
-    async def kept(*args: P.args, **options: P.kwargs) -> None:
+    async def surviving(*args: P.args, **options: P.kwargs) -> None:
         try:
             await work(*args, **options)
         except Exception as error:  # noqa: BLE001 - see above
-            told = f"{type(error).__name__}: {error}"
-            warn(f"Slurm's jobs are waited for all the same: {told}")
-            logger.debug("What went wrong while jobs are waited for", exc_info=error)
+            message = f"{type(error).__name__}: {error}"
+            warn(f"Slurm's jobs are waited for all the same: {message}")
+            logger.debug("An error while Slurm's jobs are waited for", exc_info=error)
             await asyncio.sleep(RETRY_SECONDS)
 
-    return kept
+    return surviving
 
 
 _warned: dict[str, float] = {}
 
 
 def warn(text: str) -> None:
-    """Say what goes on for a while once a minute."""
+    """Log a warning, once a minute."""
     now = time.monotonic()
     if now - _warned.get(text, -60.0) >= 60 and logger.isEnabledFor(logging.WARNING):
         _warned[text] = now

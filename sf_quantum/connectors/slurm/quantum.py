@@ -1,7 +1,8 @@
-"""The QPUs of a deployment's services: how a job gets its leases, and what it did with them.
+"""The QPUs of a deployment's services: how a job gets leases, and what it did with them.
 
 Where QRMI's SPANK plugin is installed, Slurm takes the leases with the nodes (``--qpu=``);
-where it is not, ``sfq lease`` takes them on the node, around the job's command.
+where it is not, ``sfq lease`` takes them on the node, around the job's command. Either way
+``sfq lease`` leaves an account of the QPU jobs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import shlex
 import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from streamflow.core.deployment import Connector, ExecutionLocation
 from streamflow.core.exception import (
@@ -23,33 +24,123 @@ from streamflow.core.exception import (
 )
 from streamflow.log_handler import logger
 
+from sf_quantum import backoff
 from sf_quantum.backoff import Deadline
 from sf_quantum.connectors import hints, qpu_jobs
-from sf_quantum.connectors.slurm import script
-from sf_quantum.connectors.slurm.leased import Use
+from sf_quantum.connectors.hints import JobHints
+from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.login import reaching, run_on
-from sf_quantum.connectors.slurm.options import Service
-from sf_quantum.connectors.slurm.queue import Queue
+from sf_quantum.connectors.slurm.queue import SlurmQueue
+from sf_quantum.connectors.slurm.services import Service
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import account, qrmi_config
+from sf_quantum.qpu import RESOURCES, account, qrmi_config
+from sf_quantum.qpu.account import CommandRun, LeaseUsage
 from sf_quantum.qpu.leases import TROUBLE_SECONDS
 
-FIRST_PAUSE_SECONDS = 1.0
-LONGEST_PAUSE_SECONDS = 30.0
-GROWTH = 1.6
-# even a job that is not to wait asks: what an answer of the login node may take
+# even a job that is not to wait asks: how long an answer of the login node may take
 ASK_SECONDS = 10.0
 # how often an account is looked for that a slow file system may not show yet
 LOOKS = 10
 # sysexits.h: EX_NOINPUT, and the shell's own
 NO_FILE = 66
 NO_COMMAND = 127
+# sysexits.h: EX_TEMPFAIL
+TRY_AGAIN = 75
 # sbatch(1) lists the options of SPANK plugins with its own
 _HAS_PLUGIN = "sbatch --help | grep -Eq -e '--qpu([=[, ]|$)'"
+# The plugin leaves out what it cannot acquire (spank_qrmi.c), and such a job would be a
+# silent classical run.
+_SPANK = """\
+have=",${{{own}-$SLURM_JOB_QPU_RESOURCES}},"
+for qpu in {names}; do
+  case $have in *",$qpu,"*) continue ;; esac
+  echo "sfq: Slurm's SPANK plugin gave this job no lease of QPU $qpu" >&2
+  exit {code}
+done
+if command -v sfq >/dev/null; then exec {lease}; fi
+echo {unknown} >{file}
+exec {command}"""
 
 
-class Quantum:
+@dataclass(frozen=True)
+class QpuUse:
+    """A job's use of its QPUs.
+
+    :param job: StreamFlow's name of it
+    :param account: what the names of the files start with that it leaves
+    :param config: the QPUs' definitions on the cluster; None for those that its
+        environment has
+    :param hints: for its wait on the node. The plugin takes none, but a job under it
+        leaves a QPU that goes offline, if it can run elsewhere
+    :param waited: how many seconds it waited before it was submitted
+    """
+
+    job: str
+    qpus: Sequence[str]
+    spank: bool
+    account: str
+    config: str | None
+    hints: JobHints = field(default_factory=JobHints)
+    waited: float = 0.0
+
+    def command(self, line: str) -> str:
+        """Wrap the job's command.
+
+        :param line: for ``sh``
+        :returns: another, which runs it under its leases and leaves an account
+        """
+        key = qpu_jobs.job_key(self.job)
+        purpose = shlex.quote(qpu_jobs.purpose(self.job))
+        variables = [f"{name}_SFQ_JOB_KEY={key}" for name in self.qpus]
+        variables += [f"{name}_SFQ_PURPOSE={purpose}" for name in self.qpus]
+        lease = f"env {' '.join(variables)} sfq lease --qpu {','.join(self.qpus)}"
+        # the tasks of an array have one of these each
+        file = f'{shlex.quote(self.account)}."$SLURM_JOB_ID"'
+        command = f"/bin/sh -c {shlex.quote(line)}"
+        rest = "--elsewhere " if self.hints.has_alternative else ""
+        rest += f"--account {file} -- {command}"
+        if not self.spank:
+            config = f"--qrmi-config {shlex.quote(self.config)} " if self.config else ""
+            return f"{lease} {config}{self._hint_options()}{rest}"
+        unknown = CommandRun(0, [LeaseUsage(name, None) for name in self.qpus])
+        wrapped = _SPANK.format(
+            own=RESOURCES[0],
+            names=" ".join(self.qpus),
+            code=TRY_AGAIN,
+            lease=f"{lease} --held {rest}",
+            unknown=shlex.quote(account.dumps(unknown)),
+            file=file,
+            command=command,
+        )
+        return f"/bin/sh -c {shlex.quote(wrapped)}"
+
+    def _hint_options(self) -> str:
+        options = {
+            "wait": self.hints.wait_seconds,
+            "expected-seconds": self.hints.lease_hints.get("expectedSeconds"),
+            "pattern": self.hints.lease_hints.get("pattern"),
+        }
+        return "".join(f"--{k} {v} " for k, v in options.items() if v is not None)
+
+
+@dataclass(frozen=True)
+class _QpuState:
+    """The state of a QPU as ``sfq qpus`` prints it."""
+
+    qpu: str
+    state: str
+    note: str
+
+    @property
+    def sentence(self) -> str:
+        """Why a job waits for it."""
+        if self.state == "offline":
+            return f"QPU {self.qpu} is offline ({self.note or 'no reason given'})"
+        return self.note
+
+
+class ServiceQpus:
     """The QPUs that the services of one deployment name.
 
     :param deployment: its name, for messages
@@ -70,14 +161,15 @@ class Quantum:
         self._config = config
         self._plugin = asyncio.Lock()
         self._has_plugin: bool | None = None
-        self._asking: dict[tuple[str, ...], asyncio.Task[list[_State] | None]] = {}
+        self._requests: dict[tuple[str, ...], asyncio.Task[list[_QpuState] | None]] = {}
+        # since when a QPU has not answered
         self._silent: dict[str, float] = {}
         self._warned: set[str] = set()
-        # whose a QPU job is, where jobs share an allocation's lease
-        self._seen: dict[str, str] = {}
+        # the job that a QPU job belongs to, where jobs share an allocation's lease
+        self._owners: dict[str, str] = {}
 
     def check(self) -> None:
-        """Look whether the QPUs that the services name are defined.
+        """Check that the QPUs that the services name are defined.
 
         :raises WorkflowDefinitionException: if one is not, or the file is wrong
         """
@@ -107,35 +199,39 @@ class Quantum:
                 service.spank = self._has_plugin
 
     async def lend(
-        self, queue: Queue, location: ExecutionLocation, job: str, qpus: list[str]
-    ) -> Use:
+        self, queue: SlurmQueue, location: ExecutionLocation, job: str, qpus: list[str]
+    ) -> QpuUse:
         """Wait until a job's QPUs are online.
 
         :param location: the inner one
         :returns: how it gets them
-        :raises WorkflowExecutionException: if it does not wait, as it can run elsewhere
+        :raises WorkflowExecutionException: as :meth:`online`
         """
-        began, wish = time.monotonic(), hints.of(job)
+        started, job_hints = time.monotonic(), hints.of(job)
         await self.online(queue, location, job, qpus)
-        waited = time.monotonic() - began
-        if wish.wait_seconds is not None:
-            wish = replace(wish, wait_seconds=max(0.0, wish.wait_seconds - waited))
+        waited = time.monotonic() - started
+        if job_hints.wait_seconds is not None:
+            left = max(0.0, job_hints.wait_seconds - waited)
+            job_hints = replace(job_hints, wait_seconds=left)
         spool = queue.login.spool
-        return Use(
-            *(job, qpus, bool(self._has_plugin)),
-            script.path(spool, uuid.uuid4().hex, "qpu"),
-            _definitions(spool) if self._config else None,
-            *(wish, waited),
+        return QpuUse(
+            job=job,
+            qpus=qpus,
+            spank=bool(self._has_plugin),
+            account=scripts.path(spool, uuid.uuid4().hex, "qpu"),
+            config=_definitions(spool) if self._config else None,
+            hints=job_hints,
+            waited=waited,
         )
 
     async def online(
         self,
-        queue: Queue,
+        queue: SlurmQueue,
         location: ExecutionLocation,
         job: str,
         qpus: Collection[str],
     ) -> None:
-        """Wait as long as one of some QPUs says that it is offline.
+        """Wait as long as one of some QPUs is offline.
 
         One that does not answer is waited for, too, but not longer than ``sfq lease``
         would: the nodes may reach it although the login node does not.
@@ -143,35 +239,52 @@ class Quantum:
         :raises WorkflowExecutionException: if the job can run elsewhere, and one is
             offline, or has not answered for as long as the job is to wait
         """
-        pause, waited, wish = FIRST_PAUSE_SECONDS, False, hints.of(job)
-        asked, unsubmitted = (queue, location, job, qpus), f"Job {job} is not submitted"
-        patience = TROUBLE_SECONDS if wish.wait_seconds is None else wish.wait_seconds
-        bears = patience + ASK_SECONDS if wish.has_alternative else None
-        deadline = Deadline(wish.wait_seconds)
+        job_hints = hints.of(job)
+        patience = job_hints.wait_seconds
+        if patience is None:
+            patience = TROUBLE_SECONDS
+        limit = patience + ASK_SECONDS if job_hints.has_alternative else None
         try:
-            async with asyncio.timeout(bears):
-                while state := self._hindrance(await self._ask(*asked)):
-                    left = deadline.left
-                    if wish.has_alternative and (state.state == "offline" or left <= 0):
-                        raise WorkflowExecutionException(
-                            f"{unsubmitted}: {state.words}"
-                        )
-                    if not waited and logger.isEnabledFor(logging.INFO):
-                        logger.info(f"Job {job} waits: {state.words}")
-                    waited = True
-                    await asyncio.sleep(min(pause, left))
-                    pause = min(pause * GROWTH, LONGEST_PAUSE_SECONDS)
+            async with asyncio.timeout(limit):
+                await self._until_online(queue, location, job, qpus)
         except TimeoutError as error:
-            why = f"{unsubmitted}: the login node cannot be asked"
-            raise WorkflowExecutionException(why) from error
-        if waited and logger.isEnabledFor(logging.INFO):
-            logger.info(f"Job {job} waits for its QPU no longer")
+            raise WorkflowExecutionException(
+                f"Job {job} is not submitted: the login node cannot be asked"
+            ) from error
 
-    async def settle(self, location: ExecutionLocation, use: Use, good: bool) -> None:
-        """Keep account of a job's QPU jobs.
+    async def _until_online(
+        self,
+        queue: SlurmQueue,
+        location: ExecutionLocation,
+        job: str,
+        qpus: Collection[str],
+    ) -> None:
+        job_hints = hints.of(job)
+        deadline = Deadline(job_hints.wait_seconds)
+        waited = False
+        for pause in backoff.CLUSTER.pauses():
+            state = self._hindrance(await self._states(queue, location, job, qpus))
+            if state is None:
+                break
+            given_up = state.state == "offline" or deadline.left <= 0
+            if job_hints.has_alternative and given_up:
+                raise WorkflowExecutionException(
+                    f"Job {job} is not submitted: {state.sentence}"
+                )
+            if not waited:
+                _log(f"Job {job} waits: {state.sentence}")
+            waited = True
+            await asyncio.sleep(min(pause, deadline.left))
+        if waited:
+            _log(f"Job {job} waits for its QPU no longer")
+
+    async def settle(
+        self, location: ExecutionLocation, use: QpuUse, *, good: bool
+    ) -> None:
+        """Write a job's QPU jobs into the journal.
 
         :param location: the inner one
-        :param good: the job ended well
+        :param good: the job succeeded
         :raises WorkflowExecutionException: if it did, but without its QPU
         """
         files = f"{shlex.quote(use.account)}.*"
@@ -183,48 +296,56 @@ class Quantum:
             f"rm -f {files}",
         )
         try:
-            runs = [self._own(use, ran) for ran in account.loads(text)]
+            runs = [self._own(use, run) for run in account.loads(text)]
         except InputError as error:
             runs = []
             self._warn(f"Job {use.job}: {error}")
         if good:
-            _check_used(use, [ran for ran in runs if ran.status == 0])
+            _check_used(use, [run for run in runs if run.status == 0])
 
-    def _own(self, use: Use, ran: account.CommandRun) -> account.CommandRun:
-        """What is this job's own, new entries into the journal."""
+    def _own(self, use: QpuUse, run: CommandRun) -> CommandRun:
+        """What is this job's own; what is new goes into the journal."""
         leases = []
-        for lease in ran.leases:
+        for lease in run.leases:
             own: list[dict[str, JSON]] = []
             if lease.jobs is None:
-                _record(use, ran, lease, {})  # its kind of QPU does not tell
+                _record(use, run, lease, {})  # its kind of QPU does not tell
             for qpu_job in lease.jobs or []:
                 key = f"{lease.qpu} {qpu_job.get('id')}"
-                new = key not in self._seen
-                if self._seen.setdefault(key, use.job) == use.job:
+                new = key not in self._owners
+                if self._owners.setdefault(key, use.job) == use.job:
                     own.append(qpu_job)
                     if new or qpu_job.get("found"):
-                        _record(use, ran, lease, qpu_job)
+                        _record(use, run, lease, qpu_job)
             leases.append(replace(lease, jobs=None if lease.jobs is None else own))
-        return replace(ran, leases=leases)
-
-    async def _ask(
-        self, queue: Queue, location: ExecutionLocation, job: str, qpus: Collection[str]
-    ) -> list[_State] | None:
-        """Ask QPUs how they are, once for all jobs that want to know it now."""
-        key = (queue.login.spool, *qpus)
-        if key not in self._asking:
-            task = asyncio.create_task(self._states(queue, location, job, qpus))
-            self._asking[key] = task
-            task.add_done_callback(lambda _: self._asking.pop(key))
-        return await asyncio.shield(self._asking[key])
+        return replace(run, leases=leases)
 
     async def _states(
-        self, queue: Queue, location: ExecutionLocation, job: str, qpus: Collection[str]
-    ) -> list[_State] | None:
-        """Ask on the login node, where the QPUs' definitions are brought if need be.
+        self,
+        queue: SlurmQueue,
+        location: ExecutionLocation,
+        job: str,
+        qpus: Collection[str],
+    ) -> list[_QpuState] | None:
+        """The states of QPUs, asked for once for all jobs that want them now.
 
-        :returns: None if they cannot be asked there
+        :returns: None if they cannot be asked for on the login node
         """
+        key = (queue.login.spool, *qpus)
+        if key not in self._requests:
+            task = asyncio.create_task(self._request(queue, location, job, qpus))
+            self._requests[key] = task
+            task.add_done_callback(lambda _: self._requests.pop(key))
+        return await asyncio.shield(self._requests[key])
+
+    async def _request(
+        self,
+        queue: SlurmQueue,
+        location: ExecutionLocation,
+        job: str,
+        qpus: Collection[str],
+    ) -> list[_QpuState] | None:
+        """Ask on the login node, where the QPUs' definitions are brought if need be."""
         file = _definitions(queue.login.spool)
         command = f"sfq qpus --json --qpu {','.join(qpus)}"
         if self._config:
@@ -233,9 +354,9 @@ class Quantum:
                 f"{command} --qrmi-config {shlex.quote(file)}"
             )
         text, code = await self._run(location, job, command)
-        pause = FIRST_PAUSE_SECONDS
+        pauses = backoff.CLUSTER.pauses()
         while code == NO_FILE and self._config:
-            await queue.watched()
+            await queue.start_watching()
             trouble = await self._hand_over(location, file, self._config)
             text, code = await self._run(location, job, command)
             if code == NO_FILE:
@@ -243,12 +364,12 @@ class Quantum:
                     f"Job {job} waits: {self._config} cannot be brought to "
                     f"{location.name}, where jobs read it: {trouble}"
                 )
-                await asyncio.sleep(pause)
-                pause = min(pause * GROWTH, LONGEST_PAUSE_SECONDS)
-        if (found := _states(text)) is None:
-            said = "there is no sfq" if code == NO_COMMAND else " ".join(text.split())
-            self._warn_unasked(qpus, said)
-        return found
+                await asyncio.sleep(next(pauses))
+        states = _read_states(text)
+        if states is None:
+            no_command = code == NO_COMMAND
+            self._warn_unasked(qpus, "there is no sfq" if no_command else _line(text))
+        return states
 
     async def _run(
         self, location: ExecutionLocation, job: str, command: str
@@ -258,14 +379,13 @@ class Quantum:
         :param job: whose it is, for the message
         :returns: its output, stderr included, and its exit code
         """
-        pause = FIRST_PAUSE_SECONDS
+        pauses = backoff.CLUSTER.pauses()
         while True:
             try:
                 return await run_on(self._connector, location, command)
             except WorkflowExecutionException as error:
                 self._warn(f"Job {job} waits: {error}")
-                await asyncio.sleep(pause)
-                pause = min(pause * GROWTH, LONGEST_PAUSE_SECONDS)
+                await asyncio.sleep(next(pauses))
 
     async def _hand_over(
         self, location: ExecutionLocation, file: str, config: str
@@ -277,10 +397,10 @@ class Quantum:
         :returns: why they may not be there now
         """
         names = sorted({name for s in self._services.values() for name in s.qpu})
-        found = [qrmi_config.read(config, name) for name in names]
+        definitions = [qrmi_config.read(config, name) for name in names]
         entries: list[JSON] = [
             {"name": one.name, "type": one.type, "environment": {**one.environment}}
-            for one in found
+            for one in definitions
         ]
         target = shlex.quote(file)
         content = json.dumps({"resources": entries}).encode()
@@ -300,10 +420,10 @@ class Quantum:
             return str(error)
         return "it did not arrive whole"
 
-    def _hindrance(self, told: list[_State] | None) -> _State | None:
+    def _hindrance(self, states: list[_QpuState] | None) -> _QpuState | None:
         """The QPU that a job waits for, if it waits for one."""
         now = time.monotonic()
-        for state in told or []:
+        for state in states or []:
             if state.state == "offline":
                 return state
             if state.state != "no answer":
@@ -321,8 +441,8 @@ class Quantum:
 
     def _warn_unasked(self, qpus: Collection[str], why: str) -> None:
         self._warn(
-            f"Deployment {self._deployment}: whether QPU {', '.join(qpus)} is online "
-            f"cannot be asked where sbatch is, so jobs are submitted: {why}"
+            f"Deployment {self._deployment}: the login node cannot tell whether QPU "
+            f"{', '.join(qpus)} is online, so jobs are submitted: {why}"
         )
 
     def _warn(self, text: str) -> None:
@@ -332,29 +452,22 @@ class Quantum:
                 logger.warning(text)
 
 
-@dataclass(frozen=True)
-class _State:
-    """How a QPU says it is; see ``sfq qpus``."""
-
-    qpu: str
-    state: str
-    note: str
-
-    @property
-    def words(self) -> str:
-        """How it is, if it is not online."""
-        if self.state == "offline":
-            return f"QPU {self.qpu} is offline ({self.note or 'no reason given'})"
-        return self.note
+def _log(text: str) -> None:
+    if logger.isEnabledFor(logging.INFO):
+        logger.info(text)
 
 
-def _states(text: str) -> list[_State] | None:
-    """Read what ``sfq qpus --json`` printed, among what others may have said."""
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _read_states(text: str) -> list[_QpuState] | None:
+    """Read what ``sfq qpus --json`` printed, among what other programs print."""
     for line in text.splitlines():
         if line.startswith("{"):
             try:
                 return [
-                    _State(str(one["qpu"]), str(one["state"]), str(one["note"]))
+                    _QpuState(str(one["qpu"]), str(one["state"]), str(one["note"]))
                     for one in json.loads(line)["qpus"]
                 ]
             except (ValueError, KeyError, TypeError):
@@ -366,23 +479,22 @@ def _definitions(spool: str) -> str:
     return posixpath.join(spool, "qrmi_config.json")
 
 
-def _check_used(use: Use, runs: Sequence[account.CommandRun]) -> None:
+def _check_used(use: QpuUse, runs: Sequence[CommandRun]) -> None:
     names = " or ".join(use.qpus)
-    if any(ran.used is False for ran in runs):
+    if any(run.used is False for run in runs):
         raise WorkflowExecutionException(qpu_jobs.unused_message(use.job, names))
-    if not runs or any(ran.used is None for ran in runs):
-        told = [lease.trouble for ran in runs for lease in ran.leases if lease.trouble]
+    if not runs or any(run.used is None for run in runs):
+        trouble = [
+            lease.trouble for run in runs for lease in run.leases if lease.trouble
+        ]
         raise WorkflowExecutionException(
-            f"Job {use.job} ended well but nobody knows whether its result is that of "
-            f"QPU {names}: {'; '.join(told) or 'sfq lease left no account'}"
+            f"Job {use.job} succeeded, but it is not known whether its result is that of "
+            f"QPU {names}: {'; '.join(trouble) or 'sfq lease left no account'}"
         )
 
 
 def _record(
-    use: Use,
-    ran: account.CommandRun,
-    lease: account.LeaseUsage,
-    qpu_job: dict[str, JSON],
+    use: QpuUse, run: CommandRun, lease: LeaseUsage, qpu_job: dict[str, JSON]
 ) -> None:
     qpu_jobs.record(
         use.job,
@@ -390,5 +502,5 @@ def _record(
         qpu_job,
         technology=lease.technology,
         calibration=lease.calibration,
-        lease_seconds=use.waited + ran.waited,
+        lease_seconds=use.waited + run.waited,
     )

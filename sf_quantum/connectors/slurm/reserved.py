@@ -14,12 +14,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from streamflow.core.utils import get_job_step_name
 from streamflow.log_handler import logger
 
-from sf_quantum.connectors.slurm import options, policy, script, submission
-from sf_quantum.connectors.slurm.account import Entry
-from sf_quantum.connectors.slurm.allocation import Allocation, Gone
-from sf_quantum.connectors.slurm.jobs import Job, PerStep, Result
-from sf_quantum.connectors.slurm.options import Service
-from sf_quantum.connectors.slurm.queue import Queue
+from sf_quantum.connectors.slurm import scripts
+from sf_quantum.connectors.slurm.allocation import Allocation, AllocationGone
+from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
+from sf_quantum.connectors.slurm.per_step import PerStep, StepJob, StepResult
+from sf_quantum.connectors.slurm.queue import SlurmQueue
+from sf_quantum.connectors.slurm.services import (
+    ReservedSettings,
+    Service,
+    at_once_options,
+    component_options,
+)
 from sf_quantum.connectors.steps import QuantumSteps
 
 
@@ -34,12 +39,12 @@ class Reserved:
     def __init__(
         self,
         deployment: str,
-        queue: Queue,
+        queue: SlurmQueue,
         services: Mapping[str, Service],
-        settings: policy.Reserve,
+        settings: ReservedSettings,
         template: Callable[[str], str],
         orphan_seconds: float,
-        phases: QuantumSteps,
+        steps: QuantumSteps,
     ) -> None:
         self._deployment = deployment
         self._queue = queue
@@ -47,7 +52,7 @@ class Reserved:
         self._settings = settings
         self._template = template
         self._orphan_seconds = orphan_seconds
-        self._apart = PerStep(deployment, queue, phases)
+        self._apart = PerStep(deployment, queue, steps)
         self._lock = asyncio.Lock()
         self._held: list[Components] = []
         self._quantum_gone = False
@@ -56,7 +61,7 @@ class Reserved:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    async def run(self, job: Job) -> Result:
+    async def run(self, job: StepJob) -> StepResult:
         """Run a job on its component, or by itself once that has been given back."""
         submitted = time.time()
         while not (job.service.quantum and self._quantum_gone):
@@ -64,7 +69,7 @@ class Reserved:
             self._begin(job)
             try:
                 done = await components.run(job, submitted)
-            except Gone:  # before the job began
+            except AllocationGone:  # before the job began
                 continue
             finally:
                 self._end(job)
@@ -101,7 +106,7 @@ class Reserved:
     async def _reserve(self) -> Components:
         names = [
             name
-            for name, count in self._settings.places
+            for name, count in self._settings.counts
             if not (self._quantum_gone and self._services[name].quantum)
             for _ in range(count)
         ]
@@ -109,65 +114,63 @@ class Reserved:
         names.sort(key=lambda name: self._services[name].quantum)
         services = [self._services[name] for name in names]
         lines = self._directives(names)
-        entries = [
-            Entry(
-                *(self._deployment, name, "reserved"),
-                *(service.partition, service.on_quantum_nodes, None),
-                component=number if len(names) > 1 else None,
-            )
-            for number, (name, service) in enumerate(zip(names, services, strict=True))
-        ]
-        leader = await self._queue.submit(
-            f"the allocation of {self._deployment}",
-            lambda key: options.holdings(names, services),
-            lambda key: script.holder(
-                self._queue.login.spool, key, lines, self._orphan_seconds
+        alone = len(names) == 1
+        usage = self._usage(names[0], component=None if alone else 0)
+        leader = BatchJob(f"the allocation of {self._deployment}", usage)
+        await self._queue.submit(
+            leader,
+            component_options(names, services),
+            scripts.holder(
+                self._queue.login.spool,
+                leader.key,
+                lines,
+                orphan_seconds=self._orphan_seconds,
             ),
-            entries[0],
-            at_once=(
-                submission.at_once(names[0], services[0], lines)
-                if len(names) == 1
-                else None
-            ),
+            at_once=at_once_options(names[0], services[0], lines) if alone else None,
         )
-        held = [Allocation(self._queue, leader, group=0 if len(names) > 1 else None)]
-        for number, entry in enumerate(entries[1:], start=1):
-            # the components of a job have ids in a row (sbatch(1), heterogeneous jobs)
-            own = str(int(leader.slurm_job) + number)
-            entry.requested(time.time())
-            entry.submitted(leader.slurm_job)
-            adopted = self._queue.adopt(leader.name, own, entry)
-            held.append(Allocation(self._queue, leader, adopted, number))
+        held = [Allocation(self._queue, leader, group=None if alone else 0)]
+        for number, name in enumerate(names[1:], start=1):
+            usage = self._usage(name, component=number)
+            own = self._queue.follow_component(leader, number, usage)
+            held.append(Allocation(self._queue, leader, own, number))
         components = Components(zip(names, held, strict=True))
         try:
             await held[0].granted()
         except BaseException:
             await components.give_back()
             raise
-        for entry in entries[1:]:
-            entry.granted(leader.up.result().started)
         return components
+
+    def _usage(self, service: str, component: int | None) -> NodeUsage:
+        return NodeUsage(
+            self._deployment,
+            service,
+            "reserved",
+            partition=self._services[service].partition,
+            quantum=self._services[service].on_quantum_nodes,
+            component=component,
+        )
 
     def _directives(self, names: Sequence[str]) -> list[str]:
         """The lines of all components' templates, if any has some."""
-        each = [options.directives(self._template(name)) for name in names]
+        each = [scripts.directives(self._template(name)) for name in names]
         lines = [line for own in each for line in ["#SBATCH hetjob", *own]][1:]
         return lines if any(each) else []
 
-    def _begin(self, job: Job) -> None:
+    def _begin(self, job: StepJob) -> None:
         if job.service.quantum:
             self._quantum_running += 1
             if self._timer is not None:
                 self._timer.cancel()
 
-    def _end(self, job: Job) -> None:
+    def _end(self, job: StepJob) -> None:
         if job.service.quantum:
             self._quantum_running -= 1
             if self._quantum_running == 0 and self._settings.idle is not None:
                 loop = asyncio.get_running_loop()
                 self._timer = loop.call_later(self._settings.idle, self._release)
 
-    def _is_last(self, job: Job) -> bool:
+    def _is_last(self, job: StepJob) -> bool:
         """Whether the quantum nodes are not needed after a job that ended well."""
         if get_job_step_name(job.name) == self._settings.release_after:
             self._quantum_left -= 1
@@ -212,11 +215,11 @@ class Components:
             if name not in self._released
         )
 
-    async def run(self, job: Job, submitted: float) -> Result:
+    async def run(self, job: StepJob, submitted: float) -> StepResult:
         """Run a job on nodes of its service, as soon as no other does.
 
         :param submitted: when the job wanted its nodes, epoch seconds
-        :raises Gone: if they are gone by then
+        :raises AllocationGone: if they are gone by then
         """
         free = self._free[job.service_name or ""]
         allocation = await free.get()
@@ -224,7 +227,7 @@ class Components:
         try:
             # it may have been given back between its last job's end and here
             if allocation in self._leaving:
-                raise Gone
+                raise AllocationGone
             return await allocation.run(job, submitted)
         finally:
             self._busy.discard(allocation)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sf_quantum.connectors.slurm import states
-from sf_quantum.connectors.slurm.states import Outcome
+from sf_quantum.connectors.slurm import answers
+from sf_quantum.connectors.slurm.answers import EndReason, JobOutcome
 
 SHOWN = (
     "JobId=7 JobName=a b JobState=FAILED Reason=NonZeroExitCode Restarts=1 "
@@ -14,41 +14,45 @@ SHOWN = (
 
 
 def test_only_completed_with_zero_is_good() -> None:
-    assert Outcome("1", "COMPLETED").good
-    assert not Outcome("1", "COMPLETED", exit_code=1).good
-    assert not Outcome("1", "COMPLETED", number=9).good
-    assert not any(Outcome("1", state).good for state in states.ENDED - {"COMPLETED"})
-    assert not Outcome("1", states.LOST).good
+    assert JobOutcome("1", "COMPLETED").good
+    assert not JobOutcome("1", "COMPLETED", exit_code=1).good
+    assert not JobOutcome("1", "COMPLETED", signal=9).good
+    assert not any(
+        JobOutcome("1", state).good for state in answers.ENDED - {"COMPLETED"}
+    )
+    assert not JobOutcome("1", answers.LOST).good
 
 
 @pytest.mark.parametrize(
     ("outcome", "sentence"),
     [
         (
-            Outcome("7", "FAILED", "NonZeroExitCode", 3, 0, 100.0, 160.4, 1),
+            JobOutcome("7", "FAILED", "NonZeroExitCode", 3, 0, 100.0, 160.4, 1),
             "Slurm job 7 is FAILED (NonZeroExitCode) with exit code 3 after 60 s in run 2",
         ),
         (
-            Outcome("7", "CANCELLED", "None", 0, 15),
+            JobOutcome("7", "CANCELLED", "None", 0, 15),
             "Slurm job 7 is CANCELLED with signal 15 (SIGTERM)",
         ),
         (
-            Outcome("7", "FAILED", "", 137),
+            JobOutcome("7", "FAILED", "", 137),
             "Slurm job 7 is FAILED with exit code 137 and signal 9 (SIGKILL)",
         ),
     ],
 )
-def test_the_sentence(outcome: Outcome, sentence: str) -> None:
+def test_the_sentence(outcome: JobOutcome, sentence: str) -> None:
     assert outcome.sentence() == sentence
 
 
 def test_scontrol() -> None:
-    (one,) = states.shown(SHOWN)
+    (one,) = answers.scontrol(SHOWN, "7")
     assert (one.slurm_job, one.state, one.reason) == ("7", "FAILED", "NonZeroExitCode")
-    assert (one.exit_code, one.number, one.restarts) == (3, 0, 1)
+    assert (one.exit_code, one.signal, one.restarts) == (3, 0, 1)
     assert (one.started, one.ended) == (100.0, 160.0)
     assert one.plain
-    assert states.shown("slurm_load_jobs error: Invalid job id specified\n") == []
+    assert (
+        answers.scontrol("slurm_load_jobs error: Invalid job id specified\n", "7") == []
+    )
 
 
 def test_of_several_records_only_those_of_the_job_count() -> None:
@@ -56,43 +60,50 @@ def test_of_several_records_only_those_of_the_job_count() -> None:
         f"JobId={job} {more}JobState=COMPLETED ExitCode=0:0\n"
         for job, more in {"6": "", "7": "HetJobId=7 ", "8": "HetJobId=7 "}.items()
     )
-    assert [one.slurm_job for one in states.shown(told, "7")] == ["7"]
+    assert [one.slurm_job for one in answers.scontrol(told, "7")] == ["7"]
     array = "".join(
         f"JobId={job} ArrayJobId=9 ArrayTaskId=1 JobState=FAILED\n" for job in (9, 10)
     )
-    assert [one.slurm_job for one in states.shown(told + array, "9")] == ["9", "10"]
-    assert len(states.shown(told)) == 3
+    assert [one.slurm_job for one in answers.scontrol(told + array, "9")] == ["9", "10"]
 
 
-def test_what_lasts() -> None:
-    def lasts(*now: str) -> bool:
-        text = "\n".join(
-            f"7|7_{n}|{state}|None|1|2|1|c1" for n, state in enumerate(now)
-        )
-        return states.lasts(states.rows(text).get("7", []))
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("RUNNING", True),
+        ("PENDING", True),
+        ("COMPLETING", False),
+        ("COMPLETED", False),
+        ("TIMEOUT", False),
+    ],
+)
+def test_what_lasts(state: str, expected: bool) -> None:
+    (row,) = answers.squeue(f"7|7_1|{state}|None|1|2|1|c1")["7"]
+    assert row.lasts == expected
 
-    assert lasts("RUNNING")
-    assert lasts("CANCELLED", "PENDING")
-    assert not lasts("COMPLETING")
-    assert not lasts("COMPLETED", "TIMEOUT")
-    assert not lasts()
+
+def test_our_own_reasons_have_words() -> None:
+    outcome = JobOutcome("7", answers.LOST, EndReason.FORGOTTEN)
+    assert outcome.sentence() == (
+        "Slurm job 7 is LOST (Slurm has forgotten it, and it left no exit code)"
+    )
 
 
 def test_the_accounting() -> None:
-    (one,) = states.accounted("7|CANCELLED by 1000|None|0:15|100|Unknown\nno line\n")
-    assert one == Outcome("7", "CANCELLED", "None", 0, 15, 100.0)
+    (one,) = answers.sacct("7|CANCELLED by 1000|None|0:15|100|Unknown\nno line\n")
+    assert one == JobOutcome("7", "CANCELLED", "None", 0, 15, 100.0)
     assert not one.plain
 
 
 def test_the_first_failure_of_an_array_counts() -> None:
-    good, bad = Outcome("1", "COMPLETED"), Outcome("1", "TIMEOUT")
-    assert states.worst([good, bad, good]) is bad
-    assert states.worst([good, good]) is good
+    good, bad = JobOutcome("1", "COMPLETED"), JobOutcome("1", "TIMEOUT")
+    assert answers.worst([good, bad, good]) is bad
+    assert answers.worst([good, good]) is good
 
 
 def test_a_later_run() -> None:
     def seen(state: str, restarts: int, started: float | None) -> bool:
-        outcome = Outcome("1", state, started=started, restarts=restarts)
+        outcome = JobOutcome("1", state, started=started, restarts=restarts)
         return outcome.is_later_run(160.5)
 
     assert not seen("RUNNING", 0, 160.0)
@@ -115,7 +126,7 @@ def test_a_later_run() -> None:
     ],
 )
 def test_reasons_that_do_not_pass(reason: str) -> None:
-    assert states.hopeless(reason)
+    assert answers.is_hopeless(reason)
 
 
 @pytest.mark.parametrize(
@@ -130,4 +141,4 @@ def test_reasons_that_do_not_pass(reason: str) -> None:
     ],
 )
 def test_reasons_that_pass(reason: str) -> None:
-    assert not states.hopeless(reason)
+    assert not answers.is_hopeless(reason)

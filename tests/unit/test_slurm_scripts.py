@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum.connectors.slurm import options, script
+from sf_quantum.connectors.slurm import scripts
 
 
 def start(tmp_path: Path, body: str) -> subprocess.Popen[str]:
-    return run(tmp_path, script.job(str(tmp_path), "key", body))
+    return run(tmp_path, scripts.job(str(tmp_path), "key", body))
 
 
 def run(folder: Path, text: str, **variables: str) -> subprocess.Popen[str]:
@@ -32,8 +32,8 @@ def run(folder: Path, text: str, **variables: str) -> subprocess.Popen[str]:
     )
 
 
-def mark(tmp_path: Path) -> script.Mark:
-    (found,) = script.marks((tmp_path / "key.mark").read_text())
+def mark(tmp_path: Path) -> scripts.JobMark:
+    (found,) = scripts.marks((tmp_path / "key.mark").read_text())
     return found
 
 
@@ -76,7 +76,7 @@ def test_a_lock_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
     with start(tmp_path, "#!/bin/sh\necho out") as process:
         assert process.communicate()[0] == ""
     assert process.returncode == 74
-    gone = script.job(str(tmp_path / "gone"), "key", "#!/bin/sh\necho out")
+    gone = scripts.job(str(tmp_path / "gone"), "key", "#!/bin/sh\necho out")
     with run(tmp_path, gone) as process:
         assert "out\n" not in process.communicate()[0]
     assert process.returncode == 74
@@ -93,7 +93,10 @@ def test_half_a_script_is_not_run(tmp_path: Path) -> None:
 def test_half_a_step_is_not_run(tmp_path: Path, file: str) -> None:
     full(tmp_path, file)
     command(tmp_path, "srun")
-    with run(tmp_path, script.srun(str(tmp_path), "key", "5", "", "echo")) as process:
+    with run(
+        tmp_path,
+        scripts.srun(str(tmp_path), "key", slurm_job="5", options="", body="echo"),
+    ) as process:
         process.wait(10)
     assert process.returncode == 74
     assert not (tmp_path / "srun.ran").exists()
@@ -109,13 +112,18 @@ def wait_for(path: Path) -> str:
 
 def test_a_step_that_could_not_tell_of_its_start_has_a_mark(tmp_path: Path) -> None:
     command(tmp_path, "srun", f": >{tmp_path}/key.began", "exit 74")
-    with run(tmp_path, script.srun(str(tmp_path), "key", "5", "", "echo")):
-        (found,) = script.marks(wait_for(tmp_path / "key.mark"))
-    assert found == script.Mark("key", "5", 74, 0.0, None, 0)
+    with run(
+        tmp_path,
+        scripts.srun(str(tmp_path), "key", slurm_job="5", options="", body="echo"),
+    ):
+        (found,) = scripts.marks(wait_for(tmp_path / "key.mark"))
+    assert found == scripts.JobMark("key", "5", 74, 0.0, None, 0)
 
 
 def test_a_step_whose_mark_cannot_be_written_is_told_of(tmp_path: Path) -> None:
-    body = script.step(str(tmp_path), "key", "#!/bin/sh", ">&1", "holder", None)
+    body = scripts.step(
+        str(tmp_path), "key", "#!/bin/sh", streams=">&1", holder="holder", group=None
+    )
     (tmp_path / "holder.env").touch()
     full(tmp_path, "key.tmp")
     with run(tmp_path, body) as process:
@@ -126,7 +134,7 @@ def test_a_step_whose_mark_cannot_be_written_is_told_of(tmp_path: Path) -> None:
 
 def test_srun_is_told_nothing_by_an_outer_job(tmp_path: Path) -> None:
     command(tmp_path, "srun", "env >$0.env; mv $0.env $0.done")
-    text = script.srun(str(tmp_path), "key", "5", "", "echo")
+    text = scripts.srun(str(tmp_path), "key", slurm_job="5", options="", body="echo")
     outer = {"SRUN_DEBUG": "3", "SALLOC_QOS": "x", "SLURM_QOS": "x", "SLURM_CONF": "c"}
     with run(tmp_path, text, **outer):
         said = wait_for(tmp_path / "srun.done")
@@ -137,7 +145,9 @@ def test_srun_is_told_nothing_by_an_outer_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", ["key.env", "key.tmp"])
 def test_a_hold_that_can_tell_nothing_fails(tmp_path: Path, file: str) -> None:
     full(tmp_path, file)
-    with run(tmp_path, script.holder(str(tmp_path), "key", [], 60)) as process:
+    with run(
+        tmp_path, scripts.holder(str(tmp_path), "key", [], orphan_seconds=60)
+    ) as process:
         process.wait(10)
     assert process.returncode == 74
     assert not (tmp_path / "key.mark").exists()
@@ -146,14 +156,14 @@ def test_a_hold_that_can_tell_nothing_fails(tmp_path: Path, file: str) -> None:
 def test_a_second_hold_waits_for_the_end_of_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script, "PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(scripts, "PAUSE_SECONDS", 0.02)
     listed = tmp_path / "steps"
     listed.write_text("5.0 key-hold\n5.2 job\n5.10 key-hold\n")
     command(tmp_path, "squeue", f"cat {listed}")
     command(tmp_path, "scontrol")
     # Slurm's controller is away for a while
     command(tmp_path, "scancel", "[ $(wc -l <$0.ran) -gt 2 ]")
-    text = script.holder(str(tmp_path), "key", [], 60)
+    text = scripts.holder(str(tmp_path), "key", [], orphan_seconds=60)
     with run(tmp_path, text, SLURM_STEP_ID="10") as process:
         asked = tmp_path / "squeue.ran"
         wait_for(asked)
@@ -203,10 +213,10 @@ def test_signals_reach_the_command(tmp_path: Path) -> None:
 
 def test_directives() -> None:
     body = "#!/bin/sh\n#SBATCH -o out -J name\n\n# so\necho\n#SBATCH --array=1\n"
-    assert options.directives(body) == ["#SBATCH -o out -J name"]
-    assert options.says(body, "-o", "--output")
-    assert options.says(body, "-J", "--job-name")
-    assert not options.says(body, "-a", "--array")
-    assert script.job("/spool", "key", body).startswith(
+    assert scripts.directives(body) == ["#SBATCH -o out -J name"]
+    assert scripts.has_option(body, "-o", "--output")
+    assert scripts.has_option(body, "-J", "--job-name")
+    assert not scripts.has_option(body, "-a", "--array")
+    assert scripts.job("/spool", "key", body).startswith(
         "#!/bin/sh\n#SBATCH -o out -J name\n"
     )

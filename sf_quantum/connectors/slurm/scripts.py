@@ -1,4 +1,4 @@
-"""The scripts that run on the cluster, and what they leave behind.
+"""The shell scripts that run on the cluster, and the marks that they leave.
 
 Everything is kept in the *spool*, a folder of mode 0700 beside the jobs' own, on the file
 system that nodes and login node share. A script that ends leaves a *mark* there, one line
@@ -6,7 +6,7 @@ that is complete as soon as it is seen::
 
     KEY SLURM_JOB EXIT_CODE STARTED ENDED OUTPUT_BYTES
 
-and one of an allocation, as soon as it has its nodes::
+and that of an allocation leaves one as soon as it has its nodes::
 
     KEY SLURM_JOB up STARTED - 0
 
@@ -27,16 +27,14 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sf_quantum.connectors.slurm.options import directives, interpreter
-
-#: what a Slurm command or job around this shell has set, and would have ours mistake
-CLEAR = """\
+# variables of a Slurm command or job around this shell, which would mislead ours
+_CLEAR = """\
 for v in $(env | sed -n 's/^\\(S\\(LURM\\|RUN\\|ALLOC\\)_[A-Za-z0-9_]*\\)=.*/\\1/p'); do
   [ $v = SLURM_CONF ] || unset $v
 done"""
 # Bash and dash both start a command in the background with its input from /dev/null and
-# deaf to SIGINT and SIGQUIT unless told otherwise (coreutils 8.31 can); it runs there so
-# that signals reach it while the shell waits.
+# SIGINT and SIGQUIT ignored, unless `env` undoes that (coreutils 8.31 can). It runs there
+# so that signals reach it while the shell waits.
 _RUN = """\
 rm -f "$d/$k.mark"
 began=$(date +%s.%N)
@@ -54,7 +52,7 @@ pid=$!
 wait $pid; code=$?
 while kill -0 $pid 2>/dev/null; do wait $pid; code=$?; done
 rm -f "$d/$k.sh"
-# Slurm ends the command and this shell one after the other; what Slurm ends it tells of
+# Slurm ends the command and this shell one after the other, and says itself what it ended
 [ $code -ne 0 ] || sleep 0.02
 [ -n "$ended" ] || mark $code $(date +%s.%N)
 [ $code -ne 143 ] || {{ trap - TERM; kill -TERM $$; }}
@@ -65,7 +63,7 @@ mark() {
   echo "$k $SLURM_JOB_ID $1 $began $2 ${size:-0}" >"$d/$k.tmp" &&
     mv "$d/$k.tmp" "$d/$k.mark" && rm -f "$d/$k.began"
 }"""
-# sbatch may have reached Slurm although it said no, so the same job may come twice
+# sbatch may have reached Slurm although it failed, so the same job may be there twice
 _ONCE = """\
 (set -C; echo "$SLURM_JOB_ID" >"$d/$k.lock") 2>/dev/null
 # the other may be about to write it
@@ -73,9 +71,9 @@ _ONCE = """\
 case $(cat "$d/$k.lock") in "$SLURM_JOB_ID") ;; '') exit 74 ;; *) exit 0 ;; esac"""
 _HOLD = """\
 step=$SLURM_STEP_ID
-# got by salloc it has no batch job: this is a step
+# an allocation that salloc made has no batch job: this is a step
 if [ -n "$step" ]; then
-  # an earlier one may have outlived its `srun`: its place is taken when it ends
+  # an earlier one may have outlived its `srun`: this one follows when it ends
   until first=$(squeue --steps --noheader --jobs="$SLURM_JOB_ID" --format='%i %j' |
     sed -n "s/^$SLURM_JOB_ID\\.\\([0-9]*\\) $k-hold\\$/\\1/p" | sort -n | head -n 1)
     [ -n "$first" ] || exit 75
@@ -98,7 +96,7 @@ while :; do
   sleep {pause} || exit
   # by the clock of the file system, as the others
   now=$(: >"$d/$k.now"; stat -c %Y "$d/$k.now")
-  # a file that has been opened is not told of from NFS's cache
+  # opening a file makes NFS look past its cache
   cat "$d/alive" "$d/gone" >/dev/null 2>&1
   alive=$(stat -c %Y "$d/alive" 2>/dev/null) || break
   [ $((now - alive)) -lt {orphan} ] || break
@@ -110,7 +108,7 @@ n=0
 until [ -z "$step" ] || scancel "$SLURM_JOB_ID" || [ $n -ge {tries} ]; do
   n=$((n + 1)); sleep {pause}
 done"""
-# a step is told of its one task; here the variables become those of a batch job on one node
+# the variables of a step describe its one task; here they become those of a batch job
 _AS_BATCH = """\
   for v in $(env | sed -n 's/^\\(S\\(RUN\\|LURM\\)_[A-Z0-9_]*\\)=.*/\\1/p'); do
     case ${v#SLURM_} in
@@ -131,14 +129,14 @@ JOB_CPUS_PER_NODE_PACK*) unset "$v"
     awk '{ print "export SLURM_MEM_PER_" toupper($1) "=" $2 * 1024 ^ (index("MGT", $3) - 1) }'
   )"\
 """
-# what `srun` sets describes the one task, not the allocation that the script has
+# the variables that `srun` sets describe the one task, not the allocation
 _STEP = """\
 {clear}
 . "$d/{holder}.env"
 exec {streams}
 date +%s.%N >"$d/$k.began" || exit 74"""
-# the variables of a component are there under names of their own, and `srun` has to be told
-# which it is for: no variable does that
+# the variables of a component have names of their own, and `srun` needs an option that
+# names the component: no variable does that
 _COMPONENT = """\
 eval "$(export -p | sed -n 's/_HET_GROUP_{group}=/=/p')"
 export SLURM_JOB_ID="$SLURM_JOB_ID_HET_GROUP_0" SLURM_NNODES="$SLURM_JOB_NUM_NODES"
@@ -150,7 +148,7 @@ PATH=$(echo "$PATH" | sed "s|${{0%/*}}:||") exec srun --het-group={group} "$@"
 END-SRUN
 chmod +x "$d/$k.tmp" && mv "$d/$k.tmp" "$d/srun{group}/srun" || exit 74"""
 
-# a script that has left its mark removes what else tells that it began
+# a script that has left its mark removes the file `began`
 _SRUN = """\
 f={file}
 (set -C; : >"$f"tried) 2>/dev/null || exit 0
@@ -171,19 +169,87 @@ echo 0 >"$f"began || exit 74
   rm -f "$f"step "$f"began "$f"gone
 }} </dev/null >/dev/null 2>&1 &"""
 
-_TIME = r"\d+(?:\.\d+)?"
-_LINE = re.compile(rf"([\w-]+) +(\d+) +(up|\d+) +({_TIME}) +(-|{_TIME}) +(\d+)")
+_SUBMISSION = """\
+f={file}
+id=$(cat "$f"id "$f"lock 2>/dev/null | head -n 1)
+if [ -z "$id" ] && [ -e "$f"tried ]; then
+  jobs=$(squeue --noheader --states=all --user="$(id -un)" --format='%k %F %T') ||
+    exit {unknown}
+  id=$(echo "$jobs" | sed -n 's/^{comment} \\([0-9]*\\).*/\\1/p' | head -n 1)
+fi{at_once}
+if [ -z "$id" ]; then
+  : >"$f"tried
+  id=$(sbatch --parsable --comment={comment} {options} <<'END-SBATCH-{key}'
+{body}
+END-SBATCH-{key}
+) || exit
+fi
+echo "$id" | tee "$f"id"""
+# It has a comment of its own: an attempt that gets no nodes leaves a job that failed, which
+# is not the job. Where variables change what `sbatch` asks for, `sbatch` is used.
+_AT_ONCE = r"""
+there() {{
+  case $(squeue --noheader --states=CF,R,S,ST --jobs="$id" 2>&1) in
+    ''|*"Invalid job id"*) return 1
+  esac
+}}
+hold() {{
+  # not into a file that may be being read
+  cat >"$f"new <<'END-SALLOC-{key}' && mv "$f"new "$f"hold && echo "$id" >"$f"given || {{
+{body}
+END-SALLOC-{key}
+    scancel "$id"; exit 74
+  }}
+  (
+    {clear}
+    host=$(uname -n) n=0
+    export SLURM_SUBMIT_DIR="$PWD" SLURM_SUBMIT_HOST="${{host%%.*}}"
+    # the allocation does not end because this `srun` does
+    while srun --jobid="$id" --quiet --overlap --nodes=1 --ntasks=1 --job-name={key}-hold \
+      /bin/sh "$f"hold; code=$?; there
+    do
+      case $code in 0|74) break; esac
+      [ -e "$f"up ] || n=$((n + 1))
+      [ -e "$f"hold ] && [ $n -lt {tries} ] || break
+      sleep {pause}
+    done
+    n=0
+    while there && ! scancel "$id" && [ $n -lt {tries} ]; do
+      n=$((n + 1)); sleep {pause}
+    done
+  ) </dev/null >/dev/null 2>&1 &
+}}
+if [ -z "$id" ] && [ -e "$f"tried ]; then
+  id=$(echo "$jobs" | sed -n 's/^{comment}-a \([0-9]*\) \(RUNNING\|CONFIGURING\)$/\1/p' |
+    head -n 1)
+  [ -z "$id" ] || hold
+elif [ -z "$id" ] && ! env | grep -Eq '^(SBATCH_|SLURM_(CLUSTERS|HINT)=)'; then
+  : >"$f"tried
+  id=$({clear}
+    salloc --no-shell --immediate=1 --comment={comment}-a {options} --nodes=1 2>&1 |
+    sed -n 's/.*Granted job allocation //p')
+  [ -z "$id" ] || hold
+elif [ -n "$id" ] && [ "$id" = "$(cat "$f"given 2>/dev/null)" ] && [ ! -e "$f"up ]; then
+  hold
+fi"""
 
-#: an allocation looks so often whether its driver lives
+_TIMESTAMP = r"\d+(?:\.\d+)?"
+_MARK_LINE = re.compile(
+    rf"([\w-]+) +(\d+) +(up|\d+) +({_TIMESTAMP}) +(-|{_TIMESTAMP}) +(\d+)"
+)
+
+# how often an allocation checks whether its driver lives
 PAUSE_SECONDS = 5
 #: how long an allocation outlives its driver at most
 GONE_SECONDS = 55
-#: how often what holds an allocation tries to end it, or to begin
+#: the exit code (EX_TEMPFAIL of sysexits.h) of a command whose answer is not known
+UNKNOWN = 75
+# how often the holder of an allocation tries to end it, or to begin
 TRIES = 60
 
 
 @dataclass(frozen=True)
-class Mark:
+class JobMark:
     """What a script left behind: see the module.
 
     :param exit_code: None for an allocation that has its nodes
@@ -198,35 +264,30 @@ class Mark:
     output_bytes: int
 
 
-def marks(text: str) -> list[Mark]:
-    """Read the marks that were found.
-
-    :param text: the lines
-    :returns: the marks; what is none is left out
-    """
-    found = []
-    for line in filter(None, map(_LINE.fullmatch, text.splitlines())):
-        key, job, code, started, ended, size = line.groups()
-        found.append(
-            Mark(
-                *(key, job, None if code == "up" else int(code), float(started)),
-                *(None if ended == "-" else float(ended), int(size)),
-            )
+def marks(text: str) -> list[JobMark]:
+    """Read marks, one a line; other lines are left out."""
+    lines = filter(None, map(_MARK_LINE.fullmatch, text.splitlines()))
+    return [
+        JobMark(
+            key=key,
+            slurm_job=job,
+            exit_code=None if code == "up" else int(code),
+            started=float(started),
+            ended=None if ended == "-" else float(ended),
+            output_bytes=int(size),
         )
-    return found
+        for key, job, code, started, ended, size in (line.groups() for line in lines)
+    ]
 
 
-def job(spool: str, key: str, body: str, marked: bool = True) -> str:
+def job(spool: str, key: str, body: str) -> str:
     """A batch job that runs a script and leaves a mark.
 
     :param spool: the folder
     :param key: the job's own
     :param body: the script, with the directives that it brings
-    :param marked: False for an array, whose tasks share the key
     :returns: the script for ``sbatch``
     """
-    if not marked:
-        return body
     return "\n".join([*_head(spool, key, directives(body)), _ONCE, _run(key, body)])
 
 
@@ -234,6 +295,7 @@ def step(
     spool: str,
     key: str,
     body: str,
+    *,
     streams: str,
     holder: str,
     group: int | None,
@@ -250,17 +312,15 @@ def step(
     """
     lines = [
         *_head(spool, key, []),
-        _STEP.format(holder=holder, streams=streams, clear=CLEAR),
+        _STEP.format(holder=holder, streams=streams, clear=_CLEAR),
     ]
     if group:
         lines.append(_COMPONENT.format(group=group))
     return "\n".join([*lines, _run(key, body)])
 
 
-def srun(spool: str, key: str, slurm_job: str, options: str, body: str) -> str:
-    """A command that starts a step within an allocation and does not wait for it.
-
-    It starts it once, however often it is run.
+def srun(spool: str, key: str, *, slurm_job: str, options: str, body: str) -> str:
+    """A command that starts a step once, however often it is run, and does not wait for it.
 
     :param spool: the folder
     :param key: the job's own
@@ -272,18 +332,16 @@ def srun(spool: str, key: str, slurm_job: str, options: str, body: str) -> str:
     return _SRUN.format(
         file=shlex.quote(path(spool, key, "")),
         end=f"END-STEP-{key}",
-        **{"key": key, "slurm_job": slurm_job, "options": options, "body": body},
-        clear=CLEAR,
+        key=key,
+        slurm_job=slurm_job,
+        options=options,
+        body=body,
+        clear=_CLEAR,
     )
 
 
-def holder(
-    spool: str,
-    key: str,
-    lines: Iterable[str],
-    orphan_seconds: float,
-) -> str:
-    """A batch job that only holds its nodes, as long as somebody wants them.
+def holder(spool: str, key: str, lines: Iterable[str], *, orphan_seconds: float) -> str:
+    """A batch job that only holds its nodes, as long as its driver lives.
 
     :param spool: the folder
     :param key: the allocation's
@@ -301,6 +359,51 @@ def holder(
     return "\n".join([*_head(spool, key, lines), _ONCE, hold])
 
 
+def submission(
+    spool: str,
+    *,
+    comment: str,
+    key: str,
+    options: str,
+    body: str,
+    at_once: str | None = None,
+) -> str:
+    """A shell command that submits once, however often it is run.
+
+    An answer that was lost leaves the job's id in the spool, once its script has begun, or
+    at least the comment in the queue.
+
+    :param spool: the folder
+    :param comment: the job's own
+    :param options: of ``sbatch``, for a shell
+    :param body: the batch script
+    :param at_once: of ``salloc``, which gives free nodes without waiting for the next cycle
+        of Slurm's scheduler; the script then runs there as a step. Where none are free, the
+        accounting keeps a job that failed and never had nodes
+    :returns: the command, which prints the job's id
+    """
+    fast = ""
+    if at_once is not None:
+        fast = _AT_ONCE.format(
+            comment=comment,
+            key=key,
+            options=at_once,
+            body=body,
+            clear=_CLEAR,
+            pause=PAUSE_SECONDS,
+            tries=TRIES,
+        )
+    return _SUBMISSION.format(
+        file=shlex.quote(path(spool, key, "")),
+        unknown=UNKNOWN,
+        comment=comment,
+        key=key,
+        options=options,
+        body=body,
+        at_once=fast,
+    )
+
+
 def path(spool: str, key: str, kind: str) -> str:
     """A file of a job in the spool."""
     return posixpath.join(spool, f"{key}.{kind}")
@@ -311,4 +414,29 @@ def _head(spool: str, key: str, lines: Iterable[str]) -> list[str]:
 
 
 def _run(key: str, body: str) -> str:
-    return _RUN.format(end=f"END-{key}", body=body, interpreter=interpreter(body))
+    return _RUN.format(end=f"END-{key}", body=body, interpreter=_interpreter(body))
+
+
+def directives(script: str) -> list[str]:
+    """The lines of a job script that ``sbatch`` reads options from.
+
+    :returns: those before its first command (sbatch(1))
+    """
+    lines = []
+    for line in script.splitlines():
+        if line.strip() and not line.startswith("#"):
+            break
+        if line.startswith("#SBATCH"):
+            lines.append(line)
+    return lines
+
+
+def has_option(script: str, *names: str) -> bool:
+    """Whether a job script brings one of these options of ``sbatch``."""
+    words = (word for line in directives(script) for word in line.split()[1:])
+    return any(word.startswith(names) for word in words)
+
+
+def _interpreter(script: str) -> str:
+    first = script.split("\n", 1)[0]
+    return first[2:].strip() or "/bin/sh" if first.startswith("#!") else "/bin/sh"

@@ -1,0 +1,334 @@
+"""What Slurm's commands print, and what it means for a step."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+from enum import Enum
+
+from sf_quantum.connectors.slurm.scripts import UNKNOWN, JobMark
+
+# squeue(1), "JOB STATE CODES": every other state is one that a job leaves again
+ENDED = frozenset(
+    "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED "
+    "TIMEOUT".split()
+)
+#: the state of a job that Slurm no longer knows and that left nothing behind
+LOST = "LOST"
+# squeue(1), "JOB REASON CODES", and those of slurm_string.c that it leaves out: reasons
+# that no other job's end can change
+_HOPELESS = re.compile(
+    "AccountNotAllowed|BadConstraints|DependencyNeverSatisfied|InvalidAccount|InvalidQOS|"
+    "JobHeldAdmin|JobHeldUser|JobHoldMaxRequeue|JobLaunchFailure|NodeDown|"
+    "launch.failed.requeued.held|user.env.retrieval.failed.requeued.held|"
+    "PartitionDown|PartitionInactive|PartitionNodeLimit|PartitionTimeLimit|"
+    r"QOSNotAllowed|QOSMin\w+|(Assoc|QOS)Max\w*PerJob(Limit)?|"
+    "ReqNodeNotAvail|ReservationDeleted"
+)
+# errors of sbatch(1) after which the same submission may succeed: slurm_errno.c and
+# errno(3), for a controller that is down, starting, busy or full, and for MUNGE; and the
+# limits on how many jobs may wait, which sbatch names before it refuses a job
+_TEMPORARY = re.compile(
+    "unable to contact slurm controller|socket timed out|zero bytes were transmitted|"
+    "communication connection failure|connection (refused|reset|timed out)|"
+    "resource temporarily unavailable|temporarily unable to accept|temporarily disabled|"
+    "transport endpoint is not connected|no route to host|host is unreachable|broken pipe|"
+    "unable to create job record, try again|standby mode|"
+    "protocol authentication error|munge encode failed|"
+    r"submitjobs?\w*limit",
+    re.IGNORECASE,
+)
+# errors of srun(1) that blame the nodes and not the job: slurm_errno.c
+_NODE_TROUBLE = re.compile(
+    "launch failed|node (not responding|failure)|nodes? .*(down|not available)|"
+    "communication connection failure|connection refused|no route to host",
+    re.IGNORECASE,
+)
+# a controller that is down holds up its clients
+PATIENCE_SECONDS = 60
+SQUEUE_FIELDS = "%F|%i|%T|%r|%S|%e|%D|%N"
+_JOB_ID = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)
+
+
+class EndReason(Enum):
+    """Why a job ended, where that is our conclusion and not Slurm's own word."""
+
+    NEVER_BEGAN = "nothing shows that its script began"
+    FORGOTTEN = "Slurm has forgotten it, and it left no exit code"
+    NO_EXIT_CODE = "it left no exit code"
+    ALLOCATION_ENDED = "its allocation ended itself"
+
+
+@dataclass(frozen=True)
+class QueueRow:
+    """A line of ``squeue``: a job as it is now.
+
+    :param job: its id; of a task of an array, the array's
+    :param started: epoch seconds
+    :param ended: epoch seconds; of a running job, when its time limit ends it
+    :param nodes: how many it has, or asks for
+    """
+
+    job: str
+    state: str
+    reason: str
+    started: float | None
+    ended: float | None
+    nodes: int
+    node_list: str
+
+    @property
+    def over(self) -> bool:
+        """Whether it will not run (again)."""
+        return self.state in ENDED
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it runs, or will run (again)."""
+        return not self.over and self.state != "COMPLETING"
+
+    @property
+    def freed(self) -> bool:
+        """Whether its nodes are as good as free, and Slurm knows since when."""
+        return not self.lasts and self.ended is not None
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """How a job ended, or how it is.
+
+    :param slurm_job: its id
+    :param state: Slurm's word for it, or :data:`LOST`
+    :param reason: Slurm's word for it, or our conclusion
+    :param exit_code: of its script
+    :param signal: the number of the signal that ended it, 0 for none
+    :param started: epoch seconds, None if it never ran
+    :param ended: epoch seconds
+    """
+
+    slurm_job: str
+    state: str
+    reason: str | EndReason = ""
+    exit_code: int = 0
+    signal: int = 0
+    started: float | None = None
+    ended: float | None = None
+    restarts: int = 0
+
+    @classmethod
+    def of_mark(cls, slurm_job: str, mark: JobMark) -> JobOutcome:
+        """What a job's own script says.
+
+        :param slurm_job: the job's id
+        """
+        return cls(
+            slurm_job,
+            "FAILED" if mark.exit_code else "COMPLETED",
+            exit_code=mark.exit_code or 0,
+            started=mark.started,
+            ended=mark.ended,
+        )
+
+    @property
+    def good(self) -> bool:
+        """Only this is success."""
+        return (self.state, self.exit_code, self.signal) == ("COMPLETED", 0, 0)
+
+    @property
+    def plain(self) -> bool:
+        """Whether its script ended by itself, so that the exit code says it all."""
+        return self.state in ("COMPLETED", "FAILED") and self.signal == 0
+
+    def is_later_run(self, ended: float | None) -> bool:
+        """Whether this is about a run after the one that ended then."""
+        if self.restarts == 0 or ended is None:
+            return False
+        return self.started is None or self.state == "PENDING" or self.started >= ended
+
+    @property
+    def why(self) -> str:
+        """The reason in words."""
+        return self.reason.value if isinstance(self.reason, EndReason) else self.reason
+
+    def sentence(self) -> str:
+        """The whole of it, for a message."""
+        words = [f"Slurm job {self.slurm_job} is {self.state}"]
+        if self.why not in ("", "None", self.state):
+            words.append(f"({self.why})")
+        by = self.signal or (self.exit_code - 128 if self.exit_code > 128 else 0)
+        how = []
+        if self.exit_code or self.plain:
+            how.append(f"exit code {self.exit_code}")
+        if by:
+            how.append(f"signal {by} ({_signal_name(by)})")
+        if how:
+            words.append(f"with {' and '.join(how)}")
+        if self.started is not None and self.ended is not None:
+            words.append(f"after {max(0.0, self.ended - self.started):.0f} s")
+        if self.restarts:
+            words.append(f"in run {self.restarts + 1}")
+        return " ".join(words)
+
+
+def is_hopeless(reason: str) -> bool:
+    """Whether the reason why a job is pending will not pass by itself.
+
+    :param reason: as ``squeue`` prints it, with what may follow a comma
+    """
+    return _HOPELESS.fullmatch(reason.strip("()").split(",")[0]) is not None
+
+
+def submitted_job(text: str, code: int) -> str | None:
+    """The id of a submitted job, None if the submission failed.
+
+    :param text: what the command printed; ``sbatch`` warns on the same stream
+    """
+    found = _JOB_ID.search(text) if code == 0 else None
+    return None if found is None else found[1]
+
+
+def is_temporary(text: str, code: int) -> bool:
+    """Whether a command that failed may succeed a little later."""
+    return code == UNKNOWN or _TEMPORARY.search(text) is not None
+
+
+def is_node_trouble(text: str) -> bool:
+    """Whether ``srun`` failed because of the nodes."""
+    return _NODE_TROUBLE.search(text) is not None
+
+
+def in_one_line(text: str) -> str:
+    """An error message of Slurm's without its prefixes and line breaks."""
+    lines = [line.removeprefix("sbatch: ") for line in text.splitlines()]
+    words = [" ".join(line.removeprefix("error: ").split()) for line in lines]
+    return "; ".join(line for line in words if line) or "no message"
+
+
+def squeue(text: str) -> dict[str, list[QueueRow]]:
+    """Read the output of ``squeue`` in the format :data:`SQUEUE_FIELDS`.
+
+    :returns: the rows by job; more than one for an array
+    """
+    rows: dict[str, list[QueueRow]] = {}
+    for line in text.splitlines():
+        words = line.split("|")
+        if len(words) == 8 and words[0].isdigit():
+            job, _, state, reason, started, ended, nodes, node_list = words
+            row = QueueRow(
+                job=job,
+                state=state,
+                reason=reason,
+                started=_epoch(started),
+                ended=_epoch(ended),
+                nodes=int(nodes) if nodes.isdigit() else 0,
+                node_list=node_list,
+            )
+            rows.setdefault(job, []).append(row)
+    return rows
+
+
+def scontrol(text: str, job: str) -> list[JobOutcome]:
+    """Read the output of ``scontrol --oneliner show job``.
+
+    :param job: only this one, or the tasks of this array
+    :returns: one for each job or array task; those still active as well
+    """
+    records = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines()]
+    return [
+        _outcome(
+            record["JobId"],
+            record["JobState"],
+            record.get("Reason", ""),
+            record.get("ExitCode", "0:0"),
+            record.get("StartTime", ""),
+            record.get("EndTime", ""),
+            restarts=int(record.get("Restarts", 0)),
+        )
+        for record in records
+        if "JobState" in record
+        and job in (record.get("JobId"), record.get("ArrayJobId"))
+    ]
+
+
+def sacct(text: str) -> list[JobOutcome]:
+    """Read the output of ``sacct`` as :func:`sacct_command` asks for it.
+
+    :returns: one for each job
+    """
+    lines = [line.split("|") for line in text.splitlines()]
+    return [
+        # "CANCELLED by 1000"
+        _outcome(job, state.split()[0], reason, code, started, ended)
+        for job, state, reason, code, started, ended in (
+            words for words in lines if len(words) == 6 and re.match(r"\d", words[0])
+        )
+    ]
+
+
+def squeue_command(ids: str) -> str:
+    """The command that asks for jobs, separated by commas."""
+    # without the user, Slurm sends everybody's jobs where more than one is asked for
+    return (
+        f"SLURM_TIME_FORMAT=%s timeout {PATIENCE_SECONDS} squeue --noheader "
+        f"--states=all --user=\"$(id -un)\" --jobs={ids} --format='{SQUEUE_FIELDS}'"
+    )
+
+
+def scontrol_command(job: str, patience_seconds: float = PATIENCE_SECONDS) -> str:
+    """The command that asks for everything about a job."""
+    return (
+        f"SLURM_TIME_FORMAT=%s timeout {patience_seconds:g} "
+        f"scontrol --oneliner show job {job}"
+    )
+
+
+def sacct_command(job: str) -> str:
+    """The command that asks the accounting, where there is one, for a job."""
+    return (
+        f"SLURM_TIME_FORMAT=%s timeout {PATIENCE_SECONDS} sacct --noheader --parsable2 "
+        f"--allocations --jobs={job} --format=JobID,State,Reason,ExitCode,Start,End"
+    )
+
+
+def is_forgotten(text: str) -> bool:
+    """Whether Slurm says that it does not know a job."""
+    return "Invalid job id" in text
+
+
+def worst(outcomes: list[JobOutcome]) -> JobOutcome:
+    """The outcome of an array: the first that is no success."""
+    return next((one for one in outcomes if not one.good), outcomes[0])
+
+
+def _outcome(
+    job: str,
+    state: str,
+    reason: str,
+    exit_code: str,
+    started: str,
+    ended: str,
+    restarts: int = 0,
+) -> JobOutcome:
+    code, _, number = exit_code.partition(":")
+    return JobOutcome(
+        job,
+        state,
+        reason,
+        int(code),
+        int(number or 0),
+        _epoch(started),
+        _epoch(ended),
+        restarts,
+    )
+
+
+def _epoch(text: str) -> float | None:
+    return float(text) if re.fullmatch(r"\d+", text) else None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"

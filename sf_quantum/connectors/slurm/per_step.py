@@ -1,0 +1,222 @@
+"""``per-step``: each job is submitted on its own, and holds nothing afterwards.
+
+What all strategies share is here as well: the job that they run, and its result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import time
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from streamflow.core.exception import WorkflowExecutionException
+
+from sf_quantum.connectors.slurm import answers, scripts
+from sf_quantum.connectors.slurm.answers import JobOutcome
+from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
+from sf_quantum.connectors.slurm.login import LoginNode
+from sf_quantum.connectors.slurm.queue import SlurmQueue
+from sf_quantum.connectors.slurm.scripts import JobMark
+from sf_quantum.connectors.slurm.services import Service
+from sf_quantum.connectors.steps import QuantumSteps
+
+LAST_LINES = 20
+LAST_BYTES = 8192
+# a lost connection may come back, and a slow file system show a file
+READ_ATTEMPTS = 5
+READ_PAUSE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class StepJob:
+    """A job of the workflow, as Slurm is to run it.
+
+    :param name: StreamFlow's
+    :param service: what it asks for
+    :param service_name: None for the deployment's default
+    :param body: the job script
+    :param workdir: where it runs
+    :param stdin: a file, or None
+    :param stdout: a file, or None for the job's own output
+    :param stderr: a file, or None for where its output goes
+    :param seconds: its time limit, None for the service's
+    """
+
+    name: str
+    service: Service
+    service_name: str | None
+    body: str
+    workdir: str | None = None
+    stdin: str | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+    seconds: int | None = None
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What came of a job.
+
+    :param output: what it printed, as far as that went to no file of its own; of a job
+        that failed, how it ended and the last lines of its errors
+    """
+
+    outcome: JobOutcome
+    output: str
+
+
+class Strategy(Protocol):
+    """A way to take and give back nodes."""
+
+    async def run(self, job: StepJob) -> StepResult:
+        """Run a job to its end.
+
+        :raises WorkflowExecutionException: if Slurm refuses it
+        """
+
+    async def close(self) -> None:
+        """Give everything back."""
+
+
+class PerStep:
+    """See the module.
+
+    :param deployment: its name, for the journal
+    """
+
+    def __init__(self, deployment: str, queue: SlurmQueue, steps: QuantumSteps) -> None:
+        self._deployment = deployment
+        self._queue = queue
+        self._steps = steps
+
+    async def run(self, job: StepJob) -> StepResult:
+        """Submit a job and wait for its end; cancel it if it is not wanted any more.
+
+        :raises WorkflowExecutionException: if Slurm refuses it
+        """
+        requested = time.time()
+        usage = NodeUsage(
+            self._deployment,
+            job.service_name,
+            "per-step",
+            partition=job.service.partition,
+            quantum=job.service.on_quantum_nodes,
+            job=job.name,
+        )
+        array = "array" in job.service.options or scripts.has_option(
+            job.body, "-a", "--array"
+        )
+        batch_job = BatchJob(f"job {job.name}", usage, array=array)
+        spool, key = self._queue.login.spool, batch_job.key
+        own_output = scripts.path(spool, key, "out")
+        await self._queue.submit(
+            batch_job,
+            _options(job, own_output),
+            job.body if array else scripts.job(spool, key, job.body),
+        )
+        if job.service.quantum:
+            self._steps.submitted(job.name, self._deployment, batch_job.slurm_job)
+        try:
+            output = own_output
+            if scripts.has_option(job.body, "-e", "--error") and job.stderr is None:
+                job = replace(job, stderr=await self._file(batch_job, "StdErr"))
+            if scripts.has_option(job.body, "-o", "--output") and job.stdout is None:
+                output = await self._file(batch_job, "StdOut")
+            # a future that is cancelled would pass for a job that has ended
+            outcome = await asyncio.shield(batch_job.ended)
+        except BaseException:
+            await self._queue.cancel(batch_job)
+            self._queue.abandon(batch_job)
+            raise
+        usage.record(job.name, requested, outcome)
+        # the mark counts what is in our file
+        mark = batch_job.mark if output == own_output else None
+        return await read_result(self._queue.login, job, outcome, output, mark)
+
+    async def close(self) -> None:
+        """Nothing outlives its job."""
+
+    async def _file(self, batch_job: BatchJob, key: str) -> str:
+        """Where the job's own template sends what it prints: a line for each file."""
+        return await _read(
+            self._queue.login,
+            f"scontrol show job {batch_job.slurm_job} | "
+            f"sed -n 's/^ *{key}=//p' | sort -u",
+        )
+
+
+async def read_result(
+    login: LoginNode,
+    job: StepJob,
+    outcome: JobOutcome,
+    output: str,
+    mark: JobMark | None,
+) -> StepResult:
+    """Read what a job left.
+
+    :param output: the file with what it printed
+    :param mark: which may show that it printed nothing
+    :raises WorkflowExecutionException: if what it printed cannot be read
+    """
+    if outcome.good:
+        if job.stdout is not None or (mark is not None and mark.output_bytes == 0):
+            return StepResult(outcome, "")
+        return StepResult(outcome, await _read(login, f"cat {_quoted(output)}"))
+    errors = job.stderr or job.stdout
+    file = _quoted(errors if errors else output)
+    folder = f"cd {shlex.quote(job.workdir)} && " if job.workdir and errors else ""
+    tail = f"{folder}tail -q -c {LAST_BYTES} {file} 2>/dev/null | tail -n {LAST_LINES}"
+    try:
+        last = await _read(login, tail)
+        lines = f"; its last lines:\n{last}" if last else "; it printed nothing"
+    except WorkflowExecutionException:
+        lines = "; what it printed cannot be read"
+    return StepResult(outcome, f"{outcome.sentence()}{lines}")
+
+
+async def _read(login: LoginNode, command: str) -> str:
+    """The output of a command, also over a connection that is lost meanwhile."""
+    for _ in range(READ_ATTEMPTS):
+        text, code = await login.ask(command)
+        if code == 0:
+            return text.strip()
+        await asyncio.sleep(READ_PAUSE_SECONDS)
+    raise WorkflowExecutionException(
+        f"What a job printed cannot be read: {answers.in_one_line(text)}"
+    )
+
+
+def _quoted(files: str) -> str:
+    """Files for a shell: an array has one for each task."""
+    return " ".join(shlex.quote(file) for file in files.splitlines())
+
+
+def _options(job: StepJob, output: str) -> str:
+    """The options of ``sbatch`` that come from the job, then the service's."""
+    options = {
+        "chdir": job.workdir,
+        "input": _literal(job.stdin),
+        "output": _literal(job.stdout),
+        "error": _literal(job.stderr),
+    }
+    if job.stdout is None and not scripts.has_option(job.body, "-o", "--output"):
+        options["output"] = _literal(output)
+    if not job.service.options.get("jobName") and not scripts.has_option(
+        job.body, "-J", "--job-name"
+    ):
+        options["job-name"] = job.name.strip("/")
+    words = [f"--{name}={shlex.quote(word)}" for name, word in options.items() if word]
+    instead = {} if job.seconds is None else {"time": time_limit(job.seconds)}
+    return " ".join([*words, *job.service.words(**instead)])
+
+
+def _literal(path: str | None) -> str | None:
+    """A path in which sbatch(1) replaces nothing."""
+    return path and path.replace("%", "%%")
+
+
+def time_limit(seconds: int) -> str:
+    """A time limit as ``sbatch`` reads it: minutes without a bound, and seconds."""
+    return f"{seconds // 60}:{seconds % 60:02}"

@@ -1,0 +1,465 @@
+"""The life of a Slurm job, whatever Slurm and the connection to it do meanwhile.
+
+A model of Slurm answers ``sbatch``, ``squeue`` and ``scontrol``; hypothesis decides what
+becomes of jobs, and when an answer is lost. Time is the event loop's own: it jumps to the
+next timer, so that nothing waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+import selectors
+import tempfile
+from collections.abc import Collection, Coroutine, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    precondition,
+    rule,
+)
+from streamflow.core.deployment import ExecutionLocation
+from streamflow.core.exception import WorkflowExecutionException
+from streamflow.deployment.connector.local import LocalConnector
+from streamflow.log_handler import logger
+
+from sf_quantum import journal
+from sf_quantum.connectors.slurm import answers
+from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState, NodeUsage
+from sf_quantum.connectors.slurm.login import LoginNode
+from sf_quantum.connectors.slurm.queue import SlurmQueue
+from sf_quantum.connectors.slurm.scripts import JobMark
+
+T = TypeVar("T")
+S = BatchJobState
+# as the module's docstring draws it; a job may be quicker than the next answer
+MOVES = {
+    S.SUBMITTING: {S.QUEUED, S.RUNNING, S.ENDING, S.SETTLED},
+    S.QUEUED: {S.QUEUED, S.RUNNING, S.ENDING, S.ABANDONED},
+    S.RUNNING: {S.RUNNING, S.QUEUED, S.ENDING, S.ABANDONED},
+    S.ENDING: {S.ENDING, S.QUEUED, S.RUNNING, S.ENDED, S.ABANDONED},
+    S.ENDED: {S.SETTLED},
+    S.ABANDONED: {S.ENDED, S.SETTLED},
+    S.SETTLED: set[BatchJobState](),
+}
+LOST = WorkflowExecutionException("the connection was lost")
+ZERO = 1000.0
+
+
+class Clock(selectors.SelectSelector):
+    """Instead of waiting for a timer, it is that late."""
+
+    now = ZERO
+
+    def select(
+        self, timeout: float | None = None
+    ) -> list[tuple[selectors.SelectorKey, int]]:
+        self.now += timeout or 0.0
+        return super().select(0)
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """An event loop whose time nobody waits for."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        super().__init__(self.clock)
+
+    def time(self) -> float:
+        return self.clock.now
+
+
+class Followed(BatchJob):
+    """A job that checks how it is moved.
+
+    :param troubled: Slurm could not always be asked about it, or has forgotten it
+    """
+
+    troubled = False
+    ended_at = math.inf
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "state" and "state" in self.__dict__:
+            assert value in MOVES[self.state], f"{self.state} -> {value}"
+            if value is S.ENDED:
+                self.ended_at = asyncio.get_running_loop().time()
+        super().__setattr__(name, value)
+
+
+@dataclass
+class Run:
+    """A run of a script that ended by itself, and until when that may count."""
+
+    exit_code: int
+    until: float = math.inf
+
+
+@dataclass
+class Record:
+    """A job as Slurm has it.
+
+    :param idle: another one has the lock, so it has nothing to do
+    """
+
+    slurm_job: str
+    key: str
+    idle: bool
+    seen: bool
+    state: str = "PENDING"
+    exit_code: str = "0:0"
+    started: float | None = None
+    ended: float | None = None
+    restarts: int = 0
+    runs: list[Run] = field(default_factory=list)
+    forgotten: bool = False
+
+    @property
+    def over(self) -> bool:
+        return self.state in answers.ENDED
+
+    @property
+    def has_left_mark(self) -> bool:
+        return bool(self.runs) and self.runs[-1].until == math.inf
+
+    def row(self) -> str:
+        times = "|".join("N/A" if t is None else str(t) for t in self.times())
+        return f"{self.slurm_job}|{self.slurm_job}|{self.state}|None|{times}|1|c1"
+
+    def shown(self) -> str:
+        start, end = ("Unknown" if t is None else str(t) for t in self.times())
+        return (
+            f"JobId={self.slurm_job} JobState={self.state} Restarts={self.restarts} "
+            f"ExitCode={self.exit_code} StartTime={start} EndTime={end}"
+        )
+
+    def times(self) -> list[int | None]:
+        return [t if t is None else math.floor(t) for t in (self.started, self.ended)]
+
+
+class Slurm(LoginNode):
+    """Slurm, and the login node in front of it."""
+
+    def __init__(self, loop: Loop) -> None:
+        location = ExecutionLocation(name="login", deployment="host", local=True)
+        super().__init__(LocalConnector("host", "/"), location, "/spool", "run")
+        self._loop = loop
+        self.records: list[Record] = []
+        self.locks: dict[str, str] = {}
+        self.marks: list[JobMark] = []
+        #: what becomes of the next submissions
+        self.sbatch: list[str] = []
+        self.broken: set[str] = set()
+        #: how often squeue will know no job, as of a controller that has just started
+        self.denials = 0
+        self.submissions: list[str] = []
+
+    def mine(self, key: str) -> list[Record]:
+        return [one for one in self.records if one.key == key]
+
+    async def run(self, command: str) -> tuple[str, int]:
+        await asyncio.sleep(0.01)
+        if "sbatch" in command:
+            return self._submit(command)
+        if "connection" in self.broken:
+            raise LOST
+        if "scontrol" in command:
+            return self._show(command.split()[-1])
+        if "sacct" in command:
+            return "sacct: not found", 127
+        if "scancel" in command:
+            for one in self.records:
+                if re.search(rf"\b{one.slurm_job}\b", command):
+                    self.kill(one)
+            return "", 0
+        assert command.startswith("cat "), command
+        key = command.split("/")[-1].split(".")[0]
+        return self.locks.get(key, ""), 0
+
+    def _submit(self, command: str) -> tuple[str, int]:
+        (key,) = set(re.findall(r"sfq:run:(\w+)", command))
+        self.submissions.append(key)
+        # as the command does it: see test_slurm_submission
+        there = [one.slurm_job for one in self.mine(key) if one.seen]
+        if there:
+            return there[0], 0
+        fate = self.sbatch.pop(0) if self.sbatch else "taken"
+        if fate == "full":
+            return "sbatch: error: Resource temporarily unavailable", 1
+        number = str(7 + len(self.records))
+        seen = fate != "taken late"
+        self.records.append(Record(number, key, bool(self.mine(key)), seen))
+        if fate == "taken":
+            return number, 0
+        raise LOST
+
+    def _show(self, slurm_job: str) -> tuple[str, int]:
+        if "scontrol" in self.broken:
+            return "slurm_load_jobs error: Unable to contact slurm controller", 1
+        for one in self.records:
+            if one.slurm_job == slurm_job and not one.forgotten:
+                return one.shown(), 0
+        return "slurm_load_jobs error: Invalid job id specified", 1
+
+    async def squeue(self, ids: Collection[str]) -> str | None:
+        await asyncio.sleep(0.01)
+        if self.broken & {"squeue", "connection"}:
+            return None
+        if self.denials:
+            self.denials -= 1
+            return ""
+        known = [one for one in self.records if not one.forgotten]
+        return "\n".join(one.row() for one in known if one.slurm_job in ids)
+
+    async def look(self, urgent: bool) -> list[JobMark]:
+        await asyncio.sleep(0.1)
+        if "connection" in self.broken:
+            return []
+        marks, self.marks = self.marks, []
+        return marks
+
+    async def sweep(self, key: str = "") -> bool:
+        for one in self.records:
+            if one.key.startswith(key):
+                self.kill(one)
+        return True
+
+    async def close(self) -> None:
+        pass
+
+    def start(self, one: Record) -> None:
+        one.state, one.started = "RUNNING", self._loop.time()
+        owner = self.locks.setdefault(one.key, one.slurm_job)
+        one.idle = owner != one.slurm_job
+
+    def leave_mark(self, one: Record, code: int) -> None:
+        """Its script ends, which Slurm has not noticed yet."""
+        one.runs.append(Run(code))
+        assert one.started is not None
+        mark = JobMark(one.key, one.slurm_job, code, one.started, self._loop.time(), 0)
+        self.marks.append(mark)
+
+    def end(self, one: Record) -> None:
+        """Slurm notices the end of its script."""
+        code = one.runs[-1].exit_code if one.has_left_mark else 0
+        one.state = "FAILED" if code else "COMPLETED"
+        one.exit_code, one.ended = f"{code}:0", self._loop.time()
+
+    def kill(self, one: Record) -> None:
+        if not one.over:
+            one.state, one.exit_code = "CANCELLED", "0:15"
+            one.ended = self._loop.time()
+
+    def requeue(self, one: Record) -> None:
+        for run in one.runs:
+            # a failure may have been believed just before
+            run.until = min(run.until, self._loop.time() + 1.0)
+        one.state, one.started, one.restarts = "PENDING", None, one.restarts + 1
+
+
+class Life(RuleBasedStateMachine):
+    """Jobs that live all at once, each through everything that can happen."""
+
+    jobs = Bundle("jobs")
+
+    def __init__(self) -> None:
+        super().__init__()
+        logger.setLevel(logging.CRITICAL)
+        self.loop = Loop()
+        self.slurm = Slurm(self.loop)
+        self.folder = tempfile.TemporaryDirectory()
+        self.journal = journal.Journal(Path(self.folder.name))
+        self.journal.start("site.yml", ["site"], {})
+        self.queue = self.wait(self.opened())
+        self.tasks: dict[Followed, asyncio.Task[None]] = {}
+        self.abandoned: set[Followed] = set()
+
+    async def opened(self) -> SlurmQueue:
+        return SlurmQueue(self.slurm, "run", 1.0)
+
+    def wait(self, work: Coroutine[None, None, T]) -> T:
+        asyncio.set_event_loop(self.loop)
+        return self.loop.run_until_complete(work)
+
+    @rule(
+        target=jobs,
+        fates=st.lists(
+            st.sampled_from(["full", "taken unsaid", "taken late"]), max_size=3
+        ),
+    )
+    def submit(self, fates: list[str]) -> Followed:
+        async def begin() -> Followed:
+            usage = NodeUsage("d", None, "per-step", partition=None, quantum=False)
+            job = Followed(f"job {len(self.tasks)}", usage)
+            job.troubled = bool(self.slurm.broken)
+            self.tasks[job] = asyncio.create_task(self.queue.submit(job, "", ""))
+            return job
+
+        self.slurm.sbatch[:] = fates
+        return self.wait(begin())
+
+    @rule(seconds=st.sampled_from([0.05, 0.5, 2.0, 20.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.wait(asyncio.sleep(seconds))
+
+    @rule(
+        job=jobs,
+        event=st.sampled_from(
+            ["starts", "fails", "succeeds", "is noticed", "is killed", "is requeued"]
+        ),
+    )
+    def happen(self, job: Followed, event: str) -> None:
+        for one in self.slurm.mine(job.key):
+            if one.state == "PENDING":
+                if event in ("starts", "fails", "succeeds"):
+                    self.slurm.start(one)
+                elif event == "is killed":
+                    self.slurm.kill(one)
+            if one.state == "RUNNING":
+                self.happen_to_running(one, event)
+
+    def happen_to_running(self, one: Record, event: str) -> None:
+        if one.idle:
+            self.slurm.end(one)
+        elif event in ("fails", "succeeds") and not one.has_left_mark:
+            self.slurm.leave_mark(one, 0 if event == "succeeds" else 3)
+        elif event == "is noticed" and one.has_left_mark:
+            self.slurm.end(one)
+        elif event == "is killed":
+            self.slurm.kill(one)
+        elif event == "is requeued":
+            self.slurm.requeue(one)
+
+    @rule(job=jobs)
+    def forget(self, job: Followed) -> None:
+        """Slurm forgets a job that has ended; what had nothing to do it keeps longer."""
+        for one in self.slurm.mine(job.key):
+            if one.over and not one.idle:
+                one.forgotten = job.troubled = True
+
+    @rule(what=st.sampled_from(["squeue", "scontrol", "connection"]))
+    def break_down(self, what: str) -> None:
+        self.slurm.broken.add(what)
+        for job in self.tasks:
+            job.troubled = True
+
+    @precondition(lambda self: self.slurm.broken)
+    @rule()
+    def mend(self) -> None:
+        self.slurm.broken.clear()
+
+    @rule(times=st.integers(1, 2))
+    def deny(self, times: int) -> None:
+        self.slurm.denials = times
+
+    @rule(job=consumes(jobs))
+    def abandon(self, job: Followed) -> None:
+        """As a strategy does it when its job is cancelled."""
+
+        async def give_up() -> None:
+            task = self.tasks[job]
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+            if job.state is not S.SETTLED:
+                await self.queue.cancel(job)
+                self.queue.abandon(job)
+
+        self.abandoned.add(job)
+        self.wait(give_up())
+
+    @invariant()
+    def no_outcome_is_made_up(self) -> None:
+        for job in self.tasks:
+            if job.ended.done():
+                self.check(job)
+
+    def check(self, job: Followed) -> None:
+        """What a step gets is what Slurm says, or its script where Slurm cannot."""
+        outcome = job.ended.result()
+        records = self.slurm.mine(job.key)
+        assert any(one.over or one.runs for one in records), "it has not ended"
+        own = [one for one in records if not one.idle]
+        said = {(one.state, one.exit_code) for one in own if one.over}
+        got = (outcome.state, f"{outcome.exit_code}:{outcome.signal}")
+        for run in (run for one in own for run in one.runs):
+            # a script's own failure is believed before Slurm has noticed it, and all that
+            # it says where Slurm cannot be asked
+            if job.troubled or (run.exit_code and job.ended_at <= run.until):
+                state = "FAILED" if run.exit_code else "COMPLETED"
+                said.add((state, f"{run.exit_code}:0"))
+        if any(one.forgotten for one in own):
+            said.add((answers.LOST, "0:0"))
+        assert got in said
+
+    @invariant()
+    def nothing_is_submitted_that_slurm_has(self) -> None:
+        for job in self.tasks:
+            late = [one for one in self.slurm.mine(job.key) if not one.seen]
+            assert len(self.slurm.mine(job.key)) <= 1 + len(late)
+
+    def teardown(self) -> None:
+        try:
+            self.come_to_an_end()
+        finally:
+            self.journal.close()
+            asyncio.set_event_loop(None)
+            self.loop.close()
+            self.folder.cleanup()
+
+    def come_to_an_end(self) -> None:
+        """Whatever has happened, every job gets its outcome once Slurm can be asked."""
+        self.slurm.broken.clear()
+        for one in self.slurm.records:
+            one.seen = True
+        self.wait(asyncio.sleep(120))
+        while lasting := [one for one in self.slurm.records if not one.over]:
+            self.finish(lasting)
+            self.wait(asyncio.sleep(60))
+        for job, task in self.tasks.items():
+            if job not in self.abandoned:
+                assert task.done()
+                assert job.ended.done(), job.state
+                self.check(job)
+        self.wait(self.queue.close())
+        for job in self.tasks:
+            assert job.state is S.SETTLED or job.key not in self.slurm.submissions
+        self.check_journal()
+
+    def finish(self, records: Iterable[Record]) -> None:
+        for one in records:
+            if one.state == "PENDING":
+                self.slurm.start(one)
+            if not one.idle and not one.has_left_mark:
+                self.slurm.leave_mark(one, 0)
+            self.slurm.end(one)
+
+    def check_journal(self) -> None:
+        """Every allocation is requested, then granted and released in turns."""
+        told: dict[str, list[str]] = {}
+        for event in journal.read(self.journal.path):
+            if event["event"] == "allocation":
+                told.setdefault(str(event["allocation"]), []).append(
+                    str(event["status"])
+                )
+        for statuses in told.values():
+            line = " ".join(statuses)
+            assert re.fullmatch("requested( granted released)*( released)?", line), line
+
+
+TestLife = Life.TestCase
+TestLife.settings = settings(
+    max_examples=100,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
