@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import posixpath
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,7 +64,9 @@ class JournalScheduler(DefaultScheduler):
         self._closed = False
         self._observers: dict[str, Observer] = {}
         self._completed: dict[str, Callable[[str], None]] = {}
-        self._driver = asyncio.current_task() if _in_loop() else None
+        self._driver: asyncio.Task[None] | None = None
+        with suppress(RuntimeError):  # outside of an event loop
+            self._driver = asyncio.current_task()
         self._jobs: dict[str, Job] = {}
         self._attempts: dict[str, int] = {}
         self._events = 0
@@ -254,11 +257,3 @@ def current() -> JournalScheduler | None:
 
 def _is_within(step: str, ancestor: str) -> bool:
     return posixpath.commonpath([step, ancestor]) == ancestor
-
-
-def _in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

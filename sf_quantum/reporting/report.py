@@ -14,17 +14,7 @@ from sf_quantum.files import JSON
 from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, Event, newest, number
 from sf_quantum.reporting.columns import align
 
-HEADER = (
-    "step",
-    "iteration",
-    "location",
-    "waited",
-    "ran",
-    "attempt",
-    "status",
-    "score",
-    "why",
-)
+HEADER = "step iteration location waited ran attempt status score why".split()
 # the status of a job that was waiting or running when its driver was killed
 LOST = "lost"
 ERASE = "\r\x1b[K"

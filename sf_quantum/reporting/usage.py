@@ -19,17 +19,9 @@ from sf_quantum.journal import Event, number
 from sf_quantum.reporting.columns import align
 
 HEADER = (
-    "Slurm job",
-    "service",
-    "strategy",
-    "nodes",
-    "requested",
-    "granted",
-    "released",
-    "waited",
-    "node-seconds",
-    "jobs",
-)
+    "Slurm job, service, strategy, nodes, requested, granted, released, waited, "
+    "node-seconds, jobs"
+).split(", ")
 NUMBERS = HEADER[3:-1]
 COMPLETED = "COMPLETED"
 HOLDING = ("granted", "resized")
