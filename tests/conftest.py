@@ -7,9 +7,8 @@ import secrets
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,11 @@ from sf_quantum.net import munge
 from tests.lab import Lab, running, shared
 from tests.lab_conf import Options
 from tests.lab_supervisor import SYSTEM_PATH, missing, munged_command
+from tests.waiting import until
+
+# Four workers and their children share the cores: threads of OpenBLAS and OpenMP would
+# wait for one another by spinning. They read it when NumPy is imported.
+os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 StartMunged = Callable[..., Path]
 StartLab = Callable[[Options], AbstractContextManager[Lab]]
@@ -35,22 +39,17 @@ def _running(folder: Path, key: Path, environment: Mapping[str, str]) -> Iterato
         ) as process,
     ):
         try:
-            _wait_for(folder / "s", folder / "log")
+            until(lambda: _answers(folder / "s"), f"munged, see {folder / 'log'}")
             yield folder / "s"
         finally:
             process.terminate()
 
 
-def _wait_for(socket: Path, log: Path) -> None:
-    deadline = time.monotonic() + 5
-    while True:
-        try:
-            munge.encode(str(socket))
-        except QpuError:
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.005)
-        else:
-            return
+def _answers(socket: Path) -> bool:
+    with suppress(QpuError):
+        munge.encode(str(socket))
+        return True
+    return False
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
@@ -24,6 +23,7 @@ from tests import lab_conf, lab_jobcomp
 from tests.lab_conf import Options
 from tests.lab_jobcomp import Completed
 from tests.lab_supervisor import kill_steps, missing
+from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent
 _ATTEMPTS = 5
@@ -121,11 +121,10 @@ class Lab:
         :param what: it is, in words, for the error
         :raises LabError: if it is not in time
         """
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                raise LabError(f"not in {seconds:g} s: {what}\n{self._said()}")
-            time.sleep(0.02)
+        try:
+            until(condition, what, seconds)
+        except TimeoutError as error:
+            raise LabError(f"{error}\n{self._said()}") from None
 
     def wait_idle(self, seconds: float = 30) -> None:
         """Wait until no job is in the queue and every node is idle."""

@@ -10,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -22,6 +21,7 @@ import pytest
 from sf_quantum import journal
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event
+from tests import waiting
 from tests.integration import sshd as serving
 
 BIN = Path(sys.executable).parent
@@ -245,10 +245,7 @@ def until() -> Callable[[Callable[[], object], str], None]:
     """Waits for something to become true."""
 
     def wait(condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + 30
-        while not condition():
-            assert time.monotonic() < deadline, f"waited in vain for {what}"
-            time.sleep(0.02)
+        waiting.until(condition, what)
 
     return wait
 

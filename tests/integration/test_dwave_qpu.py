@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +24,7 @@ from sf_quantum.samplers.presolve import Booked
 from sf_quantum.service.testing import example_bqm
 from tests.integration.services import SFQ
 from tests.integration.test_ocean import Ocean, clique, lowest
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Project
@@ -202,8 +202,7 @@ def test_interrupted_it_cancels_its_problem(
         sampler = job_side(driver, lease).sampler()
 
         def interrupt() -> None:
-            while ocean.service.jobs() != ["Running"]:
-                time.sleep(0.02)
+            until(lambda: ocean.service.jobs() == ["Running"], "a running problem")
             raise KeyboardInterrupt
 
         # in the main thread a signal would do it
@@ -224,10 +223,10 @@ def test_interrupted_it_cancels_its_problem(
 
         thread = threading.Thread(target=solve)
         thread.start()
-        deadline = time.monotonic() + 20
-        while ocean.service.jobs() != ["Cancelled", "Running"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(
+            lambda: ocean.service.jobs() == ["Cancelled", "Running"],
+            "another running problem",
+        )
         driver.release(lease)
         thread.join(20)
         assert told == ["cancelled"]

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import yaml
 
 from sf_quantum import journal
 from sf_quantum.reporting import report
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -162,14 +162,14 @@ def test_a_service_that_dies_in_mid_job_fails_the_workflow_with_its_sentence(
 
 
 def _wait_for(driver: subprocess.Popen[bytes], command: str) -> psutil.Process:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+    def found() -> psutil.Process | None:
         for process in _descendants(driver.pid):
             arguments = _arguments(process)
             if command in arguments[1:3] and arguments[0].rsplit("/")[-1] != "sh":
                 return process
-        time.sleep(0.05)
-    raise AssertionError(f"no sfq {command} in 30 s")
+        return None
+
+    return until(found, f"sfq {command}")
 
 
 def _descendants(pid: int) -> Iterator[psutil.Process]:
@@ -187,9 +187,7 @@ def _arguments(process: psutil.Process) -> list[str]:
 
 
 def _wait_until_it_waits_for_the_qpu(solve: psutil.Process) -> None:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        if any(c.family == 1 for c in solve.net_connections("unix")):
-            return
-        time.sleep(0.02)
-    raise AssertionError("sfq solve opened no connection to the service")
+    until(
+        lambda: any(c.family == 1 for c in solve.net_connections("unix")),
+        "a connection of sfq solve to the service",
+    )

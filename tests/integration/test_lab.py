@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ import pytest
 
 from tests.lab import ROOT, Lab, LabError, start
 from tests.lab_conf import Options
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.conftest import StartLab
@@ -48,13 +48,6 @@ def marked(mark: str) -> list[psutil.Process]:
             if not own and process.environ().get("SFQ_TEST") == mark:
                 found.append(process)
     return found
-
-
-def wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def job(lab: Lab, tmp_path: Path, script: str, *options: str) -> int:
@@ -232,7 +225,7 @@ def test_ends_when_what_keeps_it_is_killed(
         above = next(p for p in marked(mark) if "tests.lab_supervisor" in p.cmdline())
         os.kill(user.pid if victim == "user" else above.pid, signal.SIGKILL)
         user.communicate(b"")
-    wait(lambda: marked(mark) == [])
+    until(lambda: not marked(mark), "the end of all its processes")
     # what is left of it is no hindrance
     start(tmp_path / "lab", Options(nodes=1, qnodes=0)).end()
 
@@ -256,7 +249,8 @@ def test_make_starts_and_stops_it(slurm: None, mark: str, tmp_path: Path) -> Non
     python = tmp_path / "bin" / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    (tmp_path / "installed").touch()
+    for stamp in ("installed-run", "installed"):
+        (tmp_path / stamp).touch()
 
     def make(target: str) -> list[str]:
         variables = [f"VENV={tmp_path}", f"LAB=--folder {folder}"]

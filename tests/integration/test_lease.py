@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -26,6 +26,7 @@ from sf_quantum.service.domain.settings import (
 from sf_quantum.service.http import auth
 from sf_quantum.service.testing import RunningService, example_bqm, running_service
 from tests.integration.services import SFQ, only_by_qrmi
+from tests.waiting import until
 
 CLEAN = {
     key: value
@@ -62,15 +63,15 @@ def _shell(script: str) -> list[str]:
     return ["--", "sh", "-c", script]
 
 
+def _idle_expires(service: RunningService) -> float:
+    """When the lease that is held ends unless it is renewed."""
+    (lease,) = json.loads(service.ask("GET", "/v1/leases").body)
+    assert isinstance(lease["idle_expires"], float)
+    return lease["idle_expires"]
+
+
 def _held(service: RunningService) -> list[str | None]:
     return [lease.job for lease in service.queue.leases.held]
-
-
-def _until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_the_command_finds_its_qpu_in_its_environment(service: RunningService) -> None:
@@ -140,8 +141,8 @@ def test_signals_go_on_to_the_command(
 
 def test_a_signal_that_ends_the_command_is_its_status(service: RunningService) -> None:
     process = _start("--url", service.url, "--", "sleep", "60")
-    _until(lambda: _held(service) == ["sleep"])
-    _until(lambda: _has_child(process))
+    until(lambda: _held(service) == ["sleep"], "the lease")
+    until(lambda: _has_child(process), "the command")
     process.terminate()
     process.communicate(timeout=20)
     assert process.returncode == 128 + signal.SIGTERM
@@ -194,21 +195,20 @@ def test_a_signal_ends_the_wait(
 
 
 def test_killed_itself_its_command_ends_and_its_lease_runs_out() -> None:
-    settings = ServiceSettings(leases=LeaseSettings(idle_seconds=0.5))
+    idle = 0.5
+    settings = ServiceSettings(leases=LeaseSettings(idle_seconds=idle))
     with running_service(settings=settings) as service:
         process = _start("--url", service.url, *_shell("echo $$; exec sleep 60"))
         assert process.stdout is not None
         child = psutil.Process(int(process.stdout.readline()))
-        held_for = 1.2  # more than twice as long as an idle lease lives
-        deadline = time.monotonic() + held_for
-        while time.monotonic() < deadline:
-            assert _held(service) == ["sh"]
-            time.sleep(0.05)
+        first = _idle_expires(service)
+        # renewed so often that it has outlived an idle lease
+        until(lambda: _idle_expires(service) > first + 2 * idle, "renewals")
         process.kill()
         # its end is the command's, which so closes what both wrote to
         process.communicate(timeout=20)
-        _until(lambda: not child.is_running() or child.status() == "zombie")
-        _until(lambda: not _held(service))
+        until(lambda: not child.is_running() or child.status() == "zombie", "its end")
+        until(lambda: not _held(service), "the lease's end")
 
 
 def test_a_lower_class_than_asked_for_is_said() -> None:
@@ -477,11 +477,12 @@ def test_a_command_is_taken_from_a_qpu_that_closes_under_it(tmp_path: Path) -> N
         trap = "trap 'kill $!; echo ended; exit 1' TERM"
         script = f"cd {tmp_path}; sleep 60 & {trap}; touch begun; wait $!"
         lost = _start(*words, *_shell(script))
-        _until((tmp_path / "begun").exists)
+        until((tmp_path / "begun").exists, "the first command")
         # one that can run nowhere else waits for its QPU
         patient = _start("--url", slow.url, "--", *_solve(tmp_path))
-        _until(
-            lambda: [job for job in slow.queue.store.jobs() if job.state == "Running"]
+        until(
+            lambda: [job for job in slow.queue.store.jobs() if job.state == "Running"],
+            "its job on the QPU",
         )
         _close(slow)
         out, err = lost.communicate(timeout=30)
@@ -500,7 +501,7 @@ def test_a_command_is_left_to_end_where_its_job_still_runs(
     # its QPU jobs are over, so it needs the QPU no more
     script = f"{' '.join(_solve(tmp_path))}; touch {tmp_path}/solved; sleep 3"
     process = _start("--url", service.url, "--elsewhere", *_shell(script))
-    _until((tmp_path / "solved").exists)
+    until((tmp_path / "solved").exists, "its answer")
     _close(service)
     _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (0, "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import time
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -16,6 +15,7 @@ from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client as Http
 from sf_quantum.service.device import topology
 from tests.integration.services import QpuService
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from dwave.cloud import Client
@@ -322,19 +322,17 @@ def test_a_cancelled_problem_leaves_the_device(start: Start) -> None:
             solver.sample_ising({min(solver.nodes): 1.0}, {}, num_reads=1000)
             for _ in range(2)
         )
-        deadline = time.monotonic() + 20
-        while ocean.service.jobs() != ["Running", "Queued"]:
-            assert time.monotonic() < deadline, ocean.service.jobs()
-            time.sleep(0.02)
+        until(
+            lambda: ocean.service.jobs() == ["Running", "Queued"],
+            "one problem on the device, and one that waits",
+        )
         assert len(ocean.leases(closed=False)) == 1
         for future in (waiting, running):
             future.cancel()
             with pytest.raises(exceptions.CanceledFutureError):
                 future.result()
     assert ocean.service.jobs() == ["Cancelled", "Cancelled"]
-    while ocean.leases(closed=False):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: not ocean.leases(closed=False), "the end of the lease")
     (lease,) = ocean.leases()
     assert isinstance(lease, dict)
     assert (lease["user"], lease["reason"]) == ("ada", "its problems are over")
@@ -377,10 +375,7 @@ def test_killed_and_started_again_it_goes_on(start: Start) -> None:
     with ocean.problems() as problems:
         for id_ in ids:
             assert problems.get_problem(id_, timeout=60).status.value == "COMPLETED"
-    deadline = time.monotonic() + 60
-    while ocean.leases(closed=False):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: not ocean.leases(closed=False), "the end of the lease")
 
 
 def test_cached_solvers_are_those_of_the_service(start: Start) -> None:

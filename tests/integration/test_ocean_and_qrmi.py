@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from sf_quantum.service.device import sequence
 from sf_quantum.service.http import auth
 from tests.integration import test_qrmi_client
 from tests.integration.test_qrmi_client import SEQUENCE, Service, serving
+from tests.waiting import until
 
 cloud = pytest.importorskip("dwave.cloud", reason="the extra dwave is not installed")
 # a mount of its own, where MUNGE's default socket is the tests' own
@@ -51,8 +51,7 @@ def test_both_in_one_queue(
             qubit = min(solver.nodes)
             # the one's problems wait for the other's, and the other way round
             first = solver.sample_ising({qubit: 1.0}, {}, num_reads=READS)
-            while first.remote_status is None:
-                time.sleep(0.01)
+            until(lambda: first.remote_status is not None, "the first's acceptance")
             task = stock("task_start", SEQUENCE, str(SHOTS))
             last = solver.sample_ising({qubit: 1.0}, {}, num_reads=READS)
             assert first.sampleset.first.energy == -1.0

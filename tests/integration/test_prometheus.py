@@ -7,7 +7,6 @@ import re
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode
@@ -17,10 +16,10 @@ import yaml
 
 from sf_quantum.net.transport import Client, Unreachable
 from tests.integration.services import QpuService
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 DEPLOYMENTS = ROOT / "deployments"
-SCRAPES = 30.0
 
 
 @pytest.fixture
@@ -68,13 +67,10 @@ class Prometheus:
 
     def until(self, query: str, expected: float) -> None:
         """Wait until a query has a value."""
-        deadline, found = time.monotonic() + SCRAPES, None
-        while time.monotonic() < deadline:
-            found = self.value(query) if self._ready() else None
-            if found == expected:
-                return
-            time.sleep(0.05)
-        raise TimeoutError(f"{query} is {found}, not {expected}")
+        until(
+            lambda: self._ready() and self.value(query) == expected,
+            f"{query} is {expected:g}",
+        )
 
     def _ready(self) -> bool:
         assert self._process.poll() is None, "it has ended"

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from sf_quantum.net.transport import Answer, Client
 from sf_quantum.service.device import sequence
 from sf_quantum.service.testing import example_bqm
 from sf_quantum.testing.samplers import problem as ring
+from tests.waiting import until
 
 SFQ = [
     sys.executable,
@@ -89,11 +89,11 @@ class Stock:
         return self.answer()["error"]
 
     def until(self, task: str, *words: str) -> str:
-        deadline = time.monotonic() + 30
-        while (word := self("task_status", task)) not in words:
-            assert time.monotonic() < deadline, word
-            time.sleep(0.01)
-        return word
+        def reached() -> str:
+            word = self("task_status", task)
+            return word if word in words else ""
+
+        return until(reached, f"task {task} is {' or '.join(words)}")
 
 
 class Service:
@@ -204,10 +204,8 @@ def test_the_stock_client_end_to_end(start: Start) -> None:
 
     long = stock("task_start", SEQUENCE, "100000")
     stock.until(long, "TaskStatus.Running")
-    begin = time.monotonic()
     stock("task_stop", long)
     assert stock("task_status", long) == "TaskStatus.Cancelled"
-    assert time.monotonic() - begin < 5
     assert "esult" in stock.error("task_result", long)
     assert "404" in stock.error("task_status", "999")
 
@@ -496,7 +494,7 @@ def _jobs(service: Service) -> list[dict[str, JSON]]:
 
 
 def _until_waiting(service: Service, number: int) -> None:
-    deadline = time.monotonic() + 30
-    while sum(job["state"] == "Queued" for job in _jobs(service)) < number:
-        assert time.monotonic() < deadline, _jobs(service)
-        time.sleep(0.02)
+    until(
+        lambda: sum(job["state"] == "Queued" for job in _jobs(service)) >= number,
+        f"{number} jobs that wait",
+    )

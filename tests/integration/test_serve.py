@@ -10,7 +10,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import pytest
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
 from sf_quantum.service.testing import example_bqm
+from tests.waiting import until
 
 SFQ = [
     sys.executable,
@@ -83,13 +83,14 @@ class Service:
 
     def until(self, lease: str, state: str) -> dict[str, JSON]:
         """Wait until the first job of a lease is in a state."""
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline:
+
+        def first() -> dict[str, JSON]:
             jobs = self.ask("GET", f"/v1/leases/{lease}")["jobs"]
             assert isinstance(jobs, list)
-            if jobs and isinstance(jobs[0], dict) and jobs[0]["state"] == state:
-                return jobs[0]
-        raise TimeoutError(f"no job is {state}")
+            job = jobs[0] if jobs else None
+            return job if isinstance(job, dict) and job["state"] == state else {}
+
+        return until(first, f"a job that is {state}")
 
 
 Start = Callable[..., Service]

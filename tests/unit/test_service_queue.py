@@ -424,6 +424,20 @@ async def test_stopping_with_patience_lets_the_running_job_end(
         assert state(queue, second) == "Queued"
 
 
+async def test_asked_again_it_stops_without_patience(
+    tmp_path: Path, device: Device, gate: Gate
+) -> None:
+    async with running(tmp_path, device) as queue:
+        job = await submit(queue, await lease(queue), "a")
+        await until(lambda: gate.order == ["a"])
+        queue.request_stop(3600)
+        await until(lambda: queue.failure is not None)
+        queue.request_stop()
+        # the job, whose gate is shut, runs on no more
+        await asyncio.wait_for(queue.finished(), 60)
+        assert state(queue, job) == "Queued"
+
+
 async def test_order_and_shares_survive_a_restart(
     tmp_path: Path, device: Device, gate: Gate
 ) -> None:
