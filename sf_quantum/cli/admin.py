@@ -74,7 +74,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="(default: when the QPU is opened)",
     )
     maintenance.add_argument("--message", help="shown to refused users")
-    add("operations", "list the device's settings", _operations, _format_operations)
+    add(
+        "operations",
+        "list the device's settings",
+        lambda client, _: request(client, "GET", _OPERATIONS),
+        _format_operations,
+    )
     _run_options(add("run", "run an operation of the device", _run, _format_outcome))
     audit = add("audit", "list what admins did, latest first", _audit, _format_audit)
     audit.add_argument(
@@ -140,10 +145,6 @@ def _maintenance(client: ServiceClient, args: argparse.Namespace) -> JSON:
     return request(client, "GET", _WINDOWS)
 
 
-def _operations(client: ServiceClient, _: argparse.Namespace) -> JSON:
-    return request(client, "GET", _OPERATIONS)
-
-
 def _run(client: ServiceClient, args: argparse.Namespace) -> JSON:
     body: dict[str, JSON] = {
         "parameters": dict(map(_parameter, args.values)),
@@ -191,10 +192,8 @@ def _format_windows(windows: JSON) -> Iterator[str]:
         )
         for window in objects(windows)
     ]
-    if not rows:
-        yield "no maintenance"
-        return
-    yield from align([("window", "starts", "ends", "message"), *rows])
+    heads = ("window", "starts", "ends", "message")
+    yield from align([heads, *rows]) if rows else ["no maintenance"]
 
 
 def _format_operations(operations: JSON) -> Iterator[str]:
@@ -209,11 +208,8 @@ def _format_operations(operations: JSON) -> Iterator[str]:
         if not operation["parameters"]:
             values = ", ".join(f"{key} {value}" for key, value in now.items())
             rows.append((name, "-", "-", "-", values, needs))
-    if not rows:
-        yield "the device has no operations"
-        return
     heads = ("operation", "parameter", "from", "to", "now", "needs")
-    yield from align([heads, *rows])
+    yield from align([heads, *rows]) if rows else ["the device has no operations"]
 
 
 def _format_outcome(answer: JSON) -> Iterator[str]:
@@ -237,10 +233,8 @@ def _format_audit(entries: JSON) -> Iterator[str]:
         )
         for entry in objects(entries)
     ]
-    if not rows:
-        yield "no admin has done anything"
-        return
-    yield from align([("time", "user", "action", "changed", "outcome"), *rows])
+    heads = ("time", "user", "action", "changed", "outcome")
+    yield from align([heads, *rows]) if rows else ["no admin has done anything"]
 
 
 def _changes(entry: dict[str, JSON]) -> list[str]:

@@ -142,16 +142,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_held(args: argparse.Namespace) -> None:
     for option in (
-        "url",
-        "qrmi_config",
-        "token_file",
-        "munge",
-        "class_",
-        "wait",
-        "expected_seconds",
-        "pattern",
-        "purpose",
-    ):
+        "url qrmi_config token_file munge class_ wait expected_seconds pattern "
+        "purpose"
+    ).split():
         if getattr(args, option) is not None:
             name = option.strip("_").replace("_", "-")
             raise InputError(f"--{name}: not with --held, which acquires no lease")

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from sf_quantum import qpu
 from sf_quantum.cli.service import add_selection, selection
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.qpu import RESOURCES, Qpu
+from sf_quantum.qpu import RESOURCES, Qpu, QpuStatus
 from sf_quantum.reporting.columns import align
 
 HEADS = ("qpu", "type", "technology", "state", "leases", "queue", "start in", "note")
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     return QpuError.exit_code if "no answer" in states else 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QpuReport:
     """The status of a QPU, as far as it is known; the fields are those of ``--json``.
 
@@ -64,12 +64,12 @@ class QpuReport:
 
     qpu: str
     type: str
-    technology: str | None
+    technology: str | None = None
     state: str
-    leases: int | None
-    vqpus: int | None
-    queue_length: int | None
-    eta_seconds: float | None
+    leases: int | None = None
+    vqpus: int | None = None
+    queue_length: int | None = None
+    eta_seconds: float | None = None
     note: str
     maintenance_seconds: float | None = None
 
@@ -85,14 +85,18 @@ def _unusable(type_: str) -> str | None:
 
 
 def _report(client: Qpu) -> QpuReport:
-    if (problem := client.problem()) is not None:
-        return _unknown(client, "unusable", problem)
-    try:
-        status = client.status()
-    except InputError as error:
-        return _unknown(client, "refused", str(error))
-    except QpuError as error:
-        return _unknown(client, "no answer", str(error))
+    state, note = "unusable", client.problem()
+    if note is None:
+        try:
+            return _of_status(client, client.status())
+        except InputError as error:
+            state, note = "refused", str(error)
+        except QpuError as error:
+            state, note = "no answer", str(error)
+    return QpuReport(qpu=client.name, type=client.type, state=state, note=note)
+
+
+def _of_status(client: Qpu, status: QpuStatus) -> QpuReport:
     note, stops = status.reason, status.maintenance_seconds
     if stops is not None and status.online:
         note = f"takes no jobs in {stops:.0f} s: maintenance is announced"
@@ -107,12 +111,6 @@ def _report(client: Qpu) -> QpuReport:
         eta_seconds=status.eta_seconds,
         note=note,
         maintenance_seconds=stops,
-    )
-
-
-def _unknown(client: Qpu, state: str, note: str) -> QpuReport:
-    return QpuReport(
-        client.name, client.type, None, state, None, None, None, None, note
     )
 
 

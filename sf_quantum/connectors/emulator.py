@@ -13,7 +13,6 @@ import tempfile
 import uuid
 from collections.abc import AsyncIterator, Mapping, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from importlib.resources import files
 from pathlib import Path
 
 from streamflow.core.deployment import Connector, ExecutionLocation
@@ -26,14 +25,13 @@ from sf_quantum.backoff import Deadline
 from sf_quantum.connectors import guardian
 from sf_quantum.connectors.leases import LeasePool, QpuUnavailable
 from sf_quantum.connectors.quantum import QuantumConnector, variable
-from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import Qpu, QpuStatus
+from sf_quantum.qpu import QpuStatus
 from sf_quantum.qpu.sfq import Credentials, SfqQpu
 
 POLL_SECONDS = 0.1
 START_SECONDS = 20.0
-# nobody restarts this service, so a job must not wait for it for long
+# nothing restarts this service, so a job must not wait for it for long
 JOB_RETRY_SECONDS = 0.8
 STOP_SECONDS = 5.0
 # sun_path of <sys/un.h> has 108 bytes, for the temporary folder and ours in it
@@ -60,6 +58,7 @@ class EmulatorConnector(QuantumConnector):
     The parameters are the configuration's; see ``schemas/emulator.json``.
     """
 
+    schema = "emulator.json"
     # a step that has just ended may still be giving its lease back
     lease_wait_seconds = 20.0
 
@@ -90,7 +89,6 @@ class EmulatorConnector(QuantumConnector):
         self.noise = noise
         self.seed = seed
         self.faults = faults
-        self._starting: asyncio.Task[LeasePool] | None = None
         self._background: BackgroundService | None = None
 
     async def deploy(self, external: bool) -> None:
@@ -99,7 +97,7 @@ class EmulatorConnector(QuantumConnector):
         :raises WorkflowDefinitionException: if the inner deployment cannot be wrapped
         """
         await super().deploy(external)
-        self._starting = asyncio.create_task(self._start())
+        self._access = asyncio.create_task(self._start())
 
     async def get_available_locations(
         self, service: str | None = None
@@ -112,11 +110,6 @@ class EmulatorConnector(QuantumConnector):
         name = self.deployment_name
         return {name: self._location(name, self.vqpus, await self._inner())}
 
-    @classmethod
-    def get_schema(cls) -> str:
-        """The JSON Schema of ``config``."""
-        return files(__package__).joinpath("schemas/emulator.json").read_text("utf-8")
-
     async def undeploy(self, external: bool) -> None:
         """Give every lease back and stop the service."""
         # the service is stopped whatever happens to the leases
@@ -125,11 +118,11 @@ class EmulatorConnector(QuantumConnector):
             await super().undeploy(external)
 
     async def _stop(self) -> None:
-        if self._starting is not None:
-            self._starting.cancel()
-            await asyncio.wait([self._starting])
-            if not self._starting.cancelled():
-                self._starting.exception()  # the jobs, if any, have raised it
+        if self._access is not None:
+            self._access.cancel()
+            await asyncio.wait([self._access])
+            if not self._access.cancelled():
+                self._access.exception()  # the jobs, if any, have raised it
         if self._background is not None:
             await self._background.stop()
 
@@ -151,24 +144,8 @@ class EmulatorConnector(QuantumConnector):
             position=0,
         )
 
-    def client(self) -> Qpu | None:
-        starting = self._starting
-        if starting is None or not starting.done() or starting.cancelled():
-            return None
-        if (error := starting.exception()) is not None:
-            raise QpuError(str(error)) from error
-        return starting.result().qpu
-
-    async def _pool(self) -> LeasePool:
-        if self._starting is None:
-            raise WorkflowExecutionException(f"QPU {self.qpu} is not deployed.")
-        # one job's cancellation must not stop the service of the others
-        return await asyncio.shield(self._starting)
-
-    def _job_client(self) -> SfqQpu:
-        if self._background is None:
-            raise WorkflowExecutionException(f"QPU {self.qpu} is not deployed.")
-        return self._background.job_client()
+    def _job_client(self) -> SfqQpu | None:
+        return self._background.job_client() if self._background is not None else None
 
     async def _start(self) -> LeasePool:
         inner = await self._inner()

@@ -1,11 +1,11 @@
-"""One guardian process per driver: it does what a driver that was ended no longer can.
+"""One guardian process per driver, which cleans up after a driver that cannot.
 
 The driver (``streamflow run``) holds the write end of a pipe, the guardian the read end.
-However the driver ends, by itself or by SIGINT, SIGTERM or SIGKILL, the pipe closes; the
-guardian then gives back the leases it was told of, ends every process that the driver
-started and left behind, removes the folders it was told of, and exits. Processes are known
-by a variable in the environment they inherited, so that grandchildren are found as well,
-whoever their parent is by then.
+However the driver ends, by itself or by SIGINT, SIGTERM or SIGKILL, the pipe closes. The
+guardian then gives back the driver's leases, ends every process that the
+driver started and left behind, removes the driver's temporary folders, and exits.
+Processes are identified by a variable in the environment they inherited, so grandchildren
+are found too, whatever their parent is by then.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from pathlib import Path
 
 import psutil
 
+from sf_quantum.backoff import Deadline
 from sf_quantum.errors import QuantumError
 from sf_quantum.files import JSON
 
 MARKER = "SFQ_DRIVER"
-PATIENCE_SECONDS = 2.0
+# between SIGTERM and SIGKILL
+GRACE_SECONDS = 2.0
 PAUSE_SECONDS = 0.05
 # a process that waits for a dead file system cannot be ended, not even by SIGKILL
 GIVE_UP_SECONDS = 10.0
@@ -40,15 +42,15 @@ class Guardian:
 
     def __init__(self) -> None:
         name = str(uuid.uuid4())
-        # everything started from now on inherits it; /proc shows the environment a
-        # process was started with, so the driver itself does not carry it
+        # every process started from now on inherits it; the driver itself does not carry
+        # it, since /proc shows the environment a process was started with
         os.environ[MARKER] = name
-        # the write end is not inherited by children (PEP 446): it is closed with us
-        ours, self._pipe = os.pipe()
+        # children do not inherit the write end (PEP 446), so it closes with the driver
+        read_end, self._pipe = os.pipe()
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__, name],
-                stdin=ours,
+                stdin=read_end,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
@@ -56,41 +58,38 @@ class Guardian:
                 start_new_session=True,
             )
         finally:
-            os.close(ours)
+            os.close(read_end)
 
     def remove(self, folder: str | Path) -> None:
-        """Have a folder removed after the driver's end, if it is still there.
+        """Have a folder removed after the driver's end, if it still exists.
 
         :param folder: absolute path
         """
-        self._tell(folder=str(folder))
+        self._send(folder=str(folder))
 
     def hold(
         self, type_: str, name: str, config: Mapping[str, JSON], token: str
     ) -> None:
-        """Have a lease given back after the driver's end, unless that is done by then.
+        """Have a lease given back after the driver's end, unless it was released.
 
-        :param type_: of the QPU; with its name and configuration, what makes its client
-        :param token: the lease's, which so is on no command line
+        :param type_: of the QPU; with its name and configuration it makes the client
+        :param token: the lease's, which therefore is on no command line
         """
-        self._tell(type=type_, name=name, config=dict(config), hold=token)
+        self._send(type=type_, name=name, config=dict(config), hold=token)
 
     def release(self, token: str) -> None:
-        """Take note that a lease was given back."""
-        self._tell(release=token)
+        """Note that a lease was given back."""
+        self._send(release=token)
 
-    def _tell(self, **words: JSON) -> None:
+    def _send(self, **message: JSON) -> None:
         with suppress(BrokenPipeError):  # somebody ended the guardian: do without
-            # a line is less than a pipe takes at once, so those of threads do not mix
-            os.write(self._pipe, f"{json.dumps(words)}\n".encode())
+            # a line is shorter than PIPE_BUF, so those of several threads do not mix
+            os.write(self._pipe, f"{json.dumps(message)}\n".encode())
 
 
 @cache
 def current() -> Guardian:
-    """The guardian of this process, started by the first call.
-
-    :returns: the one guardian
-    """
+    """The one guardian of this process, started by the first call."""
     return Guardian()
 
 
@@ -101,63 +100,61 @@ def end_processes(name: str) -> None:
 
     :param name: the driver's mark
     """
-    start = time.monotonic()
-    asked: set[psutil.Process] = set()
-    nobody = 0
-    # looked for again each time, for what was being started when its parent was ended;
-    # and twice in vain, because a process shows no environment while it is being started
-    while nobody < 2 and time.monotonic() < start + GIVE_UP_SECONDS:
-        left = set(_marked(name))
-        nobody = 0 if left else nobody + 1
-        if time.monotonic() > start + PATIENCE_SECONDS:
-            _signal(left, force=True)
+    grace, give_up = Deadline(GRACE_SECONDS), Deadline(GIVE_UP_SECONDS)
+    terminated: set[psutil.Process] = set()
+    misses = 0
+    # repeated, to find what was being started when its parent was ended; and until two
+    # searches in vain, since a process that is being started shows no environment yet
+    while misses < 2 and give_up.left > 0:
+        found = set(_marked(name))
+        misses = 0 if found else misses + 1
+        if grace.left > 0:
+            _signal(found - terminated, force=False)
+            terminated |= found
         else:
-            _signal(left - asked, force=False)
-            asked |= left
-        if left:
-            psutil.wait_procs(left, timeout=PAUSE_SECONDS)
+            _signal(found, force=True)
+        if found:
+            psutil.wait_procs(found, timeout=PAUSE_SECONDS)
         else:
             time.sleep(PAUSE_SECONDS)
 
 
 def _marked(name: str) -> Iterator[psutil.Process]:
-    me = os.getpid()
+    own = os.getpid()
     for process in psutil.process_iter():
         try:
-            if process.pid != me and process.environ().get(MARKER) == name:
+            if process.pid != own and process.environ().get(MARKER) == name:
                 yield process
         except (psutil.Error, OSError):
-            continue  # it has just ended, or it is not ours to look at
+            continue  # it has just ended, or belongs to another user
 
 
 def _signal(processes: set[psutil.Process], *, force: bool) -> None:
     for process in processes:
-        try:
+        with suppress(psutil.Error):
             if force:
                 process.kill()
             else:
                 process.terminate()
-        except psutil.Error:
-            continue
 
 
-def leases_held(told: Iterable[Mapping[str, JSON]]) -> list[Mapping[str, JSON]]:
+def leases_held(messages: Iterable[Mapping[str, JSON]]) -> list[Mapping[str, JSON]]:
     """Find the leases that were not given back.
 
-    :param told: everything the driver told, in its order
+    :param messages: all of the driver's, in their order
     """
     held: dict[JSON, Mapping[str, JSON]] = {}
-    for words in told:
-        if "hold" in words:
-            held[str(words["hold"])] = words
-        elif "release" in words:
-            held.pop(str(words["release"]), None)
+    for message in messages:
+        if "hold" in message:
+            held[str(message["hold"])] = message
+        elif "release" in message:
+            held.pop(str(message["release"]), None)
     return list(held.values())
 
 
 def give_back(lease: Mapping[str, JSON]) -> None:
-    """Give a lease back, or leave it to run out where its QPU does not answer."""
-    # imported only where there is a lease: the guardian starts with every driver
+    """Give a lease back; if its QPU does not answer, it is left to expire."""
+    # imported only where there is a lease, since a guardian starts with every driver
     from sf_quantum.qpu import selection
 
     config = lease["config"]
@@ -171,31 +168,32 @@ def give_back(lease: Mapping[str, JSON]) -> None:
 
 
 def main() -> None:
-    """Wait for the driver's end, then clean up behind it."""
-    told = list(_understood(sys.stdin.buffer))
-    # side by side: one QPU that does not answer holds up no other, and neither a process
-    # that does not end nor the leases hold up each other
+    """Wait for the driver's end, then clean up."""
+    messages = list(_messages(sys.stdin.buffer))
+    # in parallel: neither a QPU that does not answer nor a process that does not end
+    # delays the other leases
     threads = [
-        threading.Thread(target=give_back, args=(lease,)) for lease in leases_held(told)
+        threading.Thread(target=give_back, args=(lease,))
+        for lease in leases_held(messages)
     ]
     for thread in threads:
         thread.start()
     end_processes(sys.argv[1])
     for thread in threads:
         thread.join()
-    for words in told:
-        if "folder" in words:
-            shutil.rmtree(str(words["folder"]), ignore_errors=True)
+    for message in messages:
+        if "folder" in message:
+            shutil.rmtree(str(message["folder"]), ignore_errors=True)
 
 
-def _understood(lines: Iterable[bytes]) -> Iterator[dict[str, JSON]]:
+def _messages(lines: Iterable[bytes]) -> Iterator[dict[str, JSON]]:
     for line in lines:
         if not line.endswith(b"\n"):
-            continue  # a driver that was killed may leave half a line
-        with suppress(ValueError):  # what can be cleaned up is cleaned up
-            words = json.loads(line)
-            if isinstance(words, dict):
-                yield words
+            continue  # the rest of a driver that was killed in mid-line
+        with suppress(ValueError):  # the other messages still count
+            message = json.loads(line)
+            if isinstance(message, dict):
+                yield message
 
 
 if __name__ == "__main__":

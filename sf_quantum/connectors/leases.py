@@ -59,7 +59,7 @@ class JobLease(HeldLease):
     def jobs_of(self, job: str) -> list[dict[str, JSON]] | None:
         """List the QPU jobs of one workflow job, its earlier attempts included.
 
-        :returns: ``None`` if this kind of QPU does not tell
+        :returns: ``None`` if this kind of QPU does not report them
         :raises QpuError: if the QPU does not answer
         """
         jobs = self.jobs()
@@ -146,7 +146,7 @@ class LeasePool:
         """End a job's use of a lease: keep it for the next job, or give it back.
 
         :param keep: the next job may have it, if leases are kept and no QPU job is left
-        :returns: the job's QPU jobs; ``None`` if this kind of QPU does not tell
+        :returns: the job's QPU jobs; ``None`` if this kind of QPU does not report them
         :raises QpuUnavailable: if the QPU does not answer
         """
         if keep and self._keep_seconds > 0:

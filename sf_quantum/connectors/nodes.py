@@ -7,7 +7,6 @@ These are counted separately, so that scattered jobs each run on a node of their
 from __future__ import annotations
 
 from collections.abc import MutableMapping, MutableSequence
-from importlib.resources import files
 
 from streamflow.core.deployment import Connector
 from streamflow.core.scheduling import AvailableLocation
@@ -20,6 +19,8 @@ class NodesConnector(LocationWrapper):
 
     :param names: the names of the nodes
     """
+
+    schema = "nodes.json"
 
     def __init__(
         self,
@@ -45,8 +46,3 @@ class NodesConnector(LocationWrapper):
         self._refuse_service(service)
         inner = await self._inner()
         return {name: self._location(name, 1, inner) for name in self.names}
-
-    @classmethod
-    def get_schema(cls) -> str:
-        """The JSON Schema of ``config``."""
-        return files(__package__).joinpath("schemas/nodes.json").read_text("utf-8")

@@ -32,6 +32,7 @@ from sf_quantum.connectors.leases import (
 )
 from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.connectors.wrapper import Invocation, LocationWrapper
+from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu, QpuStatus
 from sf_quantum.qpu.leases import LeaseRequest
@@ -96,6 +97,8 @@ class QuantumConnector(LocationWrapper, ABC):
             deployment_name, config_dir, connector, service, transferBufferSize
         )
         self.qpu = variable(deployment_name)
+        # made by deploy(); it has a result when leases can be acquired
+        self._access: asyncio.Future[LeasePool] | None = None
         self._leased: set[_LeasedJob] = set()
         _deployed[deployment_name] = self
 
@@ -113,23 +116,21 @@ class QuantumConnector(LocationWrapper, ABC):
         :raises QpuError: if the QPU does not answer
         """
 
-    @abstractmethod
     def client(self) -> Qpu | None:
         """Give the driver's client of the QPU, once there is a service to ask.
 
         :raises QpuError: if there will never be one
         """
+        access = self._access
+        if access is None or not access.done() or access.cancelled():
+            return None
+        if (error := access.exception()) is not None:
+            raise QpuError(str(error)) from error
+        return access.result().qpu
 
-    @abstractmethod
-    async def _pool(self) -> LeasePool:
-        """Wait for access to the QPU.
-
-        :raises WorkflowExecutionException: if there is none
-        """
-
-    @abstractmethod
-    def _job_client(self) -> Qpu:
+    def _job_client(self) -> Qpu | None:
         """The QPU as a job on the location reaches it."""
+        return self.client()
 
     def _update(self, status: QpuStatus) -> None:
         """Take over what the QPU reports about itself."""
@@ -161,7 +162,13 @@ class QuantumConnector(LocationWrapper, ABC):
         if undeployed:  # which ended the QPU job under this one
             raise asyncio.CancelledError
         if succeeded and not used:
-            raise WorkflowExecutionException(self._not_used(job, used))
+            message = qpu_jobs.unused_message(job.name, self.qpu)
+            if used is None:
+                message = (
+                    f"Job {job.name} succeeded but the service of QPU {self.qpu} ended "
+                    "before it, so it is unknown whether its result comes from the QPU."
+                )
+            raise WorkflowExecutionException(message)
         if job.loss is not None and not succeeded:
             raise LeaseFailure(
                 f"Job {job.name} lost its lease of QPU {self.qpu}: {job.loss}",
@@ -180,7 +187,10 @@ class QuantumConnector(LocationWrapper, ABC):
         self, invocation: Invocation, name: str, job_hints: JobHints
     ) -> _LeasedJob:
         began = time.monotonic()
-        pool = await self._pool()
+        if self._access is None:
+            raise WorkflowExecutionException(f"QPU {self.qpu} is not deployed.")
+        # one job's cancellation must not stop the service of the others
+        pool = await asyncio.shield(self._access)
         lease = await self._acquire(pool, name, job_hints)
         job = _LeasedJob(
             name,
@@ -238,7 +248,7 @@ class QuantumConnector(LocationWrapper, ABC):
 
         The content goes through a pipe: it is on no command line and in no log.
         """
-        client = self._job_client()
+        client = self._job_client() or job.pool.qpu
         variables = {
             **qpu.environment([(client, job.lease.token)]),
             "QRMI_JOB_ID": job.name,
@@ -261,7 +271,7 @@ class QuantumConnector(LocationWrapper, ABC):
         """End a job's use of its lease, once, and record its QPU jobs.
 
         :param keep: the lease may serve the next job
-        :returns: whether there were any; ``None`` if the QPU cannot tell any more
+        :returns: whether there were any; ``None`` if that is unknown
         """
         if job not in self._leased:
             return None
@@ -280,23 +290,21 @@ class QuantumConnector(LocationWrapper, ABC):
     async def _close(self, job: _LeasedJob, *, keep: bool) -> bool | None:
         recorded = set(job.lease.owners)  # also those of this job's earlier attempts
         try:
-            qpu_jobs_ = await job.pool.settle(job.lease, job.name, keep=keep)
+            jobs = await job.pool.settle(job.lease, job.name, keep=keep)
         except QpuUnavailable as error:
             if logger.isEnabledFor(logging.WARNING):
                 logger.warning(
                     f"The lease of job {job.name} was not given back: {error}"
                 )
             return None
-        if qpu_jobs_ is None:
-            await self._record(job, [{}])  # this kind of QPU keeps no account
+        if jobs is None:  # this kind of QPU keeps no account
+            await self._record(job, [{}])
             return True
-        new = [one for one in qpu_jobs_ if str(one.get("id")) not in recorded]
-        if new:
-            await self._record(job, new)
-        return bool(qpu_jobs_)
+        await self._record(job, [j for j in jobs if str(j.get("id")) not in recorded])
+        return bool(jobs)
 
     async def _record(self, job: _LeasedJob, jobs: list[dict[str, JSON]]) -> None:
-        if journal.current() is None:
+        if journal.current() is None or not jobs:
             return
         try:
             status = await job.pool.status()
@@ -312,11 +320,3 @@ class QuantumConnector(LocationWrapper, ABC):
                 calibration=status.calibration if status else None,
                 lease_seconds=job.waited_seconds,
             )
-
-    def _not_used(self, job: _LeasedJob, used: bool | None) -> str:
-        if used is None:
-            return (
-                f"Job {job.name} succeeded but the service of QPU {self.qpu} ended "
-                "before it, so it is unknown whether its result comes from the QPU."
-            )
-        return qpu_jobs.unused_message(job.name, self.qpu)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, MutableMapping
-from importlib.resources import files
 from pathlib import Path
 
 from streamflow.core.deployment import Connector
@@ -22,20 +21,12 @@ from sf_quantum.connectors.leases import ClientConfig, LeasePool, QpuUnavailable
 from sf_quantum.connectors.quantum import QuantumConnector, variable
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import Qpu, QpuStatus, selection
+from sf_quantum.qpu import QpuStatus, selection
 
 # the keys of the configuration that are the client's, and those of them that are paths
 CLIENT = (
-    "url",
-    "tokenFile",
-    "munge",
-    "qrmiConfig",
-    "resource",
-    "class",
-    "project",
-    "expectedSeconds",
-    "pattern",
-)
+    "url tokenFile munge qrmiConfig resource class project expectedSeconds pattern"
+).split()
 PATHS = ("tokenFile", "qrmiConfig")
 
 
@@ -46,6 +37,8 @@ class RestConnector(QuantumConnector):
 
     :param reserved: the key ``class``, a reserved word of Python
     """
+
+    schema = "rest.json"
 
     def __init__(
         self,
@@ -115,6 +108,8 @@ class RestConnector(QuantumConnector):
             ClientConfig(self.type, self._config),
             keep_seconds=self._keep_seconds,
         )
+        self._access = asyncio.get_running_loop().create_future()
+        self._access.set_result(self._leases)
         self._first_status = asyncio.create_task(self._ask_status(self._leases))
 
     async def get_available_locations(
@@ -145,11 +140,6 @@ class RestConnector(QuantumConnector):
             if (slots := share + (number < rest)) > 0
         }
 
-    @classmethod
-    def get_schema(cls) -> str:
-        """The JSON Schema of ``config``."""
-        return files(__package__).joinpath("schemas/rest.json").read_text("utf-8")
-
     async def undeploy(self, external: bool) -> None:
         """Give every lease back."""
         if self._first_status is not None:
@@ -167,19 +157,6 @@ class RestConnector(QuantumConnector):
         type_ = str(config.get("type", "sfq"))
         client = selection.client(type_, variable(name), _client_config(config, folder))
         return client.status()
-
-    def client(self) -> Qpu | None:
-        return self._leases.qpu if self._leases is not None else None
-
-    async def _pool(self) -> LeasePool:
-        if self._leases is None:
-            raise WorkflowExecutionException(f"QPU {self.qpu} is not deployed.")
-        return self._leases
-
-    def _job_client(self) -> Qpu:
-        if self._leases is None:
-            raise WorkflowExecutionException(f"QPU {self.qpu} is not deployed.")
-        return self._leases.qpu
 
     def _update(self, status: QpuStatus) -> None:
         self._slots = max(1, status.vqpus)

@@ -1,4 +1,4 @@
-"""Which quantum steps are running, for those who plan classical nodes around them."""
+"""Which quantum steps are running, for planning classical nodes around them."""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import MutableMapping, MutableSequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
+from importlib.resources import files
+from typing import ClassVar
 
 from streamflow.core.data import StreamWrapper
 from streamflow.core.deployment import Connector, ExecutionLocation, Shell
@@ -167,6 +169,14 @@ class ForwardingConnector(InvocationConnector, ABC):
 
 class LocationWrapper(ForwardingConnector, ConnectorWrapper):
     """Locations that StreamFlow counts separately though all work on one machine."""
+
+    #: the file of its JSON Schema
+    schema: ClassVar[str]
+
+    @classmethod
+    def get_schema(cls) -> str:
+        """The JSON Schema of ``config``."""
+        return files(__package__).joinpath("schemas", cls.schema).read_text("utf-8")
 
     async def deploy(self, external: bool) -> None:
         """Check the inner deployment and start the guardian of this driver.

@@ -1,4 +1,4 @@
-"""MUNGE credentials: who a process of this cluster is, vouched for by its ``munged``.
+"""MUNGE credentials: the user of a process of this cluster, as its ``munged`` attests.
 
 libmunge comes with MUNGE's daemon on every node that has one; ctypes calls it, so that
 nothing has to be built or installed for Python.
@@ -22,11 +22,11 @@ _FIRST_OF_CREDENTIAL, _LAST_OF_CREDENTIAL = 8, 18
 
 
 class CredentialRefused(Exception):
-    """A credential that does not hold: expired, rewound, replayed, forged, or none."""
+    """A credential is not valid: expired, rewound, replayed, forged, or missing."""
 
 
 def encode(socket: str | None = None) -> str:
-    """Make a credential of this process, with an empty payload; it holds once.
+    """Make a credential of this process, with an empty payload; it is accepted once.
 
     :param socket: of ``munged``; libmunge's own by default
     :raises InputError: if libmunge is not installed
@@ -58,7 +58,7 @@ def decode(credential: str, socket: str | None = None) -> int:
     library = _library()
     payload, length = ctypes.c_void_p(), ctypes.c_int()
     uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
-    # what is not ASCII is no credential; libmunge is told so in its own alphabet
+    # libmunge takes ASCII only; anything else becomes an invalid credential
     text = credential.encode("ascii", "replace").replace(b"\0", b"?")
     with _context(library, socket) as context:
         code = library.munge_decode(

@@ -28,7 +28,7 @@ class NoLease(QpuError):
     """Every lease is held, or the QPU is closed for now: wait, or go elsewhere."""
 
 
-class CredentialsRefused(InputError):
+class AuthenticationError(InputError):
     """The service does not accept the token or credential: it is wrong or was revoked."""
 
 
@@ -41,13 +41,13 @@ class QpuStatus:
     :param vqpus: how many leases may be held at once
     :param leases: how many are held
     :param queue_length: jobs pending or running
-    :param calibration: which calibration its samples come from, if it tells
-    :param eta_seconds: after how long a job submitted now would start, if it tells
-    :param position: jobs that would run before it, if it tells
-    :param cost_per_second: of QPU time, in the site's own unit, if it tells
+    :param calibration: which calibration its samples come from, if it reports one
+    :param eta_seconds: after how long a job submitted now would start, if it reports one
+    :param position: jobs that would run before it, if it reports one
+    :param cost_per_second: of QPU time, in the site's own unit, if it reports one
     :param maintenance_seconds: after how long it stops taking jobs, if that is announced
     :param payloads: what a job may carry (``problem``, ``sequence``, ``circuit``), if it
-        tells
+        reports them
     """
 
     name: str
@@ -168,7 +168,7 @@ class Qpu(ABC):
 
         :returns: each with what is known of ``id``, ``state``, ``submitted``, ``started``,
             ``ended`` (epoch seconds), ``qpu_seconds``, ``seconds`` and ``found`` (it is
-            older than the lease); ``None`` if this kind of QPU does not tell, so that
+            older than the lease); ``None`` if this kind of QPU does not report them, so that
             reports and budgets do not know what it did
         :raises QpuError: if the QPU does not answer
         """
@@ -282,6 +282,25 @@ def types_by_name(variables: Mapping[str, str]) -> dict[str, str]:
     """Read the type of each QPU of the environment."""
     resources, types = listed(variables, RESOURCES), listed(variables, TYPES)
     return dict(zip(resources or [], types or [], strict=False))
+
+
+def lease_token(name: str, variables: Mapping[str, str]) -> str:
+    """Read the token of a QPU's lease from a job's environment.
+
+    :raises InputError: if it is missing
+    """
+    return required(name, variables, f"{name}_QRMI_JOB_ACQUISITION_TOKEN")
+
+
+def required(name: str, variables: Mapping[str, str], key: str) -> str:
+    """Read a variable without which a job does not reach its QPU.
+
+    :param name: of the QPU
+    :raises InputError: if it is missing
+    """
+    if not variables.get(key):
+        raise InputError(f"{key} is not set, though QPU {name!r} is in the environment")
+    return variables[key]
 
 
 def check_keys(config: Mapping[str, JSON], known: Collection[str]) -> None:

@@ -24,10 +24,10 @@ from sf_quantum.samplers import unknown
 class LeaseUsage:
     """A lease of one QPU, as it was when the command had ended.
 
-    :param jobs: see :meth:`~sf_quantum.qpu.Qpu.jobs`; ``None`` if the QPU does not tell
-    :param trouble: why it did not tell, if it is of a kind that does
-    :param technology: of the QPU, if it told
-    :param calibration: just after the samples were taken, if it told
+    :param jobs: see :meth:`~sf_quantum.qpu.Qpu.jobs`; ``None`` if the QPU does not report them
+    :param trouble: why it did not report them, if its kind does
+    :param technology: of the QPU, if known
+    :param calibration: just after the samples were taken, if known
     """
 
     qpu: str
@@ -51,7 +51,7 @@ class CommandRun:
 
     @property
     def used(self) -> bool | None:
-        """Whether it used a QPU, or may have used one of a kind that does not tell.
+        """Whether it used a QPU, or may have used one of a kind that does not report.
 
         :returns: ``None`` if that is unknown, because of trouble
         """
@@ -74,7 +74,7 @@ def usage_of_environment(
 ) -> list[LeaseUsage]:
     """As :func:`usage`, for leases of the environment.
 
-    A QPU of a kind that is not installed here counts as one that does not tell.
+    A QPU of a kind that is not installed here counts as one that does not report.
 
     :param names: of the QPUs
     """

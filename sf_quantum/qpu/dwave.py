@@ -17,12 +17,13 @@ from dimod.core.sampler import Sampler
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import (
-    CredentialsRefused,
+    AuthenticationError,
     NoLease,
     Qpu,
     QpuStatus,
     check_keys,
     config_text,
+    lease_token,
     qrmi_config,
     read_token,
 )
@@ -96,10 +97,7 @@ class DWaveQpu(Qpu):
         check_keys(config, KEYS)
         given = {key: config_text(config, key) for key in KEYS}
         if (path := given["qrmiConfig"]) is not None:
-            entry = qrmi_config.read(path, given["resource"] or name)
-            if entry.type != cls.type:
-                detail = f"is of type {entry.type!r}, not {cls.type!r}"
-                raise InputError(f"{path}: resource {entry.name!r} {detail}")
+            entry = qrmi_config.read(path, given["resource"] or name, cls.type)
             return cls(name, _connection(name, entry.environment))
         url, token_file = given["url"], given["tokenFile"]
         if url is None or token_file is None:
@@ -111,7 +109,7 @@ class DWaveQpu(Qpu):
         return cls(name, connection)
 
     def status(self) -> QpuStatus:
-        """See :meth:`Qpu.status`; D-Wave does not tell how many jobs are pending."""
+        """See :meth:`Qpu.status`; D-Wave does not report how many jobs are pending."""
         with self._solver() as solver:
             return QpuStatus(
                 name=solver.name,
@@ -161,18 +159,13 @@ class DWaveQpu(Qpu):
     @classmethod
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
         """See :meth:`Qpu.from_environment`; also by the names of QRMI's SPANK plugin."""
-        lease = environment.get(f"{name}_{LEASE}")
-        if not lease:
-            raise InputError(
-                f"{name}_{LEASE} is not set, though QPU {name!r} is in the environment"
-            )
         variables = {
             variable: value
             for variable in VARIABLES
             for key in (variable, f"{name}_{variable}")
             if (value := environment.get(key))
         }
-        return cls(name, _connection(name, variables), lease)
+        return cls(name, _connection(name, variables), lease_token(name, environment))
 
     def sampler(self) -> Sampler:
         return DWaveEmbedded(self, self._connection)
@@ -210,7 +203,7 @@ class DWaveQpu(Qpu):
             yield
         except answered.ResourceAuthenticationError as error:
             text = f"QPU {self.name!r} refuses: {_line(error)}"
-            raise CredentialsRefused(text) from error
+            raise AuthenticationError(text) from error
         except refused as error:
             raise InputError(f"QPU {self.name!r} refuses: {_line(error)}") from error
         except unreachable as error:

@@ -10,17 +10,16 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
-from types import TracebackType
-from typing import Self
 
 from sf_quantum import backoff
 from sf_quantum.backoff import Deadline
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import CredentialsRefused, NoLease, Qpu
+from sf_quantum.qpu import AuthenticationError, NoLease, Qpu
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ class LeaseProblem(Enum):
     @classmethod
     def of(cls, error: QuantumError) -> LeaseProblem:
         """Classify an error of a QPU's client."""
-        if isinstance(error, CredentialsRefused):
+        if isinstance(error, AuthenticationError):
             return cls.CREDENTIALS_REFUSED
         if isinstance(error, NoLease):
             return cls.NONE_FREE
@@ -166,7 +165,7 @@ class HeldLease:
         self._log = log
         self._released = threading.Event()
         # a daemon: a QPU that does not answer must not delay the end of the process
-        threading.Thread(target=self._renew, daemon=True).start()
+        threading.Thread(target=self._renew, name="sfq-renew", daemon=True).start()
 
     def jobs(self) -> list[dict[str, JSON]] | None:
         """See :meth:`~sf_quantum.qpu.Qpu.jobs`."""
@@ -187,7 +186,7 @@ class HeldLease:
                 pause = self.qpu.renew(self.token)
             except InputError as error:
                 if not self._released.is_set():
-                    refused = isinstance(error, CredentialsRefused)
+                    refused = isinstance(error, AuthenticationError)
                     trouble = "cannot be renewed" if refused else "is lost"
                     self._log.warning(
                         "A lease of QPU %s %s: %s", self.qpu.name, trouble, error
@@ -197,11 +196,11 @@ class HeldLease:
                 pause = backoff.LEASE.longest_seconds
 
 
-class LeaseSet:
+class LeaseSet(ExitStack[None]):
     """One lease of each of several QPUs; on exit all are given back.
 
-    They are acquired in the order of the QPUs' names, whoever acquires them, so that two
-    processes that want the same QPUs never wait for each other.
+    They are always acquired in the order of the QPUs' names, so that two processes that
+    want the same QPUs never wait for each other.
 
     :param on_wait: called once for each QPU that has no lease at once, with the reason
     """
@@ -211,27 +210,10 @@ class LeaseSet:
         qpus: Iterable[Qpu],
         on_wait: Callable[[Qpu, QpuError], None] | None = None,
     ) -> None:
+        super().__init__()
         self._qpus = sorted(qpus, key=lambda qpu: qpu.name)
         self._on_wait = on_wait
         self.held: list[HeldLease] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for lease in reversed(self.held):
-            try:
-                lease.release()
-            except QuantumError as error:
-                # it expires by itself; how the command ended matters more
-                logger.warning(
-                    "The lease of QPU %s was not given back: %s", lease.qpu.name, error
-                )
 
     def tokens(self) -> list[tuple[Qpu, str]]:
         """List each QPU that has a lease, with its token."""
@@ -260,6 +242,17 @@ class LeaseSet:
                 request = replace(request, wait_seconds=deadline.left)
             on_wait = partial(self._on_wait, qpu) if self._on_wait else None
             token = acquire(qpu, request, stop, on_wait)
-            self.held.append(HeldLease(qpu, token))
+            self.held.append(lease := HeldLease(qpu, token))
+            self.callback(_release, lease)
             if (shortfall := qpu.shortfall(token)) is not None:
                 logger.warning("The lease of QPU %s has %s", qpu.name, shortfall)
+
+
+def _release(lease: HeldLease) -> None:
+    try:
+        lease.release()
+    except QuantumError as error:
+        # it expires by itself; how the command ended matters more
+        logger.warning(
+            "The lease of QPU %s was not given back: %s", lease.qpu.name, error
+        )

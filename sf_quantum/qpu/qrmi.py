@@ -24,6 +24,7 @@ from sf_quantum.qpu import (
     QpuStatus,
     check_keys,
     config_text,
+    lease_token,
     qrmi_client,
     qrmi_config,
 )
@@ -99,12 +100,8 @@ class QrmiQpu(Qpu):
         path = config_text(config, "qrmiConfig")
         if path is None:
             raise InputError(f"qrmiConfig: missing in the configuration of {name!r}")
-        resource = qrmi_config.read(path, config_text(config, "resource") or name)
-        if resource.type != cls.type:
-            raise InputError(
-                f"{path}: resource {resource.name!r} is of type {resource.type!r}, "
-                f"not {cls.type!r}"
-            )
+        entry = config_text(config, "resource") or name
+        resource = qrmi_config.read(path, entry, cls.type)
         seconds = config.get("timeoutSeconds", NO_TIMEOUT)
         if type(seconds) is not int or not 1 <= seconds <= NO_TIMEOUT:
             raise InputError(f"timeoutSeconds: expected 1 to {NO_TIMEOUT}")
@@ -150,11 +147,10 @@ class QrmiQpu(Qpu):
     @classmethod
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
         own = qrmi_config.unprefixed(name, environment)
-        token, seconds = own.pop(TOKEN, ""), own.pop(TIMEOUT, str(NO_TIMEOUT))
-        if not token:
-            raise InputError(
-                f"{name}_{TOKEN} is not set, though QPU {name!r} is in the environment"
-            )
+        token, seconds = lease_token(name, environment), own.pop(
+            TIMEOUT, str(NO_TIMEOUT)
+        )
+        del own[TOKEN]
         if not seconds.isdecimal():
             raise InputError(f"{name}_{TIMEOUT}: expected whole seconds")
         resource = Resource(name, cls.type, own)
@@ -233,8 +229,7 @@ class _Pasqal(QrmiQpu):
 
         with self._errors():
             payload = qrmi.Payload.PasqalCloud(sequence=sequence, job_runs=shots)
-            who = f"QPU {self.name!r}"
-            counts, timing = qrmi_client.counts(self._client(), payload, who)
+            counts, timing = qrmi_client.counts(self._client(), payload, self._who)
             return counts, {**timing}
 
 
@@ -268,13 +263,13 @@ class _Gates(QrmiQpu):
         from sf_quantum.samplers.qaoa import QaoaSampler
 
         try:
-            return QaoaSampler(runner=self._machine())
+            return QaoaSampler(runner=self._runner())
         except ImportError as error:
             detail = self.lack() or f"what QRMI runs circuits with fails: {error}"
             raise InputError(f"QPU {self.name!r}: {detail}") from error
 
     @abstractmethod
-    def _machine(self) -> CircuitRunner:
+    def _runner(self) -> CircuitRunner:
         """Ask for the QPU as it is now."""
 
 
@@ -282,14 +277,14 @@ class _Ibm(_Gates):
     solving = ("qiskit_ibm_runtime", "qiskit", "scipy")
     extra = "ibm"
 
-    def _machine(self) -> CircuitRunner:
+    def _runner(self) -> CircuitRunner:
         from qrmi.primitives.ibm import SamplerV2, get_backend
 
-        from sf_quantum.qpu.qrmi_circuits import PrimitiveMachine
+        from sf_quantum.qpu.qrmi_circuits import PrimitiveRunner
 
         with self._errors():
             client = self._client()
-            return PrimitiveMachine(
+            return PrimitiveRunner(
                 self.name, SamplerV2(client), get_backend(client), self._who
             )
 
@@ -316,10 +311,10 @@ class IqmServer(_Gates):
     solving = ("iqm", "qiskit", "scipy")
     extra = "iqm"
 
-    def _machine(self) -> CircuitRunner:
-        from sf_quantum.qpu.qrmi_circuits import IqmMachine
+    def _runner(self) -> CircuitRunner:
+        from sf_quantum.qpu.qrmi_circuits import IqmRunner
 
-        return IqmMachine(self.name, self._client(), self._who)
+        return IqmRunner(self.name, self._client(), self._who)
 
 
 class Oqtopus(QrmiQpu):

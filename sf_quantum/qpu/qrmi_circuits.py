@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from qiskit.providers import BackendV2
 
 
-class PrimitiveMachine:
+class PrimitiveRunner:
     """A QPU behind one of QRMI's own samplers, such as IBM's.
 
     :param who: names the QPU, in error messages
@@ -54,7 +54,7 @@ class PrimitiveMachine:
         return np.asarray(data.meas.to_bool_array(order="little"), np.int8), None
 
 
-class IqmMachine:
+class IqmRunner:
     """An IQM QPU.
 
     QRMI's backend compiles for it and writes its requests. Qiskit's ``BackendSamplerV2``
@@ -81,7 +81,7 @@ class IqmMachine:
     ) -> tuple[Bits, dict[str, float]]:
         """Run a circuit; interrupted, its task is stopped on the QPU.
 
-        :raises InputError: if the circuit does not suit the machine
+        :raises InputError: if the circuit does not suit the QPU
         :raises QpuError: if the task fails, or its answer has no reads
         """
         from iqm.iqm_client import CircuitValidationError

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.qpu import OVER, CredentialsRefused, NoLease
+from sf_quantum.qpu import OVER, AuthenticationError, NoLease
 
 POLL_SECONDS = 0.5
 # by their names in the package: errors that another attempt will not cure
@@ -100,7 +100,7 @@ def errors(who: str, *, leasing: bool = False, gone: bool = False) -> Iterator[N
         if status == _CONFLICT:
             raise (NoLease if leasing else QpuError)(text) from error
         if status == _UNAUTHORIZED or name == "AuthenticationFailedError":
-            raise CredentialsRefused(text) from error
+            raise AuthenticationError(text) from error
         if name in _REFUSALS or (400 <= status < 500 and status not in _BUSY):
             raise InputError(text) from error
         raise QpuError(text) from error

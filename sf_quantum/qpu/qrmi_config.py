@@ -32,12 +32,13 @@ def names(path: str) -> list[str]:
     return [*_entries(path)]
 
 
-def read(path: str, name: str) -> Resource:
+def read(path: str, name: str, type_: str | None = None) -> Resource:
     """Read one resource of the file.
 
     Of the other entries only the names are checked: what a site writes about QPUs of
     unknown kinds is its own affair.
 
+    :param type_: the resource has to be of this type, if given
     :raises InputError: if the file or the entry is wrong, or there is no such entry
     """
     known = _entries(path)
@@ -49,7 +50,11 @@ def read(path: str, name: str) -> Resource:
             f"{where}.name: {name!r}: use letters, digits and underscores only, "
             "since it starts the names of environment variables"
         )
-    return Resource(name, _text(entry, "type", where), _environment(entry, where))
+    found = Resource(name, _text(entry, "type", where), _environment(entry, where))
+    if type_ not in (None, found.type):
+        message = f"resource {name!r} is of type {found.type!r}, not {type_!r}"
+        raise InputError(f"{path}: {message}")
+    return found
 
 
 def unprefixed(name: str, environment: Mapping[str, str]) -> dict[str, str]:

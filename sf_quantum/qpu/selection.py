@@ -98,12 +98,10 @@ def client(type_: str, name: str, config: Mapping[str, JSON]) -> Qpu:
     kind, path = qpu.load(type_), config.get("qrmiConfig")
     if kind.reads_qrmi_config or not isinstance(path, str):
         return kind.from_config(name, config)
-    entry = qrmi_config.read(path, str(config.get("resource", name)))
+    entry = qrmi_config.read(path, str(config.get("resource", name)), type_)
     site = _config(entry.environment) if type_ == SFQ else {**entry.environment}
     own = {k: v for k, v in config.items() if k not in ("qrmiConfig", "resource")}
     try:
-        if entry.type != type_:
-            raise InputError(f"it is of type {entry.type!r}, not {type_!r}")
         return kind.from_config(name, {**site, **own})
     except InputError as error:
         raise InputError(f"{path}: {entry.name}: {error}") from error

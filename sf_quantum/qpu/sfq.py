@@ -21,13 +21,15 @@ from sf_quantum.files import JSON
 from sf_quantum.net.transport import Answer, Client, Unreachable
 from sf_quantum.qpu import (
     OVER,
-    CredentialsRefused,
+    AuthenticationError,
     NoLease,
     Qpu,
     QpuStatus,
     check_keys,
     config_text,
+    lease_token,
     read_token,
+    required,
 )
 
 if TYPE_CHECKING:
@@ -180,7 +182,7 @@ class ServiceClient:
     def granted(self, answer: Answer) -> Answer:
         """Expect a request to be granted.
 
-        :raises CredentialsRefused: if the token or the MUNGE credential is not accepted
+        :raises AuthenticationError: if the token or the MUNGE credential is not accepted
         :raises InputError: if it is refused for another reason
         :raises QpuError: if the service is in trouble, or the job's lease has ended
         """
@@ -190,7 +192,7 @@ class ServiceClient:
             raise QpuError(f"{self.name} is in trouble: {refusal(answer)}")
         message = f"{self.name} refuses: {refusal(answer)}"
         if answer.status == 401:
-            raise CredentialsRefused(message)
+            raise AuthenticationError(message)
         if self._under_lease and _lease_has_ended(answer):
             raise QpuError(message)
         raise InputError(message)
@@ -292,7 +294,7 @@ class SfqQpu(Qpu):
         )
 
     def status(self) -> QpuStatus:
-        """See :meth:`Qpu.status`; it is asked once, since no answer is a status, too."""
+        """See :meth:`Qpu.status`; sent once, since no answer is also a status."""
         device = self.service.granted(self.service.send("GET", "/v1/device")).json()
         calibration, payloads = device.get("calibration"), device.get("payloads")
         known = calibration.get("id") if isinstance(calibration, dict) else None
@@ -391,22 +393,16 @@ class SfqQpu(Qpu):
 
     @classmethod
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
-        url, lease = f"{name}_SFQ_URL", f"{name}_QRMI_JOB_ACQUISITION_TOKEN"
-        for key in (url, lease):
-            if not environment.get(key):
-                raise InputError(
-                    f"{key} is not set, though QPU {name!r} is in the environment"
-                )
         munge = environment.get(f"{name}_SFQ_MUNGE", "")
         return cls(
             name,
-            environment[url],
+            required(name, environment, f"{name}_SFQ_URL"),
             credentials=Credentials(
                 environment.get(f"{name}_SFQ_TOKEN_FILE"),
                 munge if munge.startswith("/") else munge == "1",
                 _seconds(environment, f"{name}_SFQ_PATIENCE_SECONDS"),
             ),
-            lease=environment[lease],
+            lease=lease_token(name, environment),
             job_key=environment.get(f"{name}_SFQ_JOB_KEY"),
             purpose=environment.get(f"{name}_SFQ_PURPOSE"),
         )

@@ -120,8 +120,10 @@ async def test_the_service_ends_though_a_lease_cannot_be_given_back(
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     connector = emulator(local)
     await connector.deploy(False)
-    await connector._pool()
+    assert connector._access is not None
+    await connector._access
     qpu = connector._job_client()
+    assert qpu is not None
     assert qpu.status().online
 
     async def failing(_: QuantumConnector, external: bool) -> None:

@@ -12,7 +12,7 @@ from dimod.core.sampler import Sampler
 from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.qpu import CredentialsRefused, Qpu, QpuStatus, leases
+from sf_quantum.qpu import AuthenticationError, Qpu, QpuStatus, leases
 from sf_quantum.qpu.leases import HeldLease, LeaseRequest, LeaseSet, acquire
 
 
@@ -92,7 +92,7 @@ def test_a_qpu_that_stays_in_trouble_is_given_up_in_time() -> None:
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (CredentialsRefused("token revoked"), "cannot be renewed: token revoked"),
+        (AuthenticationError("token revoked"), "cannot be renewed: token revoked"),
         (InputError("it has ended"), "is lost: it has ended"),
     ],
 )

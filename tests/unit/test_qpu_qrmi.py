@@ -25,7 +25,7 @@ from sf_quantum import qpu
 from sf_quantum.cli import main
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import CredentialsRefused, NoLease, Qpu
+from sf_quantum.qpu import AuthenticationError, NoLease, Qpu
 from sf_quantum.qpu.qrmi import NO_TIMEOUT, QrmiQpu
 from sf_quantum.samplers.neutral_atom import NeutralAtomSampler
 
@@ -387,7 +387,7 @@ def raising(error: Exception) -> Callable[[str], str]:
         (_Error("Status: 429 Too Many Requests"), QpuError),
         (_Error("Status: 503 Service Unavailable"), QpuError),
         (_Error("connection\nrefused"), QpuError),
-        (AuthenticationFailedError("authentication failed: x"), CredentialsRefused),
+        (AuthenticationFailedError("authentication failed: x"), AuthenticationError),
     ],
 )
 def test_errors_say_whether_trying_again_helps(

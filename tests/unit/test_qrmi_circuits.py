@@ -22,7 +22,7 @@ from sf_quantum.samplers.qaoa import QaoaSampler
 from sf_quantum.testing.samplers import problem
 
 if TYPE_CHECKING:
-    from sf_quantum.qpu.qrmi_circuits import IqmMachine
+    from sf_quantum.qpu.qrmi_circuits import IqmRunner
 
 pytest.importorskip("qiskit", reason="qiskit is not installed")
 pytest.importorskip("qrmi", reason="the package qrmi is not installed")
@@ -128,10 +128,10 @@ def adonis(monkeypatch: pytest.MonkeyPatch) -> Adonis:
     return Adonis()
 
 
-def made(client: Adonis) -> IqmMachine:
-    from sf_quantum.qpu.qrmi_circuits import IqmMachine
+def made(client: Adonis) -> IqmRunner:
+    from sf_quantum.qpu.qrmi_circuits import IqmRunner
 
-    return IqmMachine("garnet", client, "QPU 'garnet'")
+    return IqmRunner("garnet", client, "QPU 'garnet'")
 
 
 def test_a_qubo_on_iqms_is_compiled_run_and_read(adonis: Adonis) -> None:
@@ -234,12 +234,12 @@ def test_a_job_of_ibms_that_is_not_waited_for_is_cancelled(
 ) -> None:
     from qiskit.providers.fake_provider import GenericBackendV2
 
-    from sf_quantum.qpu.qrmi_circuits import PrimitiveMachine
+    from sf_quantum.qpu.qrmi_circuits import PrimitiveRunner
 
     job = Job(error)
     backend = GenericBackendV2(5, seed=1)
     sampler = SimpleNamespace(run=lambda pubs, shots: job)
-    machine = PrimitiveMachine("torino", sampler, backend, "QPU 'torino'")
+    machine = PrimitiveRunner("torino", sampler, backend, "QPU 'torino'")
     with pytest.raises(expected):
         QaoaSampler(runner=machine).sample(problem(), depth=1, optimiser="none")
     assert job.cancelled
@@ -249,10 +249,10 @@ def test_ibms_samplers_reads_are_taken_as_they_come() -> None:
     from qiskit.primitives import StatevectorSampler
     from qiskit.providers.fake_provider import GenericBackendV2
 
-    from sf_quantum.qpu.qrmi_circuits import PrimitiveMachine
+    from sf_quantum.qpu.qrmi_circuits import PrimitiveRunner
 
     line = GenericBackendV2(5, coupling_map=[[i, i + 1] for i in range(4)], seed=1)
-    machine = PrimitiveMachine(
+    machine = PrimitiveRunner(
         "torino", StatevectorSampler(seed=1), line, "QPU 'torino'"
     )
     samples = QaoaSampler(runner=machine).sample(
