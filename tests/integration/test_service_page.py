@@ -214,18 +214,18 @@ def test_it_shows_a_job_on_its_way_through_the_queue_as_the_api_does(
 
     browser.open(site.url, site.tokens["ada"])
     browser.until(lambda: waits_behind(1), "the job's place")
-    assert browser.text("#running strong") == "A production job of somebody else"
+    assert browser.text("#running strong") == "A production job of another user"
     assert browser.text(f"{row} bdi") == HOSTILE
     assert "200 shots" in browser.text(row)
     assert browser.text(f"{row} .when").rpartition(" ")[2] in ("s", "min")
     assert browser.text("[data-count=waiting] dd") == "1"
     assert browser.text("#leases bdi") == HOSTILE
-    assert browser.text("#held") == "2 of 4 held; 1 of others"
+    assert browser.text("#held") == "2 of 4 held; 1 by other users"
 
     for number in range(2):
         site.submit("bob", bob, f"bobs-next-{number}", 1)
     browser.until(lambda: waits_behind(3), "the place behind those who go first")
-    assert browser.text("#line .others") == "2 production jobs of others"
+    assert browser.text("#line .others") == "2 production jobs of other users"
     told = site.ask("ada", "GET", "/v1/activity")
     assert told["waiting"] == {"production": 2, "development": 1}
     for name, jobs in {"waiting": 3, "production": 2, "development": 1}.items():
@@ -238,8 +238,8 @@ def test_it_shows_a_job_on_its_way_through_the_queue_as_the_api_does(
         lambda: "Completed" in browser.text(f"#ended [data-job='{job}']"), "its end"
     )
     assert site.ask("ada", "GET", f"/v1/jobs/{job}")["state"] == "Completed"
-    assert browser.text("#running") == "Nothing: the QPU is free"
-    assert browser.text("#line tbody") == "No job waits."
+    assert browser.text("#running") == "None: the QPU is idle"
+    assert browser.text("#line tbody") == "No pending jobs."
     assert not browser.text(f"#ended [data-job='{occupant}']")
     use = site.ask("", "GET", "/v1/activity")["utilisation"]
     assert isinstance(use, dict)
@@ -266,8 +266,8 @@ def test_others_are_counts_and_admins_see_everything(
         return browser.text("body")
 
     for who, line in {
-        "bob": "13 test jobs of others",
-        "": "With your token, below, your own jobs are here.",
+        "bob": "13 test jobs of other users",
+        "": "Enter your token below to see your own jobs.",
     }.items():
         assert line in page(who)
         everything = str(browser.run("return document.documentElement.outerHTML"))
@@ -296,13 +296,13 @@ def test_a_token_is_typed_in_and_kept_in_the_tab_alone(
     )
     browser.until(lambda: browser.link == "live", "the counts again")
     browser.type("#token", site.tokens["ada"] + Keys.ENTER)
-    words = "You are ada: you see your own jobs, and others as counts."
+    words = "Signed in as ada: your own jobs are shown, others as counts."
     browser.until(lambda: browser.text("#who") == words, "one's own view")
     assert not browser.text("#refused")
     assert browser.run("return localStorage.length + document.cookie.length") == 0
     assert not any(site.tokens["ada"] in url for url in browser.requests())
     browser.type("#sign-out", Keys.ENTER)
-    browser.until(lambda: "counts only" in browser.text("#who"), "to be unknown again")
+    browser.until(lambda: "only counts" in browser.text("#who"), "to be unknown again")
     assert browser.run("return sessionStorage.length") == 0
     # the refusal alone
     assert ["401" in complaint for complaint in browser.complaints()] == [True]
@@ -337,9 +337,9 @@ def test_it_says_that_the_service_is_gone_and_finds_it_again(
     site.service.kill()
     browser.until(lambda: browser.link == "gone", "the page to notice")
     assert browser.text("#status") == "No answer"
-    words = "The service does not answer; what you see is old."
+    words = "The service does not answer; what is shown is out of date."
     assert browser.text("#word") == words
-    assert browser.text("#clock").startswith("Next try at ")
+    assert browser.text("#clock").startswith("Next attempt at ")
     site.service.start()
     browser.until(lambda: browser.link == "live", "the service to be found again")
     assert browser.text("#status") == "Online"

@@ -1,12 +1,12 @@
-"""``GET /metrics``: what Prometheus scrapes; names and units as its conventions ask.
+"""``GET /metrics`` for Prometheus, with names and units by its conventions.
 
-Everything is counted as it happens, or held in memory: a scrape reads nothing from the
-disk, however many jobs there are. No user's name is told.
+Everything is counted as it happens, or held in memory: a scrape reads nothing from disk,
+however many jobs there are. No metric names a user.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import Annotated, TypeAlias
 
@@ -32,20 +32,20 @@ from sf_quantum.service.queue.telemetry import SERIES, Telemetry
 
 OVER: tuple[State, ...] = ("Completed", "Failed", "Cancelled")
 REASONS: tuple[Reason, ...] = ("preempted", "interrupted")
-# labels and a value
-Row: TypeAlias = tuple[tuple[str, ...], float]
+# by the values of the labels
+Values: TypeAlias = Mapping[tuple[str, ...], float]
 router = APIRouter()
 
 
 class QpuCollector(Collector):
-    """Turns the state of a queue and its device into metrics, whenever it is asked."""
+    """Turns the state of a queue and its device into metrics at each scrape."""
 
     def __init__(self, queue: JobQueue, telemetry: Telemetry) -> None:
         self._queue = queue
         self._telemetry = telemetry
 
     def collect(self) -> Iterator[Metric]:
-        """Tell all metrics, each with its help and its labels."""
+        """Return all metrics, each with its help and its labels."""
         yield from self._device()
         yield from self._jobs()
         yield from self._leases()
@@ -63,136 +63,145 @@ class QpuCollector(Collector):
         state, seconds = self._queue.device_states()
         yield _gauge(
             "sfq_device_state",
-            "1 for the state that the device is in, 0 for the others; held is it while "
-            "jobs wait of which none would end before the next maintenance.",
-            ("state",),
-            [((name,), float(name == state)) for name in STATES],
+            "1 for the device's state, 0 for the others; held means that no pending job "
+            "would end before the next maintenance window.",
+            {(name,): name == state for name in STATES},
+            "state",
         )
         yield _counter(
             "sfq_device_state_seconds",
-            "How long the device was in each state.",
-            ("state",),
-            [((name,), seconds[name]) for name in STATES],
+            "Time that the device spent in each state.",
+            {(name,): seconds[name] for name in STATES},
+            "state",
         )
         yield _counter(
-            "sfq_device_busy_seconds", "How long jobs ran.", (), [((), seconds["busy"])]
+            "sfq_device_busy_seconds", "Time that jobs ran.", {(): seconds["busy"]}
         )
         yield _gauge(
-            *("sfq_device_qubits", "The largest problem, in variables.", ()),
-            [((), device.size)],
+            "sfq_device_qubits", "The largest problem, in variables.", {(): device.size}
         )
-        dead = len(device.out_of_service)
-        what = "Qubits that cannot be used."
-        yield _gauge("sfq_device_out_of_service_qubits", what, (), [((), dead)])
+        yield _gauge(
+            "sfq_device_out_of_service_qubits",
+            "Qubits that are out of service.",
+            {(): len(device.out_of_service)},
+        )
 
     def _jobs(self) -> Iterator[Metric]:
         queue, observed = self._queue, self._queue.observations
         yield _gauge(
             "sfq_queue_jobs",
-            "Jobs that wait.",
-            ("class",),
-            [((name,), queue.lengths.get(name, 0)) for name in CLASSES],
+            "Pending jobs.",
+            {(name,): queue.lengths.get(name, 0) for name in CLASSES},
+            "class",
         )
         waits = HistogramMetricFamily(
             "sfq_queue_wait_seconds",
             "From a job's submission to its first start.",
             labels=("class",),
         )
+        bounds = [*map(str, WAITS), "+Inf"]
         for name in CLASSES:
-            seen = observed.waits[name]
-            bounds = [*map(str, WAITS), "+Inf"]
-            counts = accumulate(seen.counts)
-            waits.add_metric(
-                (name,), [*zip(bounds, counts, strict=True)], sum_value=seen.total
-            )
+            wait = observed.waits[name]
+            buckets = [*zip(bounds, accumulate(wait.counts), strict=True)]
+            waits.add_metric((name,), buckets, sum_value=wait.total)
         yield waits
         yield _counter(
             "sfq_jobs",
-            "Jobs that are over, by how they ended.",
-            ("class", "state"),
-            [((n, s), observed.jobs[n, s]) for n in CLASSES for s in OVER],
+            "Jobs that are over, by their final state.",
+            {(n, s): observed.jobs[n, s] for n in CLASSES for s in OVER},
+            "class",
+            "state",
         )
         yield _counter(
             "sfq_job_interruptions",
-            "Attempts after which a job waited again.",
-            ("class", "reason"),
-            [((n, r), observed.interruptions[n, r]) for n in CLASSES for r in REASONS],
+            "Attempts after which a job was pending again.",
+            {(n, r): observed.interruptions[n, r] for n in CLASSES for r in REASONS},
+            "class",
+            "reason",
         )
         yield _counter(
             "sfq_qpu_seconds",
             "QPU time as modelled: what hardware would bill.",
-            ("class",),
-            [((name,), observed.qpu_seconds[name]) for name in CLASSES],
+            {(name,): observed.qpu_seconds[name] for name in CLASSES},
+            "class",
         )
 
     def _leases(self) -> Iterator[Metric]:
         leases = self._queue.leases
-        rows = {
-            "held": ("Leases that are held.", len(leases.held)),
-            "waiting": ("Requests for a lease that wait.", leases.waiting),
-            "limit": ("Leases that may be held at once: vQPUs.", leases.vqpus),
-        }
-        for name, (what, value) in rows.items():
-            yield _gauge(f"sfq_leases_{name}", what, (), [((), value)])
+        yield _gauge("sfq_leases_held", "Leases held.", {(): len(leases.held)})
+        yield _gauge(
+            "sfq_leases_waiting", "Pending requests for a lease.", {(): leases.waiting}
+        )
+        yield _gauge(
+            "sfq_leases_limit",
+            "Leases that may be held at once: vQPUs.",
+            {(): leases.vqpus},
+        )
 
     def _calibration(self) -> Iterator[Metric]:
         device, watch = self._queue.device, self._queue.drift
         watch.look(device)
         reading = device.reading
-        made = reading.calibration.made.timestamp()
         yield _gauge(
             "sfq_calibration_timestamp_seconds",
             "When the device was calibrated, since the epoch.",
-            (),
-            [((), made)],
+            {(): reading.calibration.made.timestamp()},
         )
-        for name, values, what in (
-            ("ratio", reading.values, "What the device measured last of its errors."),
-            ("expected_ratio", reading.expected, "What they are to be at this age."),
-        ):
-            rows: list[Row] = [((key,), value) for key, value in values.items()]
-            yield _gauge(f"sfq_calibration_error_{name}", what, ("value",), rows)
+        yield _gauge(
+            "sfq_calibration_error_ratio",
+            "The errors that the device measured last.",
+            {(name,): value for name, value in reading.values.items()},
+            "value",
+        )
+        yield _gauge(
+            "sfq_calibration_error_expected_ratio",
+            "The errors expected at this age of the calibration.",
+            {(name,): value for name, value in reading.expected.items()},
+            "value",
+        )
         series = [*reading.values, *([SERIES] if self._telemetry.quality else [])]
         yield _gauge(
             "sfq_drift_alarm",
             "1 from the alarm until the calibration is renewed.",
-            ("series",),
-            [((key,), float(key in watch.alarms)) for key in series],
+            {(name,): name in watch.alarms for name in series},
+            "series",
         )
-        sums = {key: watch.sums[key] for key in series if key in watch.sums}
+        sums = {name: watch.sums[name] for name in series if name in watch.sums}
         yield _gauge(
             "sfq_drift_cusum",
             "The CUSUM of each side, in standard deviations of a value.",
-            ("series", "side"),
-            [
-                ((key, side), getattr(cusum, side))
-                for key, cusum in sums.items()
+            {
+                (name, side): getattr(cusum, side)
+                for name, cusum in sums.items()
                 for side in ("above", "below")
-            ],
+            },
+            "series",
+            "side",
         )
         yield _gauge(
             "sfq_drift_threshold",
-            "What a CUSUM must exceed for an alarm.",
-            (),
-            [((), watch.settings.threshold)],
+            "An alarm is raised for a CUSUM above it.",
+            {(): watch.settings.threshold},
         )
 
     def _quality(self) -> Iterator[Metric]:
         quality = self._telemetry.quality
         if quality is None or (last := quality.last) is None:
             return
-        what = "Reads of the last quality job that found the optimum."
-        yield _gauge("sfq_quality_success_ratio", what, (), [((), last.success)])
+        yield _gauge(
+            "sfq_quality_success_ratio",
+            "Reads of the last quality job that found the optimum.",
+            {(): last.success},
+        )
         yield _gauge(
             "sfq_quality_timestamp_seconds",
             "When the last quality job ended, since the epoch.",
-            (),
-            [((), last.time)],
+            {(): last.time},
         )
 
 
 async def _exposed(request: Request) -> CollectorRegistry:
-    """Find the metrics.
+    """Return the metrics.
 
     :raises AuthError: if the caller may not read them
     """
@@ -208,7 +217,7 @@ async def _exposed(request: Request) -> CollectorRegistry:
 
 @router.get(
     "/metrics",
-    summary="Tell the metrics, for Prometheus",
+    summary="Show the metrics for Prometheus",
     tags=["metrics"],
     response_class=Response,
     responses={
@@ -224,7 +233,7 @@ async def _exposed(request: Request) -> CollectorRegistry:
 async def metrics(
     registry: Annotated[CollectorRegistry, Depends(_exposed)],
 ) -> Response:
-    """Tell everything that is counted; needs a credential where the site says so."""
+    """Show all metrics; the site decides whether this needs a credential."""
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -236,15 +245,15 @@ def registered(queue: JobQueue, telemetry: Telemetry) -> CollectorRegistry:
     return registry
 
 
-def _gauge(name: str, what: str, labels: tuple[str, ...], rows: list[Row]) -> Metric:
-    family = GaugeMetricFamily(name, what, labels=labels)
-    for values, value in rows:
-        family.add_metric(values, value)
-    return family
+def _gauge(name: str, text: str, values: Values, *labels: str) -> Metric:
+    return _filled(GaugeMetricFamily(name, text, labels=labels), values)
 
 
-def _counter(name: str, what: str, labels: tuple[str, ...], rows: list[Row]) -> Metric:
-    family = CounterMetricFamily(name, what, labels=labels)
-    for values, value in rows:
-        family.add_metric(values, value)
+def _counter(name: str, text: str, values: Values, *labels: str) -> Metric:
+    return _filled(CounterMetricFamily(name, text, labels=labels), values)
+
+
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Values) -> Metric:
+    for labels, value in values.items():
+        family.add_metric(labels, float(value))
     return family

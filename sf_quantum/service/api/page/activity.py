@@ -1,16 +1,15 @@
-"""What goes on, as the page shows it: read once a second for all who look."""
+"""What the page shows: read once a second for all its viewers."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
-from typing import Literal, TypeAlias
+from itertools import groupby, islice
 
+from sf_quantum.service.api.common import qpu_reason, qpu_status
 from sf_quantum.service.api.page import calibration_history
 from sf_quantum.service.api.page.models import (
     ActivityAnswer,
@@ -19,6 +18,7 @@ from sf_quantum.service.api.page.models import (
     LeasesShown,
     MaintenanceShown,
     OtherJobs,
+    Sees,
     ShownJob,
     ShownLease,
     Utilisation,
@@ -29,177 +29,155 @@ from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.leases import visible
 from sf_quantum.service.store.utilisation import UtilisationHistory
 
-# how long a view stays as it is
+# how long an answer is sent again
 FRESH_SECONDS = 1.0
-# of the line; of each user's own jobs that are farther back; and how far that is at most
-LISTED, OWN, FAR = 200, 10, 20_000
+# pending jobs that are listed, a user's own ones behind these, and where the search ends
+LISTED, OWN, SEARCHED = 200, 10, 20_000
 ENDED = 10
 LEASES = 100
-Sees: TypeAlias = Literal["all", "own", "counts"]
 
 
 @dataclass(frozen=True)
-class View:
-    """An answer, ready to be sent.
+class _Snapshot:
+    """What is the same for all viewers.
 
-    :param etag: tells it from others, as HTTP writes it
-    """
-
-    etag: str
-    body: bytes
-
-
-@dataclass(frozen=True)
-class _Common:
-    """What is the same for all who look, at one moment.
-
-    :param line: the first jobs that wait, in the order they will run
-    :param back: by user, the numbers of the first jobs that are farther back
-    :param waiting: how many jobs wait
+    :param pending: the first jobs in the order they will run
+    :param own: by user, the numbers of the first jobs behind these
+    :param waiting: the number of pending jobs
     """
 
     now: float
     device: DeviceShown
     running: tuple[Job, Forecast] | None
-    line: list[tuple[Job, Forecast]]
-    back: dict[str, list[int]]
+    pending: list[tuple[Job, Forecast]]
+    own: dict[str, list[int]]
     waiting: dict[JobClass, int]
     utilisation: Utilisation
     calibration: CalibrationShown
 
 
 class Activity:
-    """Makes the views; belongs to the event loop of the queue.
+    """Makes the answers for the page, in the event loop of the queue.
 
-    However many look, the store is read once a second, and once more for each user among
-    them; and not at all while nobody looks.
+    However many viewers there are, the store is read once a second, and once more for
+    each user among them; without viewers it is not read at all.
     """
 
     def __init__(self, queue: JobQueue) -> None:
         self._queue = queue
-        self._busy = UtilisationHistory(queue.store, queue.observations.interrupted)
+        self._history = UtilisationHistory(queue.store, queue.observations.interrupted)
         self._read_at = float("-inf")
-        self._common: asyncio.Task[_Common] | None = None
-        self._views: dict[Identity | None, asyncio.Task[View]] = {}
+        self._snapshot: asyncio.Task[_Snapshot] | None = None
+        self._answers: dict[Identity | None, asyncio.Task[bytes]] = {}
 
-    async def view(self, who: Identity | None) -> View:
-        """Tell what somebody may see, as of at most a second ago.
+    async def answer(self, who: Identity | None) -> bytes:
+        """Return what a viewer may see, at most a second old.
 
-        :param who: ``None`` for those who are not known, who see counts only
+        :param who: ``None`` for a viewer without a credential, who sees counts only
         """
-        common = self._current()
-        if who not in self._views:
-            self._views[who] = asyncio.create_task(self._view(who, common))
-        # who goes away does not take it from the others
-        return await asyncio.shield(self._views[who])
+        snapshot = self._fresh_snapshot()
+        if who not in self._answers:
+            self._answers[who] = asyncio.create_task(self._make(who, snapshot))
+        # a viewer who leaves must not cancel it for the others
+        return await asyncio.shield(self._answers[who])
 
-    def _current(self) -> asyncio.Task[_Common]:
-        now, common = time.monotonic(), self._common
+    def _fresh_snapshot(self) -> asyncio.Task[_Snapshot]:
+        now, snapshot = time.monotonic(), self._snapshot
         fresh = now - self._read_at < FRESH_SECONDS
-        if common is not None and (fresh or not common.done()):
-            return common
+        if snapshot is not None and (fresh or not snapshot.done()):
+            return snapshot
         self._read_at = now
-        self._views = {}
-        self._common = asyncio.create_task(self._read())
-        return self._common
+        self._answers = {}
+        self._snapshot = asyncio.create_task(self._read())
+        return self._snapshot
 
-    async def _read(self) -> _Common:
+    async def _read(self) -> _Snapshot:
         queue, now = self._queue, time.time()
-        numbers, back = self._numbers()
+        numbers, own = self._pending_numbers()
         jobs = await asyncio.to_thread(queue.store.jobs_by_number, numbers)
-        utilisation = await asyncio.to_thread(self._utilisation, now)
-        calibration = await asyncio.to_thread(calibration_history.tell, queue)
-        # from here on there is no await: no part contradicts another
+        minutes = await asyncio.to_thread(self._history.minutes, now)
+        calibration = await asyncio.to_thread(calibration_history.describe, queue)
+        # from here on there is no await, so that all parts are of the same moment
         now, running = time.time(), queue.running
         if running is not None and running.state != "Running":
-            running = None  # it is about to begin, or has just ended
-        order = {number: place for place, number in enumerate(numbers)}
-        jobs.sort(key=lambda job: order[job.number])
-        return _Common(
-            now,
-            self._device(),
-            next(iter(self._forecast([running] if running else [])), None),
-            [
+            running = None  # it is about to start, or has just ended
+        positions = {number: position for position, number in enumerate(numbers)}
+        jobs.sort(key=lambda job: positions[job.number])
+        return _Snapshot(
+            now=now,
+            device=self._device(),
+            running=next(iter(self._forecast([running] if running else [])), None),
+            pending=[
                 (job, forecast)
                 for job, forecast in self._forecast(jobs)
                 if running is None or job.number != running.number
             ],
-            back,
-            {name: jobs for name, jobs in queue.lengths.items() if jobs},
-            utilisation,
-            calibration,
+            own=own,
+            waiting={name: jobs for name, jobs in queue.lengths.items() if jobs},
+            utilisation=Utilisation(
+                until=now // 60 * 60,
+                minutes=[round(minute, 3) for minute in minutes],
+                mean=round(sum(minutes) / len(minutes), 3),
+            ),
+            calibration=calibration,
         )
 
-    def _numbers(self) -> tuple[list[int], dict[str, list[int]]]:
-        numbers, back = list[int](), defaultdict[str, list[int]](list)
-        for place, entry in enumerate(islice(self._queue.policy.order(), FAR)):
-            if place < LISTED:
+    def _pending_numbers(self) -> tuple[list[int], dict[str, list[int]]]:
+        numbers, others = list[int](), defaultdict[str, list[int]](list)
+        for entry in islice(self._queue.policy.order(), SEARCHED):
+            if len(numbers) < LISTED:
                 numbers.append(entry.number)
-            elif len(own := back[entry.user]) < OWN:
+            elif len(own := others[entry.user]) < OWN:
                 own.append(entry.number)
-        return numbers, back
+        return numbers, others
 
     def _forecast(self, jobs: Iterable[Job]) -> list[tuple[Job, Forecast]]:
-        """Forecast those that are not over."""
+        """Forecast the jobs that are not over."""
         all_ = ((job, self._queue.forecast(job)) for job in jobs)
         return [(job, forecast) for job, forecast in all_ if forecast is not None]
 
-    def _utilisation(self, now: float) -> Utilisation:
-        minutes = self._busy.minutes(now)
-        return Utilisation(
-            until=now // 60 * 60,
-            minutes=[round(minute, 3) for minute in minutes],
-            mean=round(sum(minutes) / len(minutes), 3),
+    def _device(self) -> DeviceShown:
+        device, now = self._queue.device, time.time()
+        windows = self._queue.availability.windows
+        announced = (
+            MaintenanceShown.of(window) for window in windows if window.starts > now
+        )
+        return DeviceShown(
+            name=device.name,
+            technology=device.technology,
+            qubits=device.qubits,
+            out_of_service=len(device.out_of_service),
+            status=qpu_status(self._queue),
+            reason=qpu_reason(self._queue),
+            maintenance=next(announced, None),
         )
 
-    async def _view(self, who: Identity | None, reading: asyncio.Task[_Common]) -> View:
-        common, store = await asyncio.shield(reading), self._queue.store
+    async def _make(
+        self, who: Identity | None, reading: asyncio.Task[_Snapshot]
+    ) -> bytes:
+        snapshot, store = await asyncio.shield(reading), self._queue.store
         own, ended = list[Job](), list[Job]()
         if who is not None:
             user = None if who.admin else who.user
-            if user is not None and (back := common.back.get(user)):
-                own = await asyncio.to_thread(store.jobs_by_number, back)
+            if user is not None and (numbers := snapshot.own.get(user)):
+                own = await asyncio.to_thread(store.jobs_by_number, numbers)
             ended = await asyncio.to_thread(store.last_ended, ENDED, user)
-        told = self._tell(who, common, own, ended).model_dump_json(by_alias=True)
-        body = told.encode()
-        return View(f'"{hashlib.sha256(body).hexdigest()[:32]}"', body)
-
-    def _tell(
-        self, who: Identity | None, common: _Common, own: list[Job], ended: list[Job]
-    ) -> ActivityAnswer:
-        now = common.now
-        return ActivityAnswer(
+        now = snapshot.now
+        answer = ActivityAnswer(
             viewer=who.user if who else None,
             sees=_sees(who),
-            device=common.device,
-            waiting=common.waiting,
-            running=_running(who, common),
-            line=self._line(who, common, own) if who else [],
+            device=snapshot.device,
+            waiting=snapshot.waiting,
+            running=_running(who, snapshot),
+            line=self._pending(who, snapshot, own) if who else [],
             ended=[
                 ShownJob.of(job, None, now) for job in ended if (job.ended or 0) <= now
             ],
             leases=self._leases(who),
-            utilisation=common.utilisation,
-            calibration=common.calibration,
+            utilisation=snapshot.utilisation,
+            calibration=snapshot.calibration,
         )
-
-    def _device(self) -> DeviceShown:
-        queue, availability = self._queue, self._queue.availability
-        status = "online" if availability.is_open else availability.status
-        coming = (
-            MaintenanceShown(starts=one.starts, ends=one.ends, message=one.message)
-            for one in availability.windows
-            if one.starts > time.time()
-        )
-        return DeviceShown(
-            name=queue.device.name,
-            technology=queue.device.technology,
-            qubits=queue.device.qubits,
-            out_of_service=len(queue.device.out_of_service),
-            status="offline" if queue.failure else status,
-            reason=queue.failure or availability.reason,
-            maintenance=next(coming, None),
-        )
+        return answer.model_dump_json(by_alias=True).encode()
 
     def _leases(self, who: Identity | None) -> LeasesShown:
         held = self._queue.leases.held
@@ -211,83 +189,57 @@ class Activity:
             shown=[ShownLease.of(lease) for lease in shown[:LEASES]],
         )
 
-    def _line(
-        self, who: Identity, common: _Common, own: list[Job]
+    def _pending(
+        self, who: Identity, snapshot: _Snapshot, own: list[Job]
     ) -> list[ShownJob | OtherJobs]:
-        line = _Line(int(common.running is not None))
-        for job, forecast in common.line:
-            if sees(who, job):
-                line.show(ShownJob.of(job, forecast, common.now))
-            else:
-                line.count(job.job_class)
-        running = common.running[0].number if common.running else None
-        rest = self._forecast(job for job in own if job.number != running)
-        rest.sort(key=lambda pair: pair[1].position)
-        for job, forecast in rest:
-            line.skip_to(forecast.position)
-            line.show(ShownJob.of(job, forecast, common.now))
-        return line.finish(sum(common.waiting.values()))
+        now, running = snapshot.now, snapshot.running
+        rows = [_row(who, job, forecast, now) for job, forecast in snapshot.pending]
+        first = 0 if running is None else 1
+        position = first + len(rows)
+        farther = self._forecast(
+            job for job in own if running is None or job.number != running[0].number
+        )
+        for job, forecast in sorted(farther, key=lambda pair: pair[1].position):
+            between = max(0, forecast.position - position)
+            rows.append(OtherJobs(jobs=between, classes={}))
+            rows.append(ShownJob.of(job, forecast, now))
+            position += between + 1
+        rest = max(0, first + sum(snapshot.waiting.values()) - position)
+        rows.append(OtherJobs(jobs=rest, classes={}))
+        return _merged(rows)
 
 
-class _Line:
-    """Puts a line together; jobs that are not shown become a number.
-
-    :param before: how many run already
-    """
-
-    def __init__(self, before: int) -> None:
-        self._rows = list[ShownJob | OtherJobs]()
-        self._before = before
-        self._waiting = 0
-        self._classes: Counter[JobClass] = Counter()
-        self._jobs = 0
-
-    def skip_to(self, position: int) -> None:
-        """Count those of whom nothing else is known, up to a job's place."""
-        missing = position - self._before - self._waiting
-        if missing > 0:
-            self._waiting += missing
-            self._jobs += missing
-
-    def count(self, job_class: JobClass) -> None:
-        """Add a job without its details."""
-        self._waiting += 1
-        self._jobs += 1
-        self._classes[job_class] += 1
-
-    def show(self, job: ShownJob) -> None:
-        """Add a job with its details."""
-        self._end_count()
-        self._waiting += 1
-        self._rows.append(job)
-
-    def finish(self, waiting: int) -> list[ShownJob | OtherJobs]:
-        """Give the line, of so many jobs in all."""
-        self.skip_to(self._before + waiting)
-        self._end_count()
-        return self._rows
-
-    def _end_count(self) -> None:
-        if self._jobs:
-            classes = {name: self._classes[name] for name in CLASSES}
-            told = {name: jobs for name, jobs in classes.items() if jobs}
-            self._rows.append(OtherJobs(jobs=self._jobs, classes=told))
-        self._classes.clear()
-        self._jobs = 0
+def _merged(rows: list[ShownJob | OtherJobs]) -> list[ShownJob | OtherJobs]:
+    """Merge jobs without details that follow each other."""
+    merged = list[ShownJob | OtherJobs]()
+    for kind, group in groupby(rows, type):
+        if kind is ShownJob:
+            merged += group
+            continue
+        jobs, classes = 0, Counter[JobClass]()
+        for row in group:
+            if isinstance(row, OtherJobs):
+                jobs += row.jobs
+                classes.update(row.classes)
+        if jobs:
+            ordered = {name: classes[name] for name in CLASSES if classes[name]}
+            merged.append(OtherJobs(jobs=jobs, classes=ordered))
+    return merged
 
 
-def sees(who: Identity | None, job: Job) -> bool:
-    """Say whether somebody may see the details of a job."""
-    return who is not None and (who.admin or who.user == job.user)
-
-
-def _running(who: Identity | None, common: _Common) -> ShownJob | OtherJobs | None:
-    if common.running is None:
-        return None
-    job, forecast = common.running
-    if sees(who, job):
-        return ShownJob.of(job, forecast, common.now)
+def _row(
+    who: Identity | None, job: Job, forecast: Forecast, now: float
+) -> ShownJob | OtherJobs:
+    if who is not None and (who.admin or who.user == job.user):
+        return ShownJob.of(job, forecast, now)
     return OtherJobs(jobs=1, classes={job.job_class: 1})
+
+
+def _running(who: Identity | None, snapshot: _Snapshot) -> ShownJob | OtherJobs | None:
+    if snapshot.running is None:
+        return None
+    job, forecast = snapshot.running
+    return _row(who, job, forecast, snapshot.now)
 
 
 def _sees(who: Identity | None) -> Sees:

@@ -1,4 +1,4 @@
-"""The present calibration of a device, and how it came to be what it is."""
+"""The present calibration of a device, and the history of its errors."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from sf_quantum.service.api.page.models import CalibrationShown, CalibrationValu
 from sf_quantum.service.device.calibration import READINGS, Reading
 from sf_quantum.service.queue.job_queue import JobQueue
 
-# how far back, in calibrations
+# length of the history, in calibrations
 PERIODS = 3
-# of the readings, every so manyth is shown
+# every so manyth reading is shown
 EVERY = 4
 
 
-def tell(queue: JobQueue) -> CalibrationShown:
-    """Tell the errors of the device, as it measured them over its last calibrations.
+def describe(queue: JobQueue) -> CalibrationShown:
+    """Describe the errors that the device measured over its last calibrations.
 
-    What was before an admin changed the device is not known any more.
+    The history begins anew when an admin changes the device.
     """
     device = queue.device
     calibrations, errors = device.calibrations, device.errors
@@ -26,13 +26,13 @@ def tell(queue: JobQueue) -> CalibrationShown:
     slot = period / READINGS
 
     def reading(number: int) -> Reading:
-        # in its middle, where no rounding makes it a neighbour
+        # in the middle of its slot, where rounding cannot yield a neighbour
         time = started + (number + 0.5) * slot
         return replace(calibrations, clock=lambda: time).reading(errors)
 
     last = max(0, int((calibrations.clock() - started) / slot))
     known = math.ceil(((device.changed or started) - started) / slot)
-    # always the same ones, so that what was told once stays where it was
+    # always the same readings, so that points do not move from answer to answer
     first = -(-max(0, last - PERIODS * READINGS, known) // EVERY) * EVERY
     numbers = [*range(first, last, EVERY), last]
     readings = [*map(reading, numbers)]

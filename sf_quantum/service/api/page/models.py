@@ -1,13 +1,17 @@
-"""What ``GET /v1/activity`` tells; times are seconds since the epoch."""
+"""The answer of ``GET /v1/activity``; times are seconds since the epoch."""
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from dataclasses import fields
+from typing import Literal, Self, TypeAlias
 
 from pydantic import Field
 
 from sf_quantum.service.api.v1.models import Strict
 from sf_quantum.service.domain.jobs import Forecast, Job, JobClass, Kind, Lease, State
+from sf_quantum.service.queue.availability import MaintenanceWindow
+
+Sees: TypeAlias = Literal["all", "own", "counts"]
 
 
 class ShownJob(Strict):
@@ -23,10 +27,10 @@ class ShownJob(Strict):
     attempt: int
     note: str | None
     position: int | None = Field(
-        description="Jobs that run before it, the running one included; null when over."
+        description="Jobs that run before it, the running one included; null once over."
     )
     starts: float | None = Field(
-        description="When it is expected to start; null unless it waits and may start."
+        description="When it is expected to start; null unless it is pending and may start."
     )
     ends: float | None = Field(
         description="When it is expected to end; null unless it runs."
@@ -38,7 +42,7 @@ class ShownJob(Strict):
 
     @classmethod
     def of(cls, job: Job, forecast: Forecast | None, now: float) -> Self:
-        """Show a job of the store."""
+        """Show a job."""
         starts = ends = None
         if forecast is not None and job.state == "Running":
             ends = round((job.started or now) + forecast.expected_seconds, 1)
@@ -54,18 +58,15 @@ class ShownJob(Strict):
         )
 
 
-_OF_JOB = (
-    *"id user job_class kind state attempt note".split(),
-    *"submitted started ended seconds".split(),
-)
+_OF_JOB = ShownJob.model_fields.keys() & {field.name for field in fields(Job)}
 
 
 class OtherJobs(Strict):
-    """Jobs without details, one after the other."""
+    """Consecutive jobs without their details."""
 
     jobs: int
     classes: dict[JobClass, int] = Field(
-        description="How many of each class; of those that are far back it is not told."
+        description="How many of each class; jobs far back in the queue are left out."
     )
 
 
@@ -86,22 +87,27 @@ class ShownLease(Strict):
 
 
 class LeasesShown(Strict):
-    """Who holds leases."""
+    """The leases that are held."""
 
     vqpus: int = Field(description="How many may be held at once.")
     held: int
-    waiting: int = Field(description="How many requests for a lease wait.")
+    waiting: int = Field(description="Pending requests for a lease.")
     shown: list[ShownLease] = Field(
         description="Those the caller may see, at most 100."
     )
 
 
 class MaintenanceShown(Strict):
-    """Maintenance that is announced."""
+    """A maintenance window."""
 
     starts: float
-    ends: float | None = Field(description="null: when the operator opens the QPU.")
+    ends: float | None = Field(description="Null: when the operator opens the QPU.")
     message: str
+
+    @classmethod
+    def of(cls, window: MaintenanceWindow) -> Self:
+        """Show a window."""
+        return cls(starts=window.starts, ends=window.ends, message=window.message)
 
 
 class DeviceShown(Strict):
@@ -110,9 +116,9 @@ class DeviceShown(Strict):
     name: str
     technology: str
     qubits: int
-    out_of_service: int = Field(description="How many of these cannot be used now.")
+    out_of_service: int = Field(description="How many of these are out of service.")
     status: str = Field(description="online, draining, closed or offline")
-    reason: str = Field(description="Why it is not online, else empty.")
+    reason: str = Field(description="Why it is not online; empty if it is.")
     maintenance: MaintenanceShown | None = Field(description="The next, if any.")
 
 
@@ -121,8 +127,8 @@ class Utilisation(Strict):
 
     until: float = Field(description="The beginning of the last minute.")
     minutes: list[float] = Field(
-        description="The busy part of each of the last 60 minutes, from 0 to 1; the last "
-        "one is not over."
+        description="The busy part of each of the last 60 minutes, 0 to 1; the last one is "
+        "not over."
     )
     mean: float = Field(description="Of the same minutes.")
 
@@ -132,31 +138,39 @@ class CalibrationValue(Strict):
 
     name: str
     value: float
-    history: list[float] = Field(description="At the times of the calibration.")
+    history: list[float] = Field(
+        description="Its values at `times` of the calibration."
+    )
 
 
 class CalibrationShown(Strict):
-    """The present calibration, and how it came to be what it is."""
+    """The present calibration, and the history of its values."""
 
     id: str
     made: float
-    times: list[float] = Field(description="Of the values' histories, the last is now.")
-    renewals: list[float] = Field(description="Within these times.")
+    times: list[float] = Field(
+        description="Those of the values' histories; the last is now."
+    )
+    renewals: list[float] = Field(
+        description="When the calibration was renewed, within these times."
+    )
     values: list[CalibrationValue]
-    alarms: list[str] = Field(description="What drifts, in the order it was found.")
+    alarms: list[str] = Field(
+        description="The values that drift, in the order of the alarms."
+    )
 
 
 class ActivityAnswer(Strict):
     """What the page shows: everything to admins, to others their own and counts."""
 
-    viewer: str | None = Field(description="Who asks; null without a credential.")
-    sees: Literal["all", "own", "counts"]
+    viewer: str | None = Field(description="The caller; null without a credential.")
+    sees: Sees
     device: DeviceShown
     waiting: dict[JobClass, int]
     running: ShownJob | OtherJobs | None
     line: list[ShownJob | OtherJobs] = Field(
-        description="Those that wait, in the order they will run; empty for who sees "
-        "counts."
+        description="The pending jobs in the order they will run; empty for viewers who see "
+        "counts only."
     )
     ended: list[ShownJob] = Field(description="The latest that are over, newest first.")
     leases: LeasesShown

@@ -1,5 +1,5 @@
-// Asks the service every other second what goes on, and shows it. What others wrote goes
-// into text nodes only.
+// Requests the activity every other second and shows it. What users wrote goes into text
+// nodes only.
 
 const EVERY_MS = 2000;
 const SLOWEST_MS = 15000;
@@ -32,7 +32,7 @@ function draw(name, attributes, ...children) {
   return element;
 }
 
-// text of others, which may be written from right to left
+// what users wrote may run from right to left
 const foreign = (text) => make("bdi", {}, text);
 
 function write(id, text) {
@@ -44,7 +44,7 @@ function notice(id, text) {
   write(id, text);
 }
 
-// shows a part again only if it has changed: what is selected or read out stays
+// renders a part only if it has changed, so that a selection or a reading voice stays
 const shown = new Map();
 function show(id, content, render) {
   const key = JSON.stringify(content);
@@ -87,7 +87,7 @@ function details(job) {
 function classes(others) {
   const told = Object.entries(others.classes).map(([name, jobs]) => `${jobs} ${name}`);
   const known = Object.values(others.classes).reduce((sum, jobs) => sum + jobs, 0);
-  const words = told.length ? [`${told.join(", ")} ${known === 1 ? "job" : "jobs"} of others`] : [];
+  const words = told.length ? [`${told.join(", ")} ${known === 1 ? "job" : "jobs"} of other users`] : [];
   if (others.jobs > known) words.push(`${plural(others.jobs - known, known ? "further job" : "job")}, not listed`);
   return words.join("; ");
 }
@@ -113,20 +113,20 @@ function announced({starts, ends, message}) {
 function showRunning(running) {
   const box = $("running");
   if (running === null) {
-    const idle = state.told.device.status === "online" ? "Nothing: the QPU is free" : "Nothing";
+    const idle = state.told.device.status === "online" ? "None: the QPU is idle" : "None";
     box.replaceChildren(make("p", {}, idle));
     return;
   }
   if (!running.id) {
     const [name] = Object.keys(running.classes);
-    box.replaceChildren(make("strong", {}, `A ${name} job of somebody else`), make("p", {}, "Only its owner and admins see more."));
+    box.replaceChildren(make("strong", {}, `A ${name} job of another user`), make("p", {}, "Only its owner and admins see its details."));
     if (state.told.sees === "counts") box.firstChild.textContent = `A ${name} job`;
     return;
   }
   box.replaceChildren(
     make("strong", {"data-job": running.id}, foreign(running.idempotency_key)),
     make("p", {}, details(running)),
-    make("progress", {"aria-label": "Progress, as expected", max: "1", value: "0"}),
+    make("progress", {"aria-label": "Expected progress", max: "1", value: "0"}),
     make("p", {id: "since"}),
   );
   tick();
@@ -149,7 +149,7 @@ function showWaiting(waiting) {
   const names = [...new Set(["production", "test", "development", ...Object.keys(waiting)])];
   const pairs = [["waiting", total], ...names.map((name) => [name, waiting[name] ?? 0])];
   $("waiting").replaceChildren(...pairs.map(([name, jobs]) =>
-    make("div", {"data-count": name}, make("dt", {}, name), make("dd", {}, String(jobs)))));
+    make("div", {"data-count": name}, make("dt", {}, name === "waiting" ? "pending" : name), make("dd", {}, String(jobs)))));
 }
 
 function showLine(told) {
@@ -157,7 +157,7 @@ function showLine(told) {
   const rows = (state.all ? told.line : told.line.slice(0, ROWS)).map(lineRow);
   if (!rows.length) {
     const total = Object.values(told.waiting).reduce((sum, jobs) => sum + jobs, 0);
-    const words = total ? "With your token, below, your own jobs are here." : "No job waits.";
+    const words = total ? "Enter your token below to see your own jobs." : "No pending jobs.";
     rows.push(make("tr", {class: "empty"}, make("td", {colspan: "3"}, words)));
   }
   $("line").tBodies[0].replaceChildren(...rows);
@@ -183,7 +183,7 @@ function showEnded(jobs) {
       make("td", {class: "when"}, ENDS[job.state] ?? job.state, make("small", {}, clock(job.ended))));
   });
   if (!rows.length) {
-    const words = state.told.sees === "counts" ? "With your token, below, your own jobs are here." : "None yet.";
+    const words = state.told.sees === "counts" ? "Enter your token below to see your own jobs." : "None yet.";
     rows.push(make("tr", {class: "empty"}, make("td", {colspan: "2"}, words)));
   }
   $("ended").tBodies[0].replaceChildren(...rows);
@@ -191,8 +191,8 @@ function showEnded(jobs) {
 
 function showLeases(leases) {
   const rest = leases.held - leases.shown.length;
-  const others = rest && leases.shown.length ? `; ${rest} of others` : "";
-  const waiting = leases.waiting ? `; ${leases.waiting} more asked for` : "";
+  const others = rest && leases.shown.length ? `; ${rest} by other users` : "";
+  const waiting = leases.waiting ? `; ${plural(leases.waiting, "pending request")}` : "";
   write("held", `${leases.held} of ${leases.vqpus} held${others}${waiting}`);
   $("leases").hidden = !leases.shown.length;
   $("leases").tBodies[0].replaceChildren(...leases.shown.map((lease) => {
@@ -204,10 +204,10 @@ function showLeases(leases) {
 }
 
 function showCalibration(told) {
-  write("calibration", `Made ${clock(told.made)}`);
-  notice("drift", told.alarms.length ? `Drifts: ${told.alarms.map(named).join("; ")}` : "");
+  write("calibration", `Calibrated ${clock(told.made)}`);
+  notice("drift", told.alarms.length ? `Drift alarm: ${told.alarms.map(named).join("; ")}` : "");
   if (!told.values.length) {
-    $("values").replaceChildren(make("p", {class: "empty"}, "This device has no errors."));
+    $("values").replaceChildren(make("p", {class: "empty"}, "This device reports no errors."));
     return;
   }
   $("values").replaceChildren(...told.values.map((value) => valueChart(value, told)));
@@ -219,7 +219,7 @@ function valueChart(value, told) {
   const place = (time) => (600 * (time - first) / Math.max(last - first, 1e-9)).toFixed(1);
   const most = Math.max(...value.history);
   const height = (part) => (56 - 52 * part / most).toFixed(1);
-  // one reading alone is a line, too
+  // a single reading is drawn as a line
   const path = (value.history.length > 1 ? "" : `M0 ${height(value.value)}H600`) + value.history.map((part, n) => `${n ? "L" : "M"}${place(times[n])} ${height(part)}`).join("");
   const label = `Since ${clock(first)}: from ${precisely(Math.min(...value.history))} to ` +
     `${precisely(most)}, now ${precisely(value.value)}`;
@@ -229,14 +229,14 @@ function valueChart(value, told) {
     make("b", {"data-value": value.name}, precisely(value.value)),
     make("div", {class: "chart"}, draw("svg", {viewBox: "0 0 600 60", preserveAspectRatio: "none", role: "img", "aria-label": label},
       ...lines, draw("path", {d: path}))),
-    make("small", {}, `${clock(first)} to ${clock(last)}, dashed: renewed`));
+    make("small", {}, `${clock(first)} to ${clock(last)}, dashed: recalibrated`));
 }
 
 function showViewer(told) {
   const words = {
-    counts: "Without a token you see counts only.",
-    own: `You are ${told.viewer}: you see your own jobs, and others as counts.`,
-    all: `You are ${told.viewer}: you see everything.`,
+    counts: "Without a token only counts are shown.",
+    own: `Signed in as ${told.viewer}: your own jobs are shown, others as counts.`,
+    all: `Signed in as ${told.viewer}: all jobs are shown.`,
   };
   write("who", words[told.sees]);
   $("sign-in").hidden = told.sees !== "counts";
@@ -257,7 +257,7 @@ function showAll(told) {
   tick();
 }
 
-// what changes with the time alone
+// what changes with time only
 function tick() {
   if (document.body.dataset.link === "live") write("clock", clock(now()));
   for (const cell of document.querySelectorAll("[data-starts]")) {
@@ -274,7 +274,7 @@ function tick() {
   }
 }
 
-// ---- asking
+// ---- requests
 
 function link(name, words) {
   document.body.dataset.link = name;
@@ -295,7 +295,7 @@ async function ask() {
   const signal = AbortSignal.any([state.asking.signal, AbortSignal.timeout(10000)]);
   const answer = await fetch("v1/activity", {headers, cache: "no-store", signal});
   const date = Date.parse(answer.headers.get("Date"));
-  // the service's clock, which its times are told by, to the second
+  // the clock of the service, to which its times refer, to the second
   if (Math.abs(date / 1000 - now()) > 2) state.ahead = (date - Date.now()) / 1000;
   if (answer.status === 304) return;
   const told = await answer.json();
@@ -327,15 +327,15 @@ async function look() {
     if (mine.signal.aborted) return;
     state.failures += 1;
     wait = Math.max(error.wait || 0, Math.min(SLOWEST_MS, EVERY_MS * 1.5 ** (state.failures - 1)));
-    const gone = `The service does not answer${state.told ? "; what you see is old" : ""}`;
+    const gone = `The service does not answer${state.told ? "; what is shown is out of date" : ""}`;
     const [name, words] = error.wait === undefined ? ["gone", gone] : ["refused", sentence(error.message)];
     link(name, `${words}.`);
-    // not read out each time
-    write("clock", `Next try at ${new Date(Date.now() + wait).toLocaleTimeString("en-GB")}`);
+    // not read aloud each time
+    write("clock", `Next attempt at ${new Date(Date.now() + wait).toLocaleTimeString("en-GB")}`);
   } finally {
     if (mine === state.asking) state.asking = null;
   }
-  // nobody looks at a hidden page; not all at once
+  // not while the page is hidden; spread, so that not all viewers ask at once
   if (!document.hidden) state.timer = setTimeout(look, wait * (0.9 + 0.2 * Math.random()));
 }
 

@@ -1,19 +1,19 @@
-"""The page ``GET /``, and what it asks for every other second.
+"""The page ``GET /``, and the activity that it requests every other second.
 
-It is a file for each of HTML, CSS and JavaScript in the folder ``page``, sent as they are.
-The page asks nobody but this service, and shows what others wrote as text only; its
-Content-Security-Policy holds the browser to both.
+Its HTML, CSS and JavaScript are files beside this module, sent as they are. The page
+contacts no other host and shows what users wrote as text only; its
+Content-Security-Policy makes the browser enforce both.
 """
 
 from __future__ import annotations
 
-import hashlib
 from functools import cache
 from importlib import resources
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 
+from sf_quantum.service.api.common import KnownEtag, conditional
 from sf_quantum.service.api.page.activity import Activity
 from sf_quantum.service.api.page.models import ActivityAnswer
 from sf_quantum.service.domain.errors import Refused
@@ -45,9 +45,6 @@ _TYPES = {
 }
 
 router = APIRouter()
-IfNoneMatch = Annotated[
-    str | None, Header(description="The ETag of the last answer, if there was one.")
-]
 
 
 async def _activity(request: Request) -> Activity:
@@ -56,9 +53,9 @@ async def _activity(request: Request) -> Activity:
 
 
 async def _viewer(request: Request) -> Identity | None:
-    """Find out who looks; nobody has to say.
+    """Return the viewer, who needs no credential.
 
-    :raises AuthError: if there is a credential that does not hold
+    :raises AuthError: if there is a credential that is not valid
     """
     try:
         return get_sender(request)
@@ -71,40 +68,34 @@ async def _viewer(request: Request) -> Identity | None:
 @router.get(
     "/v1/activity",
     tags=["device"],
-    summary="Tell what goes on, as the page shows it",
+    summary="Show the activity, as the page does",
     response_model=ActivityAnswer,
-    responses={304: {"description": "It is as the ETag says."}},
+    responses={304: {"description": "Not changed since the answer with the ETag."}},
 )
 async def activity(
     activity: Annotated[Activity, Depends(_activity)],
     who: Annotated[Identity | None, Depends(_viewer)],
-    if_none_match: IfNoneMatch = None,
+    if_none_match: KnownEtag = None,
 ) -> Response:
-    """Tell device, line, leases, utilisation and calibration, at most a second old.
+    """Show device, queue, leases, utilisation and calibration, at most a second old.
 
-    Without a credential, jobs and leases are told as counts; with one, also the caller's
-    own, and to admins everybody's.
+    Without a credential jobs and leases are counts only; with one the caller's own are
+    shown, and to admins those of all users.
     """
-    view = await activity.view(who)
-    headers = {
-        "Cache-Control": "private, no-cache",
-        "ETag": view.etag,
-        "Vary": ", ".join(CREDENTIALS),
-    }
-    if if_none_match == view.etag:
-        return Response(status_code=304, headers=headers)
-    return Response(view.body, media_type="application/json", headers=headers)
+    headers = {"Cache-Control": "private, no-cache", "Vary": ", ".join(CREDENTIALS)}
+    content = await activity.answer(who)
+    return conditional(if_none_match, content, "application/json", headers)
 
 
 @router.get("/", include_in_schema=False)
-async def page(if_none_match: IfNoneMatch = None) -> Response:
+async def page(if_none_match: KnownEtag = None) -> Response:
     """Send the page."""
     return _file("index.html", if_none_match)
 
 
 @router.get("/page.{kind}", include_in_schema=False)
-async def part(kind: str, if_none_match: IfNoneMatch = None) -> Response:
-    """Send what the page is made of."""
+async def part(kind: str, if_none_match: KnownEtag = None) -> Response:
+    """Send a part of the page."""
     name = f"page.{kind}"
     if name not in _TYPES:
         raise Refused(404, "not found")
@@ -112,14 +103,9 @@ async def part(kind: str, if_none_match: IfNoneMatch = None) -> Response:
 
 
 def _file(name: str, known: str | None) -> Response:
-    content, etag = _read(name)
-    headers = {**_HEADERS, "ETag": etag}
-    if known == etag:
-        return Response(status_code=304, headers=headers)
-    return Response(content, media_type=_TYPES[name], headers=headers)
+    return conditional(known, _read(name), _TYPES[name], _HEADERS)
 
 
 @cache
-def _read(name: str) -> tuple[bytes, str]:
-    content = (resources.files(__package__) / name).read_bytes()
-    return content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+def _read(name: str) -> bytes:
+    return (resources.files(__package__) / name).read_bytes()
