@@ -169,9 +169,8 @@ class Availability:
             times = [t for w in self.windows for t in (w.starts, w.ends) if t]
             seconds = min((t - now for t in times if t > now), default=_NEVER)
             with suppress(TimeoutError):
-                await asyncio.wait_for(
-                    changed.wait(), min(seconds, CLOCK_CHECK_SECONDS)
-                )
+                async with asyncio.timeout(min(seconds, CLOCK_CHECK_SECONDS)):
+                    await changed.wait()
 
     async def opened(self) -> None:
         """Wait until the QPU is open."""

@@ -127,6 +127,13 @@ class LiveJob:
         """The job's number."""
         return self.entry.number
 
+    @property
+    def leaves_with_lease(self) -> bool:
+        """Whether the end of its lease, which is being written, cancels it."""
+        interruption = self.interruption
+        ends = interruption is not None and interruption.lease_end is not None
+        return ends and self.state is _I
+
     def move(self, state: JobState, cause: Cause) -> None:
         """Go to another state.
 
@@ -262,11 +269,9 @@ class LiveJobs:
                 self.interrupt(interruption)
                 await self._until(live, {_D}, LET_GO_SECONDS)
                 return
-            if live.state is _P:
+            if live.state is _P or live.leaves_with_lease:
                 await self._cancel_pending(live, interruption)
                 return
-            if live.interruption is None or live.interruption.lease_end is not None:
-                break  # the end of its lease may take longer to be written
             await self._until(live, _SETTLED, LET_GO_SECONDS)
         note = interruption.note()
         await asyncio.wrap_future(self._store.cancel_waiting(number, note))
@@ -311,7 +316,7 @@ class LiveJobs:
             if live is self.running:
                 await self._until(live, {_D}, LET_GO_SECONDS)
             # one that another submission has moved to another lease lives on
-            elif live.state is _I and live.entry.lease == lease_id:
+            elif live.leaves_with_lease and live.entry.lease == lease_id:
                 self._done(live, "Cancelled", Cause.LEASE_END)
         self._last_done.pop(lease_id, None)
 
@@ -460,9 +465,7 @@ class LiveJobs:
             self.pending.move(number, lease)
         else:
             live.entry.move_to(lease)
-            interruption = live.interruption
-            if interruption is not None and interruption.lease_end is not None:
-                # the end of its former lease does not cancel it any more
+            if live.leaves_with_lease:  # the end of its former lease misses it
                 self._pend_again(live, Cause.SUBMISSION)
         return []
 
