@@ -43,7 +43,7 @@ CLUSTER = Backoff(0.5, 30.0)
 #: details of a job that Slurm writes a moment after it has ended
 DETAIL = Backoff(0.05, 0.4)
 #: the service's own database, on a disk that is full or slow
-DATABASE = Backoff(0.1, 2.0)
+DATABASE = Backoff(0.1, 2.0, growth=3.0)
 
 
 class Deadline:

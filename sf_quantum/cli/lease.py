@@ -22,7 +22,7 @@ from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu, account
 from sf_quantum.qpu.account import CommandRun, LeaseUsage
-from sf_quantum.qpu.leases import LeaseRequest, LeaseSet, WaitCancelled
+from sf_quantum.qpu.leases import AcquireOptions, LeaseSet, WaitCancelled
 from sf_quantum.qpu.offline import QpuLoss, QpuWatch, watching
 from sf_quantum.threads import in_thread
 
@@ -195,11 +195,11 @@ def _run_leased(
         return partial(account.usage, leases.tokens())
 
 
-def _request(args: argparse.Namespace, qpus: Sequence[Qpu]) -> LeaseRequest:
+def _request(args: argparse.Namespace, qpus: Sequence[Qpu]) -> AcquireOptions:
     purposes = [args.purpose]
     purposes += [os.environ.get(f"{client.name}_SFQ_PURPOSE") for client in qpus]
     hints = {"expectedSeconds": args.expected_seconds, "pattern": args.pattern}
-    return LeaseRequest(
+    return AcquireOptions(
         wait_seconds=args.wait,
         hints={key: value for key, value in hints.items() if value is not None},
         purpose=next(filter(None, purposes), Path(args.cmd[0]).name),

@@ -19,9 +19,9 @@ from sf_quantum.errors import QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import OVER, Qpu, QpuStatus, offline
 from sf_quantum.qpu.leases import (
+    AcquireOptions,
     HeldLease,
     LeaseProblem,
-    LeaseRequest,
     WaitCancelled,
     acquire,
 )
@@ -112,7 +112,7 @@ class LeasePool:
         """
         return await self._in_thread(self.qpu.status)
 
-    async def acquire(self, request: LeaseRequest) -> JobLease:
+    async def acquire(self, request: AcquireOptions) -> JobLease:
         """Take a kept lease, or acquire one, waiting as long as the request says.
 
         :raises LeaseFailure: if none is granted in time, or it is refused
@@ -192,7 +192,7 @@ class LeasePool:
         for task in list(self._expiring):
             await task
 
-    def _acquire(self, request: LeaseRequest, stop: threading.Event) -> JobLease:
+    def _acquire(self, request: AcquireOptions, stop: threading.Event) -> JobLease:
         token = acquire(self.qpu, request, stop)
         if (known := self._guarded) is not None:
             # in this thread: however the driver ends from here on, the lease is known

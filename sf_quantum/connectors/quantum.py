@@ -35,7 +35,7 @@ from sf_quantum.connectors.wrapper import Invocation, LocationWrapper
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu, QpuStatus
-from sf_quantum.qpu.leases import LeaseRequest
+from sf_quantum.qpu.leases import AcquireOptions
 from sf_quantum.qpu.offline import QpuLoss, QpuWatch
 
 # by deployment name; a driver process is one run, in which these are unique
@@ -210,7 +210,7 @@ class QuantumConnector(LocationWrapper, ABC):
         wait_seconds = self.lease_wait_seconds
         if (left := job_hints.seconds_left) is not None:
             wait_seconds = min(left, wait_seconds or left)
-        request = LeaseRequest(
+        request = AcquireOptions(
             job,
             wait_seconds,
             hints=job_hints.lease_hints,

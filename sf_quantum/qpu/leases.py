@@ -54,10 +54,10 @@ class WaitCancelled(QpuError):
 
 
 @dataclass(frozen=True)
-class LeaseRequest:
-    """What a lease is requested for, and for how long.
+class AcquireOptions:
+    """What a lease is acquired for, and how long to wait for it.
 
-    :param job: the requesting job, in error messages
+    :param job: the job, in error messages
     :param wait_seconds: the longest wait, also for a QPU that does not answer; ``None``
         for as long as it takes
     :param trouble_seconds: in that case, the longest wait for a QPU that does not answer
@@ -74,7 +74,7 @@ class LeaseRequest:
 
 def acquire(
     qpu: Qpu,
-    request: LeaseRequest,
+    request: AcquireOptions,
     stop: threading.Event | None = None,
     on_wait: Callable[[QpuError], None] | None = None,
 ) -> str:
@@ -112,7 +112,7 @@ def acquire(
 class _Wait:
     """The deadline and the pauses of one request."""
 
-    def __init__(self, request: LeaseRequest, stop: threading.Event) -> None:
+    def __init__(self, request: AcquireOptions, stop: threading.Event) -> None:
         self._request = request
         self._stop = stop
         self._deadline = Deadline(request.wait_seconds)
@@ -228,7 +228,7 @@ class LeaseSet(ExitStack[None]):
         return [job for lease in held for job in lease.jobs() or []]
 
     def acquire(
-        self, request: LeaseRequest, stop: threading.Event | None = None
+        self, request: AcquireOptions, stop: threading.Event | None = None
     ) -> None:
         """Acquire every lease.
 

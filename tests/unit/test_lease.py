@@ -13,7 +13,7 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.qpu import AuthenticationError, Qpu, QpuStatus, leases
-from sf_quantum.qpu.leases import HeldLease, LeaseRequest, LeaseSet, acquire
+from sf_quantum.qpu.leases import AcquireOptions, HeldLease, LeaseSet, acquire
 
 
 class ShakyQpu(Qpu):
@@ -71,7 +71,7 @@ def test_a_qpu_in_trouble_is_waited_for_with_one_key() -> None:
     shaky = ShakyQpu(troubles=2)
     said: list[str] = []
     with LeaseSet([shaky], lambda _, error: said.append(str(error))) as held:
-        held.acquire(LeaseRequest("job"))
+        held.acquire(AcquireOptions("job"))
         assert held.tokens() == [(shaky, "secret")]
     assert said == ["connection refused"]
     assert len(shaky.keys) == 3
@@ -85,7 +85,7 @@ def test_a_qpu_that_stays_in_trouble_is_given_up_in_time() -> None:
         LeaseSet([shaky]) as held,
         pytest.raises(QpuError, match="connection refused"),
     ):
-        held.acquire(LeaseRequest("job", wait_seconds=0.05))
+        held.acquire(AcquireOptions("job", wait_seconds=0.05))
     assert len(shaky.keys) > 1
 
 
@@ -119,8 +119,8 @@ def test_a_lease_that_cannot_be_renewed_is_reported(
 
 def test_a_wait_that_is_asked_for_bears_trouble_as_long() -> None:
     shaky = ShakyQpu(troubles=3)
-    request = LeaseRequest("job", wait_seconds=30, trouble_seconds=0)
+    request = AcquireOptions("job", wait_seconds=30, trouble_seconds=0)
     assert acquire(shaky, request) == "secret"
     shaky = ShakyQpu(troubles=10**6)
     with pytest.raises(QpuError, match=r"given up after 0.02 s, --wait or .* sets how"):
-        acquire(shaky, LeaseRequest("job", trouble_seconds=0.02))
+        acquire(shaky, AcquireOptions("job", trouble_seconds=0.02))

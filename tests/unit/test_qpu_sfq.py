@@ -18,7 +18,7 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.net import munge
 from sf_quantum.qpu import AuthenticationError, NoLease, sfq
-from sf_quantum.qpu.leases import LeaseProblem, LeaseRequest, acquire
+from sf_quantum.qpu.leases import AcquireOptions, LeaseProblem, acquire
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.service.device.emulated import Device, Faults
@@ -174,7 +174,7 @@ def test_a_lease_is_waited_for_in_the_services_queue(service: RunningService) ->
     with pytest.raises(NoLease, match="QPU 'q' at unix:"):
         driver.acquire_waiting("j", wait_seconds=0.01, key="k")
     with ThreadPoolExecutor() as threads:
-        waits = threads.submit(acquire, driver, LeaseRequest("j"))
+        waits = threads.submit(acquire, driver, AcquireOptions("j"))
         service.until_true(
             lambda: service.ask("GET", "/v1/device").json()["leases_waiting"],
             "it does not wait for a lease",
@@ -198,7 +198,7 @@ def test_hints_of_one_lease_go_before_those_of_all(service: RunningService) -> N
     }
     driver = SfqQpu.from_config("q", config)
     hints: dict[str, JSON] = {"expectedSeconds": 0.5}
-    for request in (LeaseRequest(hints=hints), LeaseRequest()):
+    for request in (AcquireOptions(hints=hints), AcquireOptions()):
         token = acquire(driver, request)
         lease = service.queue.store.lease(token)
         assert lease is not None

@@ -35,7 +35,7 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal
 from sf_quantum.qpu import NoLease, Qpu, QpuStatus
-from sf_quantum.qpu.leases import LeaseProblem, LeaseRequest
+from sf_quantum.qpu.leases import AcquireOptions, LeaseProblem
 from sf_quantum.qpu.offline import QpuLoss, QpuWatch
 
 P = ParamSpec("P")
@@ -381,9 +381,9 @@ async def test_trouble_is_borne_and_refusals_are_not(
         WorkflowExecutionException, match="no lease of QPU my_qpu: not you"
     ):
         await step.run("true")
-    monkeypatch.setattr(LeaseRequest, "trouble_seconds", 0.0)
+    monkeypatch.setattr(AcquireOptions, "trouble_seconds", 0.0)
     ToldQpu.troubles = [QpuError("down for good")] * 9
-    request = LeaseRequest("/a/0", trouble_seconds=0.01)
+    request = AcquireOptions("/a/0", trouble_seconds=0.01)
     assert step.connector._access is not None
     leases = await step.connector._access
     with pytest.raises(

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from starlette.requests import HTTPConnection
 
+from sf_quantum import backoff
+from sf_quantum.backoff import Backoff
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Answer
 from sf_quantum.service.device.emulated import Device
@@ -541,7 +543,7 @@ async def test_a_client_that_hangs_up_leaves_the_line(ask: Service) -> None:
 async def test_an_end_that_cannot_be_written_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sf_quantum.service.queue.leases.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(backoff, "DATABASE", Backoff(0.01, 0.01))
     settings = ServiceSettings(leases=LeaseSettings(total_seconds=0.2))
     async with running(tmp_path, settings) as queue:
         lease = await acquire(queue)
@@ -567,7 +569,7 @@ async def test_an_end_that_cannot_be_written_is_tried_again(
 async def test_a_release_is_answered_while_the_disk_fails(
     queue: JobQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sf_quantum.service.queue.leases.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(backoff, "DATABASE", Backoff(0.01, 0.01))
     monkeypatch.setattr("sf_quantum.service.queue.leases.RELEASE_SECONDS", 0.05)
     lease = await acquire(queue)
     failed: Future[Lease] = Future()

@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
 
+from sf_quantum import backoff
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.identities import Identity
@@ -54,8 +55,6 @@ from sf_quantum.service.store.store import Store
 RELEASE_SECONDS = 8.0
 # one answer could be a moment between two states
 CLEAR_ANSWERS = 2
-# before a lease is closed again whose end could not be written down
-RETRY_SECONDS = 1.0
 # how long a request that was refused keeps its position until it is made again
 POSITION_SECONDS = 60.0
 logger = logging.getLogger(__name__)
@@ -496,7 +495,7 @@ class Leases:
         lease_id = live.lease.id
         if live.timer is not None:
             live.timer.cancel()
-        while True:
+        for pause in backoff.DATABASE.pauses():
             try:
                 closing = self._store.close_lease(
                     lease_id, end.reason, end.note, record
@@ -507,7 +506,7 @@ class Leases:
                 if self._stopped:  # the next service finds it held
                     raise
                 logger.error("a lease could not be closed, trying again: %s", error)
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(pause)
         live.move(_X)
         self._policy.released(live.lease)
         self._grant()

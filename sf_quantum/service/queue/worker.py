@@ -10,8 +10,10 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from itertools import islice
 from typing import TypeVar
 
+from sf_quantum import backoff
 from sf_quantum.files import JSON
 from sf_quantum.service.device.emulated import Outcome, Task
 from sf_quantum.service.domain.jobs import Job, State
@@ -24,8 +26,8 @@ from sf_quantum.threads import in_thread
 
 _T = TypeVar("_T")
 logger = logging.getLogger(__name__)
-# before a write that failed is tried again
-PAUSES = (0.1, 0.4, 1.0, 2.0)
+# of a write that failed
+RETRIES = 4
 
 
 class Worker:
@@ -149,7 +151,7 @@ class Worker:
 
 async def _written(write: Callable[[], Future[_T]]) -> _T:
     """Write to disk, again if the file was locked, for example."""
-    for pause in PAUSES:
+    for pause in islice(backoff.DATABASE.pauses(), RETRIES):
         try:
             return await asyncio.wrap_future(write())
         except sqlite3.OperationalError as error:
