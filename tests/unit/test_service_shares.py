@@ -1,0 +1,370 @@
+"""Fair share in figures: usage that fades, shares of leases, work that is expected."""
+
+from __future__ import annotations
+
+import pytest
+
+from sf_quantum.service.domain.jobs import Lease, LeaseRequest, Pattern, Used
+from sf_quantum.service.domain.settings import Account, Shares
+from sf_quantum.service.scheduling.expected_work import ExpectedWork
+from sf_quantum.service.scheduling.policies.fair_share import FairShare
+from sf_quantum.service.scheduling.shares import ActiveShares, Usage, account_of
+from sf_quantum.service.scheduling.work import PendingJob
+
+ANN: Account = ("user", "ann")
+BOB: Account = ("user", "bob")
+A: Account = ("project", "a")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1e9
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def lease(
+    user: str,
+    *,
+    id: str = "",
+    project: str | None = None,
+    share: int | None = None,
+    slurm_job: str | None = None,
+    pattern: Pattern | None = None,
+    expected: float | None = None,
+    expires: float | None = None,
+) -> Lease:
+    return Lease(
+        id=id or f"of-{user}",
+        user=user,
+        job_class="test",
+        job=None,
+        slurm_job_id=slurm_job,
+        partition=None,
+        expected_seconds=expected,
+        pattern=pattern,
+        key=None,
+        opened=0.0,
+        expires=expires,
+        project=project,
+        tenths=share,
+    )
+
+
+def job(
+    number: int,
+    user: str,
+    qpu_seconds: float,
+    *,
+    project: str | None = None,
+    scale: float = 1.0,
+) -> PendingJob:
+    return PendingJob(
+        number,
+        str(number),
+        user,
+        f"of-{user}",
+        "test",
+        "problem",
+        qpu_seconds * scale,
+        qpu_seconds=qpu_seconds,
+        project=project,
+    )
+
+
+# usage
+
+
+def test_usage_is_of_the_account_and_of_its_user(clock: Clock) -> None:
+    usage = Usage(100.0, clock)
+    usage.charge(A, "ann", 3.0)
+    usage.charge(A, "bob", 2.0)
+    usage.charge(BOB, "bob", 7.0)
+    assert usage.of((A, None)) == 5.0
+    assert (usage.of((A, "ann")), usage.of((A, "bob"))) == (3.0, 2.0)
+    assert usage.of((BOB, None)) == usage.of((BOB, "bob")) == 7.0
+    assert usage.of((ANN, None)) == 0.0
+
+
+def test_a_second_used_later_weighs_more(clock: Clock) -> None:
+    usage = Usage(100.0, clock)
+    assert usage.weight == 1.0
+    usage.charge(ANN, "ann", 8.0)
+    clock.now += 100.0
+    usage.charge(BOB, "bob", 8.0)
+    assert usage.weight == 2.0
+    assert usage.of((BOB, None)) == 2 * usage.of((ANN, None)) == 16.0
+    usage.charge(A, "ann", 8.0, clock.now - 300.0)
+    assert usage.of((A, None)) == 2.0
+    # nothing is used in the future
+    usage.charge(A, "bob", 8.0, clock.now + 300.0)
+    assert usage.of((A, "bob")) == 16.0
+    assert usage.weight == 2.0
+
+
+def test_weights_never_overflow(clock: Clock) -> None:
+    usage = Usage(1.0, clock)
+    usage.charge(ANN, "ann", 8.0)
+    before = usage.stamp
+    clock.now += 500.0
+    usage.charge(BOB, "bob", 1.0)
+    assert usage.weight == usage.of((BOB, None)) == 2.0**500
+    clock.now += 1.0
+    usage.charge(BOB, "bob", 1.0)
+    # scaled down: a second of now weighs 1 again, one of before a half
+    assert usage.weight == 1.0
+    assert usage.of((BOB, None)) == 1.5
+    assert usage.of((ANN, None)) == 8 * 2.0**-501
+    assert usage.is_stale(before)
+    assert not usage.is_stale(usage.stamp)
+    clock.now += 1e6
+    usage.charge(BOB, "bob", 4.0)
+    assert usage.of((BOB, None)) == 4.0
+    usage.charge(ANN, "ann", 4.0, clock.now - 1e6)
+    assert usage.of((ANN, "ann")) < 1e-100
+
+
+def test_sums_are_stale_once_a_second_weighs_a_thousandth_more(clock: Clock) -> None:
+    usage = Usage(1000.0, clock)
+    stamp = usage.stamp
+    for seconds, stale in ((1.4, False), (1.5, True)):
+        clock.now = 1e9 + seconds
+        usage.charge(ANN, "ann", 1.0)
+        assert usage.is_stale(stamp) is stale
+
+
+# shares
+
+
+def test_the_share_of_a_lease_counts_for_its_account_and_its_user() -> None:
+    shares = ActiveShares(Shares(projects={"a": 5}, users={"ann": 4}, default=2))
+    assert (shares.of((A, None)), shares.of((A, "ann"))) == (5, 4)
+    assert (shares.of((BOB, None)), shares.of((A, "bob"))) == (2, 2)
+    held = [
+        lease("ann", id="1", project="a", share=7),
+        lease("bob", id="2", project="a", share=1),
+        lease("bob", id="3"),
+    ]
+    for one in held:
+        shares.leased(one)
+    assert shares.of((A, None)) == 8
+    assert (shares.of((A, "ann")), shares.of((A, "bob"))) == (7, 1)
+    # a lease without a share changes nothing
+    assert shares.of((BOB, None)) == 2
+    shares.released(held[0])
+    shares.released(held[0])
+    # what is configured by name counts where it is more
+    assert (shares.of((A, None)), shares.of((A, "ann"))) == (5, 4)
+    shares.released(held[1])
+    assert shares.of((A, "bob")) == 2
+
+
+def test_leases_of_one_slurm_job_have_one_share_between_them() -> None:
+    shares = ActiveShares(Shares())
+    held = [lease("ann", id=id, share=3, slurm_job="7") for id in "12"]
+    other = lease("ann", id="3", share=2, slurm_job="8")
+    stranger = lease("ann", id="4", share=2, slurm_job="7")
+    for one in (*held, other):
+        shares.leased(one)
+    assert shares.of((ANN, None)) == 5
+    shares.released(stranger)
+    shares.released(held[0])
+    assert shares.of((ANN, None)) == 5
+    shares.released(held[1])
+    assert shares.of((ANN, None)) == 2
+    shares.released(other)
+    assert shares.of((ANN, None)) == 1
+
+
+def test_whose_share_it_is() -> None:
+    assert account_of(lease("ann")) == ANN
+    assert account_of(lease("ann", project="a")) == A
+    assert account_of(Used("bob", "a", 1.0, 0.0)) == A
+
+
+def test_a_free_lease_goes_to_who_holds_fewest_per_share(clock: Clock) -> None:
+    class Request:
+        def __init__(self, user: str, share: int | None, passed: int = 0) -> None:
+            self.user, self.passed = user, passed
+            self.request = LeaseRequest(tenths=share)
+
+    policy = FairShare(Shares(users={"cid": 4}), clock)
+    ann, bob, cid = Request("ann", 2), Request("bob", 5), Request("cid", None)
+    assert policy.choose([ann, bob, cid], []) == 1
+    assert policy.choose([ann, cid], []) == 1
+    assert policy.choose([ann, bob, cid], [lease("bob")]) == 2
+    assert policy.choose([ann, bob], [lease("bob"), lease("bob")]) == 0
+    # of equal ones the first
+    assert policy.choose([bob, Request("dan", 5)], []) == 0
+    # of two tenths at most five times
+    assert policy.choose([Request("ann", 2, passed=4), bob], []) == 1
+    assert policy.choose([Request("ann", 2, passed=5), bob], []) == 0
+    assert policy.choose([bob, Request("ann", 2, passed=5)], []) == 1
+
+
+def test_earlier_usage_counts_and_so_far_back_it_is_needed(clock: Clock) -> None:
+    policy = FairShare(Shares(), clock, 100.0)
+    assert policy.remembers_seconds() == 1000.0
+    jobs = [job(1, "ann", 1.0), job(2, "bob", 1.0)]
+    for one in jobs:
+        policy.add(one)
+    assert [*policy.order()] == jobs
+    policy.used(Used("ann", None, 5.0, clock.now))
+    assert [*policy.order()] == jobs[::-1]
+    assert policy.first() is jobs[1]
+
+
+def test_the_share_of_a_lease_orders_jobs_while_it_is_held(clock: Clock) -> None:
+    policy = FairShare(Shares(), clock)
+    policy.used(Used("ann", None, 3.0, clock.now))
+    policy.used(Used("bob", None, 2.0, clock.now))
+    jobs = [job(1, "ann", 1.0), job(2, "bob", 1.0)]
+    for one in jobs:
+        policy.add(one)
+    assert [*policy.order()] == jobs[::-1]
+    held = lease("ann", share=2)
+    policy.leased(held)
+    assert [*policy.order()] == jobs
+    policy.released(held)
+    assert [*policy.order()] == jobs[::-1]
+
+
+# expected work
+
+
+def test_expected_work_is_a_part_of_the_time_and_ends_with_the_lease(
+    clock: Clock,
+) -> None:
+    expected = ExpectedWork(clock)
+    held = lease("ann", pattern="balanced", expected=40.0, expires=clock.now + 30.0)
+    expected.add(held, A)
+    expected.add(lease("bob", id="2", pattern="qc-heavy", expected=10.0), A)
+    expected.add(lease("cid", id="3", pattern="qc-heavy"), A)
+    expected.add(lease("dan", id="4", expected=10.0), BOB)
+    assert expected.accounts("test") == [A]
+    assert expected.accounts("production") == []
+    assert expected.load("test", A) == pytest.approx(1.4)
+    assert expected.load("test", BOB) == 0.0
+    # half of the 30 seconds that are left of 40
+    assert expected.by_user("test", A) == pytest.approx({"ann": 15.0, "bob": 9.0})
+    clock.now += 20.0
+    assert expected.by_user("test", A)["ann"] == 5.0
+    expected.used("2", 4.0)
+    assert expected.by_user("test", A)["bob"] == 5.0
+    expected.used("2", -1.0)
+    assert expected.by_user("test", A)["bob"] == 6.0
+    expected.used("2", 100.0)
+    assert expected.by_user("test", A)["bob"] == 0.0
+    expected.used("unknown", 1.0)
+    expected.remove("unknown")
+    expected.remove("2")
+    assert expected.load("test", A) == 0.5
+    expected.remove(held.id)
+    assert (expected.accounts("test"), expected.by_user("test", A)) == ([], {})
+
+
+def hinted(user: str, project: str | None = None, **hints: float) -> Lease:
+    expected = hints.pop("expected", 100.0)
+    return lease(user, project=project, pattern="qc-heavy", expected=expected)
+
+
+def waits(policy: FairShare, *jobs: PendingJob) -> PendingJob:
+    for one in jobs:
+        policy.add(one)
+    return jobs[-1]
+
+
+def test_another_user_of_the_account_goes_on_until_both_have_had_as_much(
+    clock: Clock,
+) -> None:
+    policy = FairShare(Shares(users={"ann": 2}), clock)
+    last = waits(
+        policy, job(1, "bob", 10.0, project="a"), job(2, "bob", 1.0, project="a")
+    )
+    policy.leased(hinted("ann", "a"))
+    # with twice bob's share ann has 20 s while he has 10; nine tenths of the time
+    assert policy.coming(last) == pytest.approx(18.0)
+    # of which 4 are pending already
+    policy.add(job(3, "ann", 4.0, project="a"))
+    assert policy.coming(last) == pytest.approx(14.4)
+    # bob's own leases submit nothing before his jobs
+    policy.leased(hinted("bob", "a"))
+    assert policy.coming(last) == pytest.approx(16.0)
+
+
+@pytest.mark.parametrize(
+    ("expected", "scale", "seconds"),
+    [(100.0, 2.0, 18.0), (100.0, 0.5, 4.5), (10.0, 2.0, 8.1)],
+)
+def test_leases_count_seconds_of_the_device_and_shares_those_of_the_qpu(
+    clock: Clock, expected: float, scale: float, seconds: float
+) -> None:
+    policy = FairShare(Shares(), clock)
+    jobs = [job(n, "bob", 10.0, project="a", scale=scale) for n in (1, 2)]
+    last = waits(policy, *jobs)
+    assert policy.coming(last) == 0.0
+    policy.leased(hinted("ann", "a", expected=expected))
+    assert policy.coming(last) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("half_lives", [0, 1])
+def test_other_accounts_go_on_until_the_jobs_account_has_had_as_much(
+    clock: Clock, half_lives: int
+) -> None:
+    policy = FairShare(Shares(projects={"a": 2}), clock, 100.0)
+    clock.now += half_lives * 100.0
+    policy.used(Used("zoe", None, 1.0, clock.now))
+    last = waits(
+        policy, job(1, "bob", 10.0, project="a"), job(2, "bob", 1.0, project="a")
+    )
+    policy.leased(hinted("cid"))
+    # the account has had 10 of two tenths, that is 5 per tenth
+    assert policy.coming(last) == pytest.approx(5.0)
+    policy.leased(hinted("ann", "a"))
+    # ann has 10 first, so that it is 10 per tenth
+    assert policy.coming(last) == pytest.approx(10.0 + 10.0)
+    # of which 4 are pending
+    policy.add(job(3, "cid", 4.0))
+    assert policy.coming(last) == pytest.approx(10.0 + 6.0)
+    # and of which 3 were used
+    policy.used(Used("cid", None, 3.0, clock.now))
+    assert policy.coming(last) == pytest.approx(10.0 + 3.0)
+
+
+def test_an_account_goes_on_no_faster_than_its_tenants_can(clock: Clock) -> None:
+    policy = FairShare(Shares(), clock)
+    last = waits(policy, job(1, "bob", 10.0), job(2, "bob", 1.0))
+    policy.leased(lease("cid", pattern="cc-heavy", expected=1000.0))
+    # a tenth of the QPU, of which half is theirs
+    assert policy.coming(last) == pytest.approx(10.0 * 0.1 / 0.5)
+    policy.leased(lease("cid", id="2", pattern="balanced", expected=1000.0))
+    assert policy.coming(last) == pytest.approx(10.0)
+
+
+def test_jobs_without_time_wait_for_nothing_that_is_to_come(clock: Clock) -> None:
+    policy = FairShare(Shares(), clock)
+    policy.leased(hinted("cid"))
+    assert policy.coming(waits(policy, job(1, "bob", 0.0))) == 0.0
+
+
+def test_jobs_ahead_of_those_of_other_accounts_are_added_up(clock: Clock) -> None:
+    policy = FairShare(Shares(projects={"a": 2}), clock)
+    jobs = [
+        job(1, "ann", 4.0, project="a"),
+        job(2, "ann", 4.0, project="a"),
+        job(3, "bob", 3.0),
+        job(4, "bob", 3.0),
+        job(5, "ann", 4.0, project="a"),
+    ]
+    waits(policy, *jobs)
+    # usage per share at their starts: ann's 0, 2, 4; bob's 0, 3
+    assert [one.number for one in policy.order()] == [1, 3, 2, 4, 5]
+    for one, seconds in zip(jobs, (0.0, 7.0, 4.0, 11.0, 14.0), strict=True):
+        work = policy.ahead(one).get("problem")
+        assert (work.seconds if work else 0.0) == seconds
