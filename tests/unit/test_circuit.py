@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 
 import pytest
 
@@ -150,10 +149,9 @@ DEFINED = [f"gate g{i} a {{ g{i - 1} a; g{i - 1} a; }}" for i in range(1, 20)]
     ],
 )
 def test_no_text_keeps_it_long(body: str, words: str) -> None:
-    begin = time.process_time()
+    """A pattern that tried a text in many ways would take hours."""
     with pytest.raises(Unreadable, match=words):
         parse(HEAD + body)
-    assert time.process_time() - begin < 5
 
 
 def test_what_does_not_fit() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.openqasm import Circuit, Operation, Unreadable, parse
+from sf_quantum.service.device.openqasm import Circuit, GateCall, Unreadable, parse
 
 if TYPE_CHECKING:
     from numpy import complex128
@@ -105,7 +105,7 @@ def _word(circuit: Circuit, outcome: int) -> str:
     return "".join(bits)[::-1]
 
 
-def _steps(operation: Operation) -> list[tuple[Matrix, int, tuple[int, ...]]]:
+def _steps(operation: GateCall) -> list[tuple[Matrix, int, tuple[int, ...]]]:
     """Make a gate of those on one qubit, with or without controls."""
     name, angles, qubits = operation.name, operation.angles, operation.qubits
     if name == "cu":

@@ -61,7 +61,7 @@ class Unreadable(ValueError):
 
 
 @dataclass(frozen=True)
-class Operation:
+class GateCall:
     """A gate of :data:`GATES` on qubits."""
 
     name: str
@@ -79,7 +79,7 @@ class Circuit:
 
     qubits: int = 0
     bits: int = 0
-    operations: list[Operation] = field(default_factory=list)
+    operations: list[GateCall] = field(default_factory=list)
     measured: dict[int, int] = field(default_factory=dict)
 
 
@@ -192,7 +192,7 @@ class _Reader:
             raise Unreadable(f"{name}: expected {known}")
         if not self._read.isdisjoint(qubits):
             raise Unreadable(f"{name}: its qubit has been measured before")
-        operation = Operation(name, tuple(angles), tuple(qubits))
+        operation = GateCall(name, tuple(angles), tuple(qubits))
         self.circuit.operations.append(operation)
 
     def _expand(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import ClassVar, Self, TypeAlias
 
 from sf_quantum.files import JSON
@@ -165,22 +166,29 @@ class FairShare(ByClass, Policy):
         self, sharer: Sharer, job_class: JobClass, per_share: float, most: float
     ) -> float:
         """Return the QPU seconds a sharer has until its usage per share is so much."""
-        missing = per_share - self.per_share(sharer, job_class, 0.0)
+        (present,) = self.per_share(sharer, job_class, [0.0])
+        missing = per_share - present
         seconds = missing * self._shares.of(sharer) / self.usage.weight
         return max(0.0, min(seconds, most))
 
-    def per_share(self, sharer: Sharer, job_class: JobClass, more: float) -> float:
+    def per_share(
+        self, sharer: Sharer, job_class: JobClass, more: Iterable[float]
+    ) -> list[float]:
         """Return a sharer's weighted usage per share once some of its jobs have run.
 
         :param job_class: all jobs of the classes above it are taken to have run
-        :param more: QPU seconds of this class that are taken to have run, too
+        :param more: QPU seconds of this class that are taken to have run, too; a result
+            for each
         """
         named, user = sharer
-        for name in CLASSES[: RANKS[job_class]]:
-            if (above := self._queues[name].get(named)) is not None:
-                more += above.seconds(user)
-        used = self.usage.of(sharer) + more * self.usage.weight
-        return used / self._shares.of(sharer)
+        above = sum(
+            self._queues[name][named].seconds(user)
+            for name in CLASSES[: RANKS[job_class]]
+            if named in self._queues[name]
+        )
+        used, weight = self.usage.of(sharer), self.usage.weight
+        share = self._shares.of(sharer)
+        return [(used + (above + seconds) * weight) / share for seconds in more]
 
     def used(self, past: Used) -> None:
         """See :meth:`Policy.used`."""
@@ -267,16 +275,20 @@ class _AccountQueue:
         self._sorted: SortedJobs[Tag] = SortedJobs()
         # of the first so many jobs; computed again from the first change on
         self._tags: list[Tag] = []
-        self._seconds_before: list[float] = []
+        # before each of these jobs, and after the last
+        self._seconds_before = [0.0]
 
     def __len__(self) -> int:
         return len(self._user_tags)
 
     def first(self) -> tuple[Tag, PendingJob]:
-        """Return the first job with its tag; looks at each user once."""
-        firsts = [jobs[0] for jobs in self._by_user.values()]
-        job = min(firsts, key=lambda one: (self._per_share(one.user, 0), one.number))
-        return (self._per_share(None, 0), job.number), job
+        """Return the first job with its tag; looks at each user at most once."""
+        if self._is_current:
+            job = self._sorted.jobs[0]
+        else:
+            firsts = [jobs[0] for jobs in self._by_user.values()]
+            job = min(firsts, key=lambda j: (self._per_share(j.user, [0]), j.number))
+        return (self._per_share(None, [0])[0], job.number), job
 
     def add(self, job: PendingJob) -> None:
         """Add a job."""
@@ -286,7 +298,8 @@ class _AccountQueue:
         if jobs and job.number < jobs[-1].number:
             self.changed = True  # the user's jobs after it run later
         insort(jobs, job, key=lambda one: one.number)
-        self._user_tags[job.number] = tag = self._per_share(job.user, seconds)
+        (tag,) = self._per_share(job.user, [seconds])
+        self._user_tags[job.number] = tag
         if not self.changed:
             self._forget(self._sorted.add((tag, job.number), job))
 
@@ -316,8 +329,7 @@ class _AccountQueue:
 
     def seconds_before(self, tag: Tag) -> float:
         """Add up the QPU seconds of the jobs with lower tags."""
-        jobs = bisect_left(self._compute_tags(len(self)), tag)
-        return sum(job.qpu_seconds for job in self._sorted.jobs[:jobs])
+        return self._seconds_before[bisect_left(self._compute_tags(len(self)), tag)]
 
     def before(self, tag: Tag | None) -> dict[Kind, Work]:
         """Add up the jobs with lower tags, or all."""
@@ -339,38 +351,39 @@ class _AccountQueue:
             return sum(self._seconds.values())
         return self._seconds.get(user, 0.0)
 
-    def _per_share(self, user: str | None, seconds: float) -> float:
-        sharer = self._named, user
-        return self._policy.per_share(sharer, self._job_class, seconds)
+    def _per_share(self, user: str | None, more: Iterable[float]) -> list[float]:
+        return self._policy.per_share((self._named, user), self._job_class, more)
 
     def _compute_tags(self, jobs: int) -> list[Tag]:
         """Compute the tags of the first so many jobs, as far as they are not known."""
         self._refresh()
-        for index in range(len(self._tags), jobs):
-            before = 0.0
-            if index:
-                last = self._sorted.jobs[index - 1]
-                before = self._seconds_before[-1] + last.qpu_seconds
-            self._seconds_before.append(before)
-            number = self._sorted.jobs[index].number
-            self._tags.append((self._per_share(None, before), number))
+        if (known := len(self._tags)) < jobs:
+            added = self._sorted.jobs[known:jobs]
+            seconds = [job.qpu_seconds for job in added]
+            sums = [*accumulate(seconds, initial=self._seconds_before[-1])]
+            tags = self._per_share(None, sums[:-1])
+            self._tags += zip(tags, [job.number for job in added], strict=True)
+            self._seconds_before += sums[1:]
         return self._tags
 
+    @property
+    def _is_current(self) -> bool:
+        return not (self.changed or self._policy.usage.is_stale(self._stamp))
+
     def _forget(self, index: int) -> None:
-        del self._tags[index:], self._seconds_before[index:]
+        del self._tags[index:], self._seconds_before[index + 1 :]
 
     def _refresh(self) -> None:
         """Order the jobs anew if usage or shares have changed."""
-        if not (self.changed or self._policy.usage.is_stale(self._stamp)):
+        if self._is_current:
             return
         self.changed = False
         self._stamp = self._policy.usage.stamp
         self._forget(0)
         self._sorted = SortedJobs()
         for user, jobs in self._by_user.items():
-            seconds = 0.0
-            for job in jobs:
-                tag = self._user_tags[job.number] = self._per_share(user, seconds)
+            *before, total = accumulate([job.qpu_seconds for job in jobs], initial=0.0)
+            for job, tag in zip(jobs, self._per_share(user, before), strict=True):
+                self._user_tags[job.number] = tag
                 self._sorted.add((tag, job.number), job)
-                seconds += job.qpu_seconds
-            self._seconds[user] = seconds
+            self._seconds[user] = total
