@@ -3,24 +3,25 @@
     python -m tests.benchmarks.submission [--jobs 100000] [--clients 100] [--rate 1000]
 
 ``sfq serve`` runs as a process of its own, on loopback TCP, with a token for each user and
-its state on the disk. Each client is a user with a connection that stays open and a lease;
-it submits problems of 12 variables under keys of their own, and waits for each 201. Four
-loads, each on a new service:
+its state on disk. Each client is a user with a connection that stays open and a lease; it
+submits problems of 12 variables under new keys, and waits for each 201. Four loads, each
+on a new service:
 
-- ``empty``: the opponent, a FastAPI route that checks the same body and does nothing else,
-  under the same server and with the same settings
+- ``empty``: for comparison, a FastAPI route that validates the same body and does nothing
+  else, under the same server with the same settings
 - ``waiting``: each client submits again as soon as it is answered; the device is slow, so
-  that nearly all jobs wait, and stay in the service's memory
+  that nearly all jobs are pending, and stay in the service's memory
 - ``paced``: ``--rate`` jobs per second, evenly among the clients; a job's latency counts
-  from when it was due, whether or not its client was free then
-- ``ended``: as ``waiting``, but after 100 jobs each client gives its lease back, which
-  cancels those that wait, and takes a new one: what is over is to leave no trace in memory
+  from the time when it was due, whether or not its client was free then
+- ``ended``: as ``waiting``, but after 100 jobs each client releases its lease, which
+  cancels its pending jobs, and acquires a new one: jobs that are over must not stay in
+  memory
 
-A row per tenth of a load tells jobs per second, the latencies' median and 99th percentile,
-CPU time per job (user and system) of the service and of this process, which is the load,
-the load's share of the whole machine, and the service's memory. Where others use the
-machine too, CPU time is the figure that stays nearly true. In the end each load stands
-beside ``empty``.
+A row per tenth of a load has jobs per second, the median and the 99th percentile of the
+latencies, the CPU time per job (user and system) of the service and of this process, which
+is the load, the load's share of the whole machine, and the service's memory. On a machine
+with other work, CPU time is the most reliable figure. At the end each load is compared
+with ``empty``.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ VARIABLES = 12
 LEASE_JOBS = 100
 ROWS = 10
 MB = 1e6
-# what a client waits for: a lease, that it has ended, a job's acknowledgement
-Asked: TypeAlias = Literal["lease", "end", "job"]
+# what a client waits for: a lease, its end, a job's acknowledgement
+Requested: TypeAlias = Literal["lease", "end", "job"]
 LOADS = ("empty", "waiting", "paced", "ended")
 TITLES = "load|jobs|jobs/s|p50 ms|p99 ms|service us/job|load us/job|load %|memory MB"
 
@@ -79,7 +80,7 @@ def problem() -> JSON:
 
 
 class Client:
-    """A user with one connection; makes each request's text once, and never waits."""
+    """A user with one connection; formats each request once, and never blocks."""
 
     def __init__(self, url: str, token: str) -> None:
         address = urlsplit(url)
@@ -91,18 +92,18 @@ class Client:
         self._job = b""
         self._answer = bytearray()
         self._lease = ""
-        self._asked: Asked | None = None
-        #: when the job was due whose answer is awaited
+        self._requested: Requested | None = None
+        #: when the job under way was due
         self.due = 0.0
-        #: for how many jobs its lease is still good
+        #: how many more jobs to submit under the lease
         self.left = 0
 
     def acquire(self) -> None:
-        """Ask for a lease."""
+        """Request a lease."""
         self._send("lease", self._request("POST", "/v1/leases", '{"job": "benchmark"}'))
 
     def release(self) -> None:
-        """Give the lease back."""
+        """Release the lease."""
         self._send("end", self._request("DELETE", f"/v1/leases/{self._lease}"))
 
     def submit(self, number: int) -> None:
@@ -110,8 +111,10 @@ class Client:
         self.left -= 1
         self._send("job", b"%b%032d%b" % (self._job, number, b'"}'))
 
-    def answered(self) -> Asked | None:
-        """Read what has come of an answer, and tell what was asked once it is whole.
+    def answered(self) -> Requested | None:
+        """Read a part of an answer.
+
+        :returns: what was requested, once the answer is complete
 
         :raises RuntimeError: if the service refuses, or goes away
         """
@@ -124,9 +127,9 @@ class Client:
         if not end or len(body) < int(length):
             return None
         self._answer.clear()
-        if self._asked == "lease":
+        if self._requested == "lease":
             self._under(str(json.loads(body)["id"]))
-        return self._asked
+        return self._requested
 
     def _under(self, lease: str) -> None:
         self._lease, self.left = lease, LEASE_JOBS
@@ -134,8 +137,8 @@ class Client:
         whole = self._request("POST", "/v1/jobs", body, f"X-SFQ-Lease: {lease}\r\n")
         self._job = whole[:-34]
 
-    def _send(self, what: Asked, request: bytes) -> None:
-        self._asked = what
+    def _send(self, what: Requested, request: bytes) -> None:
+        self._requested = what
         self.socket.sendall(request)  # its buffer is larger
 
     def _request(self, method: str, path: str, body: str = "", more: str = "") -> bytes:
@@ -147,7 +150,7 @@ class Client:
 
 @dataclass
 class Row:
-    """What is measured of a part of a load."""
+    """The measurements of a part of a load."""
 
     service: psutil.Process
     latencies: list[float] = field(default_factory=list)
@@ -171,7 +174,7 @@ class Row:
         return (self._cpu()[0] - self._service) / len(self.latencies)
 
     def cells(self) -> list[str]:
-        """Tell it all, without the load's name and the jobs so far."""
+        """Format them, without the load's name and the jobs so far."""
         own = (self._cpu()[1] - self._own) / len(self.latencies)
         return [
             f"{self.rate:,.0f}",
@@ -188,7 +191,7 @@ class Load:
     """Submits through many clients, each of which waits for its answer.
 
     :param rate: jobs per second; ``None`` submits as fast as answers come
-    :param renew: whether clients take a new lease after some jobs
+    :param renew: whether clients acquire a new lease after some jobs
     """
 
     def __init__(
@@ -203,12 +206,12 @@ class Load:
             self._selector.register(client.socket, selectors.EVENT_READ, client)
 
     def run(self, jobs: int, service: psutil.Process) -> tuple[float, float]:
-        """Submit so many jobs, and print rows.
+        """Submit jobs, and print the rows.
 
         :returns: jobs per second, and the service's CPU time per job, of all rows
         """
         done = self._done(jobs)
-        # the first hundreds make caches and memory what they are
+        # the first jobs fill caches and memory
         warm = min(1000, jobs // 10)
         for _ in range(warm):
             next(done)
@@ -220,13 +223,13 @@ class Load:
                 seen += 1
             whole.latencies += row.latencies
             print("|".join([self._name, f"{seen:,}", *row.cells()]), flush=True)
-        told = whole.rate, whole.cost
-        for _ in done:  # until every lease is given back that was to be
+        result = whole.rate, whole.cost
+        for _ in done:  # until every lease is released
             pass
-        return told
+        return result
 
     def _done(self, jobs: int) -> Iterator[float]:
-        """Submit jobs, and tell the latency of each as it is answered."""
+        """Submit jobs, and yield the latency of each once it is answered."""
         free = self._with_leases()
         sent = 0
         began = time.perf_counter()
@@ -266,7 +269,7 @@ class Load:
 
 @contextmanager
 def started(command: list[str]) -> Iterator[tuple[str, psutil.Process]]:
-    """Run a service, which prints its URL, and stop it."""
+    """Run a service that prints its URL, and stop it."""
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
             line = process.stdout.readline() if process.stdout else b""
@@ -301,7 +304,7 @@ def site(folder: Path, users: int) -> tuple[list[str], list[str]]:
 
 
 def empty() -> None:
-    """Run the opponent."""
+    """Run the route for comparison."""
     app = FastAPI()
 
     @app.post("/v1/jobs", status_code=201)
@@ -361,9 +364,9 @@ def main() -> None:
         f"{os.cpu_count()} cores; others have {others:.1f} busy processes", flush=True
     )
     print(TITLES, flush=True)
-    told = {name: measure(name, args) for name in args.loads}
-    for name in [name for name in told if name != "empty" and "empty" in told]:
-        rate, cost = (told[name][i] / told["empty"][i] for i in range(2))
+    results = {name: measure(name, args) for name in args.loads}
+    for name in [name for name in results if name != "empty" and "empty" in results]:
+        rate, cost = (results[name][i] / results["empty"][i] for i in range(2))
         print(f"{name}: {rate:.2f} times the rate of empty, {cost:.1f} times its CPU")
 
 

@@ -199,7 +199,9 @@ def test_interrupted_jobs_wait_again_at_their_place(path: Path, store: Store) ->
     restarted.close()
 
 
-def test_old_jobs_are_forgotten_with_their_leases(store: Store) -> None:
+def test_old_jobs_are_forgotten_with_their_leases(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lease, other = _lease(store, "1"), _lease(store, "2")
     old, young = _add(store, lease, "a"), _add(store, other, "b")
     for job in (old, young):
@@ -207,8 +209,8 @@ def test_old_jobs_are_forgotten_with_their_leases(store: Store) -> None:
     used = (0.0, 0.0)
     store.finish(old.number, "Completed", note=None, used=used, result="1").result()
     store.close_lease("1", "released", "note").result()
-    between = time.time()
-    time.sleep(0.002)
+    between = time.time() + 1.0
+    monkeypatch.setattr(time, "time", lambda: between + 1.0)
     store.finish(young.number, "Failed", note=None, used=used).result()
     store.close_lease("2", "released", "note").result()
     assert purge(store, between).result() == 1 < BATCH
@@ -230,13 +232,16 @@ def test_lists_are_of_a_lease_a_user_or_all(store: Store) -> None:
     assert store.jobs(lease="1", user="bob") == []
 
 
-def test_what_ended_last_comes_first(path: Path, store: Store) -> None:
+def test_what_ended_last_comes_first(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lease, other = _lease(store), _lease(store, "2", "bob")
     first, *others = [_add(store, lease, key) for key in "abcd"]
     strange = _add(store, other, "e")
-    for job in (*others, strange, first):
+    now = time.time()
+    for number, job in enumerate((*others, strange, first)):
+        monkeypatch.setattr(time, "time", lambda at=now + number: at)
         store.cancel_waiting(job.number, "").result()
-        time.sleep(0.002)  # by the clock on the wall
     assert [job.key for job in store.last_ended(2, "ann")] == ["a", "d"]
     assert [job.key for job in store.last_ended(3, None)] == ["a", "e", "d"]
 

@@ -26,7 +26,7 @@ from sf_quantum.service.http.auth import Unauthorized
 from sf_quantum.service.store.store import Store
 from sf_quantum.service.testing import example_bqm
 
-# of a job: what differs between two services, or changes as it begins to run
+# of a job: what differs from answer to answer
 OWN = ("id", "lease", "submitted", "eta_seconds", "state", "started", "position")
 TYPE = "application/json"
 

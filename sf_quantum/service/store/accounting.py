@@ -79,15 +79,11 @@ def users(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row
     :returns: the number of users, and the page of them, by name
     """
     where, values = rows.sql()
-    total = _count(store, f"count(DISTINCT user) FROM leases WHERE {where}", values)
-    found = store.report(
+    query = (
         "SELECT user, count(*) AS count, total(closed - opened) AS seconds "
-        f"FROM leases WHERE {where} GROUP BY user ORDER BY user LIMIT ? OFFSET ?",
-        *values,
-        page.limit,
-        page.offset,
+        f"FROM leases WHERE {where} GROUP BY user"
     )
-    return total, found
+    return _paged(store, query, values, "user", page)
 
 
 def users_jobs(store: Store, rows: Filter) -> list[sqlite3.Row]:
@@ -104,30 +100,23 @@ def users_jobs(store: Store, rows: Filter) -> list[sqlite3.Row]:
 def leases(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row]]:
     """List closed leases with the number of their jobs, the oldest first."""
     where, values = rows.sql()
-    found = store.report(
+    query = (
         "SELECT id, user, opened, closed, slurm_job_id, "
         "(SELECT count(*) FROM jobs WHERE jobs.lease = leases.id) AS jobs "
-        f"FROM leases WHERE {where} ORDER BY opened LIMIT ? OFFSET ?",
-        *values,
-        page.limit,
-        page.offset,
+        f"FROM leases WHERE {where}"
     )
-    return _count(store, f"count(*) FROM leases WHERE {where}", values), found
+    return _paged(store, query, values, "opened", page)
 
 
 def jobs(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row]]:
     """List jobs that are over, the oldest first."""
     where, values = rows.sql()
-    found = store.report(
+    query = (
         "SELECT jobs.number AS number, jobs.user AS user, jobs.lease AS lease, "
         "leases.slurm_job_id AS slurm_job_id, jobs.state AS state, "
-        f"{_SUMS} {_JOINED} WHERE {where} GROUP BY jobs.number "
-        "ORDER BY jobs.number LIMIT ? OFFSET ?",
-        *values,
-        page.limit,
-        page.offset,
+        f"{_SUMS} {_JOINED} WHERE {where} GROUP BY jobs.number"
     )
-    return _count(store, f"count(*) {_JOINED} WHERE {where}", values), found
+    return _paged(store, query, values, "jobs.number", page)
 
 
 _COLUMNS = {
@@ -187,14 +176,9 @@ def usage(store: Store, by: By, rows: Filter, page: Page) -> UsageReport:
     sums = ", ".join(f"{sum_} AS {name}" for name, sum_ in _TOTALS.items())
     groups = ", ".join(str(number + 1) for number in range(len(KEYS[by])))
     query = f"SELECT {keys}, {sums} {ended} GROUP BY {groups}"
-    found = store.report(
-        f"{query} ORDER BY qpu_seconds DESC, {groups} LIMIT ? OFFSET ?",
-        *values,
-        page.limit,
-        page.offset,
-    )
+    count, found = _paged(store, query, values, f"qpu_seconds DESC, {groups}", page)
     (total,) = store.report(f"SELECT {sums} {ended}", *values)
-    return UsageReport(_count(store, f"count(*) FROM ({query})", values), found, total)
+    return UsageReport(count, found, total)
 
 
 def recent_use(store: Store, since: float) -> list[Used]:
@@ -217,5 +201,11 @@ def recent_use(store: Store, since: float) -> list[Used]:
     return [Used(*row) for row in store.report(query, since, since, width)]
 
 
-def _count(store: Store, what: str, values: Sequence[Value]) -> int:
-    return int(store.report(f"SELECT {what}", *values)[0][0])
+def _paged(
+    store: Store, query: str, values: Sequence[Value], order: str, page: Page
+) -> tuple[int, list[sqlite3.Row]]:
+    """Return the number of all rows, and the page of them."""
+    (total,) = store.report(f"SELECT count(*) FROM ({query})", *values)
+    limits = (page.limit, page.offset)
+    rows = store.report(f"{query} ORDER BY {order} LIMIT ? OFFSET ?", *values, *limits)
+    return total[0], rows
