@@ -43,10 +43,10 @@ from sf_quantum.files import JSON
 from sf_quantum.net.transport import Answer, Client
 from sf_quantum.service.domain.jobs import (
     CLASSES,
-    AskedClass,
     JobClass,
     Lease,
     Submission,
+    UserClass,
 )
 from sf_quantum.service.store.store import Store
 from sf_quantum.service.testing import example_bqm
@@ -197,7 +197,7 @@ def torture(folder: Path, kills: int, seed: int) -> dict[str, float]:
     service.start()
     service.ready()
     loads = []
-    for number, name in enumerate(get_args(AskedClass)):
+    for number, name in enumerate(get_args(UserClass)):
         body: dict[str, JSON] = {"class": name}
         lease = str(service.ask("POST", "/v1/leases", body).json()["id"])
         loads.append(Load(service, name, lease, number * 1_000_000, seed + number))

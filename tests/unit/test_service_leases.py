@@ -38,7 +38,7 @@ from sf_quantum.service.domain.settings import (
 )
 from sf_quantum.service.queue.entitlements import lease_class
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.slurm_jobs import ASKED_AT_ONCE
+from sf_quantum.service.queue.slurm_jobs import QUERIES_AT_ONCE
 from sf_quantum.service.testing import (
     RunningService,
     example_bqm,
@@ -427,12 +427,12 @@ async def test_a_slurm_that_hangs_keeps_no_other_thread_waiting(
             )
             for key in range(40)
         ]
-        await until(lambda: asked() == before + ASKED_AT_ONCE)
+        await until(lambda: asked() == before + QUERIES_AT_ONCE)
         # where credentials are checked, for example
         async with asyncio.timeout(2):
             await asyncio.to_thread(time.time)
         assert not any(other.done() for other in others)
-        assert asked() == before + ASKED_AT_ONCE
+        assert asked() == before + QUERIES_AT_ONCE
         (folder / "go").touch()
         slurm("there")
         assert len({lease.id for lease in await asyncio.gather(*others)}) == 40

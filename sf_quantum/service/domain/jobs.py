@@ -1,4 +1,4 @@
-"""What the service remembers: leases, jobs and what was asked for; plain values."""
+"""Leases, jobs and requests for them: plain data."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sf_quantum.files import JSON
 
 # QRMI's words
 State: TypeAlias = Literal["Queued", "Running", "Completed", "Failed", "Cancelled"]
-# what a user may ask for
-AskedClass: TypeAlias = Literal["production", "test", "development"]
+# the classes that users may request
+UserClass: TypeAlias = Literal["production", "test", "development"]
 # the service's own jobs, which look after the device, have a class of their own
-JobClass: TypeAlias = AskedClass | Literal["quality"]
+JobClass: TypeAlias = UserClass | Literal["quality"]
 Kind: TypeAlias = Literal["problem", "sequence", "circuit"]
 # how a lease's user works: mostly on the QPU, mostly beside it, or both (paper 004)
 Pattern: TypeAlias = Literal["qc-heavy", "cc-heavy", "balanced"]
@@ -28,7 +28,7 @@ RANKS: Mapping[JobClass, int] = {name: rank for rank, name in enumerate(CLASSES)
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to submit jobs; its id is the secret that shows one holds it.
+    """The right to submit jobs; its id is the secret that proves it.
 
     Times are seconds since the epoch.
 
@@ -65,15 +65,15 @@ class Lease:
 
 @dataclass(frozen=True)
 class LeaseRequest:
-    """What a lease is asked for with.
+    """A request for a lease.
 
     :param job_class: ``None`` takes the partition's, or else the service's default
-    :param user: whose lease it is to be; only root and admins ask for others
+    :param user: whose lease it is to be; only root and admins request others'
     :param key: the same key of the same user is the same lease while that is held, and
-        keeps its place between two requests that wait
+        keeps its position between two requests that wait
     :param project: one of the user's; ``None`` takes the account's, or else the first
     :param account: Slurm's, which is the project if it is one of the user's
-    :param tenths: see :class:`Lease`; only root and admins say them
+    :param tenths: see :class:`Lease`; only root and admins set them
     """
 
     job: str | None = None
@@ -91,7 +91,7 @@ class LeaseRequest:
 
 @dataclass(frozen=True)
 class Written:
-    """A content that another process has checked and written down.
+    """A content that another process has checked and serialized.
 
     :param payload: see :attr:`Submission.payload`
     :param digest: see :attr:`Submission.digest`
@@ -103,7 +103,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Submission:
-    """A job as it is asked for.
+    """A job as it is submitted.
 
     :param kind: which of the three payloads the content is
     :param content: a serialized BQM, or the text of a sequence or a circuit
@@ -111,7 +111,7 @@ class Submission:
     :param key: the same key of the same user again is the same job
     :param written: instead of the content, where that is large
     :param purpose: what it is for; what its lease is for if it does not say
-    :param calibrated_within: seconds; it is not wanted if the device was calibrated
+    :param calibrated_within: seconds; it is refused if the device was calibrated
         earlier, or drifts
     """
 
@@ -149,8 +149,8 @@ class Job:
     """A job without its payload; times are seconds since the epoch.
 
     :param number: counts the service's jobs; orders those of a class
-    :param attempt: 2 or more after a pre-emption or an interruption
-    :param note: why it failed, was cancelled or began again
+    :param attempt: 2 or more after an interruption
+    :param note: why it failed, was cancelled or was interrupted
     :param model_seconds: QPU time as modelled before it ran
     :param qpu_seconds: QPU time as modelled, of all attempts
     :param seconds: time that went by on the device, of all attempts

@@ -18,7 +18,7 @@ from pydantic import (
 from pydantic_core import core_schema
 
 from sf_quantum.files import JSON
-from sf_quantum.service.domain.jobs import AskedClass, JobClass
+from sf_quantum.service.domain.jobs import JobClass, UserClass
 from sf_quantum.validation import Section, empty_mapping
 
 # a project, or else a user who has none: ("project", name) or ("user", name)
@@ -29,7 +29,7 @@ NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Tenths: TypeAlias = Annotated[int, Field(ge=1, le=10)]
 SharesByName: TypeAlias = Annotated[dict[str, Tenths], BeforeValidator(empty_mapping)]
-Classified: TypeAlias = Annotated[dict[str, AskedClass], BeforeValidator(empty_mapping)]
+Classified: TypeAlias = Annotated[dict[str, UserClass], BeforeValidator(empty_mapping)]
 
 
 class LeaseSettings(Section):
@@ -72,11 +72,11 @@ class ClassSettings(Section):
     :param limits: limits of the jobs of a class; a class without any has none
     """
 
-    default: AskedClass = "development"
-    highest: AskedClass = "production"
+    default: UserClass = "development"
+    highest: UserClass = "production"
     users: Classified = Field(default_factory=dict)
     partitions: Classified = Field(default_factory=dict)
-    limits: Annotated[dict[AskedClass, ClassLimits], BeforeValidator(empty_mapping)] = (
+    limits: Annotated[dict[UserClass, ClassLimits], BeforeValidator(empty_mapping)] = (
         Field(default_factory=dict)
     )
 

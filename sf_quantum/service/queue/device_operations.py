@@ -1,4 +1,8 @@
-"""Does what operators ask of a device: between two jobs, and with a record of it."""
+"""Runs an operator's operations on the device: between two jobs, with an audit entry.
+
+What can be set is for the device to say, see
+:mod:`sf_quantum.service.device.operations`; when, and who is recorded for it, is here.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,8 @@ from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store import audit
 
 Shown = Mapping[str, JSON]
-# of a text that somebody sent, in the record: it is kept for ever
-KEPT_LETTERS = 200
+# of a text that somebody sent: the audit is kept for ever
+MAX_TEXT = 200
 
 
 def find(queue: JobQueue, name: str) -> Operation[Device]:
@@ -29,10 +33,10 @@ def find(queue: JobQueue, name: str) -> Operation[Device]:
     raise Refused(404, f"the device has no operation {name!r}")
 
 
-def rehearse(
+def preview(
     queue: JobQueue, operation: Operation[Device], given: Mapping[str, JSON]
 ) -> tuple[Shown, Shown]:
-    """Tell what an operation would do now.
+    """Return what an operation would change now.
 
     :returns: the settings that it changes as they are, and as they would be
     :raises Refused: 422, naming the parameter
@@ -52,37 +56,47 @@ async def run(
     given: Mapping[str, JSON],
     wait_seconds: float,
 ) -> tuple[Shown, Shown]:
-    """Do it when no job runs: at once, or when the one that runs has ended.
+    """Run an operation while no job runs: at once, or when the running one has ended.
 
-    On the disk when it takes effect; what is refused is written down as well.
+    The audit entry is on disk before it takes effect; a refusal is recorded as well.
 
-    :param wait_seconds: how long to wait for the job that runs, at most
+    :param wait_seconds: how long to wait for the running job, at most
     :returns: the settings that it changes as they were, and as they are
     :raises Refused: 422, naming the parameter; 409 if the QPU must be drained first, or
-        a job runs for longer
+        the running job takes longer
     """
     try:
-        rehearse(queue, operation, given)
-        async with asyncio.timeout(wait_seconds):
-            await queue.between_jobs.acquire()
-    except (Refused, TimeoutError) as error:
-        words = "a job runs still; try again, wait for longer, or drain the QPU"
-        refused = error if isinstance(error, Refused) else Refused(409, words)
-        await _record(queue, user, operation, given, refused)
-        raise refused from error
-    try:
-        return await _run(queue, user, operation, given)
-    finally:
-        queue.between_jobs.release()
+        preview(queue, operation, given)
+        try:
+            async with asyncio.timeout(wait_seconds):
+                await queue.between_jobs.acquire()
+        except TimeoutError as error:
+            detail = "a job still runs; try again, wait for longer, or drain the QPU"
+            raise Refused(409, detail) from error
+        try:
+            return await _run(queue, user, operation, given)
+        finally:
+            queue.between_jobs.release()
+    except Refused as error:
+        old = operation.shown(queue.device)
+        outcome = _cut(f"refused: {error.field or operation.name}: {error.detail}")
+        # only what the operation could have meant, however much was sent
+        parameters: dict[str, JSON] = {
+            one.name: _cut(value) if isinstance(value, str) else value
+            for one in operation.parameters
+            if one.name in given
+            and not isinstance(value := given[one.name], dict | list)
+        }
+        entry = audit.AuditEntry(user, operation.name, parameters, old, old, outcome)
+        await audit.append(queue.store, entry)
+        raise
 
 
 async def _run(
     queue: JobQueue, user: str, operation: Operation[Device], given: Mapping[str, JSON]
 ) -> tuple[Shown, Shown]:
     if operation.drained and queue.availability.is_open:
-        refused = Refused(409, "the QPU must be drained first")
-        await _record(queue, user, operation, given, refused)
-        raise refused
+        raise Refused(409, "the QPU must be drained first")
     device = queue.device
     changed = operation.change(device, operation.values(given))
     changed = changed.model_copy(update={"changed": device.clock()})
@@ -93,28 +107,5 @@ async def _run(
     return old, new
 
 
-async def _record(
-    queue: JobQueue,
-    user: str,
-    operation: Operation[Device],
-    given: Mapping[str, JSON],
-    refused: Refused,
-) -> None:
-    old = operation.shown(queue.device)
-    outcome = _cut(f"refused: {refused.field or operation.name}: {refused.detail}")
-    asked = _known(operation, given)
-    entry = audit.AuditEntry(user, operation.name, asked, old, old, outcome)
-    await audit.append(queue.store, entry)
-
-
-def _known(operation: Operation[Device], given: Mapping[str, JSON]) -> Shown:
-    """Keep what an operation could have meant, however much was sent."""
-    return {
-        one.name: _cut(value) if isinstance(value, str) else value
-        for one in operation.parameters
-        if one.name in given and not isinstance(value := given[one.name], dict | list)
-    }
-
-
 def _cut(text: str) -> str:
-    return text if len(text) <= KEPT_LETTERS else f"{text[:KEPT_LETTERS]}..."
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}..."

@@ -15,48 +15,46 @@ LEASE_HEADER = "X-SFQ-Lease"
 MOST_TENTHS = 10
 
 
-def lease_user(settings: ServiceSettings, who: Identity, asked: str | None) -> str:
+def lease_user(settings: ServiceSettings, who: Identity, requested: str | None) -> str:
     """Find whose lease it is to be.
 
-    :param asked: another user, for whom root and admins may acquire
+    :param requested: another user, for whom root and admins may acquire
     :raises Refused: if the caller may not
     """
     powerful = who.admin or who.root
     if not powerful and settings.leases.by == "root":
         raise Refused(403, "only root and admins acquire leases here")
-    if not powerful and asked not in (None, who.user):
+    if not powerful and requested not in (None, who.user):
         raise Refused(403, "only root and admins acquire leases for others", "user")
-    return asked or who.user
+    return requested or who.user
 
 
 def lease_class(
     settings: ServiceSettings, user: str, request: LeaseRequest
 ) -> JobClass:
-    """Find the class of a lease: what is asked for, or less.
+    """Find the class of a lease: the requested one, unless it is too high.
 
-    Neither the partition's class nor the highest one of the user is exceeded.
+    It exceeds neither the partition's class nor the highest one of the user.
     """
     partition = settings.classes.partitions.get(request.partition or "")
-    asked = request.job_class or partition or settings.classes.default
+    requested = request.job_class or partition or settings.classes.default
     highest = settings.classes.users.get(user, settings.classes.highest)
-    ranks = [RANKS[asked], RANKS[highest], RANKS[partition or CLASSES[0]]]
+    ranks = [RANKS[requested], RANKS[highest], RANKS[partition or CLASSES[0]]]
     return CLASSES[max(ranks)]
 
 
 def with_share(
     settings: ServiceSettings, user: str, request: LeaseRequest
 ) -> LeaseRequest:
-    """Find whose share of the QPU a lease uses.
+    """Complete a request with the project whose share of the QPU the lease uses.
 
-    :param user: whose lease it is to be
-    :returns: the request with the project that it is for
     :raises Refused: 403 for a project that is not the user's
     """
     projects = settings.user_projects.get(user, ())
     project = request.project
     if project is None:
-        asked = [name for name in projects if name == request.account]
-        project = next(iter([*asked, *projects]), None)
+        account = [name for name in projects if name == request.account]
+        project = next(iter([*account, *projects]), None)
     elif project not in projects:
         known = ", ".join(projects) or "none"
         detail = f"{user} may not use project {project!r} (may: {known})"
@@ -67,16 +65,16 @@ def with_share(
 async def completed(
     settings: ServiceSettings, who: Identity, user: str, request: LeaseRequest
 ) -> LeaseRequest:
-    """Find out of Slurm what a request does not say of the job that it is for.
+    """Complete a request with what Slurm says of its job, as far as it matters here.
 
-    Only of a job of the same user: anybody can write down a number.
+    Only a job of the same user counts: anybody can send a number.
 
-    :returns: the request with partition, account and tenths, as far as they matter here
-    :raises Refused: 403 for tenths unless from root and admins, who speak for the batch
+    :returns: the request with partition, account and share
+    :raises Refused: 403 for a share unless from root and admins, who speak for the batch
         system
     """
     if request.tenths is not None and not (who.admin or who.root):
-        raise Refused(403, "only root and admins give tenths of the QPU", "tenths")
+        raise Refused(403, "only root and admins set the share of a lease", "tenths")
     wanted = (
         (settings.classes.partitions and request.partition is None)
         or (settings.user_projects and request.account is None)
@@ -85,31 +83,31 @@ async def completed(
     job = request.slurm_job_id
     if not wanted or job is None or not slurm_jobs.can_ask(job):
         return request
-    told = await slurm_jobs.about(job, user)
-    if told is None:
+    slurm_job = await slurm_jobs.about(job, user)
+    if slurm_job is None:
         return request
-    units = told.units.get(settings.shares.slurm_unit or "")
+    units = slurm_job.units.get(settings.shares.slurm_unit or "")
     return replace(
         request,
-        partition=request.partition or told.partition,
-        account=request.account or told.account,
+        partition=request.partition or slurm_job.partition,
+        account=request.account or slurm_job.account,
         tenths=request.tenths or (units and min(units, MOST_TENTHS)),
     )
 
 
 class JobCounts:
-    """Counts the live jobs of each user and class, and says when they are too many."""
+    """Counts the live jobs of each user and class, and refuses those beyond the limits."""
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
         self._jobs: Counter[tuple[str, JobClass]] = Counter()
 
     def take(self, user: str, job_class: JobClass) -> None:
-        """Count a job that waits from now on."""
+        """Count a job that becomes pending."""
         self._jobs[user, job_class] += 1
 
     def give_back(self, user: str, job_class: JobClass) -> None:
-        """Count a job that is over."""
+        """Stop counting a job that is over."""
         self._jobs[user, job_class] -= 1
         if not self._jobs[user, job_class]:
             del self._jobs[user, job_class]

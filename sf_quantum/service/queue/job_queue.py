@@ -284,12 +284,12 @@ class JobQueue:
         return found
 
     def forecast(self, job: Job) -> Forecast | None:
-        """Say when a job will run; ``None`` for one that is over."""
+        """Forecast when a job runs; ``None`` for one that is over."""
         # the worker holds one that has ended until the next is taken
         return None if job.final else self._forecasts.of(job.number)
 
     def forecast_new(self, job_class: JobClass, user: str = "") -> Forecast:
-        """Say when a user's problem with one shot would run that joined now."""
+        """Forecast when a user's problem with one shot, submitted now, would run."""
         held = reversed(self.leases.held)
         lease = next((lease for lease in held if lease.user == user), None)
         if lease is not None:

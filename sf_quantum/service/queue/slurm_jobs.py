@@ -1,4 +1,4 @@
-"""Asks Slurm whether a job is still there, and what it asked for."""
+"""Queries Slurm: whether a job is gone, and which resources it requested."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from functools import lru_cache
 from sf_quantum.threads import in_thread
 
 ANSWER_SECONDS = 3.0
-# each is a process, and asks a controller that is everybody's
-ASKED_AT_ONCE = 2
+# each is a process, and a request to the cluster's only controller
+QUERIES_AT_ONCE = 2
 _JOB = re.compile(r"\d+([_+]\d+)?")
 # the controller forgets a job some minutes after its end (MinJobAge)
 _FORGOTTEN = b"Invalid job id specified"
@@ -28,7 +28,7 @@ _NONE = ("N/A", "(null)")
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """What a job asked for.
+    """The resources that a job requested.
 
     :param units: of each gres and licence, by name
     """
@@ -39,12 +39,12 @@ class SlurmJob:
 
 
 def can_ask(job: str | None) -> bool:
-    """Say whether this is a job's number, and this machine has Slurm's commands."""
+    """Whether this is a job's number, and this machine has Slurm's commands."""
     return bool(job and _JOB.fullmatch(job) and shutil.which("squeue"))
 
 
 async def is_gone(job: str) -> bool | None:
-    """Ask whether a job neither waits nor runs.
+    """Query whether a job is neither pending nor running.
 
     :returns: ``None`` if Slurm gave no clear answer
     """
@@ -59,7 +59,7 @@ async def is_gone(job: str) -> bool | None:
 
 
 async def about(job: str, user: str) -> SlurmJob | None:
-    """Ask what a user's job asked for.
+    """Query what a user's job requested.
 
     :returns: ``None`` if Slurm knows no such job, or it is another user's
     """
@@ -84,17 +84,16 @@ def _units(*columns: str) -> Mapping[str, int]:
 
 async def _squeue(job: str, columns: str) -> tuple[int, bytes, bytes] | None:
     command = ["squeue", "-h", "-j", job, "-o", columns]
-    async with _turns(asyncio.get_running_loop()):
+    async with _semaphore(asyncio.get_running_loop()):
         # in a thread: a subprocess of the event loop outlives a loop that closes
         # meanwhile; and not one of the loop's own, in which credentials are checked
-        asked = in_thread(lambda: _answer(command))
-        return await asyncio.wrap_future(asked)
+        return await asyncio.wrap_future(in_thread(lambda: _answer(command)))
 
 
 @lru_cache(maxsize=8)
-def _turns(_: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
-    """Find the semaphore of an event loop, to which it belongs."""
-    return asyncio.Semaphore(ASKED_AT_ONCE)
+def _semaphore(_: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
+    """Return the semaphore of an event loop, since it belongs to one."""
+    return asyncio.Semaphore(QUERIES_AT_ONCE)
 
 
 def _answer(command: list[str]) -> tuple[int, bytes, bytes] | None:

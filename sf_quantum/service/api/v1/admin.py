@@ -153,7 +153,7 @@ async def run(
     """
     operation = device_operations.find(queue, name)
     if body.dry_run:
-        old, new = device_operations.rehearse(queue, operation, body.parameters)
+        old, new = device_operations.preview(queue, operation, body.parameters)
     else:
         old, new = await device_operations.run(
             queue, who.user, operation, body.parameters, body.wait

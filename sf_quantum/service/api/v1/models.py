@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from sf_quantum.samplers.neal import READS, SEEDS, SWEEPS
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
-    AskedClass,
     Forecast,
     Job,
     JobClass,
@@ -20,6 +19,7 @@ from sf_quantum.service.domain.jobs import (
     Pattern,
     State,
     Submission,
+    UserClass,
 )
 
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=200)]
@@ -41,7 +41,7 @@ class LeaseBody(Strict):
         description="The purpose, for the operator and the accounting: `RUN:/step/tag` of "
         "a workflow's run, or any text.",
     )
-    job_class: AskedClass | None = Field(
+    job_class: UserClass | None = Field(
         default=None,
         alias="class",
         description="The highest class to use; the answer has the one granted.",
