@@ -16,10 +16,10 @@ A comment before a block (``% ...`` or ``<!-- ... -->``) says what is special:
 ``not run: REASON``    not run; the reason is counted by a test
 ``background: TEXT``   goes on in the background once it has printed the text
 ``with lab``           needs Slurm
-``needs: PROGRAM``     is left out where there is no such program
+``needs: PROGRAMS``    is left out where one of them is missing
 ``checked by: COMMAND``  is written to the file of its caption and looked over by a command
 
-The port 8787 of the pages is another one for each of them.
+Two of them are separated by a semicolon. The port 8787 of the pages is another one for each of them.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Block:
 
     def option(self, name: str) -> str | None:
         """What the comment says after a word, if it says that."""
-        found = re.match(rf"{name}: (.+)", self.note)
+        found = re.search(rf"(?:^|; ){name}: ([^;]+)", self.note)
         return found and found[1]
 
 
@@ -187,7 +187,7 @@ class Page:
 
         :raises AssertionError: if it does not do what it shows
         """
-        if (program := block.option("needs")) and not shutil.which(program):
+        if not all(map(shutil.which, (block.option("needs") or "bash").split(", "))):
             return
         match block.language:
             case "bash":
