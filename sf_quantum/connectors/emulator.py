@@ -26,7 +26,7 @@ from sf_quantum.connectors import guardian
 from sf_quantum.connectors.leases import LeasePool, QpuUnavailable
 from sf_quantum.connectors.quantum import QuantumConnector, variable
 from sf_quantum.files import JSON
-from sf_quantum.qpu import QpuStatus
+from sf_quantum.qpu import Qpu, QpuStatus
 from sf_quantum.qpu.sfq import Credentials, SfqQpu
 
 POLL_SECONDS = 0.1
@@ -144,8 +144,9 @@ class EmulatorConnector(QuantumConnector):
             position=0,
         )
 
-    def _job_client(self) -> SfqQpu | None:
-        return self._background.job_client() if self._background is not None else None
+    def _job_client(self, pool: LeasePool) -> Qpu:
+        # on the service's host, its socket has another path than here
+        return self._background.job_client() if self._background else pool.qpu
 
     async def _start(self) -> LeasePool:
         inner = await self._inner()

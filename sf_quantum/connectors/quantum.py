@@ -128,9 +128,9 @@ class QuantumConnector(LocationWrapper, ABC):
             raise QpuError(str(error)) from error
         return access.result().qpu
 
-    def _job_client(self) -> Qpu | None:
+    def _job_client(self, pool: LeasePool) -> Qpu:
         """The QPU as a job on the location reaches it."""
-        return self.client()
+        return pool.qpu
 
     def _update(self, status: QpuStatus) -> None:
         """Take over what the QPU reports about itself."""
@@ -248,7 +248,7 @@ class QuantumConnector(LocationWrapper, ABC):
 
         The content goes through a pipe: it is on no command line and in no log.
         """
-        client = self._job_client() or job.pool.qpu
+        client = self._job_client(job.pool)
         variables = {
             **qpu.environment([(client, job.lease.token)]),
             "QRMI_JOB_ID": job.name,

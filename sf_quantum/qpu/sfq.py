@@ -338,10 +338,7 @@ class SfqQpu(Qpu):
         if key is not None:
             body["key"] = key
         answer = self.service.send(
-            "POST",
-            "/v1/leases",
-            body,
-            timeout_seconds=wait_seconds + REQUEST_SECONDS,
+            "POST", "/v1/leases", body, timeout_seconds=wait_seconds + REQUEST_SECONDS
         )
         if answer.status in (409, 503):
             raise NoLease(f"{self.service.name}: {refusal(answer)}")
@@ -378,10 +375,7 @@ class SfqQpu(Qpu):
         return [_job(job, opened) for job in jobs if isinstance(job, dict)]
 
     def environment(self, token: str) -> dict[str, str]:
-        variables = {
-            "SFQ_URL": self.service.url,
-            "QRMI_JOB_ACQUISITION_TOKEN": token,
-        }
+        variables = {"SFQ_URL": self.service.url, "QRMI_JOB_ACQUISITION_TOKEN": token}
         known = self._credentials
         if known.token_file is not None:
             variables["SFQ_TOKEN_FILE"] = known.token_file

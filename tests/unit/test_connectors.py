@@ -121,9 +121,7 @@ async def test_the_service_ends_though_a_lease_cannot_be_given_back(
     connector = emulator(local)
     await connector.deploy(False)
     assert connector._access is not None
-    await connector._access
-    qpu = connector._job_client()
-    assert qpu is not None
+    qpu = connector._job_client(await connector._access)
     assert qpu.status().online
 
     async def failing(_: QuantumConnector, external: bool) -> None:
