@@ -59,3 +59,6 @@ $(VENV)/installed-run: pyproject.toml sf_quantum/clustering/_kernels.c sf_quantu
 $(VENV)/installed: $(VENV)/installed-run
 	@echo "installing what the tests need (800 MB, about a minute)"
 	$(call install,--editable '.[test]')
+	@# tests start many processes, some of users who may not write here; a few files that
+	@# packages bring are templates, and no Python
+	@$(BIN)/python -m compileall -q -q -j 0 $(VENV)/lib || true
