@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sf_quantum.files import JSON
@@ -77,6 +78,11 @@ class QpuService:
         line = self._process.stdout.readline()
         assert line, (self._folder / "log").read_text()
         self.url = json.loads(line)["url"]
+
+    def children(self) -> list[psutil.Process]:
+        """The processes that the service has started."""
+        assert self._process is not None
+        return psutil.Process(self._process.pid).children()
 
     def kill(self) -> None:
         """End the service with no chance to do anything."""
