@@ -1,4 +1,4 @@
-"""Calls that may take long, in threads of their own."""
+"""Calls that may block for long, in threads of their own."""
 
 from __future__ import annotations
 

@@ -527,7 +527,7 @@ async def test_a_lease_is_for_a_project_of_its_user(tmp_path: Path) -> None:
                 "ann may not use project 'physics' (may: bio",
             ),
             (BOB, {"project": "chem"}, "bob may not use project 'chem' (may: none)"),
-            (ANN, {"tenths": 1}, "only root and admins give tenths of the QPU"),
+            (ANN, {"tenths": 1}, "only root and admins set the share of a lease"),
         ]
         for who, asked, words in refusals:
             with pytest.raises(Refused) as refused:

@@ -109,10 +109,6 @@ class WaitingRequest:
         if leaving is not None:
             leaving.cancel()
 
-    def same_key(self, user: str, key: str | None) -> bool:
-        """Whether it asks for the lease of a user's key."""
-        return key is not None and (self.user, self.request.key) == (user, key)
-
 
 @dataclass(eq=False)
 class LiveLease:
@@ -434,10 +430,11 @@ class Leases:
             self._waiting.remove(chosen)
             live = self._add(self._new_lease(chosen), _W, _G)
             chosen.granted.set_result(live)
-            key = chosen.request.key
-            for same in [w for w in self._waiting if w.same_key(chosen.user, key)]:
-                self._waiting.remove(same)
-                same.granted.set_result(live)
+            for same in [*self._waiting]:
+                keys = {(one.user, one.request.key) for one in (chosen, same)}
+                if same.request.key is not None and len(keys) == 1:
+                    self._waiting.remove(same)
+                    same.granted.set_result(live)
             self._spawn(self._write(live))
 
     def _new_lease(self, waiting: WaitingRequest) -> Lease:
