@@ -1,4 +1,4 @@
-"""YAML files checked against a model: every error at once, each named by its key."""
+"""YAML files checked against a model: all errors at once, each with its key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sf_quantum.files import JSON, cannot_read
 from sf_quantum.samplers import unknown
 
 Where: TypeAlias = tuple[int | str, ...]
-# pydantic's words, said of the value and in this project's way
+# our messages by the type of pydantic's error
 _WORDS = {
     "bool_type": "expected true or false",
     "dict_type": "expected keys and values",
@@ -34,16 +34,16 @@ _WORDS = {
     "path_type": "expected a path",
     "string_type": "expected a text",
 }
-_KEY = "[key]"  # what pydantic adds to the place of an error in a key
+_KEY = "[key]"  # pydantic ends the location of an error in a key with this
 
 
 def empty_mapping(content: JSON) -> JSON:
-    """Read a key without a value, what is below it being commented out, as a mapping."""
+    """Read a key without a value, with all below it commented out, as a mapping."""
     return {} if content is None else content
 
 
 class Section(BaseModel):
-    """A key that is not known is an error, and a text is not a number."""
+    """Part of a file; unknown keys are errors, and no text is read as a number."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -57,9 +57,9 @@ Model = TypeVar("Model", bound=Section)
 
 
 class Wrong(InputError):
-    """All that is wrong with an input.
+    """All errors of an input.
 
-    :param lines: one for each error
+    :param lines: one per error
     """
 
     def __init__(self, lines: list[str]) -> None:
@@ -68,7 +68,7 @@ class Wrong(InputError):
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML takes the last of two equal keys, in silence."""
+    """Refuses duplicate keys, of which PyYAML takes the last."""
 
     def construct_mapping(
         self, node: yaml.MappingNode, deep: bool = False
@@ -100,7 +100,7 @@ def read_yaml(path: Path, kind: str) -> JSON:
     except (OSError, UnicodeDecodeError) as error:
         raise cannot_read(path, kind, error) from error
     try:
-        # a safe loader, whatever the linter thinks of its name
+        # a subclass of SafeLoader
         return cast("JSON", yaml.load(text, _Loader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -113,10 +113,10 @@ def read_yaml(path: Path, kind: str) -> JSON:
 def validated(
     model: type[Model], content: JSON, name: Callable[[Where, JSON], str]
 ) -> Model:
-    """Check a content against a model.
+    """Validate a file's content.
 
-    :param name: how to call the place of an error and the value there, ``None`` where
-        the key itself is wrong
+    :param name: names the location of an error and the value there, which is ``None``
+        where the key itself is wrong
     :raises Wrong: with every error
     """
     try:
@@ -127,12 +127,12 @@ def validated(
 
 
 def check_private(path: Path) -> None:
-    """Make sure that nobody but its owner can write a file, or just anybody read it.
+    """Refuse a file that others may read, or anyone but its owner write.
 
-    The group's right to read is let pass: it is how Debian shares TLS keys, and what
-    systemd's credentials (``LoadCredential=``) show.
+    Its group may read it: Debian shares TLS keys so, and systemd its credentials
+    (``LoadCredential=``).
 
-    :raises InputError: if it is not so, or if there is no such file
+    :raises InputError: naming the mode, or if there is no such file
     """
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -143,7 +143,7 @@ def check_private(path: Path) -> None:
 
 
 def dotted(where: Where) -> str:
-    """Write a place in a file: ``classes.limits.test`` or ``tokens[2].user``."""
+    """Format a location in a file: ``classes.limits.test`` or ``tokens[2].user``."""
     return "".join(
         f"[{part}]" if isinstance(part, int) else f".{part}" for part in where
     ).removeprefix(".")
@@ -176,7 +176,7 @@ def _words(model: type[Section], details: ErrorDetails) -> str:
 
 
 def _keys(model: type[Section], where: Where) -> list[str]:
-    """Name the keys that are known at a place in a file."""
+    """List the keys that are known at a location."""
     here: type[BaseModel] | None = model
     for key in where:
         if here is not None and key in here.model_fields:

@@ -1,4 +1,4 @@
-"""The service's configuration: one YAML file, checked whole before anything starts.
+"""The service's configuration: one YAML file, checked as a whole before anything starts.
 
 ``deployments/qpu-service.yml`` shows every key with its meaning and its default.
 """
@@ -32,7 +32,7 @@ from sf_quantum.validation import (
 
 MIB = 1024 * 1024
 File: TypeAlias = Annotated[Path, Strict(False)]
-# what a value came from, if not from the file: ("listen", "port") -> "--port"
+# the options of values that are not from the file: ("listen", "port") -> "--port"
 Flags: TypeAlias = Mapping[Where, str]
 
 
@@ -78,7 +78,7 @@ class Auth(Section):
 
 
 def _policy(content: JSON) -> PolicyChoice:
-    """Read the name of a policy, or a mapping with its options, and try it."""
+    """Read a policy's name, or a mapping with its options, and try to make it."""
     if content is None:
         return PolicyChoice()
     options = {"type": content} if isinstance(content, str) else content
@@ -96,7 +96,7 @@ def _policy(content: JSON) -> PolicyChoice:
 
 
 def _by_policy(*_: type | GetCoreSchemaHandler) -> core_schema.CoreSchema:
-    """pydantic would look into the options, which are any JSON."""
+    # pydantic would look into the options, whose type is recursive
     return core_schema.no_info_plain_validator_function(_policy)
 
 
@@ -133,9 +133,9 @@ class Configuration(ServiceSettings, ProcessSettings):
         return not self.listen.public if public is None else public
 
     def request_limits(self) -> Limits:
-        """Tell what one sender may take of the service.
+        """Return the limits of one user's requests.
 
-        Where nobody is checked all are one user, whom no share has to be kept from.
+        Without authentication all are one user, whose rate is not limited.
         """
         body_bytes = int(self.limits.body_mib * MIB)
         if self.auth.mode == "none":
@@ -151,11 +151,11 @@ class Configuration(ServiceSettings, ProcessSettings):
 def load(
     path: Path | None, values: Mapping[Where, JSON], flags: Flags
 ) -> Configuration:
-    """Read the configuration, and check it.
+    """Read and check the configuration.
 
-    :param path: the file; without one everything is as its defaults say
-    :param values: by their places, which take the place of those in the file
-    :param flags: how those who gave these values call them
+    :param path: the file; ``None`` takes the defaults
+    :param values: override those of the file, by key
+    :param flags: the names of these values in errors, by key
     :raises InputError: if there is no such file, or it is not YAML
     :raises Wrong: with every error, each named by its key or its flag
     """
@@ -188,13 +188,13 @@ def _put(content: dict[str, JSON], where: Where, value: JSON) -> None:
         if inner is None:
             inner = content[key] = {}
         if not isinstance(inner, dict):
-            return  # wrong in the file, which the check will say
+            return  # wrong in the file, which the check reports
         content = inner
     content[last] = value
 
 
 def _rules(config: Configuration) -> Iterator[tuple[tuple[Where, JSON], str]]:
-    """What no key can say for itself."""
+    """Check what concerns more than one key."""
     listen, auth = config.listen, config.auth
     tls = listen.certificate is not None and listen.key is not None
     if listen.public and not (tls and auth.mode != "none"):

@@ -117,6 +117,11 @@ def test_a_few_attempts_are_taken_for_less_than_they_show() -> None:
     load = 1 / 8
     assert device.wait(100.0) == pytest.approx(100 / (1 - load) - 1)
     assert device.wait(1.0) == 1.0
+    device.run(seconds=4.0)
+    # older attempts count a hundredth less, and three of the mean length are assumed
+    attempts, seconds = 1.99, 0.99 * 2 + 4
+    load = 0.99 / (seconds * (1 + 3 / attempts))
+    assert device.wait(100.0) == pytest.approx(100 / (1 - load) - 1)
 
 
 def test_the_load_counts_only_classes_that_pass() -> None:

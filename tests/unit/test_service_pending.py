@@ -92,6 +92,7 @@ def test_jobs_are_found_by_number_and_by_lease() -> None:
     assert pending.of_lease("c") == []
     assert pending.lengths == {"test": 3}
     assert pending.remove(3) is jobs[0]
+    assert pending.lengths == {"test": 2}
     assert pending.remove(3) is None
     assert pending.of_lease("a") == [2]
     assert pending.pop() is jobs[1]

@@ -125,6 +125,7 @@ def test_ours_are_installed() -> None:
         ("fair-share", {"half_life_seconds": "1 d"}, "'1 d': expected a number"),
         ("fair-share", {"half_life_seconds": 0}, "expected a finite number above 0"),
         ("interleave", {"patience": True}, "patience True: expected a number"),
+        ("interleave", {"patience": float("inf")}, "inf: expected a finite number"),
     ],
 )
 def test_what_is_not_known_is_named(

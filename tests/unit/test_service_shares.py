@@ -259,6 +259,9 @@ def test_expected_work_is_a_part_of_the_time_and_ends_with_the_lease(
     assert expected.by_user("test", A)["bob"] == 5.0
     expected.used("2", -1.0)
     assert expected.by_user("test", A)["bob"] == 6.0
+    expected.add(lease("bob", id="5", pattern="cc-heavy", expected=20.0), A)
+    assert expected.by_user("test", A)["bob"] == 8.0
+    expected.remove("5")
     expected.used("2", 100.0)
     assert expected.by_user("test", A)["bob"] == 0.0
     expected.used("unknown", 1.0)
@@ -295,6 +298,11 @@ def test_another_user_of_the_account_goes_on_until_both_have_had_as_much(
     assert policy.coming(last) == pytest.approx(14.4)
     # bob's own leases submit nothing before his jobs
     policy.leased(hinted("bob", "a"))
+    assert policy.coming(last) == pytest.approx(16.0)
+    # cid has a tenth of the share of ann, of which more than enough is pending
+    policy.leased(hinted("cid", "a"))
+    assert policy.coming(last) == pytest.approx(26.0)
+    policy.add(job(4, "cid", 10.5, project="a"))
     assert policy.coming(last) == pytest.approx(16.0)
 
 
@@ -335,6 +343,36 @@ def test_other_accounts_go_on_until_the_jobs_account_has_had_as_much(
     # and of which 3 were used
     policy.used(Used("cid", None, 3.0, clock.now))
     assert policy.coming(last) == pytest.approx(10.0 + 3.0)
+
+
+def test_of_another_account_no_more_is_expected_than_its_leases_say(
+    clock: Clock,
+) -> None:
+    policy = FairShare(Shares(), clock)
+    last = waits(policy, job(1, "bob", 10.0, scale=2.0), job(2, "bob", 1.0, scale=2.0))
+    policy.leased(hinted("cid", expected=10.0))
+    # nine seconds of the device
+    assert policy.coming(last) == pytest.approx(9.0)
+
+
+def test_jobs_of_a_higher_class_count_before_those_of_lower_ones(clock: Clock) -> None:
+    policy = FairShare(Shares(), clock)
+    jobs = [job(n, user, 2.0) for n, user in enumerate(["ann", "bob", "ann", "bob"])]
+    waits(policy, *jobs)
+    assert [one.number for one in policy.order()] == [0, 1, 2, 3]
+    urgent = job(4, "ann", 3.0)
+    urgent.job_class = "production"
+    policy.add(urgent)
+    # ann has had 3 before the others run, bob nothing
+    assert [one.number for one in policy.order()] == [4, 1, 3, 0, 2]
+    policy.remove(urgent)
+    assert [one.number for one in policy.order()] == [0, 1, 2, 3]
+    # a job counts from its start
+    policy.remove(jobs[0])
+    policy.began(jobs[0])
+    assert [one.number for one in policy.order()] == [1, 2, 3]
+    policy.ended(jobs[0], 4.5)
+    assert [one.number for one in policy.order()] == [1, 3, 2]
 
 
 def test_an_account_goes_on_no_faster_than_its_tenants_can(clock: Clock) -> None:
