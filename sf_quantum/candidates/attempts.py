@@ -281,7 +281,7 @@ class Attempts:
         # until when, on the monotonic clock, and after which failure
         self._cooldowns: dict[str, tuple[float, str]] = {}
         self._reading: asyncio.Task[None] | None = None
-        #: what the journals say
+        #: from the journals
         self.history = History()
 
     async def update(self, seconds: float) -> None:

@@ -143,12 +143,12 @@ class CandidateFilter(BindingFilter):
             self._attempts.quantum_target(attempt, name, replies.get(name))
             for name in sources
         ]
-        places = [
+        others = [
             self._attempts.classical_target(attempt, name, capacity[name])
             for name in capacity
         ]
         try:
-            decision = decide(rules, candidate, qpus, places)
+            decision = decide(rules, candidate, qpus, others)
         except Impossible as error:
             raise UnrecoverableWorkflowException(
                 f"No target can run job {job.name}: {error}"
@@ -172,10 +172,10 @@ class CandidateFilter(BindingFilter):
                     f"Filter {self.name} has a budget, and only the run's journal records "
                     f"what was spent: add {JOURNAL}"
                 )
-            others = f" and, if there is none, {MANAGER}" if rules.fallback else ""
+            manager = f" and, if there is none, {MANAGER}" if rules.fallback else ""
             self._warn(
                 f"Filter {self.name} cannot learn run times and failures without the "
-                f"run's journal: add {JOURNAL}{others}"
+                f"run's journal: add {JOURNAL}{manager}"
             )
         elif rules.fallback and attempts_allowed() == 1:
             self._warn(
@@ -237,7 +237,7 @@ class CandidateFilter(BindingFilter):
     def _send(
         self, attempt: Attempt, decision: Decision, *, alternatives: bool
     ) -> None:
-        """Record where the attempt runs, and tell the connector how to treat it."""
+        """Record where the attempt runs, and pass its hints to the connector."""
         self._attempts.run(attempt, decision)
         hints.discard(attempt.job)
         if decision.quantum:

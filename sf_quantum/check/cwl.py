@@ -71,7 +71,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Place:
+class Position:
     """The current position: a process in a document, and the step that runs it."""
 
     document: Document
@@ -90,19 +90,19 @@ def load(file: str, folder: Path) -> Process:
     """
     process = Process()
     try:
-        place = _open(file, folder)
+        position = _open(file, folder)
     except UnreadableError as error:
         process.problems.append(error.problem)
         process.unseen.add("/")
         return process
     process.inputs = {
-        name: _type(body) for name, body, _ in _entries(process, place, "inputs")
+        name: _type(body) for name, body, _ in _entries(process, position, "inputs")
     }
-    _walk(process, place)
+    _walk(process, position)
     return process
 
 
-def _open(file: str, folder: Path) -> Place:
+def _open(file: str, folder: Path) -> Position:
     name, _, fragment = file.partition("#")
     document = Document.read(Path(normpath(folder / name)), KIND)
     body, where = _chosen(document, fragment)
@@ -110,7 +110,7 @@ def _open(file: str, folder: Path) -> Place:
         what = "it does not look like CWL"
         right = f"expected cwlVersion and a class, one of {', '.join(CLASSES)}"
         raise UnreadableError(document.problem(where, what, right))
-    return Place(document, body, where)
+    return Position(document, body, where)
 
 
 def _chosen(document: Document, fragment: str) -> tuple[dict[str, JSON], Where]:
@@ -126,89 +126,95 @@ def _chosen(document: Document, fragment: str) -> tuple[dict[str, JSON], Where]:
     )
 
 
-def _walk(process: Process, place: Place) -> None:
-    place = replace(place, container=place.container or _in_container(place.body))
-    match place.body.get("class"):
+def _walk(process: Process, position: Position) -> None:
+    position = replace(
+        position, container=position.container or _in_container(position.body)
+    )
+    match position.body.get("class"):
         case "Workflow":
-            _ports(process, place, ("inputs", "outputs"))
-            for name, body, key in _entries(process, place, "steps"):
-                where = (*place.where, "steps", key)
-                path = f"{place.path.rstrip('/')}/{name}"
+            _ports(process, position, ("inputs", "outputs"))
+            for name, body, key in _entries(process, position, "steps"):
+                where = (*position.where, "steps", key)
+                path = f"{position.path.rstrip('/')}/{name}"
                 _step(
-                    process, replace(place, body=mapping(body), where=where, path=path)
+                    process,
+                    replace(position, body=mapping(body), where=where, path=path),
                 )
         case "CommandLineTool":
-            _ports(process, place, ("inputs", "outputs"))
-            if not place.container and (tool := _tool(place)):
+            _ports(process, position, ("inputs", "outputs"))
+            if not position.container and (tool := _tool(position)):
                 process.tools.append(tool)
 
 
-def _step(process: Process, place: Place) -> None:
-    process.steps.add(place.path)
-    _ports(process, place, ("in", "out"))
-    _sources(process, place)
-    place = replace(place, container=place.container or _in_container(place.body))
-    run, where = place.body.get("run"), (*place.where, "run")
+def _step(process: Process, position: Position) -> None:
+    process.steps.add(position.path)
+    _ports(process, position, ("in", "out"))
+    _sources(process, position)
+    position = replace(
+        position, container=position.container or _in_container(position.body)
+    )
+    run, where = position.body.get("run"), (*position.where, "run")
     if isinstance(run, dict):
-        _walk(process, replace(place, body=run, where=where))
+        _walk(process, replace(position, body=run, where=where))
     elif isinstance(run, str) and "://" not in run:
-        _run(process, place, run, where)
+        _run(process, position, run, where)
     else:
-        process.unseen.add(place.path)
+        process.unseen.add(position.path)
 
 
-def _run(process: Process, place: Place, run: str, where: Where) -> None:
-    here = Path(place.document.name)
+def _run(process: Process, position: Position, run: str, where: Where) -> None:
+    here = Path(position.document.name)
     target = normpath(here.parent / run) if run[0] != "#" else f"{here}{run}"
-    if target in place.above:
+    if target in position.above:
         what, right = f"{run} runs itself", "run another file"
-        process.problems.append(place.document.problem(where, what, right))
+        process.problems.append(position.document.problem(where, what, right))
         return
     try:
         inner = _open(target, Path())
     except UnreadableError as error:
-        process.unseen.add(place.path)
+        process.unseen.add(position.path)
         problem = error.problem
         if problem.line is None and not Path(problem.file).exists():
             what, right = f"{run}: no such file", "name an existing CWL file"
-            problem = place.document.problem(where, what, right)
+            problem = position.document.problem(where, what, right)
         process.problems.append(problem)
         return
-    above = (*place.above, target)
+    above = (*position.above, target)
     _walk(
-        process, replace(inner, path=place.path, container=place.container, above=above)
+        process,
+        replace(inner, path=position.path, container=position.container, above=above),
     )
 
 
-def _ports(process: Process, place: Place, sections: tuple[str, ...]) -> None:
+def _ports(process: Process, position: Position, sections: tuple[str, ...]) -> None:
     for section in sections:
-        for name, _, _ in _entries(process, place, section):
-            port = f"{place.path.rstrip('/')}/{name}"
+        for name, _, _ in _entries(process, position, section):
+            port = f"{position.path.rstrip('/')}/{name}"
             process.ports.add(port)
             if section in ("in", "inputs"):
                 process.taken.add(port)
 
 
-def _sources(process: Process, place: Place) -> None:
-    above = place.path.rpartition("/")[0]
-    for name, body, _ in _entries(process, place, "in"):
+def _sources(process: Process, position: Position) -> None:
+    above = position.path.rpartition("/")[0]
+    for name, body, _ in _entries(process, position, "in"):
         source = body.get("source") if isinstance(body, dict) else body
         if isinstance(source, str) and "valueFrom" not in mapping(body):
-            process.sources[f"{place.path}/{name}"] = f"{above}/{source}"
+            process.sources[f"{position.path}/{name}"] = f"{above}/{source}"
 
 
 def _entries(
-    process: Process, place: Place, name: str
+    process: Process, position: Position, name: str
 ) -> Iterator[tuple[str, JSON, str | int]]:
     """The named entries of a section, which is a mapping, or a list with ``id``.
 
     :returns: name, content, and key or index
     """
-    section = place.body.get(name)
+    section = position.body.get(name)
     if isinstance(section, dict):
         for key, body in section.items():
             if key in FETCHED:
-                process.unseen.add(place.path)
+                process.unseen.add(position.path)
             else:
                 yield key, body, key
     for index, body in enumerate(section if isinstance(section, list) else []):
@@ -216,7 +222,7 @@ def _entries(
         if isinstance(given, str):
             yield _name(given), body, index
         else:
-            process.unseen.add(place.path)
+            process.unseen.add(position.path)
 
 
 def _name(identifier: str) -> str:
@@ -246,13 +252,13 @@ def _in_container(body: dict[str, JSON]) -> bool:
     return False
 
 
-def _tool(place: Place) -> Tool | None:
+def _tool(position: Position) -> Tool | None:
     for key in ("baseCommand", "arguments"):
-        words = listing(place.body.get(key))
+        words = listing(position.body.get(key))
         if words:
             first = words[0]
             if not isinstance(first, str) or re.search(r"\$[({]", first):
                 return None
-            where = (*place.where, key)
-            return Tool(place.path, first, place.document, where, place.body)
+            where = (*position.where, key)
+            return Tool(position.path, first, position.document, where, position.body)
     return None

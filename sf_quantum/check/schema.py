@@ -32,11 +32,10 @@ Schema: TypeAlias = dict[str, JSON]
 
 VERSION = "v1.0"
 # handled by the walk itself; every other keyword concerns one value and is jsonschema's
-WALKED = {
-    *("$ref", "$defs", "$id", "$schema", "allOf", "oneOf", "anyOf"),
-    *("if", "then", "else", "properties", "patternProperties", "required"),
-    *("additionalProperties", "unevaluatedProperties", "items", "dependentSchemas"),
-}
+WALKED = frozenset(
+    "$ref $defs $id $schema allOf oneOf anyOf if then else properties patternProperties "
+    "required additionalProperties unevaluatedProperties items dependentSchemas".split()
+)
 NAMES = {
     "string": "text",
     "integer": "a whole number",
@@ -201,7 +200,7 @@ class Rules:
         return replace(part, schema=contents, base=base)
 
     def _best(self, part: Part, keyword: str, value: JSON) -> Part | None:
-        """The alternative that was meant: of the right type and kind, with most keys.
+        """The alternative that was intended: of the right type and kind, with most keys.
 
         Alternatives that are mappings are told apart by their *kind*, a key for which each
         of them has one value only.
@@ -279,9 +278,9 @@ class _Walk:
         unknown = {
             key: _unknown(key, parts, known) for key in value if below[key] is None
         }
-        meant = {right for _, right in unknown.values()}
+        suggested = {right for _, right in unknown.values()}
         for key in sorted({k for p in parts for k in required(p.schema)} - set(value)):
-            if f"did you mean {key}?" not in meant:
+            if f"did you mean {key}?" not in suggested:
                 yield self.document.problem(where, f"{key} is missing", f"add {key}:")
         for key, item in value.items():
             if key in unknown:

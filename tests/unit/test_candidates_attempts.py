@@ -82,7 +82,9 @@ def test_failures_teach_nothing_of_how_long_it_takes() -> None:
 
 def test_waiting_for_a_lease_and_in_the_queue_is_not_the_jobs_own_time() -> None:
     on_qpu = attempt(
-        *(0, 10.0, "q"),
+        0,
+        10.0,
+        "q",
         lease_seconds=4.0,
         queued_seconds=3.0,
         ran_seconds=2.0,

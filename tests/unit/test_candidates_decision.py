@@ -491,7 +491,8 @@ def test_a_job_that_no_qpu_can_run_is_impossible() -> None:
     )
     with pytest.raises(Impossible, match=words):
         ask(
-            *(QuantumTarget("q", qubits=5), QuantumTarget("r")),
+            QuantumTarget("q", qubits=5),
+            QuantumTarget("r"),
             rules=StepRules(max_variables=4),
             job=CandidateJob(6),
         )

@@ -156,7 +156,7 @@ async def test_of_several_qpus_of_a_service_the_worst_of_each_counts(
         monkeypatch.setenv("a_SFQ_URL", first.url)
         monkeypatch.setenv("b_SFQ_URL", second.url)
         first.acquire()  # so that it is the busier one
-        second.ask("POST", "/v1/device/maintenance", {"starts": time.time() + 100})
+        second.ask("POST", "/v1/device/maintenance", {"starts": time.time() + 1000})
         services: JSON = {"qc": {"qpu": ["a", "b"]}}
         source = status_source(
             target("hpc", "sfq.slurm", "qc", services=services), Path()
@@ -165,7 +165,7 @@ async def test_of_several_qpus_of_a_service_the_worst_of_each_counts(
         told = source()
     assert (told.leases, told.qubits, told.cost_per_second) == (1, 5, 2.5)
     assert told.maintenance_seconds is not None
-    assert 90 < told.maintenance_seconds <= 100
+    assert 0 < told.maintenance_seconds <= 1000
 
 
 async def test_ten_qpus_of_which_nine_do_not_answer(
