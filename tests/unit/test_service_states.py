@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from pydantic import SkipValidation
 
+from sf_quantum import backoff
+from sf_quantum.backoff import Backoff
 from sf_quantum.files import JSON
 from sf_quantum.service.device.emulated import Device, Outcome, Task
 from sf_quantum.service.domain.errors import Refused
@@ -147,7 +149,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(leases_module, "RETRY_SECONDS", 0.0)
+        self.patch.setattr(backoff, "DATABASE", Backoff(1e-6, 1e-6))
         self.tasks: list[asyncio.Task[None]] = []
         self.attempts: list[tuple[int, int]] = []
         self.errors: list[str] = []
