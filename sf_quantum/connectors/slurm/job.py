@@ -2,17 +2,17 @@
 
 ::
 
-                    accepted            started
-      SUBMITTING ─────────────> QUEUED ─────────> RUNNING
-          │                        ^ <──────────── │   ^
-          │ refused                │    requeued   │   │
-          │           it will run  │               │   │ it still runs
-          │           (again)      └── ENDING <────┘ ──┘
-          │                              │   a mark, or gone from squeue
-          │                              │
-          │                              │ the outcome is known
-          v      Slurm's own times       v
-       SETTLED <────────────────────── ENDED
+                  accepted           starts
+      SUBMITTING ──────────> QUEUED ────────> RUNNING
+          │                    │ ^ <────────── │ ^
+          │                    │ │  requeued   │ │
+          │      a mark, or no │ │             │ │ no outcome: Slurm could not be asked,
+          │     longer active  v │             v │ or the job runs (again)
+          │                   ENDING <───────────┘
+          │ refused              │ the outcome
+          v                      v
+       SETTLED <───────────── ENDED
+            Slurm's own times
 
       QUEUED, RUNNING, ENDING ── nobody waits for it ──> ABANDONED ──> SETTLED
 
@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
@@ -109,6 +109,7 @@ class BatchJob:
         self.granted: asyncio.Future[JobMark] = asyncio.Future()
         self.ended: asyncio.Future[JobOutcome] = asyncio.Future()
         self._components: list[BatchJob] = []
+        self._before = BatchJobState.SUBMITTING
         self._denials = 0
         # the state in Slurm's latest answer to how it ended, empty if there was none
         self._shown = ""
@@ -134,12 +135,10 @@ class BatchJob:
         self.usage.submitted(slurm_job)
         # its script may have been quicker than the answer of sbatch, and knows better
         self.slurm_job = self.slurm_job or slurm_job
+        granted = self.granted.done()
+        self._be(BatchJobState.RUNNING if granted else BatchJobState.QUEUED)
         if self.mark is not None:
             self.state = BatchJobState.ENDING
-        elif self.granted.done():
-            self.state = BatchJobState.RUNNING
-        else:
-            self.state = BatchJobState.QUEUED
 
     def refused(self) -> None:
         """Slurm has not taken it, or it was given up before."""
@@ -172,8 +171,8 @@ class BatchJob:
             return
         for job in (self, *self._components):
             job.usage.started(mark.started)
-            if job.state is BatchJobState.QUEUED:
-                job.state = BatchJobState.RUNNING
+            if job.active:
+                job._be(BatchJobState.RUNNING)
         if not self.granted.done():
             self.granted.set_result(mark)
 
@@ -191,8 +190,7 @@ class BatchJob:
         elif rows:
             for row in rows:
                 self.usage.seen(row)
-            if self.state is not BatchJobState.ENDING:
-                self.state = _where(row.state for row in rows)
+            self._be(_where(*(row.state for row in rows)))
 
     def pending_reasons(
         self, rows: Sequence[QueueRow], now: float
@@ -225,6 +223,7 @@ class BatchJob:
             return outcome
         if self.mark is not None and outcome.is_later_run(self.mark.ended):
             self.mark = None
+        self._be(_where(outcome.state))
         return None
 
     def unanswered(self) -> None:
@@ -275,8 +274,7 @@ class BatchJob:
             return
         if outcome is None:
             if self.state is BatchJobState.ENDING:
-                seen = "" if self.row is None else self.row.state
-                self.state = _where([self._shown or seen])
+                self.state = self._before
             return
         outcome = self._timed(outcome)
         self.usage.ended(outcome)
@@ -300,6 +298,12 @@ class BatchJob:
             self.usage.settle(rows[0] if rows else None)
             self.state = BatchJobState.SETTLED
 
+    def _be(self, state: BatchJobState) -> None:
+        """Be queued or running, now or after a question that has no answer."""
+        self._before = state
+        if self.state is not BatchJobState.ENDING:
+            self.state = state
+
     def _timed(self, outcome: JobOutcome) -> JobOutcome:
         """Take the times from the mark of the same run, since Slurm's are whole seconds."""
         mark = self.mark
@@ -308,10 +312,9 @@ class BatchJob:
         return replace(outcome, started=mark.started, ended=mark.ended or outcome.ended)
 
 
-def _where(states: Iterable[str]) -> BatchJobState:
-    if any(state in ("RUNNING", "COMPLETING", "SUSPENDED") for state in states):
-        return BatchJobState.RUNNING
-    return BatchJobState.QUEUED
+def _where(*states: str) -> BatchJobState:
+    running = {"RUNNING", "COMPLETING", "SUSPENDED"} & {*states}
+    return BatchJobState.RUNNING if running else BatchJobState.QUEUED
 
 
 class NodeUsage:
