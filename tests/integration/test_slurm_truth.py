@@ -212,11 +212,14 @@ async def test_a_job_that_slurm_has_forgotten(
     for name in ("squeue", "scontrol"):
         stand_ins.add(name, f'[ ! -e {blind} ] || [ -n "$SEES" ] || exit 1')
     async with cluster(rough, tmp_path) as jobs:
+        go = tmp_path / "go"
+        wait = f"while [ ! -e {go} ]; do sleep 0.05; done"
         # one that leaves a mark, and one that cannot
-        marked = asyncio.create_task(jobs.run("sleep 1; exit 4"))
-        lost = asyncio.create_task(jobs.failing("sleep 1; kill -9 $PPID; sleep 5"))
+        marked = asyncio.create_task(jobs.run(f"{wait}; exit 4"))
+        lost = asyncio.create_task(jobs.failing(f"{wait}; kill -9 $PPID; sleep 5"))
         ids = await jobs.running(2)
         blind.touch()
+        go.touch()
         asked = "env", "SEES=1", "scontrol", "show", "job"
 
         def forgotten() -> bool:

@@ -15,25 +15,25 @@ from sf_quantum.connectors.steps import QuantumSteps
 def learned(wave: int = 3) -> Forecast:
     """A forecast after a quantum step, from 0 to 10, and the jobs that came after it."""
     forecast = Forecast()
-    forecast.began("q", None)
+    forecast.started("q", None)
     assert forecast.quantum
     assert forecast.due(10) == 0
     forecast.ended("q", 10)
     assert not forecast.quantum
     for _ in range(wave):
-        forecast.arrived(11)
-    forecast.left()
+        forecast.job_arrived(11)
+    forecast.job_ended()
     # these come after one of the first has ended, so that they had its nodes
     for _ in range(2):
-        forecast.arrived(12)
-        forecast.left()
+        forecast.job_arrived(12)
+        forecast.job_ended()
     return forecast
 
 
 def test_as_many_are_due_as_came_at_once_last_time() -> None:
     forecast = learned()
     forecast.queued_seconds = 4
-    forecast.began("q", ends=30)
+    forecast.started("q", ends=30)
     asked = 30 - 4 - MARGIN_SECONDS
     assert list(forecast.changes(20)) == [asked]
     assert [forecast.due(asked - 0.1), forecast.due(asked)] == [0, 3]
@@ -41,68 +41,68 @@ def test_as_many_are_due_as_came_at_once_last_time() -> None:
     assert forecast.due(1000) == 3
     forecast.ended("q", 1000)
     assert forecast.due(1000) == 3
-    forecast.arrived(1001)
+    forecast.job_arrived(1001)
     assert forecast.due(1001) == 2
 
 
 def test_one_that_ends_early_is_followed_all_the_same() -> None:
     forecast = learned()
-    forecast.began("q", ends=30)
+    forecast.started("q", ends=30)
     forecast.ended("q", 21)
     assert forecast.due(21) == 3
 
 
 def test_nobody_comes() -> None:
     forecast = learned()
-    forecast.began("q", ends=30)
+    forecast.started("q", ends=30)
     forecast.ended("q", 30)
     (until,) = forecast.changes(30)
     assert until == 30 + FOLLOWS_SECONDS
     assert [forecast.due(until - 0.1), forecast.due(until)] == [3, 0]
     # nor are any expected next time
-    forecast.began("q", ends=60)
+    forecast.started("q", ends=60)
     assert forecast.due(60) == 0
 
 
 def test_jobs_that_come_late_came_for_another_reason() -> None:
     forecast = Forecast()
-    forecast.began("q", None)
+    forecast.started("q", None)
     forecast.ended("q", 10)
-    forecast.arrived(10 + FOLLOWS_SECONDS)
-    forecast.left()
-    forecast.began("q", ends=30)
+    forecast.job_arrived(10 + FOLLOWS_SECONDS)
+    forecast.job_ended()
+    forecast.started("q", ends=30)
     assert forecast.due(30) == 0
 
 
 def test_each_quantum_step_has_its_own_followers() -> None:
     forecast = learned()
-    forecast.began("other", None)
+    forecast.started("other", None)
     forecast.ended("other", 20)
-    forecast.arrived(21)
-    forecast.left()
-    forecast.began("q", ends=30)
-    forecast.began("other", ends=30)
+    forecast.job_arrived(21)
+    forecast.job_ended()
+    forecast.started("q", ends=30)
+    forecast.started("other", ends=30)
     assert forecast.due(30) == 4
 
 
 def test_slurm_waits_for_its_own_jobs() -> None:
     forecast = learned()
-    forecast.began("q", ends=30)
+    forecast.started("q", ends=30)
     forecast.submitted("q", "7")
-    assert forecast.later() == {"7": 3}
+    assert forecast.dependent() == {"7": 3}
     # of several, for all
     forecast.submitted("q", "8")
-    assert forecast.later() == {"7:8": 3}
+    assert forecast.dependent() == {"7:8": 3}
     assert forecast.due(30) == 0
     # nodes that were given after them are there before the driver sees the end
     forecast.passed("7:8")
-    assert forecast.later() == {}
+    assert forecast.dependent() == {}
     assert forecast.due(20) == 3
 
 
 def test_what_slurm_refused_is_not_asked_for_again() -> None:
     forecast = learned()
-    forecast.began("q", ends=30)
+    forecast.started("q", ends=30)
     forecast.forget()
     assert forecast.due(30) == 0
 

@@ -7,7 +7,6 @@ jobs an allocation can be given back or another be taken, and nothing has to be 
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import re
 import time
@@ -23,7 +22,7 @@ from sf_quantum.connectors.slurm.forecast import Forecast
 from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
 from sf_quantum.connectors.slurm.per_step import StepJob, StepResult
 from sf_quantum.connectors.slurm.queue import SlurmQueue
-from sf_quantum.connectors.slurm.services import Service
+from sf_quantum.connectors.slurm.services import ElasticSettings, Service
 from sf_quantum.connectors.steps import QuantumSteps
 from sf_quantum.files import JSON
 
@@ -31,16 +30,17 @@ from sf_quantum.files import JSON
 class Elastic:
     """The allocations of one service.
 
-    Whatever happens, :meth:`_balance` compares what there is with what is wanted.
+    After every event :meth:`_balance` compares what there is with what is wanted.
 
     An allocation whose time limit leaves too little for a job is given back, and the job
-    has another: too little for the job's own time limit, or else for the longest job of
-    its step so far. Of a step's first jobs nobody knows how long they take, so where they
-    have no time limit that of their allocation may end them.
+    gets another: too little for the job's own time limit, or else for the longest job of
+    its step so far. How long a step's first jobs take is not known, so the time limit of
+    their allocation may end those that have none of their own.
 
-    :param deployment: its name, for the account
+    :param deployment: its name, for the journal
     :param name: the service's
     :param template: a job script of the service, whose directives its allocations have
+    :param orphan_seconds: after which an allocation ends without a sign of its driver
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Elastic:
         queue: SlurmQueue,
         name: str | None,
         service: Service,
-        settings: services.ElasticSettings,
+        settings: ElasticSettings,
         template: str,
         orphan_seconds: float,
         steps: QuantumSteps,
@@ -63,15 +63,15 @@ class Elastic:
         self._orphan_seconds = orphan_seconds
         self._steps = steps
         self._forecast = Forecast()
-        # and for how many seconds
+        # what jobs wait for, and for how many seconds they want it
         self._wanted: dict[asyncio.Future[Allocation], float] = {}
         # the longest job of each step
-        self._seconds: dict[str, float] = {}
+        self._longest_seconds: dict[str, float] = {}
         # and since when
         self._free: dict[Allocation, float] = {}
         self._busy: set[Allocation] = set()
-        # by the jobs of Slurm's that they wait for, None for those that wait for none
-        self._asked: dict[str | None, list[asyncio.Task[None]]] = {}
+        # by the Slurm jobs that they depend on, None for those that depend on none
+        self._requests: dict[str | None, list[asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -80,22 +80,22 @@ class Elastic:
 
     async def run(self, job: StepJob) -> StepResult:
         """Run a job on an allocation, which is taken if none is free."""
-        submitted = time.time()
-        self._forecast.arrived(time.monotonic())
+        requested = time.time()
+        self._forecast.job_arrived(time.monotonic())
         try:
             while True:
                 allocation = await self._get(self._needed(job))
                 try:
-                    done = await allocation.run(job, submitted)
+                    done = await allocation.run(job, requested)
                     self._learn(job, done)
                     return done
                 except AllocationGone:  # before the job began
                     continue
                 finally:
                     self._busy.discard(allocation)
-                    self._offer(allocation)
+                    self._make_free(allocation)
         finally:
-            self._forecast.left()
+            self._forecast.job_ended()
             self._balance()
 
     async def close(self) -> None:
@@ -105,44 +105,46 @@ class Elastic:
             self._steps.listeners.remove(self)
         if self._timer is not None:
             self._timer.cancel()
-        for tasks in self._asked.values():
+        for tasks in self._requests.values():
             for task in tasks:
                 task.cancel()
         for wanted in self._wanted:
             wanted.cancel()
         for allocation in [*self._free, *self._busy]:
-            self._spare(allocation)
+            self._give_back(allocation)
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def quantum_step_started(self, step: str, seconds: float | None) -> None:
-        """Fall to what is kept."""
+        """Give back what is not kept."""
         ends = None if seconds is None else time.monotonic() + seconds
-        self._forecast.began(step, ends)
+        self._forecast.started(step, ends)
         self._balance()
 
     def quantum_job_submitted(self, step: str, deployment: str, slurm_job: str) -> None:
-        """Ask Slurm for nodes after this job of it."""
+        """Request nodes that Slurm gives after this job."""
         if self._settings.dependent and deployment == self._deployment:
             self._forecast.submitted(step, slurm_job)
             self._balance()
 
     def quantum_step_ended(self, step: str) -> None:
-        """Have nodes for the jobs that come now."""
+        """Hold nodes for the jobs that come now."""
         self._forecast.ended(step, time.monotonic())
         self._balance()
 
     def _needed(self, job: StepJob) -> float:
-        """How many seconds a job takes, as far as that is known."""
+        """How many seconds a job takes at most, as far as that is known."""
         if job.seconds is not None:
             return job.seconds
-        return self._seconds.get(get_job_step_name(job.name), 0.0)
+        return self._longest_seconds.get(get_job_step_name(job.name), 0.0)
 
     def _learn(self, job: StepJob, done: StepResult) -> None:
         began, ended = done.outcome.started, done.outcome.ended
         if began is not None and ended is not None:
             step = get_job_step_name(job.name)
-            self._seconds[step] = max(self._seconds.get(step, 0.0), ended - began)
+            self._longest_seconds[step] = max(
+                self._longest_seconds.get(step, 0.0), ended - began
+            )
 
     async def _get(self, seconds: float) -> Allocation:
         wanted: asyncio.Future[Allocation] = asyncio.Future()
@@ -154,19 +156,18 @@ class Elastic:
             self._wanted.pop(wanted, None)
             if not wanted.cancelled() and wanted.exception() is None:
                 self._busy.discard(wanted.result())
-                self._offer(wanted.result())
+                self._make_free(wanted.result())
             self._balance()
             raise
 
-    def _offer(self, allocation: Allocation) -> None:
-        """An allocation has no job."""
+    def _make_free(self, allocation: Allocation) -> None:
         if allocation.over or self._closed:
-            self._spare(allocation)
+            self._give_back(allocation)
         else:
             self._free[allocation] = time.monotonic()
         self._balance()
 
-    def _spare(self, allocation: Allocation) -> None:
+    def _give_back(self, allocation: Allocation) -> None:
         self._free.pop(allocation, None)
         self._spawn(asyncio.create_task(allocation.give_back()))
 
@@ -176,65 +177,64 @@ class Elastic:
             return
         now = time.monotonic()
         for allocation in [one for one in self._free if one.over]:
-            self._spare(allocation)
+            self._give_back(allocation)
         for wanted in [one for one in self._wanted if one.done()]:
             del self._wanted[wanted]
-        self._hand_out()
+        self._assign()
         due = self._forecast.due(now) if self._settings.ahead else 0
-        self._fall(now, due)
-        self._ask(due)
-        self._look_again(now)
+        self._give_idle_back(now, due)
+        self._request_or_cancel(due)
+        self._set_timer(now)
 
-    def _hand_out(self) -> None:
+    def _assign(self) -> None:
         for wanted, seconds in list(self._wanted.items()):
-            # the last one that was used: the others come to be idle for long
-            lasting = (one for one in reversed(self._free) if one.lasts(seconds))
-            allocation = next(lasting, None)
+            # the one used last, so that the others become idle for long
+            long_enough = (one for one in reversed(self._free) if one.lasts(seconds))
+            allocation = next(long_enough, None)
             if allocation is not None:
                 del self._free[allocation], self._wanted[wanted]
                 self._busy.add(allocation)
                 wanted.set_result(allocation)
         if self._wanted:
-            # in place of which there may be others
+            # too short for those jobs: there may be others in their place
             for allocation in list(self._free):
-                self._spare(allocation)
+                self._give_back(allocation)
 
-    def _fall(self, now: float, due: int) -> None:
-        """Give back what has been idle for long."""
+    def _give_idle_back(self, now: float, due: int) -> None:
         kept = max(due, self._settings.keep - len(self._busy))
         for allocation, since in list(self._free.items()):
             if len(self._free) > kept and now >= since + self._idle_seconds():
-                self._spare(allocation)
+                self._give_back(allocation)
 
     def _idle_seconds(self) -> float:
         return 0.0 if self._forecast.quantum else self._settings.idle
 
-    def _ask(self, due: int) -> None:
-        """Ask for what is lacking, and take back requests for what is not."""
+    def _request_or_cancel(self, due: int) -> None:
+        """Request what is lacking, and cancel requests for what is not."""
         there = len(self._free) + len(self._busy)
         maximum = self._settings.maximum
         room = math.inf if maximum is None else maximum - there
         lacking = len(self._wanted) + max(0, due - len(self._free))
-        wishes: dict[str | None, int] = {None: lacking}
-        for ended, count in self._forecast.later().items():
-            wishes[ended] = max(0, count - len(self._free))
-        for stale in [one for one in self._asked if one not in wishes]:
-            # these wait for it no longer, or for one more now
-            self._asked.setdefault(None, []).extend(self._asked.pop(stale))
-        for dependency, count in wishes.items():
-            asked = self._asked.setdefault(dependency, [])
+        lacking_by: dict[str | None, int] = {None: lacking}
+        for ended, count in self._forecast.dependent().items():
+            lacking_by[ended] = max(0, count - len(self._free))
+        for stale in [one for one in self._requests if one not in lacking_by]:
+            # the step has ended, or has one more job now
+            self._requests.setdefault(None, []).extend(self._requests.pop(stale))
+        for dependency, count in lacking_by.items():
+            requests = self._requests.setdefault(dependency, [])
             needed = min(count, room)
-            # what would be kept may come
+            # what would be kept may still come
             spared = 0 if dependency else min(self._settings.keep - there, room)
-            while len(asked) > max(needed, spared):
-                asked.pop().cancel()
-            while len(asked) < needed:
+            while len(requests) > max(needed, spared):
+                requests.pop().cancel()
+            while len(requests) < needed:
                 task = asyncio.create_task(self._take(dependency))
-                asked.append(task)
+                requests.append(task)
                 self._spawn(task)
-            room -= len(asked)
+            room -= len(requests)
 
-    def _look_again(self, now: float) -> None:
+    def _set_timer(self, now: float) -> None:
         """Balance again when nothing has happened for long enough."""
         if self._timer is not None:
             self._timer.cancel()
@@ -254,11 +254,11 @@ class Elastic:
         granted = None
         try:
             granted = await self._granted(requests, dependency)
-        except Exception as error:  # noqa: BLE001 - a job waits, and is told of any
+        except Exception as error:  # noqa: BLE001 - a job waits, and fails with it
             self._refused(error, dependency)
         finally:
             task = asyncio.current_task()
-            for tasks in self._asked.values():
+            for tasks in self._requests.values():
                 if task in tasks:
                     tasks.remove(task)
             for request in requests:
@@ -271,14 +271,14 @@ class Elastic:
                 self._forecast.queued_seconds = time.monotonic() - began
             else:
                 self._forecast.passed(dependency)
-            self._offer(granted)
+            self._make_free(granted)
 
     async def _granted(
         self, requests: list[Allocation], dependency: str | None
     ) -> Allocation:
         """Wait for nodes; after a while, fewer will do.
 
-        :param requests: gets what Slurm was asked for
+        :param requests: gets every allocation that was requested
         """
         nodes = self._service.options.get("nodes")
         requests.append(await self._request(_most(nodes), dependency))
@@ -289,7 +289,7 @@ class Elastic:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.patience):
                     return await requests[0].granted()
-            patient = dependency in self._forecast.later()
+            patient = dependency in self._forecast.dependent()
         # an update would keep its place in the queue, but Slurm then gives the fewest
         return await self._either(requests, nodes)
 
@@ -346,16 +346,15 @@ class Elastic:
         return Allocation(self._queue, leader)
 
     def _refused(self, error: Exception, dependency: str | None) -> None:
-        """A job fails that no other request can serve; nobody asks again for no job."""
+        """Let a job fail that no other request can serve; log it where none waits."""
         waiting = [one for one in self._wanted if not one.done()]
-        others = {*self._asked[None]} - {asyncio.current_task()}
+        others = {*self._requests[None]} - {asyncio.current_task()}
         if dependency is None and len(waiting) > len(others):
             del self._wanted[waiting[0]]
             waiting[0].set_exception(error)
             return
         self._forecast.forget()
-        if logger.isEnabledFor(logging.WARNING):
-            logger.warning(str(error))
+        logger.warning(str(error))
 
     def _spawn(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)

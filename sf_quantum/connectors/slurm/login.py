@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import re
 import shlex
 import time
@@ -334,6 +333,6 @@ _warned: dict[str, float] = {}
 def warn(text: str) -> None:
     """Log a warning, once a minute."""
     now = time.monotonic()
-    if now - _warned.get(text, -60.0) >= 60 and logger.isEnabledFor(logging.WARNING):
+    if now - _warned.get(text, -60.0) >= 60:
         _warned[text] = now
         logger.warning(text)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import posixpath
 import shlex
 import time
@@ -272,11 +271,11 @@ class ServiceQpus:
                     f"Job {job} is not submitted: {state.sentence}"
                 )
             if not waited:
-                _log(f"Job {job} waits: {state.sentence}")
+                logger.info(f"Job {job} waits: {state.sentence}")
             waited = True
             await asyncio.sleep(min(pause, deadline.left))
         if waited:
-            _log(f"Job {job} waits for its QPU no longer")
+            logger.info(f"Job {job} waits for its QPU no longer")
 
     async def settle(
         self, location: ExecutionLocation, use: QpuUse, *, good: bool
@@ -368,7 +367,9 @@ class ServiceQpus:
         states = _read_states(text)
         if states is None:
             no_command = code == NO_COMMAND
-            self._warn_unasked(qpus, "there is no sfq" if no_command else _line(text))
+            self._warn_unasked(
+                qpus, "there is no sfq" if no_command else " ".join(text.split())
+            )
         return states
 
     async def _run(
@@ -448,17 +449,7 @@ class ServiceQpus:
     def _warn(self, text: str) -> None:
         if text not in self._warned:
             self._warned.add(text)
-            if logger.isEnabledFor(logging.WARNING):
-                logger.warning(text)
-
-
-def _log(text: str) -> None:
-    if logger.isEnabledFor(logging.INFO):
-        logger.info(text)
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
+            logger.warning(text)
 
 
 def _read_states(text: str) -> list[_QpuState] | None:

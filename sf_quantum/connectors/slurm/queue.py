@@ -9,7 +9,6 @@ leave none. Then Slurm is asked how it ended. What that makes of a job is decide
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import shlex
 import time
@@ -102,11 +101,9 @@ class SlurmQueue:
             if not answers.is_temporary(text, code):
                 raise WorkflowExecutionException(f"Slurm refuses {job.name}: {message}")
             pause = next(pauses)
-            if logger.isEnabledFor(logging.WARNING):
-                logger.warning(
-                    f"Slurm cannot take {job.name} now, next try in {pause:g} s: "
-                    f"{message}"
-                )
+            logger.warning(
+                f"Slurm cannot take {job.name} now, next try in {pause:g} s: {message}"
+            )
             await asyncio.sleep(pause)
 
     async def _shielded_submission(self, key: str, command: str) -> tuple[str, int]:
@@ -357,9 +354,9 @@ def _now() -> float:
 def _log_pending(job: BatchJob, pending: PendingReason) -> None:
     name = capitalized(job.name)
     state = f"Slurm job {job.slurm_job} is pending ({pending.reason})"
-    if pending.hopeless and logger.isEnabledFor(logging.WARNING):
+    if pending.hopeless:
         logger.warning(f"{name} may never start: {state}")
-    elif logger.isEnabledFor(logging.INFO):
+    else:
         logger.info(f"{name} waits for nodes: {state}")
 
 

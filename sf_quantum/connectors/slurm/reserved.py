@@ -7,7 +7,6 @@ works; ``[compute, quantum]`` is the co-scheduling of papers 000 and 003.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -31,9 +30,10 @@ from sf_quantum.connectors.steps import QuantumSteps
 class Reserved:
     """One allocation, with a component for each job that may run at once.
 
-    :param deployment: its name, for the account
+    :param deployment: its name, for the journal
     :param services: every service by name
-    :param template: gives a service's job script, whose directives its nodes have
+    :param template: makes a service's job script, whose directives its nodes have
+    :param orphan_seconds: after which the allocation ends without a sign of its driver
     """
 
     def __init__(
@@ -52,23 +52,23 @@ class Reserved:
         self._settings = settings
         self._template = template
         self._orphan_seconds = orphan_seconds
-        self._apart = PerStep(deployment, queue, steps)
+        self._per_step = PerStep(deployment, queue, steps)
         self._lock = asyncio.Lock()
         self._held: list[Components] = []
-        self._quantum_gone = False
-        self._quantum_left = settings.release_times
+        self._quantum_released = False
+        self._jobs_before_release = settings.release_times
         self._quantum_running = 0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def run(self, job: StepJob) -> StepResult:
         """Run a job on its component, or by itself once that has been given back."""
-        submitted = time.time()
-        while not (job.service.quantum and self._quantum_gone):
+        requested = time.time()
+        while not (job.service.quantum and self._quantum_released):
             components = await self._components()
             self._begin(job)
             try:
-                done = await components.run(job, submitted)
+                done = await components.run(job, requested)
             except AllocationGone:  # before the job began
                 continue
             finally:
@@ -76,7 +76,7 @@ class Reserved:
             if done.outcome.good and self._is_last(job):
                 self._release()
             return done
-        return await self._apart.run(job)
+        return await self._per_step.run(job)
 
     async def close(self) -> None:
         """Give everything back."""
@@ -92,11 +92,10 @@ class Reserved:
             if self._closed:
                 raise asyncio.CancelledError
             if self._held and self._held[-1].over:
-                if logger.isEnabledFor(logging.WARNING):
-                    logger.warning(
-                        f"The allocation of {self._deployment} ended before the run: "
-                        "another is asked for."
-                    )
+                logger.warning(
+                    f"The allocation of {self._deployment} ended before the run: "
+                    "another one is requested."
+                )
                 lost = self._held[-1]
                 lost.release(lost.services)
             if not self._held or self._held[-1].over:
@@ -107,7 +106,7 @@ class Reserved:
         names = [
             name
             for name, count in self._settings.counts
-            if not (self._quantum_gone and self._services[name].quantum)
+            if not (self._quantum_released and self._services[name].quantum)
             for _ in range(count)
         ]
         # the first component cannot be given back before the others
@@ -173,12 +172,14 @@ class Reserved:
     def _is_last(self, job: StepJob) -> bool:
         """Whether the quantum nodes are not needed after a job that ended well."""
         if get_job_step_name(job.name) == self._settings.release_after:
-            self._quantum_left -= 1
-        return self._settings.release_after is not None and self._quantum_left <= 0
+            self._jobs_before_release -= 1
+        return (
+            self._settings.release_after is not None and self._jobs_before_release <= 0
+        )
 
     def _release(self) -> None:
         """Give the quantum nodes back, each as soon as it has no job."""
-        self._quantum_gone = True
+        self._quantum_released = True
         for components in self._held[-1:]:
             components.release(
                 name for name in components.services if self._services[name].quantum
@@ -195,7 +196,7 @@ class Components:
         self._held = list(held)
         self._released: set[str] = set()
         self._busy: set[Allocation] = set()
-        self._leaving: set[Allocation] = set()
+        self._given_back: set[Allocation] = set()
         self._free: dict[str, asyncio.Queue[Allocation]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         for name, allocation in self._held:
@@ -203,22 +204,22 @@ class Components:
 
     @property
     def services(self) -> list[str]:
-        """Those it has nodes of."""
+        """The services that it has nodes of."""
         return list(self._free)
 
     @property
     def over(self) -> bool:
-        """Whether one is lost that was not released."""
+        """Whether a component that was not released is gone."""
         return self._released.issuperset(self._free) or any(
             allocation.over
             for name, allocation in self._held
             if name not in self._released
         )
 
-    async def run(self, job: StepJob, submitted: float) -> StepResult:
-        """Run a job on nodes of its service, as soon as no other does.
+    async def run(self, job: StepJob, requested: float) -> StepResult:
+        """Run a job on nodes of its service, as soon as these have no other.
 
-        :param submitted: when the job wanted its nodes, epoch seconds
+        :param requested: when the job wanted its nodes, epoch seconds
         :raises AllocationGone: if they are gone by then
         """
         free = self._free[job.service_name or ""]
@@ -226,19 +227,19 @@ class Components:
         self._busy.add(allocation)
         try:
             # it may have been given back between its last job's end and here
-            if allocation in self._leaving:
+            if allocation in self._given_back:
                 raise AllocationGone
-            return await allocation.run(job, submitted)
+            return await allocation.run(job, requested)
         finally:
             self._busy.discard(allocation)
             # also if it is gone: others wait for it
             free.put_nowait(allocation)
-            self._leave()
+            self._give_released_back()
 
     def release(self, services: Iterable[str]) -> None:
         """Give the nodes of services back, as soon as they have no job."""
         self._released.update(services)
-        self._leave()
+        self._give_released_back()
 
     async def give_back(self) -> None:
         """Give everything back at once."""
@@ -246,13 +247,13 @@ class Components:
             await allocation.give_back()
         await asyncio.gather(*self._tasks)
 
-    def _leave(self) -> None:
+    def _give_released_back(self) -> None:
         first = self._held[0][1]
         for name, allocation in reversed(self._held):
             # the first one's end is the others' as well
             busy = self._busy if allocation is first else self._busy & {allocation}
-            if name in self._released and not busy | (self._leaving & {allocation}):
-                self._leaving.add(allocation)
+            if name in self._released and not busy | (self._given_back & {allocation}):
+                self._given_back.add(allocation)
                 task = asyncio.create_task(allocation.give_back())
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
