@@ -282,7 +282,7 @@ def test_a_step_of_a_workflow(ocean: Ocean, tmp_path: Path, project: Project) ->
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"url": None}, "url: expected a text"),
+        ({"url": None}, "url: missing"),
         ({"ulr": "x"}, "unknown key 'ulr', did you mean 'url'"),
         ({"tokenFile": "/nowhere"}, "/nowhere"),
     ],
