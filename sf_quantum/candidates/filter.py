@@ -20,7 +20,7 @@ from streamflow.core.workflow import Job
 from streamflow.log_handler import logger
 
 from sf_quantum import journal
-from sf_quantum.candidates.attempts import Attempt, Attempts
+from sf_quantum.candidates.attempts import Attempt, Attempts, Capacity
 from sf_quantum.candidates.decision import (
     CandidateJob,
     Decision,
@@ -114,23 +114,7 @@ class CandidateFilter(BindingFilter):
         attempt = self._attempts.begin(job.name, step, rules)
         self._refuse_retry(attempt)
         by_name = {target_name(target): target for target in targets}
-        record = journal.current()
-        folder = record.file.absolute().parent if record is not None else Path.cwd()
-        sources = {
-            name: source
-            for name, target in by_name.items()
-            if (source := status_source(target, folder)) is not None
-        }
-        awake = {n: s for n, s in sources.items() if not self._attempts.in_cooldown(n)}
-        classical = [by_name[name] for name in by_name if name not in sources]
-        replies, capacity, _ = await asyncio.gather(
-            # QPUs in their cooldown are asked only if there is no other target
-            self._poller.poll(awake if awake or classical else sources, self._timeout),
-            capacities(classical, self._attempts.running_on, self._timeout),
-            self._attempts.update(self._timeout),
-        )
-        self._warn_of_silence(replies)
-        self._warn_of_unknown_spending(rules, replies)
+        replies, capacity = await self._ask(by_name)
         candidate = CandidateJob(
             variables=self._variables(job, rules),
             attempt=attempt.number,
@@ -139,9 +123,12 @@ class CandidateFilter(BindingFilter):
             run=self._attempts.spending(),
             step=self._attempts.spending(step),
         )
+        self._warn_of_silence(replies)
+        self._warn_of_unknown_spending(rules, replies)
         qpus = [
             self._attempts.quantum_target(attempt, name, replies.get(name))
-            for name in sources
+            for name in by_name
+            if name not in capacity
         ]
         others = [
             self._attempts.classical_target(attempt, name, capacity[name])
@@ -154,10 +141,30 @@ class CandidateFilter(BindingFilter):
                 f"No target can run job {job.name}: {error}"
             ) from error
         self._send(attempt, decision, alternatives=len(by_name) > 1)
-        seconds = time.monotonic() - began
         asked = [_journal_entry(qpu, replies.get(qpu.name)) for qpu in qpus]
-        _report(attempt, decision, seconds, asked)
+        _report(attempt, decision, time.monotonic() - began, asked)
         return [by_name[name] for name in decision.targets]
+
+    async def _ask(
+        self, targets: Mapping[str, Target]
+    ) -> tuple[dict[str, StatusReply], dict[str, Capacity]]:
+        """Get the replies of QPUs, and the capacities of classical targets."""
+        record = journal.current()
+        folder = record.file.absolute().parent if record is not None else Path.cwd()
+        sources = {
+            name: source
+            for name, target in targets.items()
+            if (source := status_source(target, folder)) is not None
+        }
+        classical = [targets[name] for name in targets if name not in sources]
+        # QPUs in their cooldown are asked only if there is no other target
+        awake = {n: s for n, s in sources.items() if not self._attempts.in_cooldown(n)}
+        replies, capacity, _ = await asyncio.gather(
+            self._poller.poll(awake if awake or classical else sources, self._timeout),
+            capacities(classical, self._attempts.running_on, self._timeout),
+            self._attempts.update(self._timeout),
+        )
+        return replies, capacity
 
     @classmethod
     def get_schema(cls) -> str:
