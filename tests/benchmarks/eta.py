@@ -4,11 +4,10 @@
 
 An emulated superconducting QPU (10 s and more per job) gets jobs of 10 to 20,000 shots,
 10 % production, 30 % test, 60 % development, or 40 and 60 % of the two lower classes,
-where nobody pre-empts; its clock runs faster by the time scale. The first hundred jobs
-teach the service the machine's pace. Of each job after them two things are compared
-with what was true, the time from then until it started (for the first time, if it was
-pre-empted): the ETA told as it was submitted, when the true time is its whole wait, and
-the ETAs told anew while it waited, every five mean jobs. The error of an ETA is
+where nobody pre-empts; its clock runs faster by the time scale. From the first hundred
+jobs the service learns the device's pace. Of each later job two kinds of ETAs are compared
+with the true time until it started (for the first time, if it was pre-empted): the one at
+its submission, and those while it was pending, every five mean jobs. The error of an ETA is
 |told - true| / true. Where the true time is less than one mean job's it is not counted:
 there is nothing to tell, and the division would mean little; those errors are printed
 in mean jobs.
@@ -75,7 +74,7 @@ ASKED_AGAIN_JOBS = 5
 WHO = Identity("ann", admin=True)
 
 
-class Asked(NamedTuple):
+class PlannedJob(NamedTuple):
     """A job, and how long after the one before it is submitted."""
 
     job_class: JobClass
@@ -104,7 +103,7 @@ class Answer(NamedTuple):
     when: float
 
 
-class Told(NamedTuple):
+class Comparison(NamedTuple):
     """What was told of a job, and what was true, in seconds."""
 
     job_class: JobClass
@@ -112,7 +111,7 @@ class Told(NamedTuple):
     true: float
 
 
-def seconds_of(jobs: list[Asked], scale: float) -> list[float]:
+def seconds_of(jobs: list[PlannedJob], scale: float) -> list[float]:
     """Tell how long jobs take."""
     timing = TECHNOLOGIES[TECHNOLOGY].timing
     return [timing.job_seconds(job.shots) * scale for job in jobs]
@@ -124,14 +123,14 @@ def draw(
     mix: Mapping[JobClass, float],
     scale: float,
     seed: int,
-) -> list[Asked]:
+) -> list[PlannedJob]:
     """Draw jobs; without a load they come all at once, after the lessons."""
     draws = random.Random(seed)
     shots = [round(10 ** draws.uniform(1, 4.3)) for _ in range(jobs)]
     each = mean(map(TECHNOLOGIES[TECHNOLOGY].timing.job_seconds, shots)) * scale
     names = draws.choices([*mix], [*mix.values()], k=jobs)
     pauses = [draws.expovariate(load / each) if load else 0.0 for _ in range(jobs)]
-    return [Asked(*job) for job in zip(names, shots, pauses, strict=True)]
+    return [PlannedJob(*job) for job in zip(names, shots, pauses, strict=True)]
 
 
 class Session:
@@ -149,7 +148,7 @@ class Session:
         eta = forecast.eta_seconds if forecast is not None else None
         return Answer(job, eta or 0.0, time.monotonic())
 
-    async def submit(self, jobs: list[Asked]) -> None:
+    async def submit(self, jobs: list[PlannedJob]) -> None:
         """Submit jobs, each after its pause, and ask for their ETAs."""
         leases = {
             name: (
@@ -183,10 +182,12 @@ class Session:
                 self.ask(job) for job in waiting if job.number not in self._started
             ]
 
-    def compare(self, answers: list[Answer]) -> list[Told]:
+    def compare(self, answers: list[Answer]) -> list[Comparison]:
         """Put what was true beside what was told."""
         return [
-            Told(one.job.job_class, one.eta, self._started[one.job.number] - one.when)
+            Comparison(
+                one.job.job_class, one.eta, self._started[one.job.number] - one.when
+            )
             for one in answers
             if self._started[one.job.number] > one.when  # else it had started already
         ]
@@ -195,7 +196,9 @@ class Session:
         self.made.append(self.ask((await submitting)[0]))
 
 
-async def measure(jobs: list[Asked], scale: float) -> tuple[list[Told], list[Told]]:
+async def measure(
+    jobs: list[PlannedJob], scale: float
+) -> tuple[list[Comparison], list[Comparison]]:
     """Let jobs run.
 
     :returns: of those after the lessons what was told at their submission, and later
@@ -225,7 +228,7 @@ async def measure(jobs: list[Asked], scale: float) -> tuple[list[Told], list[Tol
 
 
 def oracles(
-    jobs: list[Asked], load: float, mix: Mapping[JobClass, float], scale: float
+    jobs: list[PlannedJob], load: float, mix: Mapping[JobClass, float], scale: float
 ) -> dict[str, float]:
     """Let the oracles tell: their median errors."""
     seconds = seconds_of(jobs, scale)
@@ -247,7 +250,7 @@ def oracles(
     return found
 
 
-def summary(told: list[Told], least: float) -> dict[str, float]:
+def summary(told: list[Comparison], least: float) -> dict[str, float]:
     """Sum up the errors.
 
     :param least: the mean job's time, and the shortest wait that counts

@@ -48,7 +48,7 @@ class Noise:
         content: Mapping[str, JSON],
         run: Callable[[JSON], dict[str, JSON]],
     ) -> dict[str, JSON]:
-        """Run a problem with control errors; the energies are those of the problem asked.
+        """Run a problem with control errors; the energies are those without them.
 
         :param content: a serialized BQM
         :param run: samples a serialized BQM

@@ -143,7 +143,7 @@ class Arrivals:
         return seconds + max(0.0, more - arriving / jobs)
 
     def _persistence(self, watched: float) -> float:
-        """Tell how much of the load goes on, by the time since the last arrival."""
+        """Return the part of the load that goes on, by the time since the last arrival."""
         rate = sum(load.jobs for load in self._loads.values()) / watched
         missed = rate * (self._clock() - self._last)
         return min(1.0, RULE_OF_THREE / missed) if missed else 1.0
