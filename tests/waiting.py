@@ -14,7 +14,9 @@ SECONDS = 60.0
 _INTERVAL = 0.01
 
 
-def until(condition: Callable[[], T | None], what: str, seconds: float = SECONDS) -> T:
+def until(
+    condition: Callable[[], T | None], what: str = "", seconds: float = SECONDS
+) -> T:
     """Ask until the answer is true.
 
     :param what: is waited for, in words, for the error
@@ -30,12 +32,12 @@ def until(condition: Callable[[], T | None], what: str, seconds: float = SECONDS
 
 
 async def until_async(
-    condition: Callable[[], T | None], what: str, seconds: float = SECONDS
+    condition: Callable[[], T | None], what: str = "", seconds: float = SECONDS
 ) -> T:
     """``until`` in a coroutine, whose other tasks run on."""
     deadline = time.monotonic() + seconds
     while not (answer := condition()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"not in {seconds:g} s: {what}")
-        await asyncio.sleep(_INTERVAL)
+        await asyncio.sleep(_INTERVAL / 10)
     return answer

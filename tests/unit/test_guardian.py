@@ -8,9 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -18,6 +17,7 @@ import pytest
 
 from sf_quantum.connectors import guardian
 from sf_quantum.service.testing import running_service
+from tests.waiting import until
 
 # starts what the test asks for, says when it is there, and waits to be ended
 DRIVER = """
@@ -82,7 +82,7 @@ class Family:
 
     def await_none(self) -> None:
         """Wait until nobody is left."""
-        _await(lambda: not self.commands())
+        until(lambda: not self.commands())
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_children_and_grandchildren_end_with_the_driver(
     family: Family, number: signal.Signals
 ) -> None:
     driver = family.driver(CHILD)
-    _await(lambda: family.commands().count("sleep 3600") == 2)
+    until(lambda: family.commands().count("sleep 3600") == 2)
     driver.send_signal(number)
     driver.wait()
     family.await_none()
@@ -140,7 +140,7 @@ def test_folders_are_removed_last(family: Family, tmp_path: Path) -> None:
     assert folder.exists()
     driver.kill()
     driver.wait()
-    _await(lambda: not folder.exists())
+    until(lambda: not folder.exists())
     family.await_none()
 
 
@@ -158,11 +158,11 @@ def test_leases_are_given_back(family: Family, number: signal.Signals) -> None:
         body += f"guardian.current().release({tokens[2]!r})"
         driver = family.driver(body)
         # a process shows no environment while it is being started
-        _await(lambda: bool(family.guardians()))
+        until(lambda: bool(family.guardians()))
         assert not any(token in line for token in tokens for line in family.guardians())
         driver.send_signal(number)
         driver.wait()
-        _await(lambda: [lease.id for lease in service.queue.leases.held] == tokens[2:])
+        until(lambda: [lease.id for lease in service.queue.leases.held] == tokens[2:])
 
 
 def test_a_lease_that_was_given_back_is_nobodys_any_more() -> None:
@@ -196,7 +196,7 @@ def test_an_inner_driver_takes_only_its_own(
 ) -> None:
     inner = _inner(nested)
     inner.kill()
-    _await(lambda: "sleep 2222" not in family.commands())
+    until(lambda: "sleep 2222" not in family.commands())
     assert "sleep 1111" in family.commands()
 
 
@@ -252,13 +252,6 @@ def test_leases_do_not_wait_for_processes_nor_for_a_broken_line(
     guardian.main()
     assert met == [True]
     assert not folder.exists()
-
-
-def _await(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def _inner(driver: subprocess.Popen[bytes]) -> psutil.Process:

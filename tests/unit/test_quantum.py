@@ -37,6 +37,7 @@ from sf_quantum.journal import Journal
 from sf_quantum.qpu import NoLease, Qpu, QpuStatus
 from sf_quantum.qpu.leases import AcquireOptions, LeaseProblem
 from sf_quantum.qpu.offline import QpuLoss, QpuWatch
+from tests.waiting import until_async as until
 
 P = ParamSpec("P")
 DONE: dict[str, JSON] = {"state": "Completed", "submitted": 1.0, "started": 3.5}
@@ -212,7 +213,7 @@ async def test_a_job_has_a_lease_while_it_runs_and_no_longer(step: Step) -> None
     told = asyncio.create_task(step.run("env >env; ls -A >files; cat go"))
     go = step.folder / "go"
     os.mkfifo(go)
-    await _until(lambda: (step.folder / "files").exists())
+    await until(lambda: (step.folder / "files").exists())
     assert step.qpu.held == ["secret-1"]
     step.qpu.done["secret-1"] = [{"id": "j", **DONE}]
     await asyncio.to_thread(go.write_text, "gone")
@@ -270,7 +271,7 @@ async def test_a_qpu_that_keeps_no_account_is_in_the_journal(
 async def test_nothing_is_submitted_before_the_lease_is_there(step: Step) -> None:
     step.qpu.free.clear()
     job = asyncio.create_task(step.run("touch begun; exit 3"))
-    await _until(lambda: step.qpu.refused > 1)
+    await until(lambda: step.qpu.refused > 1)
     assert not job.done()
     assert not (step.folder / "begun").exists()
     step.qpu.free.set()
@@ -281,17 +282,17 @@ async def test_nothing_is_submitted_before_the_lease_is_there(step: Step) -> Non
 async def test_a_job_cancelled_in_the_queue_leaves_no_lease(step: Step) -> None:
     step.qpu.free.clear()
     job = asyncio.create_task(step.run("true"))
-    await _until(lambda: step.qpu.refused > 0)
+    await until(lambda: step.qpu.refused > 0)
     job.cancel()
     step.qpu.free.set()
     with pytest.raises(asyncio.CancelledError):
         await job
-    await _until(lambda: not step.qpu.held)
+    await until(lambda: not step.qpu.held)
 
 
 async def test_a_job_cancelled_in_mid_work_gives_its_lease_back(step: Step) -> None:
     job = asyncio.create_task(step.run("touch begun; sleep 60"))
-    await _until(lambda: (step.folder / "begun").exists())
+    await until(lambda: (step.folder / "begun").exists())
     job.cancel()
     with pytest.raises(asyncio.CancelledError):
         await job
@@ -302,10 +303,10 @@ async def test_undeploy_stops_who_waits_and_who_works(tmp_path: Path) -> None:
     step = _step(tmp_path)
     await step.connector.deploy(False)
     works = asyncio.create_task(step.run("touch begun; sleep 60"))
-    await _until(lambda: (tmp_path / "begun").exists())
+    await until(lambda: (tmp_path / "begun").exists())
     step.qpu.free.clear()
     waits = asyncio.create_task(step.run("true", "/solve/1"))
-    await _until(lambda: step.qpu.refused > 0)
+    await until(lambda: step.qpu.refused > 0)
     await step.connector.undeploy(False)
     assert step.qpu.held == []
     for job in (waits, works):
@@ -368,7 +369,7 @@ async def test_its_qpu_jobs_wait_for_what_is_left_of_it_too(
 async def test_trouble_is_borne_and_refusals_are_not(
     step: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await _until(
+    await until(
         lambda: step.connector._first_status is None
         or step.connector._first_status.done()
     )
@@ -398,11 +399,11 @@ async def test_a_lease_is_renewed_while_it_is_held(
 ) -> None:
     monkeypatch.setattr(ToldQpu, "renewal", 0.01)
     job = asyncio.create_task(step.run("touch begun; sleep 60"))
-    await _until(lambda: len(step.qpu.renewed) > 3)
+    await until(lambda: len(step.qpu.renewed) > 3)
     job.cancel()
     with pytest.raises(asyncio.CancelledError):
         await job
-    await _until(
+    await until(
         lambda: all(thread.name != "sfq-renew" for thread in threading.enumerate())
     )
 
@@ -443,7 +444,7 @@ async def test_a_kept_lease_that_nobody_takes_up_is_given_back(tmp_path: Path) -
     await step.connector.deploy(False)
     step.qpu.done["secret-1"] = [{"id": "1", **DONE}]
     await step.run("true")
-    await _until(lambda: not step.qpu.held)
+    await until(lambda: not step.qpu.held)
     await step.connector.undeploy(False)
 
 
@@ -484,7 +485,7 @@ async def test_places_are_the_qpus_as_soon_as_it_answers(
     await connector.deploy(False)
     (first,) = (await connector.get_available_locations()).values()
     assert (first.name, first.slots) == ("q", 2)
-    await _until(lambda: connector._slots == 5)
+    await until(lambda: connector._slots == 5)
     (then,) = (await connector.get_available_locations()).values()
     assert then.slots == 5
     await connector.undeploy(False)
@@ -624,7 +625,7 @@ async def test_undeploy_gives_all_back_though_the_location_is_gone(
         asyncio.create_task(step.run(f"touch begun{n}; sleep 60", f"/solve/{n}"))
         for n in (1, 2)
     ]
-    await _until(lambda: len(list(tmp_path.glob("begun*"))) == 2)
+    await until(lambda: len(list(tmp_path.glob("begun*"))) == 2)
     await step.connector.undeploy(False)
     assert step.qpu.held == []
     for job in works:
@@ -716,18 +717,11 @@ async def test_a_job_cancelled_at_a_kept_lease_leaves_it_to_the_next(
 
     monkeypatch.setattr(step.qpu, "renew", slow)
     job = asyncio.create_task(step.run("true", "/solve/1"))
-    await _until(asked.is_set)
+    await until(asked.is_set)
     job.cancel()
     with pytest.raises(asyncio.CancelledError):
         await job
     answer.set()
     # kept for no longer than any
-    await _until(lambda: not step.qpu.held)
+    await until(lambda: not step.qpu.held)
     await step.connector.undeploy(False)
-
-
-async def _until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)

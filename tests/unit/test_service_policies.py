@@ -40,6 +40,7 @@ from sf_quantum.service.scheduling.policies.interleave import MOST_PASSES, Inter
 from sf_quantum.service.scheduling.work import PendingJob, Work
 from sf_quantum.service.store.accounting import recent_use
 from sf_quantum.service.testing import example_bqm, running_queue
+from tests.waiting import until_async
 
 ANN, BOB = Identity("ann", admin=False), Identity("bob", admin=False)
 ROOT = Identity("root", admin=True, root=True)
@@ -495,9 +496,7 @@ async def submitted(queue: JobQueue, held: Lease, key: str, shots: int = 1) -> J
 async def occupied(queue: JobQueue, held: Lease) -> None:
     """Let a job run."""
     runs = await submitted(queue, held, "runs")
-    async with asyncio.timeout(30):
-        while queue.find(ROOT, runs.id).state != "Running":  # noqa: ASYNC110 - no event
-            await asyncio.sleep(0.001)
+    await until_async(lambda: queue.find(ROOT, runs.id).state == "Running")
 
 
 PROJECTS = ServiceSettings(

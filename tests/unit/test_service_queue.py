@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import Future
@@ -30,6 +31,7 @@ from sf_quantum.service.scheduling.policies.classes import Classes
 from sf_quantum.service.scheduling.work import PendingJob
 from sf_quantum.service.store.store import Store
 from sf_quantum.service.testing import example_bqm, running_queue
+from tests.waiting import until_async as until
 
 ANN, BOB = Identity("ann", admin=False), Identity("bob", admin=False)
 ADMIN = Identity("root", admin=True, root=True)
@@ -111,12 +113,6 @@ async def submit(
     return (await queue.submit(who, lease_id, asked))[0]
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - what it looks at has no event
-            await asyncio.sleep(0.001)
-
-
 def state(queue: JobQueue, job: Job) -> str:
     return queue.find(ADMIN, job.id).state
 
@@ -171,10 +167,8 @@ async def test_production_preempts_and_what_ran_comes_back_first(
     queue: JobQueue, gate: Gate, low: Job, production: str
 ) -> None:
     behind = await submit(queue, low.lease, "behind")
-    begin = time.monotonic()
     high = await submit(queue, production, "high")
     await until(lambda: gate.order == ["low", "high"])
-    assert time.monotonic() - begin < 0.5
     again = queue.find(ANN, low.id)
     assert (again.state, again.attempt) == ("Queued", 2)
     assert again.note == "pre-empted by a production job during attempt 1"
@@ -192,13 +186,15 @@ async def test_nobody_else_preempts(queue: JobQueue, gate: Gate) -> None:
     running = await submit(queue, leases["development"], "development")
     await until(lambda: gate.order == ["development"])
     waiting = await submit(queue, leases["test"], "test")
-    await asyncio.sleep(0.02)
     assert [state(queue, job) for job in (running, waiting)] == ["Running", "Queued"]
     first = await submit(queue, leases["production"], "first")
     await until(lambda: gate.order[-1] == "first")
-    await submit(queue, leases["production"], "second")
-    await asyncio.sleep(0.02)
-    assert state(queue, first) == "Running"
+    second = await submit(queue, leases["production"], "second")
+    gate.all = True
+    jobs = [await over(queue, job) for job in (running, waiting, first, second)]
+    # the first of production is the only one that interrupted another
+    assert [job.attempt for job in jobs] == [2, 1, 1, 1]
+    assert gate.order[:3] == ["development", "first", "second"]
 
 
 async def test_cancelled_while_preempted_is_cancelled(
@@ -230,12 +226,10 @@ async def test_the_waiting_part_of_a_job_stops_at_once(tmp_path: Path) -> None:
         asked = Submission("problem", example_bqm(), {"num_reads": 1}, "a")
         job, _ = await queue.submit(ANN, id_, asked)
         await until(lambda: state(queue, job) == "Running")
-        await asyncio.sleep(0.05)
-        begin = time.monotonic()
         cancelled = await queue.cancel(ANN, job.id)
-        assert time.monotonic() - begin < 0.1
         assert cancelled.state == "Cancelled"
-        assert 0 < cancelled.qpu_seconds < 5
+        # it takes minutes, of which it has used next to none
+        assert 0 < cancelled.qpu_seconds < queue.device.model_seconds({}) / 2
 
 
 async def test_what_breaks_fails_and_the_next_one_runs(
@@ -375,11 +369,11 @@ async def test_draining_lets_the_running_job_end(queue: JobQueue, gate: Gate) ->
     assert (await submit(queue, id_, "a")).id == running.id
     gate.all = True
     assert (await over(queue, running)).state == "Completed"
-    await asyncio.sleep(0.02)
     assert state(queue, waiting) == "Queued"
     forecast = queue.forecast(waiting)
     assert forecast is not None
     assert (forecast.position, forecast.eta_seconds) == (0, None)
+    assert gate.order == ["a"]
     await queue.availability.set_status("open")
     assert (await over(queue, waiting)).state == "Completed"
 
@@ -395,9 +389,9 @@ async def test_closing_puts_the_running_job_back(
         assert queue.availability.reason == "the QPU is closed"
     # also for a service that is started again
     async with running(tmp_path, device) as queue:
-        await asyncio.sleep(0.02)
         assert state(queue, job) == "Queued"
         gate.all = True
+        assert gate.order == ["a"]
         await queue.availability.set_status("open")
         done = await over(queue, job)
         assert (done.state, done.attempt) == ("Completed", 2)
@@ -412,14 +406,13 @@ async def test_stopping_with_patience_lets_the_running_job_end(
         first, second = [await submit(queue, id_, name) for name in "ab"]
         await until(lambda: gate.order == ["a"])
         waiting = asyncio.create_task(queue.wait(ANN, first.id, 5))
-        await asyncio.sleep(0.01)
-        queue.request_stop(5)
+        queue.request_stop(60)
         await until(lambda: queue.failure is not None)
         with pytest.raises(Refused) as refused:
             await submit(queue, id_, "c")
         assert refused.value.status == 503
         gate.all = True
-        await asyncio.wait_for(queue.finished(), 5)
+        await asyncio.wait_for(queue.finished(), 60)
         assert (await waiting).state == "Completed"
         assert state(queue, second) == "Queued"
 
@@ -499,18 +492,14 @@ async def test_jobs_that_ended_are_forgotten_after_a_while(
         await until(lambda: queue.store.job(job.id) is None)
 
 
-def test_a_line_of_ten_thousand_is_quick() -> None:
+def test_what_is_ahead_of_a_job_among_ten_thousand() -> None:
     line = PendingJobs(Classes())
     entries = [
         PendingJob(n, str(n), "u", f"l{n % 7}", CLASSES[n % 3], "problem", 0.5)
         for n in range(10_000)
     ]
-    begin = time.perf_counter()
     for entry in entries:
         line.add(entry)
-    for entry in entries[::10]:
-        line.ahead(entry)
-    assert time.perf_counter() - begin < 1
     works, _ = line.ahead(entries[3001])
     assert works["problem"].jobs == 3334 + 1000
     assert works["problem"].seconds == pytest.approx(0.5 * 4334)
@@ -614,9 +603,11 @@ async def test_released_while_a_job_moves_to_it_it_takes_the_job_along(
 async def test_a_job_that_is_being_cancelled_ends_before_it_moves(
     tmp_path: Path,
 ) -> None:
+    read = threading.Event()
+
     class Slow(Gate):
         def result(self, name: str) -> dict[str, JSON]:
-            time.sleep(0.2)  # the read under way
+            read.wait(60)  # the read under way
             return super().result(name)
 
     gate = Slow()
@@ -628,7 +619,11 @@ async def test_a_job_that_is_being_cancelled_ends_before_it_moves(
         releasing = asyncio.create_task(queue.leases.release(ANN, first))
         await until(lambda: not queue.leases.held)
         second = await lease(queue)
-        found = await submit(queue, second, "job")
+        moving = asyncio.create_task(submit(queue, second, "job"))
+        finished, _ = await asyncio.wait({moving}, timeout=0.05)
+        assert not finished
+        read.set()
+        found = await moving
         assert (found.id, found.state) == (job.id, "Cancelled")
         await releasing
         assert not queue.jobs.counts._jobs
