@@ -50,8 +50,8 @@ from sf_quantum.service.domain.jobs import (
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store.store import Store
-from sf_quantum.service.testing import example_bqm
 from tests.benchmarks import eta_oracle
+from tests.service import example_bqm
 
 TECHNOLOGY = "superconducting"
 LESSONS = 100

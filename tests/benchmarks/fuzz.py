@@ -50,7 +50,7 @@ from sf_quantum.net import munge
 from sf_quantum.net.transport import Answer, Client
 from sf_quantum.service.device import emulated
 from sf_quantum.service.http import auth
-from sf_quantum.service.testing import example_bqm
+from tests.service import example_bqm
 
 SFQ = "import sys; from sf_quantum.cli import main; sys.exit(main())"
 # each request may take a lease

@@ -49,7 +49,7 @@ from sf_quantum.service.domain.jobs import (
     UserClass,
 )
 from sf_quantum.service.store.store import Store
-from sf_quantum.service.testing import example_bqm
+from tests.service import example_bqm
 
 # the service, with a device that notes the seed of each job it begins to run: one write
 # of a few bytes to a file opened for appending is whole or not there

@@ -52,7 +52,7 @@ from fastapi import FastAPI
 from sf_quantum.files import JSON
 from sf_quantum.service.api.v1.models import JobBody
 from sf_quantum.service.http import auth
-from sf_quantum.service.testing import example_bqm
+from tests.service import example_bqm
 
 VARIABLES = 12
 LEASE_JOBS = 100

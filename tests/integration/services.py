@@ -13,7 +13,7 @@ import pytest
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
 from sf_quantum.service.http import auth
-from sf_quantum.service.testing import example_bqm
+from tests.service import example_bqm
 
 OCCUPIED = "occupied"
 SFQ = [str(Path(sys.executable).parent / "sfq")]

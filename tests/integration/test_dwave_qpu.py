@@ -21,9 +21,9 @@ from sf_quantum.qpu import NoLease
 from sf_quantum.qpu.dwave import DWaveQpu, client_options
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.presolve import Booked
-from sf_quantum.service.testing import example_bqm
 from tests.integration.services import SFQ
 from tests.integration.test_ocean import Ocean, clique, lowest
+from tests.service import example_bqm
 from tests.waiting import until
 
 if TYPE_CHECKING:

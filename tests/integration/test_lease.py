@@ -24,8 +24,8 @@ from sf_quantum.service.domain.settings import (
     ServiceSettings,
 )
 from sf_quantum.service.http import auth
-from sf_quantum.service.testing import RunningService, example_bqm, running_service
 from tests.integration.services import SFQ, only_by_qrmi
+from tests.service import RunningService, example_bqm, running_service
 from tests.waiting import until
 
 CLEAN = {

@@ -10,9 +10,9 @@ import pytest
 from sf_quantum import qpu
 from sf_quantum.qpu import Qpu
 from sf_quantum.service.device.emulated import Device
-from sf_quantum.service.testing import running_service
 from sf_quantum.testing.qpus import QpuContract
 from tests.integration.services import QpuService
+from tests.service import running_service
 
 
 class TestSfq(QpuContract):

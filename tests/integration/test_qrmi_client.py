@@ -17,8 +17,8 @@ from sf_quantum.files import JSON
 from sf_quantum.net import munge
 from sf_quantum.net.transport import Answer, Client
 from sf_quantum.service.device import sequence
-from sf_quantum.service.testing import example_bqm
 from sf_quantum.testing.samplers import problem as ring
+from tests.service import example_bqm
 from tests.waiting import until
 
 SFQ = [

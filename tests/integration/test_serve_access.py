@@ -24,7 +24,7 @@ from sf_quantum.net import munge
 from sf_quantum.net.transport import Answer, Client
 from sf_quantum.service import run
 from sf_quantum.service.http import auth
-from sf_quantum.service.testing import example_bqm
+from tests.service import example_bqm
 from tests.waiting import until
 
 SFQ = [

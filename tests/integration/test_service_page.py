@@ -18,8 +18,8 @@ from selenium.webdriver.support.wait import WebDriverWait
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
 from sf_quantum.service.http import auth
-from sf_quantum.service.testing import example_bqm
 from tests.integration.services import QpuService
+from tests.service import example_bqm
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 if CHROMIUM is None or DRIVER is None:

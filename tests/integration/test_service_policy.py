@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.service.testing import example_bqm
 from tests.integration.services import QpuService
+from tests.service import example_bqm
 
 CONFIGURATION = """
 policy: {type: fair-share, half_life_seconds: 3600}

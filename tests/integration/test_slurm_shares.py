@@ -15,9 +15,9 @@ from sf_quantum.service.domain.settings import (
     ServiceSettings,
     Shares,
 )
-from sf_quantum.service.testing import running_service
 from tests.conftest import StartLab
 from tests.lab_conf import Options
+from tests.service import running_service
 
 USER = pwd.getpwuid(os.getuid()).pw_name
 SETTINGS = ServiceSettings(

@@ -16,7 +16,7 @@ from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.http.auth import FixedIdentity
 from sf_quantum.service.store.accounting import KEYS
-from sf_quantum.service.testing import RunningService, example_bqm, running_service
+from tests.service import RunningService, example_bqm, running_service
 
 Sfq = Callable[..., str]
 

@@ -42,7 +42,7 @@ from sf_quantum.files import JSON
 from sf_quantum.journal import scheduler
 from sf_quantum.qpu import QpuStatus
 from sf_quantum.service.device.emulated import Device
-from sf_quantum.service.testing import running_service
+from tests.service import running_service
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import pytest
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
 from sf_quantum.service.device.emulated import Device
-from sf_quantum.service.testing import RunningService, example_bqm, running_service
+from tests.service import RunningService, example_bqm, running_service
 
 FILE = """\
 version: v1.0

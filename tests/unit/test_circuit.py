@@ -13,7 +13,7 @@ from sf_quantum.service.device.circuit import CircuitRunner
 from sf_quantum.service.device.emulated import Device, Task
 from sf_quantum.service.device.openqasm import Unreadable, parse
 from sf_quantum.service.device.technologies import TECHNOLOGIES
-from sf_quantum.service.testing import running_service
+from tests.service import running_service
 
 HEAD = 'OPENQASM 3.0;\ninclude "stdgates.inc";\n'
 BELL = f"{HEAD}bit[2] c; qubit[2] q;\nh q[0];\ncx q[0], q[1];\nc = measure q;\n"

@@ -16,14 +16,14 @@ import psutil
 import pytest
 
 from sf_quantum.connectors import guardian
-from sf_quantum.service.testing import running_service
+from tests.service import running_service
 from tests.waiting import until
 
 # starts what the test asks for, says when it is there, and waits to be ended
 DRIVER = """
 import signal, subprocess, sys
 from sf_quantum.connectors import guardian
-from sf_quantum.service.testing import running_service
+from tests.service import running_service
 assert guardian.current() is guardian.current()
 {body}
 print(flush=True)

@@ -17,7 +17,7 @@ from sf_quantum.qpu.leases import LeaseProblem
 from sf_quantum.qpu.offline import QpuLoss, QpuWatch
 from sf_quantum.qpu.sfq import Credentials, SfqQpu
 from sf_quantum.service.device.emulated import Device
-from sf_quantum.service.testing import RunningService, example_bqm, running_service
+from tests.service import RunningService, example_bqm, running_service
 
 
 @pytest.fixture

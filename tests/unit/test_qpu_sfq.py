@@ -27,7 +27,8 @@ from sf_quantum.service.domain.settings import (
     LeaseSettings,
     ServiceSettings,
 )
-from sf_quantum.service.testing import RunningService, example_bqm, running_service
+from tests.service import RunningService, example_bqm, running_service
+from tests.waiting import until
 
 PARAMETERS = {"num_reads": 10, "seed": 1, "num_sweeps": None}
 
@@ -152,9 +153,7 @@ def test_run_again_while_its_job_runs_it_takes_it_over(bqm: dict[str, JSON]) -> 
         alive.start()
         assert service.until(second, "Running") == job
         # the file knows it a moment before the queue does
-        service.until_true(
-            lambda: service.queue.jobs.busy(second), "it was not taken over"
-        )
+        until(lambda: service.queue.jobs.busy(second), "it was not taken over")
         # the dead one's lease takes nothing with it
         SfqQpu("q", service.url).release(first)
         assert service.until(second, "Running") == job
@@ -175,7 +174,7 @@ def test_a_lease_is_waited_for_in_the_services_queue(service: RunningService) ->
         driver.acquire_waiting("j", wait_seconds=0.01, key="k")
     with ThreadPoolExecutor() as threads:
         waits = threads.submit(acquire, driver, AcquireOptions("j"))
-        service.until_true(
+        until(
             lambda: service.ask("GET", "/v1/device").json()["leases_waiting"],
             "it does not wait for a lease",
         )

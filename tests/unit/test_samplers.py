@@ -14,7 +14,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.neal import NealSampler
-from sf_quantum.service.testing import example_bqm
+from tests.service import example_bqm
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.domain.settings import LeaseSettings, ServiceSettings
 from sf_quantum.service.http.auth import FixedIdentity
-from sf_quantum.service.testing import RunningService, example_bqm, running_service
+from tests.service import RunningService, example_bqm, running_service
 
 GRAPH = pegasus(2)
 

@@ -21,7 +21,7 @@ from sf_quantum.service.store.accounting import KEYS, By, Filter, Page
 from sf_quantum.service.store.retention import HOUR, purge
 from sf_quantum.service.store.schema import UPGRADES, VERSION
 from sf_quantum.service.store.store import Store
-from sf_quantum.service.testing import RunningService, example_bqm, running_service
+from tests.service import RunningService, example_bqm, running_service
 
 RUN = "20261121T150444Z-4711"
 FIRST = Path(__file__).parent / "data" / "state-1.sql"

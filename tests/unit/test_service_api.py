@@ -18,7 +18,8 @@ from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.service.api.v1 import large_bodies
 from sf_quantum.service.device.emulated import Device, Faults
 from sf_quantum.service.store.store import Store
-from sf_quantum.service.testing import RunningService, example_bqm, running_service
+from tests.service import RunningService, example_bqm, running_service
+from tests.waiting import until
 
 MakeJob = Callable[[str], dict[str, JSON]]
 
@@ -432,7 +433,7 @@ def test_a_queue_that_breaks_says_so(
     lease = service.acquire()
     monkeypatch.setattr(Store, "start", full)
     service.ask("POST", "/v1/jobs", job("a"), lease=lease)
-    service.until_true(lambda: service.queue.broken, "the queue did not break")
+    until(lambda: service.queue.broken, "the queue did not break")
     health = service.ask("GET", "/v1/health")
     assert health.status == 503
     assert "database or disk is full" in str(health.json()["detail"])

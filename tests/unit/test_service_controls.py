@@ -37,8 +37,8 @@ from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store import audit
 from sf_quantum.service.store.store import Store
-from sf_quantum.service.testing import RunningService, example_bqm, running_service
 from sf_quantum.validation import Wrong
+from tests.service import RunningService, example_bqm, running_service
 from tests.waiting import until_async as until
 
 ADMIN, ANN = Identity("operator", admin=True), Identity("ann", admin=False)

@@ -11,7 +11,7 @@ from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.samplers.problem import sample
 from sf_quantum.service.device.emulated import Device, Faults, Task
 from sf_quantum.service.device.technologies import TECHNOLOGIES
-from sf_quantum.service.testing import example_bqm
+from tests.service import example_bqm
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.service.api.v1.large_bodies import LARGE_BYTES
 from sf_quantum.service.device.emulated import Device, Faults
-from sf_quantum.service.testing import RunningService, example_bqm, running_service
+from tests.service import RunningService, example_bqm, running_service
 
 
 def submitted(service: RunningService, **changed: JSON) -> tuple[int, dict[str, JSON]]:

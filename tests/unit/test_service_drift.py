@@ -13,8 +13,8 @@ from sf_quantum.service.device.calibration import READINGS, Reading
 from sf_quantum.service.device.drift import Cusum, DriftWatch
 from sf_quantum.service.device.emulated import Device, Faults
 from sf_quantum.service.domain.settings import DriftSettings
-from sf_quantum.service.testing import running_service
 from tests.benchmarks.drift import run_length
+from tests.service import running_service
 
 # Montgomery, Introduction to Statistical Quality Control, table 9.1: mean 10, deviation 1,
 # from the 21st on mean 11

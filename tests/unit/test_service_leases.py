@@ -40,7 +40,7 @@ from sf_quantum.service.domain.settings import (
 from sf_quantum.service.queue.entitlements import lease_class
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.slurm_jobs import QUERIES_AT_ONCE
-from sf_quantum.service.testing import (
+from tests.service import (
     RunningService,
     example_bqm,
     running_queue,

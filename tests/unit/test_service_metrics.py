@@ -22,7 +22,8 @@ from sf_quantum.service.domain.settings import (
 )
 from sf_quantum.service.http import auth
 from sf_quantum.service.queue.observations import Observations
-from sf_quantum.service.testing import RunningService, example_bqm, running_service
+from tests.service import RunningService, example_bqm, running_service
+from tests.waiting import until
 
 
 def told(service: RunningService, **headers: str) -> dict[tuple[str, str], float]:
@@ -70,7 +71,7 @@ def test_promtool_finds_nothing_to_say(promtool: str) -> None:
     with running_service(device, settings=settings) as service:
         quality = service.telemetry.quality
         assert quality is not None
-        service.until_true(lambda: quality.last, "no quality job ended")
+        until(lambda: quality.last, "no quality job ended")
         text = service.ask("GET", "/metrics").body
     assert b"sfq_quality_success_ratio 0." in text
     checked = subprocess.run(

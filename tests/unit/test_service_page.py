@@ -22,7 +22,7 @@ from sf_quantum.service.http.auth import Unauthorized
 from sf_quantum.service.store.accounting import Filter, Page, usage
 from sf_quantum.service.store.store import Store
 from sf_quantum.service.store.utilisation import MINUTES, UtilisationHistory
-from sf_quantum.service.testing import RunningService, example_bqm, running_service
+from tests.service import RunningService, example_bqm, running_service
 
 PATH = "/v1/activity"
 

@@ -39,7 +39,7 @@ from sf_quantum.service.scheduling.policies.fair_share import FairShare
 from sf_quantum.service.scheduling.policies.interleave import MOST_PASSES, Interleave
 from sf_quantum.service.scheduling.work import PendingJob, Work
 from sf_quantum.service.store.accounting import recent_use
-from sf_quantum.service.testing import example_bqm, running_queue
+from tests.service import example_bqm, running_queue
 from tests.waiting import until_async
 
 ANN, BOB = Identity("ann", admin=False), Identity("bob", admin=False)

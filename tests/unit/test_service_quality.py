@@ -25,7 +25,8 @@ from sf_quantum.service.queue.telemetry import (
     QualityResult,
 )
 from sf_quantum.service.store.store import Store
-from sf_quantum.service.testing import RunningService, example_bqm, running_service
+from tests.service import RunningService, example_bqm, running_service
+from tests.waiting import until
 
 # an hour's jobs in a moment
 OFTEN = ServiceSettings(
@@ -48,7 +49,7 @@ def ended(service: RunningService, jobs: int) -> int:
         found = int(service.queue.store.report(rows)[0][0])
         return found if found >= jobs else None
 
-    return service.until_true(count, f"fewer than {jobs} quality jobs ended")
+    return until(count, f"fewer than {jobs} quality jobs ended")
 
 
 @pytest.mark.parametrize("qubits", [1, 2, 7, 12])
@@ -150,7 +151,7 @@ def test_a_restart_neither_forgets_nor_repeats_it(tmp_path: Path) -> None:
         assert service.ask("GET", "/v1/device").status == 200
         quality = service.telemetry.quality
         assert quality is not None
-        last = service.until_true(lambda: quality.last, "nothing was read")
+        last = until(lambda: quality.last, "nothing was read")
         assert last.time < time.time()
         assert len(listed(service, "/v1/jobs")) == 1
     soon = ServiceSettings(
@@ -166,7 +167,7 @@ def test_one_that_the_service_left_behind_is_cancelled_and_run_anew(
     state = tmp_path / "service.sqlite"
     slow = Device(technology="neutral-atom")
     with running_service(slow, state=state, settings=ONCE) as service:
-        service.until_true(lambda: service.queue.running, "no quality job runs")
+        until(lambda: service.queue.running, "no quality job runs")
     with running_service(state=state, settings=ONCE) as service:
         ended(service, 1)
         states = [job["state"] for job in listed(service, "/v1/jobs")]
@@ -221,9 +222,7 @@ def test_a_device_that_went_wrong_is_found_by_its_quality_jobs(tmp_path: Path) -
         )
         wrong: dict[str, JSON] = {"parameters": {"calibration": 1}}
         service.ask("POST", "/v1/admin/operations/set-faults", wrong)
-        service.until_true(
-            lambda: SERIES in service.queue.drift.alarms, "no alarm was raised"
-        )
+        until(lambda: SERIES in service.queue.drift.alarms, "no alarm was raised")
 
 
 async def test_a_long_report_keeps_no_request_waiting(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies.classes import Classes
 from sf_quantum.service.scheduling.work import PendingJob
 from sf_quantum.service.store.store import Store
-from sf_quantum.service.testing import example_bqm, running_queue
+from tests.service import example_bqm, running_queue
 from tests.waiting import until_async as until
 
 ANN, BOB = Identity("ann", admin=False), Identity("bob", admin=False)

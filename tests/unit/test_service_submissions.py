@@ -24,7 +24,7 @@ from sf_quantum.service.domain.jobs import Job, Kind, Lease, LeaseRequest, Submi
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.http.auth import Unauthorized
 from sf_quantum.service.store.store import Store
-from sf_quantum.service.testing import example_bqm
+from tests.service import example_bqm
 
 # of a job: what differs from answer to answer
 OWN = ("id", "lease", "submitted", "eta_seconds", "state", "started", "position")

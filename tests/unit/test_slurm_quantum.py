@@ -36,7 +36,7 @@ from sf_quantum.connectors.slurm.services import Service, component_options
 from sf_quantum.files import JSON
 from sf_quantum.qpu import account
 from sf_quantum.service.device.emulated import Device
-from sf_quantum.service.testing import RunningService, example_bqm, running_service
+from tests.service import RunningService, example_bqm, running_service
 
 BIN = Path(sys.executable).parent
 LINE = "cd {folder} && sfq solve --problem problem.json --output 'it'\"'\"'s out' --reads 5"

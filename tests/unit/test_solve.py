@@ -23,7 +23,7 @@ from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.samplers.qaoa import QaoaSampler
 from sf_quantum.service.device.emulated import Device
-from sf_quantum.service.testing import RunningService, example_bqm, running_service
+from tests.service import RunningService, example_bqm, running_service
 
 Solve = Callable[..., tuple[int, str]]
 TIMING = {"queued_seconds", "qpu_seconds", "seconds", "around_seconds"}

@@ -26,7 +26,7 @@ from sf_quantum.service.domain.settings import (
     ServiceSettings,
 )
 from sf_quantum.service.http.auth import Unauthorized
-from sf_quantum.service.testing import RunningService, example_bqm, running_service
+from tests.service import RunningService, example_bqm, running_service
 
 ROOT, ADA, BOB = "root", "70001", "70002"
 SESSION: dict[str, JSON] = {"user_id": ADA, "slurm_job_id": "12"}

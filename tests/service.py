@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import tempfile
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import uvicorn
 
@@ -23,14 +21,13 @@ from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.telemetry import Telemetry
 from sf_quantum.service.run import server_config, unix_socket
 from sf_quantum.service.store.store import Store
-
-T = TypeVar("T")
+from tests.waiting import until
 
 
 def example_bqm() -> dict[str, JSON]:
     """Three variables, two of which exclude each other, serialized; optimum a = c = 1."""
     return document(
-        *(["a", "b", "c"], [-1.0, -0.5, -0.75], [(0, 1), (1, 2)], [2.0, 0.25], "BINARY")
+        ["a", "b", "c"], [-1.0, -0.5, -0.75], [(0, 1), (1, 2)], [2.0, 0.25], "BINARY"
     )
 
 
@@ -65,27 +62,14 @@ class RunningService:
 
         :param number: which of the lease's jobs, counted from 0
         :returns: the job's id
-        :raises TimeoutError: if it is not so within half a minute
+        :raises TimeoutError: if it is not in time
         """
 
         def job() -> str | None:
             jobs = self.queue.store.jobs(lease=lease)[number:]
             return jobs[0].id if jobs and jobs[0].state == state else None
 
-        return self.until_true(job, f"job {number} is not {state}")
-
-    def until_true(self, ask: Callable[[], T | None], otherwise: str) -> T:
-        """Ask until the answer is not empty, at most for half a minute.
-
-        :param otherwise: what the error says
-        :raises TimeoutError: if it is empty for so long
-        """
-        deadline = time.monotonic() + 30
-        while not (answer := ask()):
-            if time.monotonic() > deadline:
-                raise TimeoutError(otherwise)
-            time.sleep(0.002)
-        return answer
+        return until(job, f"job {number} is {state}")
 
 
 @asynccontextmanager
