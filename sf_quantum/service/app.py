@@ -97,18 +97,13 @@ def _application(queue: JobQueue, telemetry: Telemetry) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     queue: JobQueue = app.state.queue
-    parts: list[ImplicitLeases | Telemetry] = [
-        app.state.implicit_leases,
-        app.state.telemetry,
-    ]
     queue.start()
-    for part in parts:
-        part.start()
+    app.state.implicit_leases.start()
+    app.state.telemetry.start()
     try:
         yield
     finally:
-        for part in reversed(parts):
-            part.stop()
+        app.state.implicit_leases.stop()
         queue.request_stop()
         await queue.stopped()
 

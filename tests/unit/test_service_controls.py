@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -395,10 +396,25 @@ async def test_the_operators_switch_is_as_it_was_after_a_window(path: Path) -> N
     store, now = Store(path), time.time()
     availability = Availability(store)
     await availability.set_status("closed", "broken")
-    await availability.announce("operator", now - 5, now + 0.1, "")
+    window = await availability.announce("operator", now - 5, now + 0.1, "")
     assert (availability.status, availability.message) == ("closed", "broken")
-    await until(lambda: availability.window is None)
-    assert (availability.status, availability.message) == ("closed", "broken")
+    await availability.changed(window)
+    assert (availability.status, availability.window) == ("closed", None)
+    store.close()
+
+
+async def test_a_window_that_ends_as_it_is_looked_at_is_noticed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(path)
+    availability = Availability(store)
+    await availability.announce("operator", 0, time.time() + DAY, "")
+    # it lasts when it is first looked at, and is over after that
+    now = time.time()
+    times = itertools.chain([now], itertools.repeat(now + 2 * DAY))
+    monkeypatch.setattr(time, "time", lambda: next(times))
+    async with asyncio.timeout(5):
+        await availability.opened()
     store.close()
 
 

@@ -32,6 +32,7 @@ from sf_quantum.service.domain.jobs import (
     LeaseRequest,
     Submission,
 )
+from sf_quantum.service.domain.reasons import RELEASED
 from sf_quantum.service.domain.settings import (
     ClassSettings,
     LeaseSettings,
@@ -614,3 +615,54 @@ async def test_a_lease_that_cannot_be_written_is_nobodys(
         await first
     lease = await second
     assert queue.store.held() == [lease]
+
+
+async def test_a_request_that_is_cancelled_as_it_is_granted_holds_nothing(
+    queue: JobQueue,
+) -> None:
+    first = await acquire(queue)
+    waiting = asyncio.create_task(acquire(queue, 5))
+    await until(lambda: queue.leases.waiting == 1)
+    queue.leases.resize(2)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await until(lambda: queue.leases.held == [first])
+
+
+async def test_a_lease_of_two_requests_outlives_the_client_of_one(
+    queue: JobQueue,
+) -> None:
+    await acquire(queue)
+    request, gone = LeaseRequest(key="k"), asyncio.Event()
+    left = asyncio.create_task(queue.leases.acquire(ANN, request, 5, gone=gone))
+    stays = asyncio.create_task(queue.leases.acquire(ANN, request, 5))
+    await until(lambda: queue.leases.waiting == 2)
+    queue.leases.resize(2)
+    gone.set()
+    assert queue.leases.holds((await stays).id)
+    assert await left == await stays
+    assert queue.leases.holds((await stays).id)
+
+
+async def test_a_grant_is_answered_while_the_service_stops(
+    queue: JobQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_lease, written = queue.store.add_lease, Future[None]()
+    monkeypatch.setattr(queue.store, "add_lease", lambda _: written)
+    granted = asyncio.create_task(acquire(queue))
+    await until(lambda: bool(queue.leases.held))
+    queue.leases.stop()
+    written.set_result(add_lease(queue.leases.held[0]).result())
+    async with asyncio.timeout(5):
+        lease = await granted
+    assert queue.store.held() == [lease]
+    with pytest.raises(Refused) as refused:
+        await acquire(queue, 5)
+    assert refused.value.status == 503
+
+
+async def test_a_lease_that_nobody_knows_cannot_end(queue: JobQueue) -> None:
+    with pytest.raises(Refused) as refused:
+        await queue.leases.end("unknown", RELEASED)
+    assert refused.value.status == 404

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import sqlite3
 import threading
 import time
@@ -18,7 +19,14 @@ from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.identities import Identity
-from sf_quantum.service.domain.jobs import Job, JobClass, LeaseRequest, Submission
+from sf_quantum.service.domain.jobs import (
+    Job,
+    JobClass,
+    Lease,
+    LeaseRequest,
+    Submission,
+)
+from sf_quantum.service.domain.reasons import CANCELLED, RELEASED
 from sf_quantum.service.domain.settings import (
     ClassLimits,
     ClassSettings,
@@ -26,6 +34,8 @@ from sf_quantum.service.domain.settings import (
     UserLimits,
 )
 from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.queue.live_jobs import LiveJob
+from sf_quantum.service.queue.telemetry import Telemetry
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies.classes import Classes
 from sf_quantum.service.scheduling.work import PendingJob
@@ -669,6 +679,145 @@ async def test_a_result_that_is_not_json_fails_its_job_only(tmp_path: Path) -> N
         assert failed.state == "Failed"
         assert (failed.note or "").startswith("TypeError")
         assert queue.failure is None
+
+
+async def test_a_cancellation_that_ends_before_the_submission_returns_is_final(
+    queue: JobQueue, before: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, added = queue.store, Future[tuple[Job, bool]]()
+    on_disk = list[tuple[Job, bool]]()
+    add_job, cancel_waiting = store.add_job, store.cancel_waiting
+
+    def add(lease: Lease, job: Submission, seconds: float) -> Future[tuple[Job, bool]]:
+        on_disk.append(add_job(lease, job, seconds).result())
+        return added
+
+    def cancel(number: int, note: str) -> Future[Job]:
+        cancelled = cancel_waiting(number, note)
+        cancelled.result()
+        if not added.done():
+            added.set_result(on_disk[0])
+        return cancelled
+
+    monkeypatch.setattr(store, "add_job", add)
+    monkeypatch.setattr(store, "cancel_waiting", cancel)
+    submitting = asyncio.create_task(submit(queue, before.lease, "job"))
+    await until(lambda: bool(on_disk))
+    job = on_disk[0][0]
+    assert (await queue.cancel(ANN, job.id)).state == "Cancelled"
+    assert (await submitting).id == job.id
+    assert queue.length == 1
+    assert queue.forecast(job) is None
+
+
+async def test_cancelled_twice_while_its_new_lease_ends(
+    queue: JobQueue, waiting: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, second = queue.store, await lease(queue)
+    added, closed = Future[tuple[Job, bool]](), Future[Lease]()
+    on_disk, writes = list[tuple[Job, bool]](), list[Future[Job]]()
+    add_job, close_lease = store.add_job, store.close_lease
+
+    def add(lease: Lease, job: Submission, seconds: float) -> Future[tuple[Job, bool]]:
+        on_disk.append(add_job(lease, job, seconds).result())
+        return added
+
+    def cancel(number: int, note: str) -> Future[Job]:
+        writes.append(Future())
+        return writes[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "add_job", add)
+        patch.setattr(store, "cancel_waiting", cancel)
+        patch.setattr(store, "close_lease", lambda *_: closed)
+        moving = asyncio.create_task(submit(queue, second, "job"))
+        await until(lambda: bool(on_disk))
+        releasing = asyncio.create_task(queue.leases.release(ANN, second))
+        await until(lambda: not queue.leases.holds(second))
+        added.set_result(on_disk[0])
+        await until(lambda: bool(writes))
+        cancelling = asyncio.create_task(queue.cancel(ANN, waiting.id))
+        for _ in range(5):
+            await asyncio.sleep(0)
+    closed.set_result(close_lease(second, RELEASED.reason, RELEASED.note).result())
+    found = queue.find(ANN, waiting.id)
+    for write in writes:
+        write.set_result(found)
+    await releasing
+    assert (await cancelling).state == (await moving).state == "Cancelled"
+    assert queue.length == 1
+
+
+async def test_cancelled_twice_while_the_service_stops(
+    queue: JobQueue, waiting: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Future[Job]()
+    with monkeypatch.context() as patch:
+        patch.setattr(queue.store, "cancel_waiting", lambda *_: write)
+        first = asyncio.create_task(queue.cancel(ANN, waiting.id))
+        await until(lambda: queue.forecast(waiting) is None)
+    queue.request_stop()
+    await queue.finished()
+    rounds = list[int]()
+    get = dict[int, LiveJob].get
+
+    class Bounded(dict[int, LiveJob]):
+        """Ends a loop that would keep the event loop from running."""
+
+        def get(self, number: int) -> LiveJob | None:  # type: ignore[override]
+            rounds.append(number)
+            assert len(rounds) < 100
+            return get(self, number)
+
+    monkeypatch.setattr(queue.jobs, "_jobs", Bounded(queue.jobs._jobs))
+    second = asyncio.create_task(queue.cancel(ANN, waiting.id))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    done = queue.store.cancel_waiting(waiting.number, CANCELLED.note()).result()
+    write.set_result(done)
+    assert (await first).state == (await second).state == "Cancelled"
+
+
+async def test_a_quality_job_whose_cancellation_fails_stays_pending(
+    queue: JobQueue, gate: Gate, before: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = dataclasses.replace(
+        queue.leases.list(ANN)[0], id="quality-1", job_class="quality", closed=1.0
+    )
+    asked = Submission("problem", {"name": "quality"}, {"num_reads": 1}, "quality")
+    job = await queue.submit_service_job(closed, asked)
+    with monkeypatch.context() as patch:
+        patch.setattr(queue.store, "cancel_waiting", lambda *_: locked())
+        with pytest.raises(sqlite3.OperationalError):
+            await queue.cancel(ADMIN, job.id)
+    assert queue.forecast(job) is not None
+    gate.all = True
+    assert (await over(queue, job)).state == "Completed"
+
+
+async def test_a_background_task_that_ends_makes_the_queue_fail(
+    queue: JobQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(_: Device) -> None:
+        raise LookupError("no such reading")
+
+    monkeypatch.setattr(queue.drift, "look", look)
+    Telemetry(queue).start()
+    await until(lambda: queue.failure is not None)
+    assert queue.failure == "the queue broke: no such reading"
+
+
+async def test_a_wait_for_a_job_that_is_being_written_lets_others_run(
+    queue: JobQueue,
+) -> None:
+    held = await lease(queue)
+    asked = Submission("problem", {"name": "job"}, {}, "job")
+    adding = queue.store.add_job(queue.leases.find(ANN, held), asked, 1.0)
+    job, _ = adding.result()
+    ran = asyncio.Event()
+    asyncio.get_running_loop().call_soon(ran.set)
+    assert not (await queue.wait(ANN, job.id, 5)).final
+    assert ran.is_set()
 
 
 def locked() -> Future[Job]:

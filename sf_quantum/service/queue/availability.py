@@ -161,9 +161,12 @@ class Availability:
             at = window.ends
         return at + wait - now
 
-    async def changed(self) -> None:
-        """Wait until the status changes, or a window is set, begins or ends."""
-        changed, window = self._changed, self.window
+    async def changed(self, window: MaintenanceWindow | None) -> None:
+        """Wait until the status changes, or a window is set, begins or ends.
+
+        :param window: the one that lasted when the caller last looked
+        """
+        changed = self._changed
         while not changed.is_set() and self.window == window:
             now = time.time()
             times = [t for w in self.windows for t in (w.starts, w.ends) if t]
@@ -174,8 +177,12 @@ class Availability:
 
     async def opened(self) -> None:
         """Wait until the QPU is open."""
-        while not self.is_open:
-            await self.changed()
+        while True:
+            # before the status: a window that ends in between has changed
+            window = self.window
+            if self.is_open:
+                return
+            await self.changed(window)
 
     async def set_status(
         self, status: Status, message: str = "", *, user: str = SERVICE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 
 from sf_quantum.files import JSON
@@ -31,7 +31,7 @@ from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import entitlements
 from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.queue.forecasts import Forecasts
-from sf_quantum.service.queue.leases import Leases
+from sf_quantum.service.queue.leases import STOPPING, Leases
 from sf_quantum.service.queue.live_jobs import LiveJobs
 from sf_quantum.service.queue.observations import DeviceState, Observations
 from sf_quantum.service.queue.worker import Worker
@@ -42,7 +42,6 @@ from sf_quantum.service.store.retention import purge_regularly
 from sf_quantum.service.store.store import Store
 from sf_quantum.threads import in_thread
 
-STOPPING = "the service is being stopped"
 STOP_SECONDS = 3.0
 logger = logging.getLogger(__name__)
 
@@ -99,10 +98,14 @@ class JobQueue:
         self.leases.start()
         self.jobs.resume()
         self._work = self._loop.create_task(self._worker.work())
-        self._tasks = [self._loop.create_task(self._follow_availability())]
-        if self.settings.retention_seconds is not None:
-            purging = purge_regularly(self.store, self.settings.retention_seconds)
-            self._tasks.append(self._loop.create_task(purging))
+        self.run_in_background(self._follow_availability())
+        self.run_in_background(self.leases.follow_slurm())
+        if (seconds := self.settings.retention_seconds) is not None:
+            self.run_in_background(purge_regularly(self.store, seconds))
+
+    def run_in_background(self, work: Coroutine[None, None, None]) -> None:
+        """Run work until the queue stops, which is broken if the work ends before."""
+        self._tasks.append(asyncio.create_task(work))
 
     @property
     def device(self) -> Device:
@@ -241,7 +244,8 @@ class JobQueue:
         """
         job = self.find(who, job_id)
         self.leases.touch(job.lease)
-        await self.jobs.wait(job.number, seconds)
+        if not job.final:
+            await self.jobs.wait(job.number, seconds)
         return self.find(who, job_id)
 
     def result(self, who: Identity, job_id: str | int) -> str:
@@ -353,7 +357,7 @@ class JobQueue:
                 self.jobs.interrupt(Interruption(Cause.QPU_CLOSED))
             self.jobs.look()
             self.leases.availability_changed()
-            await self.availability.changed()
+            await self.availability.changed(window)
 
     def _stop(self, drain_seconds: float) -> None:
         for task in self._tasks:

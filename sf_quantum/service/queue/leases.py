@@ -57,6 +57,7 @@ RELEASE_SECONDS = 8.0
 CLEAR_ANSWERS = 2
 # how long a request that was refused keeps its position until it is made again
 POSITION_SECONDS = 60.0
+STOPPING = "the service is being stopped"
 logger = logging.getLogger(__name__)
 
 
@@ -116,6 +117,7 @@ class LiveLease:
 
     :param written: set when it is on disk, or cannot be written
     :param error: why it cannot be written
+    :param clients: how many requests it was granted to, less those whose clients are gone
     :param last_used: by the monotonic clock
     :param timer: for when it may be idle or expired
     :param end: why it is ending
@@ -127,6 +129,7 @@ class LiveLease:
     state: LeaseState | None = None
     written: asyncio.Event = field(default_factory=asyncio.Event)
     error: sqlite3.Error | None = None
+    clients: int = 1
     last_used: float = field(default_factory=time.monotonic)
     timer: asyncio.TimerHandle | None = None
     end: LeaseEnd | None = None
@@ -187,17 +190,14 @@ class Leases:
         for live in self._leases.values():
             live.last_used = time.monotonic()
             self._hold(live)
-        self._spawn(self._follow_slurm())
 
     def stop(self) -> None:
         """Refuse all requests that wait; leases stay held, on disk."""
         self._stopped = True
-        self._refuse_waiting("the service is being stopped")
+        self._refuse_waiting(STOPPING)
         for live in self._leases.values():
             if live.timer is not None:
                 live.timer.cancel()
-        for task in self._tasks:
-            task.cancel()
 
     @property
     def held(self) -> list[Lease]:
@@ -241,6 +241,8 @@ class Leases:
         if (same := await self._known(user, request.key)) is not None:
             return same
         self._availability.check()
+        if self._stopped:
+            raise Refused(503, STOPPING)
         if wait_seconds > self._settings.leases.wait_seconds:
             detail = f"expected at most {self._settings.leases.wait_seconds:g} seconds"
             raise Refused(422, detail, "wait")
@@ -250,22 +252,20 @@ class Leases:
         self._grant()
         try:
             await waiting.wait(gone, wait_seconds)
-        finally:
-            refused = self._stop_waiting(waiting)
-        if refused:
-            detail = f"all {self.vqpus} vQPUs are held, try again later"
-            raise Refused(409, detail, headers={"Retry-After": "1"})
-        live = await waiting.granted
-        try:
-            # a grant is on its way to the disk: that takes no part of the wait
+            if self._stop_waiting(waiting):
+                detail = f"all {self.vqpus} vQPUs are held, try again later"
+                raise Refused(409, detail, headers={"Retry-After": "1"})
+            live = waiting.granted.result()
+            # the grant is being written, which takes no part of the wait
             await live.written.wait()
         except asyncio.CancelledError:
-            self._spawn(self._end_logged(live, LeaseEndCause.CLIENT_GONE))
+            if not self._stop_waiting(waiting) and not waiting.granted.exception():
+                self._spawn(self._client_gone(waiting.granted.result()))
             raise
         if live.error is not None:
             raise live.error
         if gone is not None and gone.is_set():
-            await self.end(live.lease.id, LeaseEnd(LeaseEndCause.CLIENT_GONE))
+            await self._client_gone(live)
         return live.lease
 
     def active(self, who: Identity, lease_id: str | None) -> Lease:
@@ -374,6 +374,12 @@ class Leases:
         # a caller who gives up waiting does not stop the lease from ending
         return await asyncio.shield(live.closing)
 
+    async def _client_gone(self, live: LiveLease) -> None:
+        """End a lease unless it was granted to another request with its key as well."""
+        live.clients -= 1
+        if not live.clients:
+            await self._end_logged(live, LeaseEndCause.CLIENT_GONE)
+
     # transitions
 
     def _wait(
@@ -435,6 +441,7 @@ class Leases:
                 if same.request.key is not None and len(keys) == 1:
                     self._waiting.remove(same)
                     same.granted.set_result(live)
+                    live.clients += 1
             self._spawn(self._write(live))
 
     def _new_lease(self, waiting: WaitingRequest) -> Lease:
@@ -516,6 +523,7 @@ class Leases:
         while (same := self._same(user, key)) is not None:
             if same.written.is_set():
                 same.last_used = time.monotonic()
+                same.clients += 1
                 return same.lease
             await same.written.wait()
         return None
@@ -538,7 +546,7 @@ class Leases:
 
     def _watch(self, live: LiveLease) -> None:
         """End a lease that is idle or expired, or look again when it may be."""
-        if live.state is not _H:
+        if live.state is not _H or self._stopped:
             return
         left: list[tuple[float, LeaseEndCause]] = []
         if live.lease.expires is not None:
@@ -554,8 +562,8 @@ class Leases:
             loop = asyncio.get_running_loop()
             live.timer = loop.call_later(seconds, self._watch, live)
 
-    async def _follow_slurm(self) -> None:
-        """Ask Slurm from time to time whether the jobs that hold leases are gone."""
+    async def follow_slurm(self) -> None:
+        """End the leases whose Slurm jobs are gone, until cancelled."""
         while True:
             await asyncio.sleep(self._settings.slurm_poll_seconds)
             for live in [*self._leases.values()]:

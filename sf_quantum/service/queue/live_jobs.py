@@ -70,6 +70,8 @@ from sf_quantum.service.store.store import Store
 # how long to wait for the device to let go of a job: one read of a large problem may
 # take seconds
 LET_GO_SECONDS = 5.0
+# how long to wait for a write before the disk is read again
+WRITE_SECONDS = 0.1
 
 
 class JobState(Enum):
@@ -131,7 +133,7 @@ class LiveJob:
     def leaves_with_lease(self) -> bool:
         """Whether the end of its lease, which is being written, cancels it."""
         interruption = self.interruption
-        ends = interruption is not None and interruption.lease_end is not None
+        ends = interruption is not None and interruption.cause is Cause.LEASE_END
         return ends and self.state is _I
 
     def move(self, state: JobState, cause: Cause) -> None:
@@ -145,9 +147,18 @@ class LiveJob:
                 f"{self.state} to {state}"
             )
         self.state = state
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake those who wait for a transition."""
         if self.moved is not None:
             self.moved.set()
             self.moved = None
+
+    async def wait(self) -> None:
+        """Wait for the next transition, or for :meth:`wake`."""
+        self.moved = self.moved or asyncio.Event()
+        await self.moved.wait()
 
 
 class LiveJobs:
@@ -258,23 +269,32 @@ class LiveJobs:
         live = self._jobs.get(number)
         if live is not None and seconds > 0:
             await self._until(live, {_D}, seconds)
+        elif seconds > 0:  # its submission or the end of its lease is being written
+            await asyncio.sleep(min(seconds, WRITE_SECONDS))
 
     async def cancel(self, number: int, interruption: Interruption) -> None:
         """Cancel a job that is not over; one that runs has left the device after this.
 
         :raises sqlite3.Error: if it cannot be written down; the job is pending then
         """
-        while (live := self._jobs.get(number)) is not None:
-            if live is self.running:
+        while True:
+            live = self._jobs.get(number)
+            if live is None:
+                note = interruption.note()
+                await asyncio.wrap_future(self._store.cancel_waiting(number, note))
+                if number not in self._jobs:
+                    return
+                # it was on disk, and has been added only now
+            elif live is self.running:
                 self.interrupt(interruption)
                 await self._until(live, {_D}, LET_GO_SECONDS)
                 return
-            if live.state is _P or live.leaves_with_lease:
+            elif live.state is _P or live.leaves_with_lease:
                 await self._cancel_pending(live, interruption)
                 return
-            await self._until(live, _SETTLED, LET_GO_SECONDS)
-        note = interruption.note()
-        await asyncio.wrap_future(self._store.cancel_waiting(number, note))
+            else:
+                # its cancellation is being written, even if the worker has ended
+                await live.wait()
 
     def interrupt(self, interruption: Interruption) -> None:
         """Stop the job on the device; of two interruptions a cancellation counts."""
@@ -365,8 +385,7 @@ class LiveJobs:
         """Wake everybody who waits for a job: none will run any more."""
         self._abandoned = True
         for live in self._jobs.values():
-            if live.moved is not None:
-                live.moved.set()
+            live.wake()
 
     def replace_device(self, device: Device) -> None:
         """Run the next jobs on a device whose settings were changed."""
@@ -433,8 +452,9 @@ class LiveJobs:
             note = interruption.note()
             await asyncio.wrap_future(self._store.cancel_waiting(live.number, note))
         except sqlite3.Error:
-            # its lease may have ended meanwhile, which cancels it on disk
-            if live.entry.lease in self._leases:
+            # its lease may have ended meanwhile, which cancels it on disk; that of a
+            # quality job takes no vQPU and is not among the leases
+            if live.entry.lease in self._leases or live.entry.job_class == "quality":
                 self._pend_again(live, Cause.CANCELLATION)
             else:
                 self._done(live, "Cancelled", interruption.cause)
@@ -455,7 +475,7 @@ class LiveJobs:
         if (lease := self._leases.get(job.lease)) is None:
             if live is self.running:
                 live.entry.lease = job.lease
-            ended = Interruption(Cause.LEASE_END, lease_end=RELEASED)
+            ended = Interruption(Cause.CANCELLATION, lease_end=RELEASED)
             return [asyncio.create_task(self.cancel(number, ended))]
         if live is self.running:  # whose share it uses, as the accounts will say
             self.policy.ended(live.entry, 0.0)
@@ -494,8 +514,7 @@ class LiveJobs:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while live.state not in states and not self._abandoned:
-                    live.moved = live.moved or asyncio.Event()
-                    await live.moved.wait()
+                    await live.wait()
         return live.state in states
 
     def expected_seconds(self, entry: PendingJob) -> float:

@@ -225,17 +225,12 @@ class Telemetry:
         quality = queue.settings.quality
         self.quality = QualityJobs(queue, quality) if quality.every_seconds else None
         self._queue = queue
-        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to watch."""
-        works = [self._follow(), *([self.quality.work()] if self.quality else [])]
-        self._tasks = [asyncio.create_task(work) for work in works]
-
-    def stop(self) -> None:
-        """End watching."""
-        for task in self._tasks:
-            task.cancel()
+        """Watch the device until the queue stops."""
+        self._queue.run_in_background(self._follow())
+        if self.quality is not None:
+            self._queue.run_in_background(self.quality.work())
 
     async def _follow(self) -> None:
         while True:

@@ -66,6 +66,7 @@ class Store(Database):
         :param reason: shown to requests that still use the lease
         :param note: of the cancelled jobs
         :param also: another change of the same transaction
+        :raises Refused: 404
         """
 
         def change(db: sqlite3.Connection) -> Lease:
@@ -82,7 +83,10 @@ class Store(Database):
             )
             if also is not None:
                 also(db)
-            return Lease(*db.execute(_LEASE + "WHERE id = ?", (lease_id,)).fetchone())
+            row = db.execute(_LEASE + "WHERE id = ?", (lease_id,)).fetchone()
+            if row is None:
+                raise Refused(404, "no such lease")
+            return Lease(*row)
 
         return self.change(change)
 
