@@ -1,8 +1,7 @@
-"""What earlier attempts teach: run times, spending and failures, by step and target.
+"""Run times, spending and failures of earlier attempts, by step and target.
 
-:class:`History` learns from the journals of this run and of earlier ones,
-:class:`Attempts` adds what only this process knows: which jobs run where at the moment,
-and how they failed.
+:class:`History` reads them from the journals of this run and of earlier ones;
+:class:`Attempts` adds the state of this process: which jobs run where, and which failed.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from statistics import median
 
 from sf_quantum import journal
 from sf_quantum.candidates.decision import (
-    Cause,
     ClassicalTarget,
     Decision,
     Exclusion,
+    Obstacle,
     QuantumTarget,
     Spending,
     StepRules,
@@ -33,7 +32,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.journal import Event, Journal, number
 from sf_quantum.qpu import QpuStatus
 
-#: how many of the latest jobs of a step, and how many earlier runs, are considered
+#: the numbers of latest jobs of a step and of earlier runs that are considered
 LATEST_JOBS = 10
 LATEST_RUNS = 20
 
@@ -42,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class JobTimes:
-    """How a job of a step on a target spent its time, without waiting.
+    """The times of a job of a step on a target, without waiting.
 
     :param device_seconds: elapsed on the QPU
     :param qpu_seconds: charged by the QPU
@@ -78,7 +77,7 @@ class History:
     def __init__(self) -> None:
         #: targets whose QPU does not report what was spent on it
         self.unmetered: set[str] = set()
-        #: whether the journals have been read at all
+        #: whether the journals have been read
         self.known = False
         self._offset = 0
         self._attempts: dict[str, _RecordedAttempt] = {}
@@ -90,7 +89,7 @@ class History:
         self._charged: dict[tuple[str, str], float] = {}
 
     def read(self, record: Journal) -> list[tuple[Event, bool]]:
-        """Read what has been written since the last time; blocks.
+        """Read the events since the last call; blocks.
 
         :param record: of this run
         :returns: events for :meth:`add`, and whether each counts against the budget
@@ -189,21 +188,21 @@ def _earlier(record: Journal) -> Iterator[tuple[Event, bool]]:
     earlier = sorted((p for p in own.parent.glob("*.jsonl") if p < own), reverse=True)
     same = islice((p for p in earlier if _is_same_file(p, record.file)), LATEST_RUNS)
     for path in reversed(list(same)):
-        with suppress(InputError):  # it is corrupt
+        with suppress(InputError):  # a corrupt journal
             # a driver that runs at the same time has a budget of its own
             budgeted = path.name >= first.name and not journal.is_open(path)
             yield from ((event, budgeted) for event in journal.read(path))
 
 
 def _is_same_file(path: Path, file: Path) -> bool:
-    with suppress(InputError):  # not one of our journals
+    with suppress(InputError):  # not a journal
         return journal.is_of(path, file)
     return False
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """An attempt of a job that needs a target.
+    """An attempt of a job, for which a target is chosen.
 
     :param number: counted from 1
     """
@@ -218,8 +217,8 @@ class Attempt:
 class Capacity:
     """How many jobs a classical target can run.
 
-    :param slots: at once
-    :param free: slots; if negative, so many jobs wait for one
+    :param slots: the number of jobs that run at once
+    :param free: the number of free slots; if negative, the number of jobs that wait
     """
 
     slots: int = 1
@@ -230,9 +229,9 @@ class Capacity:
 class _Running:
     """An attempt that has a target and whose command has not ended.
 
-    :param qpu_seconds: reserved of the budget
-    :param cost: reserved of the budget
-    :param unmeasured: it runs on a QPU, and its usage is unknown
+    :param qpu_seconds: the part of the budget reserved for it
+    :param cost: the part of the budget reserved for it
+    :param unmeasured: whether it runs on a QPU with unknown usage
     """
 
     decision: Decision
@@ -243,7 +242,7 @@ class _Running:
 
 @dataclass(frozen=True)
 class _Exited:
-    """A command that has ended, while it is open whether the attempt succeeded.
+    """An attempt whose command has ended, but whose success is not certain yet.
 
     :param error: None after exit status 0
     """
@@ -253,11 +252,11 @@ class _Exited:
 
 
 @dataclass
-class _JobState:
+class _JobAttempts:
     """The attempts of a job.
 
-    An attempt is running, then exited, then completed or failed. StreamFlow reports no
-    failure after the command's end, but begins another attempt.
+    An attempt is running, then exited, then completed or failed. A failure after the
+    command's end shows only when StreamFlow begins another attempt.
     """
 
     step: str
@@ -277,17 +276,17 @@ class Attempts:
         self._costs = dict(costs)
         self._reported_costs: dict[str, float] = {}
         self._cooldown = cooldown
-        self._jobs: dict[str, _JobState] = {}
-        # until when, on the monotonic clock, and after which failure
+        self._jobs: dict[str, _JobAttempts] = {}
+        # end on the monotonic clock, and the failure
         self._cooldowns: dict[str, tuple[float, str]] = {}
         self._reading: asyncio.Task[None] | None = None
         #: from the journals
         self.history = History()
 
     async def update(self, seconds: float) -> None:
-        """Read the journals; what takes longer is available at the next update.
+        """Read the journals, which continues in the background after a timeout.
 
-        :param seconds: how long to wait
+        :param seconds: the timeout
         """
         record = journal.current()
         if record is None:
@@ -295,7 +294,7 @@ class Attempts:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 if self._reading is not None:
-                    # it may have missed the latest events
+                    # it may miss the latest events
                     await asyncio.wait([self._reading])
                 if self._reading is None or self._reading.done():
                     self._reading = asyncio.create_task(self._read(record))
@@ -303,22 +302,22 @@ class Attempts:
 
     def begin(self, job: str, step: str, rules: StepRules) -> Attempt:
         """Begin an attempt; if an earlier one has not completed, it has failed."""
-        state = self._jobs.setdefault(job, _JobState(step))
+        state = self._jobs.setdefault(job, _JobAttempts(step))
         match state.now:
             case _Exited(target, None):
-                # the outputs may be at fault, so there is no cooldown
-                state.failures.setdefault(target, Exclusion(Cause.OUTPUTS_MISSING))
+                # the job itself may cause the missing outputs, so there is no cooldown
+                state.failures.setdefault(target, Exclusion(Obstacle.OUTPUTS_MISSING))
             case _Exited(target, str(error)):
                 self.fail(job, target, error)
             case _Running(decision):
                 target = decision.targets[0]
-                state.failures.setdefault(target, Exclusion(Cause.NO_RESULT))
+                state.failures.setdefault(target, Exclusion(Obstacle.NO_RESULT))
         state.now = None
         state.attempts += 1
         return Attempt(job, step, rules, state.attempts)
 
     def run(self, attempt: Attempt, decision: Decision) -> None:
-        """Record that an attempt is sent to its target, and reserve its budget."""
+        """Record that an attempt starts on its target, and reserve its budget."""
         target = decision.targets[0]
         seconds: float | None = 0.0
         if decision.quantum:
@@ -330,9 +329,10 @@ class Attempts:
         )
 
     def exit(self, job: str, target: str, error: str | None = None) -> None:
-        """Record that a job's command has ended, successfully or perhaps not.
+        """Record that a job's command has ended.
 
-        :param error: of a command whose exit status CWL may still count as success
+        :param error: the message of a nonzero exit status, which CWL's ``successCodes`` may
+            include
         """
         if (state := self._jobs.get(job)) is not None:
             state.now = _Exited(target, error)
@@ -345,7 +345,7 @@ class Attempts:
         """Record that an attempt has failed on a target, which begins a cooldown."""
         if (state := self._jobs.get(job)) is not None:
             state.now = None
-            state.failures[target] = Exclusion(Cause.FAILED, detail=error)
+            state.failures[target] = Exclusion(Obstacle.FAILED, detail=error)
         self._cooldowns[target] = (time.monotonic() + self._cooldown, error)
 
     def number(self, job: str) -> int:
@@ -354,7 +354,7 @@ class Attempts:
         return state.attempts if state is not None else 0
 
     def failures(self, job: str) -> Mapping[str, Exclusion]:
-        """Where attempts of a job have failed, and how."""
+        """The failures of a job's attempts, by target."""
         state = self._jobs.get(job)
         return state.failures if state is not None else {}
 
@@ -371,14 +371,14 @@ class Attempts:
     ) -> QuantumTarget:
         """The current state of a quantum target.
 
-        :param status: of its QPU, or why it is unknown; None if the QPU was not asked
+        :param status: of its QPU, or why it is unknown; None if the QPU was not queried
             because of its cooldown
         """
         failed = self.failures(attempt.job).get(name)
         cooldown = self._cooldown_left(name)
         if status is None:
             # the cooldown may have ended since
-            cooldown = cooldown or Exclusion(Cause.NOT_ASKED)
+            cooldown = cooldown or Exclusion(Obstacle.NOT_QUERIED)
             return QuantumTarget(name, None, cooldown, failed, wait=None)
         if isinstance(status, Exclusion):
             return QuantumTarget(name, status, cooldown, failed, wait=None)
@@ -386,7 +386,7 @@ class Attempts:
             self._reported_costs[name] = status.cost_per_second
         times = self._times(attempt, name)
         running = len(self.running_on(name))
-        offline = Exclusion(Cause.OFFLINE, detail=status.reason)
+        offline = Exclusion(Obstacle.OFFLINE, detail=status.reason)
         return QuantumTarget(
             name,
             offline=None if status.online else offline,
@@ -407,8 +407,8 @@ class Attempts:
         """The current state of a classical target."""
         times = self.history.times(attempt.step, name)
         seconds = times.total_seconds if times else None
-        before = max(0, 1 - capacity.free)  # jobs that end before this one starts
-        rounds = -(-before // capacity.slots)
+        ahead = max(0, 1 - capacity.free)  # jobs that must end before this one starts
+        rounds = -(-ahead // capacity.slots)
         return ClassicalTarget(
             name,
             free=capacity.free > 0,
@@ -419,7 +419,7 @@ class Attempts:
         )
 
     def spending(self, step: str | None = None) -> Spending:
-        """The spending of a step, or of the run, including what running jobs reserve."""
+        """The spending of a step or of the run, including the reserves of running jobs."""
         spent = self.history.spent(step)
         running = [
             state.now
@@ -434,17 +434,17 @@ class Attempts:
         )
 
     def in_cooldown(self, target: str) -> bool:
-        """Whether a target is not used because of a failure."""
+        """Whether a target is in its cooldown after a failure."""
         return self._cooldown_left(target) is not None
 
     def has_cost(self, target: str) -> bool:
-        """Whether the cost of a QPU second is known."""
+        """Whether the cost of a QPU second on a target is known."""
         return target in self._costs or target in self._reported_costs
 
     async def _read(self, record: Journal) -> None:
         history = self.history
         try:
-            # added here, on the event loop, so that every reader sees all or nothing
+            # added on the event loop, so that readers never see a part of the events
             history.add(await asyncio.to_thread(history.read, record))
         except (OSError, ValueError) as error:
             logger.warning("the run's journal cannot be read: %s", error)
@@ -452,7 +452,7 @@ class Attempts:
     def _cooldown_left(self, target: str) -> Exclusion | None:
         until, error = self._cooldowns.get(target, (0.0, ""))
         left = until - time.monotonic()
-        return Exclusion(Cause.COOLDOWN, left, detail=error) if left > 0 else None
+        return Exclusion(Obstacle.COOLDOWN, left, detail=error) if left > 0 else None
 
     def _times(self, attempt: Attempt, target: str) -> JobTimes | None:
         """The expected times of an attempt on a quantum target."""
@@ -471,15 +471,15 @@ def expected_wait(
 ) -> float | None:
     """Seconds until a job submitted to a QPU now would start.
 
-    :param running: jobs of this run that are there, or on their way
-    :param times: of a job there
+    :param running: the number of jobs that this run has sent to the QPU
+    :param times: of a job on the QPU
     :returns: None if unknown
     """
     queue = status.eta_seconds
     if queue is None and (status.queue_length == 0 or times is not None):
         queue = status.queue_length * (times.total_seconds if times else 0.0)
     if queue is not None:
-        # those on their way are not in the queue yet; the device runs one at a time
+        # jobs still on their way are not in the queue; the device runs one at a time
         device_seconds = times.device_seconds if times else 0.0
         queue += max(0, running - status.queue_length) * device_seconds
     taken = max(status.leases, running)
@@ -487,6 +487,6 @@ def expected_wait(
         return queue
     if times is None:
         return None
-    # when a lease ends is unknown: one like ours is the best guess
+    # the end of a lease is unknown; the best estimate is the duration of our own jobs
     rounds = 1 + (taken - status.vqpus) // status.vqpus
     return max(queue or 0.0, rounds * times.total_seconds)

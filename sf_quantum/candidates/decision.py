@@ -1,7 +1,6 @@
-"""Where an attempt of a quantum candidate runs, and why: rules, decision, explanation.
+"""The decision on the target of an attempt: rules, decision, explanation.
 
-Everything is computed from plain values: no QPU is asked, no file is read, and StreamFlow
-is not imported.
+Everything is computed from plain values, without I/O and without StreamFlow.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Impossible(QuantumError):
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be spent; ``None`` is no limit.
+    """Limits on spending; ``None`` is no limit.
 
     :param seconds: of QPU time
     :param cost: in the unit of the costs per second
@@ -48,7 +47,7 @@ class StepRules:
     :param run: the budget of all steps of the filter together
     :param step: the budget of this step
     :param variables: the input that gives the number of variables
-    :param hints: passed on to the QPU service
+    :param hints: for the QPU service
     """
 
     prefer: Prefer = "quantum"
@@ -76,8 +75,8 @@ class StepRules:
 class FilterRules:
     """The rules of all steps of a filter.
 
-    :param config: the filter's configuration, which holds for every step except where
-        ``steps`` says otherwise
+    :param config: the filter's configuration, which applies to all steps except as
+        overridden in ``steps``
     """
 
     def __init__(self, config: Mapping[str, JSON]) -> None:
@@ -86,7 +85,7 @@ class FilterRules:
         self._steps = steps if isinstance(steps, dict) else {}
 
     def of(self, step: str) -> StepRules:
-        """The rules of a step; the entry of the nearest step above it wins, key by key."""
+        """The rules of a step; for each key, the entry of the nearest step above it wins."""
         own: dict[str, JSON] = {}
         for name in sorted(name for name in self._steps if is_below(step, name)):
             entry = self._steps[name]
@@ -115,7 +114,7 @@ class FilterRules:
 
 
 def is_below(step: str, top: str) -> bool:
-    """Whether a step is another one, or lies below it."""
+    """Whether a step is ``top`` or lies below it."""
     return PurePosixPath(step).is_relative_to(top)
 
 
@@ -129,8 +128,8 @@ def _integer(config: Mapping[str, JSON], key: str) -> int | None:
     return value if isinstance(value, int) else None
 
 
-class Cause(Enum):
-    """Why a target is excluded; its value describes an :class:`Exclusion` in words."""
+class Obstacle(Enum):
+    """A reason to exclude a target; the value is the template of its description."""
 
     TOO_LARGE = "takes up to {limit} variables, the problem has {value}"
     ABOVE_MAX_VARIABLES = (
@@ -154,11 +153,11 @@ class Cause(Enum):
     )
     NO_RESULT = "failed an earlier attempt of this job (no result)"
     COOLDOWN = "is in cooldown for {value} s after a failure ({detail})"
-    NOT_ASKED = "was in cooldown when the QPUs were asked"
+    NOT_QUERIED = "was in cooldown when the QPUs were queried"
     OFFLINE = "is offline: {detail}"
     NO_ANSWER = "did not answer within {limit} s"
-    STILL_SILENT = "did not answer in time and is asked again in {value} s"
-    UNREACHABLE = "could not be asked: {detail}"
+    STILL_SILENT = "did not answer in time and is queried again in {value} s"
+    UNREACHABLE = "could not be queried: {detail}"
     UNKNOWN_WAIT = "has no known ETA, maxWait is {limit} s"
     LONG_WAIT = "would start in {value} s, maxWait is {limit} s"
     MAINTENANCE = "goes into maintenance in {value} s"
@@ -166,15 +165,15 @@ class Cause(Enum):
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Why a target does not get the job.
+    """The reason why a target does not get the job.
 
-    :param value: the figure that decided
-    :param limit: the figure that it was compared with
-    :param budget: which budget, of the run or the step, and in which unit
-    :param detail: a message of the QPU or of the failed command, quoted
+    :param value: the measured figure
+    :param limit: the limit of that figure
+    :param budget: its scope (run or step) and its unit
+    :param detail: the message of the QPU or of the failed command
     """
 
-    cause: Cause
+    cause: Obstacle
     value: float = 0.0
     limit: float = 0.0
     budget: tuple[str, str] = ("", "")
@@ -186,16 +185,16 @@ class QuantumTarget:
     """The current state of a quantum target.
 
     :param name: as in the StreamFlow file: deployment/service
-    :param offline: why the QPU takes no jobs, or could not be asked
-    :param cooldown: why it is not used for a while
-    :param failed: how an earlier attempt of this job failed there
+    :param offline: why the QPU takes no jobs, or could not be queried
+    :param cooldown: after a failure of any job
+    :param failed: the failure of an earlier attempt of this job
     :param qubits: the largest problem it takes, in variables; 0 if unknown
     :param wait: seconds until a job submitted now would start; None if unknown
     :param seconds: from the job's start to its end; None if never measured
-    :param qpu_seconds: of QPU time that the job would be charged; None if unknown
+    :param qpu_seconds: expected charge for the job; None if unknown
     :param cost: of a second of QPU time
-    :param maintenance: seconds until it stops taking jobs, if announced
-    :param load: leases and jobs there, per vQPU
+    :param maintenance: seconds until a maintenance window, if announced
+    :param load: leases and queued jobs per vQPU
     """
 
     name: str
@@ -223,7 +222,7 @@ class QuantumTarget:
 class ClassicalTarget:
     """The current state of a classical target; see :class:`QuantumTarget`.
 
-    :param free: a job would start at once
+    :param free: whether a job would start at once
     """
 
     name: str
@@ -241,10 +240,10 @@ class ClassicalTarget:
 
 @dataclass(frozen=True)
 class Spending:
-    """What has been spent, and what running jobs are expected to spend.
+    """Past spending, and the expected spending of running jobs.
 
-    :param unmeasured: a running job is the first of its kind, so that its spending is
-        unknown: the rest of the budget is reserved for it
+    :param unmeasured: whether the spending of a running job is unknown, since it is the
+        first of its step; the rest of the budget is reserved for it
     """
 
     seconds: float = 0.0
@@ -254,10 +253,10 @@ class Spending:
 
 @dataclass(frozen=True)
 class CandidateJob:
-    """What is known of the job.
+    """The job of an attempt.
 
     :param variables: the size of its problem, if an input gives it
-    :param attempt: of the job, counted from 1
+    :param attempt: counted from 1
     :param attempts_allowed: by the failure manager; None if unlimited or unknown
     :param spending_known: false if the journals could not be read
     :param run: spent by all steps of the filter in this run
@@ -280,7 +279,7 @@ class CandidateJob:
 
 
 class Basis(Enum):
-    """What a decision rests on."""
+    """The basis of a decision."""
 
     #: QPUs are preferred, and one is usable
     QPU_PREFERRED = auto()
@@ -288,7 +287,7 @@ class Basis(Enum):
     CLASSICAL_BUSY = auto()
     #: the job is expected to end first on the QPU
     QPU_EARLIEST = auto()
-    #: every classical target failed or is in its cooldown
+    #: every classical target failed or is in cooldown
     NO_CLASSICAL_USABLE = auto()
     #: the binding lists no classical target
     NO_CLASSICAL_TARGET = auto()
@@ -315,7 +314,7 @@ _ON_QPU = {
 
 @dataclass(frozen=True)
 class Decision:
-    """Where an attempt runs, with everything that decided.
+    """The target of an attempt, and the figures behind the choice.
 
     :param qpu: the best QPU, whether it was chosen or not
     :param classical: the classical targets in question, whether chosen or not
@@ -359,9 +358,9 @@ def decide(
     if qpu is None and not classical:
         qpu = _least_bad(rules, job, quantum, exclusions)
     choices = _least_bad_classical(classical)
-    if rules.prefer == "earliest":
-        choices.sort(key=lambda target: target.end)
     basis = _basis(rules, job, qpu, choices) if quantum else Basis.NO_QUANTUM_TARGET
+    if basis in (Basis.QPU_EARLIEST, Basis.CLASSICAL_EARLIEST):
+        choices.sort(key=lambda target: target.end)
     return Decision(basis, job, qpu, tuple(choices), exclusions)
 
 
@@ -384,17 +383,17 @@ def _basis(
     if rules.prefer == "classical":
         free = any(target.free for target in classical)
         return Basis.CLASSICAL_FREE if free else Basis.CLASSICAL_BUSY
-    on_qpu = qpu.end <= classical[0].end
+    on_qpu = qpu.end <= min(target.end for target in classical)
     return Basis.QPU_EARLIEST if on_qpu else Basis.CLASSICAL_EARLIEST
 
 
 def _rank(target: QuantumTarget) -> tuple[float, float]:
-    # between ends a few milliseconds apart the load decides
+    # the load breaks ties between ends that are a few milliseconds apart
     return round(target.end, 2), target.load
 
 
 def _least_bad_classical(classical: Sequence[ClassicalTarget]) -> list[ClassicalTarget]:
-    """Those that neither failed nor are in their cooldown, else those that did not fail."""
+    """Targets without failure or cooldown, else those without failure, else all."""
     usable = [c for c in classical if not c.failed and not c.cooldown]
     return usable or [c for c in classical if not c.failed] or list(classical)
 
@@ -435,11 +434,11 @@ def _permanent(
     size = job.variables
     if size is not None:
         if target.qubits and size > target.qubits:
-            return Exclusion(Cause.TOO_LARGE, size, target.qubits)
+            return Exclusion(Obstacle.TOO_LARGE, size, target.qubits)
         if rules.max_variables is not None and size > rules.max_variables:
-            return Exclusion(Cause.ABOVE_MAX_VARIABLES, size, rules.max_variables)
+            return Exclusion(Obstacle.ABOVE_MAX_VARIABLES, size, rules.max_variables)
         if rules.min_variables is not None and size < rules.min_variables:
-            return Exclusion(Cause.BELOW_MIN_VARIABLES, size, rules.min_variables)
+            return Exclusion(Obstacle.BELOW_MIN_VARIABLES, size, rules.min_variables)
     return _over_budget(rules, job, target)
 
 
@@ -456,7 +455,7 @@ def _over_budget(
                 continue
             if spent >= limit or spent + more > limit:
                 left = max(0.0, limit - spent)
-                return Exclusion(Cause.BUDGET_EXCEEDED, left, limit, (scope, unit))
+                return Exclusion(Obstacle.BUDGET_EXCEEDED, left, limit, (scope, unit))
     return None
 
 
@@ -467,9 +466,9 @@ def _unknown_spending(
         if budget.seconds is None and (budget.cost is None or target.cost == 0):
             continue
         if not job.spending_known:
-            return Exclusion(Cause.USAGE_UNREADABLE, budget=(scope, ""))
+            return Exclusion(Obstacle.USAGE_UNREADABLE, budget=(scope, ""))
         if spending.unmeasured:
-            return Exclusion(Cause.USAGE_UNMEASURED, budget=(scope, ""))
+            return Exclusion(Obstacle.USAGE_UNMEASURED, budget=(scope, ""))
     return None
 
 
@@ -483,29 +482,29 @@ def _budgets(
 def _late(rules: StepRules, target: QuantumTarget) -> Exclusion | None:
     if rules.max_wait is not None:
         if target.wait is None:
-            return Exclusion(Cause.UNKNOWN_WAIT, limit=rules.max_wait)
+            return Exclusion(Obstacle.UNKNOWN_WAIT, limit=rules.max_wait)
         if target.wait > rules.max_wait:
-            return Exclusion(Cause.LONG_WAIT, target.wait, rules.max_wait)
+            return Exclusion(Obstacle.LONG_WAIT, target.wait, rules.max_wait)
     if target.maintenance is not None and target.end > target.maintenance:
-        return Exclusion(Cause.MAINTENANCE, target.maintenance)
+        return Exclusion(Obstacle.MAINTENANCE, target.maintenance)
     return None
 
 
 def describe(exclusion: Exclusion) -> str:
-    """An exclusion in words that follow the target's name."""
+    """A description of an exclusion that follows the target's name in a message."""
     scope, unit = exclusion.budget
-    words = exclusion.cause.value.format(
+    text = exclusion.cause.value.format(
         value=rounded(exclusion.value),
         limit=rounded(exclusion.limit),
         scope=scope,
         unit=unit,
         detail=exclusion.detail,
     )
-    return words.removesuffix(": ")  # without a detail
+    return text.removesuffix(": ")  # without a detail
 
 
 def explain(decision: Decision) -> str:
-    """The reason of a decision, in words that follow "STEP on TARGET: "."""
+    """The reason of a decision, to follow "STEP on TARGET: " in a message."""
     job, qpu, classical = decision.job, decision.qpu, decision.classical
     if decision.basis is Basis.LAST_ATTEMPT:
         return f"last attempt ({job.attempt} of {job.attempts_allowed})"
@@ -539,8 +538,8 @@ def _start(target: QuantumTarget) -> str:
 def _end(target: QuantumTarget | ClassicalTarget) -> str:
     if math.isinf(target.end):
         return f"the end on {target.name} is unknown"
-    words = f"{target.name} would end in {rounded(target.end)} s"
-    return f"{words} or later (not measured yet)" if target.seconds is None else words
+    text = f"{target.name} would end in {rounded(target.end)} s"
+    return f"{text} or later (not measured yet)" if target.seconds is None else text
 
 
 def rounded(value: float) -> str:

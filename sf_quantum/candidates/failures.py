@@ -1,4 +1,4 @@
-"""A failed attempt in one log line, where StreamFlow prints a traceback."""
+"""One log line for a failed attempt, instead of StreamFlow's traceback."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TracebackFilter(logging.Filter):
         self._summaries: dict[str, tuple[int, str]] = {}
 
     def expect(self, level: int, job: str, summary: str) -> None:
-        """Set what is logged instead of the next report of a job's failure."""
+        """Set the summary that replaces the next report of a job's failure."""
         self._summaries[job] = (level, summary)
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -39,19 +39,19 @@ class TracebackFilter(logging.Filter):
 
 
 def _names(text: str, job: str) -> bool:
-    """Whether a text names a job, and not one with a longer name."""
+    """Whether a text contains the name of a job, not as part of a longer name."""
     return re.search(rf"(?<![\w/.-]){re.escape(job)}(?![\w/-]|\.\w)", text) is not None
 
 
 @cache
 def traceback_filter() -> TracebackFilter:
     """The filter of this process, which the first call adds to StreamFlow's logger."""
-    made = TracebackFilter()
-    logger.addFilter(made)
-    return made
+    instance = TracebackFilter()
+    logger.addFilter(instance)
+    return instance
 
 
 def last_line(output: str) -> str:
-    """The last line that a command printed, which is its error message."""
+    """The last line of a command's output, where its error message is expected."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     return (lines[-1] if lines else "no error message")[:LONGEST]

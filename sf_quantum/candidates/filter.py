@@ -55,7 +55,7 @@ MANAGER = "failureManager: {type: default, config: {max_retries: 3}}"
 
 
 class CandidateFilter(BindingFilter):
-    """Chooses the target of each attempt, so that the step ends even if a QPU fails.
+    """Chooses the target of each attempt, so that a failed QPU does not stop the step.
 
     The parameters are the configuration's; see ``schemas/candidate.json``.
     """
@@ -103,8 +103,8 @@ class CandidateFilter(BindingFilter):
         """Choose the target of a job's next attempt.
 
         :returns: one quantum target, or the classical ones that may run it
-        :raises UnrecoverableWorkflowException: if no target can run it, or it must not be
-            retried
+        :raises UnrecoverableWorkflowException: if no target can run it, or if the
+            configuration forbids a retry
         :raises WorkflowDefinitionException: if the configuration does not fit the step
         """
         began = time.monotonic()
@@ -114,7 +114,7 @@ class CandidateFilter(BindingFilter):
         attempt = self._attempts.begin(job.name, step, rules)
         self._refuse_retry(attempt)
         by_name = {target_name(target): target for target in targets}
-        replies, capacity = await self._ask(by_name)
+        replies, capacity = await self._query(by_name)
         candidate = CandidateJob(
             variables=self._variables(job, rules),
             attempt=attempt.number,
@@ -130,25 +130,25 @@ class CandidateFilter(BindingFilter):
             for name in by_name
             if name not in capacity
         ]
-        others = [
+        classical = [
             self._attempts.classical_target(attempt, name, capacity[name])
             for name in capacity
         ]
         try:
-            decision = decide(rules, candidate, qpus, others)
+            decision = decide(rules, candidate, qpus, classical)
         except Impossible as error:
             raise UnrecoverableWorkflowException(
                 f"No target can run job {job.name}: {error}"
             ) from error
         self._send(attempt, decision, alternatives=len(by_name) > 1)
-        asked = [_journal_entry(qpu, replies.get(qpu.name)) for qpu in qpus]
-        _report(attempt, decision, time.monotonic() - began, asked)
+        states = [_journal_entry(qpu, replies.get(qpu.name)) for qpu in qpus]
+        _report(attempt, decision, time.monotonic() - began, states)
         return [by_name[name] for name in decision.targets]
 
-    async def _ask(
+    async def _query(
         self, targets: Mapping[str, Target]
     ) -> tuple[dict[str, StatusReply], dict[str, Capacity]]:
-        """Get the replies of QPUs, and the capacities of classical targets."""
+        """Query the status of QPUs and the capacities of classical targets."""
         record = journal.current()
         folder = record.file.absolute().parent if record is not None else Path.cwd()
         sources = {
@@ -157,7 +157,7 @@ class CandidateFilter(BindingFilter):
             if (source := status_source(target, folder)) is not None
         }
         classical = [targets[name] for name in targets if name not in sources]
-        # QPUs in their cooldown are asked only if there is no other target
+        # QPUs in cooldown are queried only if there is no other target
         awake = {n: s for n, s in sources.items() if not self._attempts.in_cooldown(n)}
         replies, capacity, _ = await asyncio.gather(
             self._poller.poll(awake if awake or classical else sources, self._timeout),
@@ -172,12 +172,12 @@ class CandidateFilter(BindingFilter):
         return files(__package__).joinpath("schemas/candidate.json").read_text("utf-8")
 
     def _check(self, rules: StepRules) -> None:
-        """Report what the StreamFlow file lacks."""
+        """Check that the StreamFlow file has the journal and the failure manager."""
         if scheduler.current() is None:
             if rules.has_budget:
                 raise WorkflowDefinitionException(
-                    f"Filter {self.name} has a budget, and only the run's journal records "
-                    f"what was spent: add {JOURNAL}"
+                    f"Filter {self.name} has a budget, and spending is recorded only in "
+                    f"the run's journal: add {JOURNAL}"
                 )
             manager = f" and, if there is none, {MANAGER}" if rules.fallback else ""
             self._warn(
@@ -244,13 +244,13 @@ class CandidateFilter(BindingFilter):
     def _send(
         self, attempt: Attempt, decision: Decision, *, alternatives: bool
     ) -> None:
-        """Record where the attempt runs, and pass its hints to the connector."""
+        """Record the target of an attempt, and pass its hints to the connector."""
         self._attempts.run(attempt, decision)
         hints.discard(attempt.job)
         if decision.quantum:
             retried = attempt.rules.fallback and not decision.job.is_last_attempt
             elsewhere = alternatives and retried
-            # without an alternative the job waits as long as it takes
+            # without an alternative the job waits without a limit
             wait = attempt.rules.max_wait if elsewhere else None
             hints.put(attempt.job, JobHints(attempt.rules.hints, wait, elsewhere))
         if (run := scheduler.current()) is not None:
@@ -273,7 +273,7 @@ class CandidateFilter(BindingFilter):
             raise UnrecoverableWorkflowException(summary)
         if end.status in (None, QpuError.exit_code):
             self._attempts.fail(job, target, error)
-        else:  # a success, if CWL's successCodes say so
+        else:  # a success if CWL's successCodes include it
             self._attempts.exit(job, target, error)
         if end.status is not None:
             error = f"exit status {end.status}, {error}"
@@ -289,7 +289,7 @@ class CandidateFilter(BindingFilter):
 
 
 def _report(
-    attempt: Attempt, decision: Decision, seconds: float, asked: list[JSON]
+    attempt: Attempt, decision: Decision, seconds: float, states: list[JSON]
 ) -> None:
     reason = explain(decision)
     if logger.isEnabledFor(logging.INFO):
@@ -307,12 +307,12 @@ def _report(
             targets=list(decision.targets),
             reason=reason,
             seconds=seconds,
-            asked=asked,
+            asked=states,
         )
 
 
 def _journal_entry(qpu: QuantumTarget, reply: StatusReply | None) -> JSON:
-    """The state of a QPU, and the status from which it follows."""
+    """The state of a quantum target, and the status that its QPU reported."""
     return {
         "name": qpu.name,
         "trouble": describe(qpu.offline) if qpu.offline else "",

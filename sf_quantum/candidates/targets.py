@@ -1,6 +1,6 @@
-"""The current state of targets: what QPUs report, and how many slots are free elsewhere.
+"""The current state of targets: the status of QPUs, the free slots of classical targets.
 
-Nothing here takes longer than the time it is given, whatever a QPU or a connector does.
+All queries have a timeout, even if a QPU or a connector blocks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from streamflow.recovery.failure_manager import (
 )
 
 from sf_quantum.candidates.attempts import Capacity
-from sf_quantum.candidates.decision import Cause, Exclusion
+from sf_quantum.candidates.decision import Exclusion, Obstacle
 from sf_quantum.connectors.quantum import QuantumConnector, deployed
 from sf_quantum.errors import QuantumError
 from sf_quantum.files import JSON
@@ -55,12 +55,12 @@ def target_name(target: Target) -> str:
 
 
 def status_source(target: Target, folder: Path) -> StatusSource | None:
-    """How to ask the QPU of a target; this defines what a quantum target is.
+    """The function that queries the QPU of a target, if it is a quantum target.
 
     A deployment is quantum if its connector leases a QPU, a service if it has
     ``qpu: [names]``, as those of ``sfq.slurm`` do. The names are entries of the
     deployment's ``qrmiConfig``, or else QPUs of the environment. A service with
-    ``gres: qpu:N`` alone names no QPU that could be asked, and counts as classical.
+    ``gres: qpu:N`` alone names no QPU to query, and counts as classical.
 
     :param folder: where relative paths of the configuration start
     :returns: ``None`` for a classical target
@@ -118,10 +118,10 @@ def _busyness(status: QpuStatus) -> tuple[bool, float, int]:
 
 
 class StatusPoller:
-    """Asks QPUs for their status, each in a thread of its own.
+    """Queries the status of QPUs, each in a thread of its own.
 
-    :param cooldown: seconds for which a QPU that did not answer in time is not asked
-        again, so that it delays one decision and not each; its late answer ends them
+    :param cooldown: seconds for which a QPU that did not answer in time is not queried
+        again, so that it delays only one decision; its late answer ends the cooldown
     """
 
     def __init__(self, cooldown: float) -> None:
@@ -132,24 +132,24 @@ class StatusPoller:
     async def poll(
         self, sources: Mapping[str, StatusSource], seconds: float
     ) -> dict[str, StatusReply]:
-        """Ask all QPUs at once.
+        """Query all QPUs at once.
 
-        :param sources: by the names of their targets
-        :param seconds: how long to wait for the replies
+        :param sources: by target name
+        :param seconds: the timeout
         """
         replies: dict[str, StatusReply] = {
             name: exclusion
             for name in sources
             if (exclusion := self._still_silent(name)) is not None
         }
-        pending = {n: self._ask(n, sources[n]) for n in sources if n not in replies}
+        pending = {n: self._query(n, sources[n]) for n in sources if n not in replies}
         if pending:
             await asyncio.wait(pending.values(), timeout=seconds)
         for name, future in pending.items():
             if future.done():
                 replies[name] = future.result()
             else:
-                replies[name] = Exclusion(Cause.NO_ANSWER, limit=seconds)
+                replies[name] = Exclusion(Obstacle.NO_ANSWER, limit=seconds)
                 self._silent_until[name] = time.monotonic() + self._cooldown
         return {name: replies[name] for name in sources}
 
@@ -158,9 +158,9 @@ class StatusPoller:
         future = self._replies.get(name)
         if future is not None and future.done():
             left = 0.0 if isinstance(future.result(), QpuStatus) else left
-        return Exclusion(Cause.STILL_SILENT, left) if left > 0 else None
+        return Exclusion(Obstacle.STILL_SILENT, left) if left > 0 else None
 
-    def _ask(self, name: str, source: StatusSource) -> asyncio.Future[StatusReply]:
+    def _query(self, name: str, source: StatusSource) -> asyncio.Future[StatusReply]:
         future = self._replies.get(name)
         if future is None or future.done():
             future = asyncio.get_running_loop().create_future()
@@ -175,11 +175,11 @@ def _reply(source: StatusSource, future: asyncio.Future[StatusReply]) -> None:
     try:
         reply = source()
     except QuantumError as error:
-        reply = Exclusion(Cause.UNREACHABLE, detail=str(error))
+        reply = Exclusion(Obstacle.UNREACHABLE, detail=str(error))
     except Exception as error:  # noqa: BLE001 - a vendor's package may raise anything
         detail = f"{type(error).__name__}: {error}"
-        reply = Exclusion(Cause.UNREACHABLE, detail=detail)
-    with suppress(RuntimeError):  # the event loop is closed: nobody waits any more
+        reply = Exclusion(Obstacle.UNREACHABLE, detail=detail)
+    with suppress(RuntimeError):  # the event loop is closed
         future.get_loop().call_soon_threadsafe(_settle, future, reply)
 
 
@@ -191,9 +191,9 @@ def _settle(future: asyncio.Future[StatusReply], reply: StatusReply) -> None:
 async def capacities(
     targets: Iterable[Target], running_on: Callable[[str], list[str]], seconds: float
 ) -> dict[str, Capacity]:
-    """The capacities of classical targets; one that is not known in time counts as full.
+    """The capacities of classical targets; one not known in time counts as full.
 
-    :param running_on: the jobs sent to a target, of which some may have no slot yet
+    :param running_on: gives the jobs sent to a target, including those without a slot
     """
     run = scheduler.current()
     if run is None:
@@ -206,12 +206,12 @@ async def capacities(
         _, late = await asyncio.wait(tasks.values(), timeout=seconds)
         for task in late:
             task.cancel()
-    # a task that is only being cancelled is not done yet
+    # a cancelled task is not done yet
     return {name: t.result() if t.done() else FULL for name, t in tasks.items()}
 
 
 def attempts_allowed() -> int | None:
-    """How often a job is tried at most.
+    """The highest number of attempts of a job.
 
     :returns: None if there is no limit, or it is unknown
     """
@@ -239,14 +239,14 @@ async def _capacity(
                 f"locations failed: {type(error).__name__}: {error}"
             )
         return FULL
-    each = [_at(run, location) for location in locations.values()] or [FULL]
-    slots, free = sum(c.slots for c in each), sum(c.free for c in each)
+    parts = [_at(run, location) for location in locations.values()] or [FULL]
+    slots, free = sum(c.slots for c in parts), sum(c.free for c in parts)
     waiting = sum(not _has_slot(run, job) for job in running_on(target_name(target)))
     return Capacity(max(1, slots), free - waiting)
 
 
 def _at(run: JournalScheduler, location: AvailableLocation) -> Capacity:
-    """As StreamFlow counts: processors where it knows them, else slots."""
+    """The capacity of a location: processors if StreamFlow knows them, else slots."""
     if location.hardware is not None:
         used = run.hardware_locations.get(location.name)
         cores = int(location.hardware.cores)
@@ -263,7 +263,7 @@ def _has_slot(run: JournalScheduler, job: str) -> bool:
 
 
 def _is_deployed(connector: Connector) -> bool:
-    # asking one that is not would deploy it
+    # a query would deploy the others
     return not (
         isinstance(connector, FutureConnector) and not connector.deploy_event.is_set()
     )

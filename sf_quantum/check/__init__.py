@@ -1,4 +1,4 @@
-"""Check a StreamFlow file before anything runs: all its problems at once."""
+"""Checks of a StreamFlow file before it runs, which report all problems at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sf_quantum.check import candidates
 from sf_quantum.check.deployments import Deployments, recovery
-from sf_quantum.check.document import Document, Problem, UnreadableError, mapping
+from sf_quantum.check.document import Document, FileProblem, UnreadableError, mapping
 from sf_quantum.check.qpus import Qpus
 from sf_quantum.check.schema import rules
 from sf_quantum.check.workflows import Commands, Workflow
@@ -19,10 +19,10 @@ class Findings:
 
     :param problems: those in the file itself first, by line, then those in the files
         it names
-    :param silent: why a QPU could not be asked, by its target's name
+    :param silent: why a QPU could not be queried, by its target's name
     """
 
-    problems: list[Problem]
+    problems: list[FileProblem]
     workflows: int = 0
     deployments: int = 0
     silent: dict[str, str] = field(default_factory=dict)
@@ -31,10 +31,10 @@ class Findings:
 def check_file(path: str | Path, commands: Commands = lambda command: {}) -> Findings:
     """Check a StreamFlow file, with the CWL and the inputs that it names.
 
-    The QPUs that steps are bound to are asked whether they can run them now.
+    The QPUs to which steps are bound are queried whether they can run them now.
 
-    :param commands: gives the options of a command of ours, by which the inputs that
-        reach it are checked
+    :param commands: gives the options of an ``sfq`` command, by which the inputs of its
+        tools are checked
     :raises InputError: if an installed StreamFlow plugin cannot be loaded
     """
     try:
@@ -59,4 +59,4 @@ def check_file(path: str | Path, commands: Commands = lambda command: {}) -> Fin
     return Findings(ordered, len(names), len(deployments.sections), qpus.silent)
 
 
-__all__ = ["Findings", "Problem", "check_file"]
+__all__ = ["FileProblem", "Findings", "check_file"]

@@ -1,4 +1,4 @@
-"""Quantum candidates: a filter's configuration against its steps and their targets."""
+"""Checks of quantum candidates: filters against their steps and targets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sf_quantum.check.cwl import Process
 from sf_quantum.check.deployments import Binding, Deployments
 from sf_quantum.check.document import (
     Document,
-    Problem,
+    FileProblem,
     Where,
     listing,
     mapping,
@@ -26,7 +26,7 @@ JOURNAL = "sfq.journal"
 ADVICE = "add scheduling: {scheduler: {type: sfq.journal, config: {}}}"
 
 
-def check_filters(document: Document) -> Iterator[Problem]:
+def check_filters(document: Document) -> Iterator[FileProblem]:
     """Check that each filter is named by a binding, and that there is a journal."""
     scheduling = mapping(mapping(document.content.get("scheduling")).get("scheduler"))
     named = {
@@ -50,14 +50,14 @@ def check_filters(document: Document) -> Iterator[Problem]:
 
 def check_bindings(
     deployments: Deployments, bindings: list[Binding], process: Process
-) -> Iterator[Problem]:
-    """Check the bindings of a workflow that name a filter of this type."""
+) -> Iterator[FileProblem]:
+    """Check the bindings of a workflow that name an ``sfq.candidate``."""
     filters = mapping(deployments.document.content.get("bindingFilters"))
     for name, entry in filters.items():
         if mapping(entry).get("type") == TYPE:
             own = [b for b in bindings if name in listing(b.content.get("filters"))]
             config = mapping(mapping(entry).get("config"))
-            yield from _Filter(deployments, name, config, own, process).check()
+            yield from _FilterCheck(deployments, name, config, own, process).check()
 
 
 def quantum_targets(deployments: Deployments, binding: Binding) -> list[str]:
@@ -67,7 +67,7 @@ def quantum_targets(deployments: Deployments, binding: Binding) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Filter:
+class _FilterCheck:
     """A filter and the bindings of one workflow that name it."""
 
     deployments: Deployments
@@ -76,7 +76,7 @@ class _Filter:
     bindings: list[Binding]
     process: Process
 
-    def check(self) -> Iterator[Problem]:
+    def check(self) -> Iterator[FileProblem]:
         if not self.bindings:
             return
         yield from self._costs()
@@ -87,11 +87,11 @@ class _Filter:
             yield from self._attempts(binding)
             yield from self._prices(binding)
 
-    def _problem(self, where: Where, what: str, right: str) -> Problem:
+    def _problem(self, where: Where, what: str, right: str) -> FileProblem:
         below = ("bindingFilters", self.name, "config", *where)
         return self.deployments.document.problem(below, what, right)
 
-    def _costs(self) -> Iterator[Problem]:
+    def _costs(self) -> Iterator[FileProblem]:
         targets = {
             target_name(target)
             for binding in self.bindings
@@ -103,13 +103,13 @@ class _Filter:
                 right = suggestion(target, targets)
                 yield self._problem(("costs", target), what, right)
 
-    def _steps(self) -> Iterator[Problem]:
+    def _steps(self) -> Iterator[FileProblem]:
         bound = {binding.path for binding in self.bindings}
         entries = mapping(self.config.get("steps"))
-        for step in bound - entries.keys():
+        for step in sorted(bound - entries.keys()):
             yield from self._variables(step, self.config, ())
         for step, entry in entries.items():
-            # an entry may be for all steps below it, or be below what is bound
+            # an entry may apply to all steps below it, or to a step below a bound one
             if not any(is_below(step, b) or is_below(b, step) for b in bound):
                 what = f"no binding of {step} names the filter {self.name}"
                 right = suggestion(step, bound, cutoff=0.4)
@@ -118,7 +118,7 @@ class _Filter:
 
     def _variables(
         self, step: str, config: dict[str, JSON], where: Where
-    ) -> Iterator[Problem]:
+    ) -> Iterator[FileProblem]:
         variables = config.get("variables")
         if not isinstance(variables, str) or "/" in self.process.unseen:
             return
@@ -132,15 +132,15 @@ class _Filter:
             right = suggestion(variables, inputs)
             yield self._problem((*where, "variables"), what, right)
 
-    def _sizes(self) -> Iterator[Problem]:
-        """Check that the size is known of each step that has a limit on it."""
+    def _sizes(self) -> Iterator[FileProblem]:
+        """Check that each step with a limit on its problem's size names its size."""
         rules, entries = FilterRules(self.config), mapping(self.config.get("steps"))
         bound = {binding.path for binding in self.bindings}
         steps = bound | {s for s in entries if any(is_below(s, b) for b in bound)}
         limits: dict[Where, str] = {}
         for step in steps:
             if any(step != other and is_below(other, step) for other in steps):
-                continue  # the other one is the step, or nearer to it
+                continue  # the step below is checked instead
             if rules.of(step).variables is not None:
                 continue
             levels: list[tuple[Where, dict[str, JSON]]] = [((), self.config)]
@@ -151,10 +151,10 @@ class _Filter:
                     limits[where] = key
         for where, key in limits.items():
             what = f"{key} needs the number of variables of the step's problem"
-            right = "name the int input that gives it: variables: INPUT"
+            right = "name the int input that holds it: variables: INPUT"
             yield self._problem(where, what, right)
 
-    def _targets(self, binding: Binding) -> Iterator[Problem]:
+    def _targets(self, binding: Binding) -> Iterator[FileProblem]:
         targets = self.deployments.targets(binding)
         quantum = quantum_targets(self.deployments, binding)
         where = (*binding.where, "target")
@@ -166,7 +166,7 @@ class _Filter:
             what = "a candidate with one target has nothing to decide"
             yield document.problem(where, what, "add a classical target")
 
-    def _attempts(self, binding: Binding) -> Iterator[Problem]:
+    def _attempts(self, binding: Binding) -> Iterator[FileProblem]:
         """Check that there are enough attempts for every fallback of a job."""
         document = self.deployments.document
         manager = mapping(mapping(document.content.get("failureManager")).get("config"))
@@ -181,13 +181,13 @@ class _Filter:
             what = f"{binding.path} needs {needed} attempts to try all its targets"
             yield document.problem(where, what, f"write {needed} or more")
 
-    def _prices(self, binding: Binding) -> Iterator[Problem]:
-        """Check that a budget of costs has costs; real QPUs may report theirs."""
+    def _prices(self, binding: Binding) -> Iterator[FileProblem]:
+        """Check that emulated targets have a cost; real QPUs may report theirs."""
         rules = FilterRules(self.config).of(binding.path)
         for where, target in self.deployments.targets(binding).items():
             name, emulated = target_name(target), target.deployment.type == EMULATOR
             priced = name in mapping(self.config.get("costs"))
             if rules.limits_cost and emulated and not priced:
                 what = f"{name} is emulated and free, so budget.cost does not limit it"
-                right = f"give a QPU second there a cost: costs: {{{name}: ...}}"
+                right = f"set the cost of a QPU second: costs: {{{name}: ...}}"
                 yield self.deployments.document.problem(where, what, right)

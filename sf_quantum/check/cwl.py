@@ -1,7 +1,7 @@
 """The steps, ports, tools and inputs of a CWL workflow, found by following ``run:``.
 
-Only what the checks need is read, in milliseconds instead of the second that a CWL parser
-takes. A file that cwltool or StreamFlow rejects for another reason is checked all the same.
+Only the parts that the checks need are read, in milliseconds instead of the second that a
+CWL parser takes. A file that cwltool or StreamFlow rejects is checked all the same.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sf_quantum.check.document import (
     Document,
-    Problem,
+    FileProblem,
     UnreadableError,
     Where,
     listing,
@@ -24,7 +24,7 @@ from sf_quantum.files import JSON
 
 KIND = "CWL file"
 CLASSES = ("Workflow", "CommandLineTool", "ExpressionTool", "Operation")
-# parts of a file that come from elsewhere, so that their content is unknown
+# included from other files, which are not read
 FETCHED = ("$import", "$include", "$mixin")
 
 
@@ -59,11 +59,11 @@ class Process:
     taken: set[str] = field(default_factory=set)
     sources: dict[str, str] = field(default_factory=dict)
     tools: list[Tool] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[FileProblem] = field(default_factory=list)
     unseen: set[str] = field(default_factory=set)
 
     def origin(self, port: str) -> str:
-        """The port from which a value comes originally, perhaps ``/name`` of the root."""
+        """The port where a value originates; ``/name`` if it is an input of the root."""
         seen = {port}
         while (port := self.sources.get(port, port)) not in seen:
             seen.add(port)
@@ -72,7 +72,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Position:
-    """The current position: a process in a document, and the step that runs it."""
+    """A process in a document, and the step that runs it."""
 
     document: Document
     body: dict[str, JSON]
@@ -107,7 +107,7 @@ def _open(file: str, folder: Path) -> Position:
     document = Document.read(Path(normpath(folder / name)), KIND)
     body, where = _chosen(document, fragment)
     if body.get("class") not in CLASSES or "cwlVersion" not in document.content:
-        what = "it does not look like CWL"
+        what = "the file does not look like CWL"
         right = f"expected cwlVersion and a class, one of {', '.join(CLASSES)}"
         raise UnreadableError(document.problem(where, what, right))
     return Position(document, body, where)
@@ -163,8 +163,8 @@ def _step(process: Process, position: Position) -> None:
 
 
 def _run(process: Process, position: Position, run: str, where: Where) -> None:
-    here = Path(position.document.name)
-    target = normpath(here.parent / run) if run[0] != "#" else f"{here}{run}"
+    file = Path(position.document.name)
+    target = normpath(file.parent / run) if run[0] != "#" else f"{file}{run}"
     if target in position.above:
         what, right = f"{run} runs itself", "run another file"
         process.problems.append(position.document.problem(where, what, right))
@@ -218,9 +218,9 @@ def _entries(
             else:
                 yield key, body, key
     for index, body in enumerate(section if isinstance(section, list) else []):
-        given = body if isinstance(body, str) else mapping(body).get("id")
-        if isinstance(given, str):
-            yield _name(given), body, index
+        identifier = body if isinstance(body, str) else mapping(body).get("id")
+        if isinstance(identifier, str):
+            yield _name(identifier), body, index
         else:
             process.unseen.add(position.path)
 

@@ -1,4 +1,4 @@
-"""Deployments: references to them, what they wrap, the files they need."""
+"""Checks of deployments: references, wrapped deployments, files, QPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sf_quantum import qpu
 from sf_quantum.check import slurm
 from sf_quantum.check.document import (
     Document,
-    Problem,
+    FileProblem,
     Where,
     listing,
     mapping,
@@ -25,7 +25,7 @@ from sf_quantum.check.schema import Rules
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 
-# the keys with which StreamFlow's connectors and ours name a file of the driver's host
+# keys of StreamFlow's connectors and ours that name a file on the driver's host
 FILES = ("passwordFile", "sshKey", "sshKeyPassphraseFile", "tokenFile", "qrmiConfig")
 OURS = "sf_quantum."
 REST = "sfq.rest"
@@ -72,8 +72,8 @@ class Deployments:
         }
         self._rules = rules
 
-    def check(self) -> Iterator[Problem]:
-        """Check what each deployment refers to: another one, a policy, files, QPUs."""
+    def check(self) -> Iterator[FileProblem]:
+        """Check the references of each deployment: deployments, policies, files, QPUs."""
         for name, section in self.sections.items():
             where = (section, name)
             yield from self._wraps(name, where)
@@ -87,7 +87,7 @@ class Deployments:
                 yield from slurm.partitions(self.document, config, below)
 
     def clusters(self) -> Iterator[tuple[str, dict[str, JSON], Where]]:
-        """The deployments of type ``sfq.slurm``: name, configuration, its place."""
+        """Name, configuration and its location of each ``sfq.slurm`` deployment."""
         for name, section in self.sections.items():
             if self.get(name).get("type") == slurm.TYPE:
                 config = mapping(self.get(name).get("config"))
@@ -116,10 +116,10 @@ class Deployments:
                 )
         return targets
 
-    def target(self, target: JSON, where: Where) -> Iterator[Problem]:
+    def target(self, target: JSON, where: Where) -> Iterator[FileProblem]:
         """Check a reference to a deployment and perhaps to a service of it.
 
-        :param target: ``deployment`` (or the older ``model``) and perhaps ``service``
+        :param target: has ``deployment`` (or the older ``model``), perhaps ``service``
         """
         for key in ("deployment", "model"):
             name = mapping(target).get(key)
@@ -130,8 +130,8 @@ class Deployments:
     def is_local(self, name: str) -> bool:
         """Whether commands certainly run on this host, with this PATH.
 
-        They do not in a container or a queue; with another plugin's connector it is
-        unknown; our connectors run commands on what they wrap.
+        Containers and queues run them elsewhere; other plugins' connectors are unknown;
+        our connectors run them on the deployment that they wrap.
         """
         seen: set[str] = set()
         while name not in seen:
@@ -148,12 +148,12 @@ class Deployments:
             name = inner
         return False
 
-    def _reference(self, name: str, where: Where) -> Iterator[Problem]:
+    def _reference(self, name: str, where: Where) -> Iterator[FileProblem]:
         if name not in self.sections:
             what = f"there is no deployment {name!r}"
             yield self.document.problem(where, what, suggestion(name, self.sections))
 
-    def _service(self, name: str, target: JSON, where: Where) -> Iterator[Problem]:
+    def _service(self, name: str, target: JSON, where: Where) -> Iterator[FileProblem]:
         service, deployment = mapping(target).get("service"), self.get(name)
         if not isinstance(service, str) or "services" not in self._known(deployment):
             return
@@ -165,7 +165,7 @@ class Deployments:
     def _known(self, deployment: dict[str, JSON]) -> set[str]:
         return self._rules.config(deployment, "deployment")
 
-    def _wraps(self, name: str, where: Where) -> Iterator[Problem]:
+    def _wraps(self, name: str, where: Where) -> Iterator[FileProblem]:
         deployment, where = self.get(name), (*where, "wraps")
         inner = _wrapped(deployment)
         if inner is None:
@@ -176,11 +176,11 @@ class Deployments:
             yield from self._reference(inner, where)
         kind = connector_classes.get(str(deployment.get("type")))
         if kind and not issubclass(kind, ConnectorWrapper):
-            what = f"a deployment of type {deployment.get('type')} wraps no other"
+            what = f"a deployment of type {deployment.get('type')} cannot wrap another"
             yield self.document.problem(where, what, "remove wraps")
         if name in (chain := self._chain(name)):
-            what = f"it wraps itself ({' -> '.join((name, *chain))})"
-            yield self.document.problem(where, what, "end in one that wraps no other")
+            what = f"the deployment wraps itself ({' -> '.join((name, *chain))})"
+            yield self.document.problem(where, what, "wrap another deployment")
 
     def _chain(self, name: str) -> list[str]:
         chain: list[str] = []
@@ -190,7 +190,7 @@ class Deployments:
             inner = _wrapped(self.get(inner))
         return chain
 
-    def _policy(self, name: str, where: Where) -> Iterator[Problem]:
+    def _policy(self, name: str, where: Where) -> Iterator[FileProblem]:
         policy = self.get(name).get("scheduling_policy", "__DEFAULT__")
         scheduling = mapping(self.document.content.get("scheduling"))
         known = {"__DEFAULT__", *mapping(scheduling.get("policies"))}
@@ -199,7 +199,7 @@ class Deployments:
             where = (*where, "scheduling_policy")
             yield self.document.problem(where, what, suggestion(policy, known))
 
-    def _templates(self, name: str, where: Where) -> Iterator[Problem]:
+    def _templates(self, name: str, where: Where) -> Iterator[FileProblem]:
         """Check job templates of the deployment or of its services, in either form."""
         if "services" not in self._known(self.get(name)):
             return
@@ -212,7 +212,7 @@ class Deployments:
             else:
                 yield from self._file(content, below)
 
-    def _qpu(self, name: str, where: Where) -> Iterator[Problem]:
+    def _qpu(self, name: str, where: Where) -> Iterator[FileProblem]:
         """Check the kind of QPU of an ``sfq.rest``, whose client runs on this host."""
         kind = mapping(self.get(name).get("config")).get("type")
         if self.get(name).get("type") != REST or not isinstance(kind, str):
@@ -226,10 +226,10 @@ class Deployments:
         except InputError as error:
             obstacle = str(error)
         if obstacle is not None:
-            what = f"QPUs of type {kind} cannot be used here: {obstacle}"
+            what = f"QPUs of type {kind} cannot be used: {obstacle}"
             yield self.document.problem(where, what, "install what is missing")
 
-    def _files(self, value: JSON, where: Where) -> Iterator[Problem]:
+    def _files(self, value: JSON, where: Where) -> Iterator[FileProblem]:
         """Check the keys that name files, also in nested connections."""
         if isinstance(value, list):
             for index, item in enumerate(value):
@@ -240,8 +240,8 @@ class Deployments:
             else:
                 yield from self._files(item, (*where, key))
 
-    def _file(self, file: JSON, where: Where) -> Iterator[Problem]:
-        # a relative SSH key starts at the driver's folder, the others at the file's
+    def _file(self, file: JSON, where: Where) -> Iterator[FileProblem]:
+        # SSH keys are relative to the driver's folder, other files to the StreamFlow file
         if isinstance(file, str) and not any(
             (folder / Path(file).expanduser()).is_file()
             for folder in (self.document.folder, Path())
@@ -250,7 +250,7 @@ class Deployments:
             yield self.document.problem(where, what, "name an existing file")
 
 
-def recovery(document: Document) -> Iterator[Problem]:
+def recovery(document: Document) -> Iterator[FileProblem]:
     """Check that there is a failure manager if ``onFailure`` relies on retries."""
     manager = mapping(document.content.get("failureManager"))
     default = "default" if manager.get("enabled") is True else "dummy"
@@ -260,14 +260,14 @@ def recovery(document: Document) -> Iterator[Problem]:
         on_failure = config.get("onFailure", "fallback")
         yield document.problem(
             where,
-            f"onFailure: {on_failure} needs a failureManager, and there is none",
+            f"onFailure: {on_failure} needs a failureManager, which is missing",
             "add failureManager: {type: default, config: {max_retries: 3}}"
             " or write onFailure: fail",
         )
 
 
 def _fallbacks(content: dict[str, JSON]) -> Iterator[tuple[Where, dict[str, JSON]]]:
-    """Configurations that rely on retries, which is the default of candidates."""
+    """Configurations that rely on retries, as those of candidates do by default."""
     for name, entry in mapping(content.get("bindingFilters")).items():
         config = mapping(mapping(entry).get("config"))
         candidate = mapping(entry).get("type") == "sfq.candidate"

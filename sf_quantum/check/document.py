@@ -26,15 +26,15 @@ class Mark(Protocol):
 
 
 class Node(Protocol):
-    """The part of a YAML node that is used; ``value`` is text, nodes or pairs."""
+    """A node of ruamel's YAML tree; ``value`` is text, nodes or pairs of nodes."""
 
     start_mark: Mark
     value: str | list[Node | tuple[Node, Node]]
 
 
 @dataclass(frozen=True)
-class Problem:
-    """One problem of a file, which as text is one line.
+class FileProblem:
+    """A problem of a file; its text is one line.
 
     :param line: counted from 1; None if the problem concerns the file as a whole
     :param where: keys and indices from the top of the file
@@ -48,22 +48,22 @@ class Problem:
     right: str
 
     def __str__(self) -> str:
-        place = self.file if self.line is None else f"{self.file}:{self.line}"
-        parts = [place, dotted(self.where), f"{self.what}; {self.right}"]
+        file = self.file if self.line is None else f"{self.file}:{self.line}"
+        parts = [file, dotted(self.where), f"{self.what}; {self.right}"]
         return " ".join(": ".join(part for part in parts if part).split())
 
 
 class UnreadableError(InputError):
     """A file that cannot be checked at all."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: FileProblem) -> None:
         super().__init__(str(problem))
         self.problem = problem
 
 
 @dataclass(frozen=True)
 class Document:
-    """A YAML mapping, its name as the user gave it, and the nodes of its keys."""
+    """A YAML mapping, the file's name as given by the user, and the nodes of its keys."""
 
     name: str
     content: dict[str, JSON]
@@ -73,7 +73,7 @@ class Document:
     def read(cls, path: Path, kind: str) -> Document:
         """Read a file as StreamFlow does: ruamel, YAML 1.2, no key twice.
 
-        :param kind: what the file should be ("StreamFlow file"), for the error
+        :param kind: of the file ("StreamFlow file"), for the error message
         :raises UnreadableError: if it is missing, not YAML, empty or not a mapping
         """
         name = str(path)
@@ -84,13 +84,13 @@ class Document:
         except (OSError, UnicodeDecodeError) as error:
             text = str(cannot_read(name, kind, error)).removeprefix(f"{name}: ")
             what, _, right = text.partition("; ")
-            raise UnreadableError(Problem(name, None, (), what, right)) from error
+            raise UnreadableError(FileProblem(name, None, (), what, right)) from error
         except YAMLError as error:
             raise _unreadable(name, *_yaml_trouble(error), kind) from error
         if content is None:
-            raise _unreadable(name, None, "it is empty", kind)
+            raise _unreadable(name, None, "the file is empty", kind)
         if not isinstance(content, dict):
-            raise _unreadable(name, 1, "it is not a mapping of keys", kind)
+            raise _unreadable(name, 1, "the file is not a mapping of keys", kind)
         return cls(name, content, cast(Node, root))
 
     @property
@@ -98,9 +98,9 @@ class Document:
         """The folder in which relative paths of the file start."""
         return Path(self.name).parent
 
-    def problem(self, where: Where, what: str, right: str) -> Problem:
+    def problem(self, where: Where, what: str, right: str) -> FileProblem:
         """A problem at a key, or at the nearest existing key above it."""
-        return Problem(self.name, self.line(where), where, what, right)
+        return FileProblem(self.name, self.line(where), where, what, right)
 
     def line(self, where: Where) -> int:
         """The line, counted from 1, of a key or of the nearest existing key above it."""
@@ -121,15 +121,15 @@ def dotted(where: Where) -> str:
 
 
 def suggestion(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """What to write instead of an unknown name.
+    """A suggestion for an unknown name.
 
-    :param cutoff: the similarity that a name needs, 0 to 1; lower for paths, where one
-        missing level is most of the path
+    :param cutoff: the required similarity, 0 to 1; lower for paths, of which one missing
+        level is a large part
     :returns: the closest known name, or else the known names
     """
     names = sorted(set(known))
     if not names:
-        return "there is none here"
+        return "none is defined"
     lower = {name.lower(): name for name in reversed(names)}
     if close := difflib.get_close_matches(word.lower(), lower, n=1, cutoff=cutoff):
         return f"did you mean {lower[close[0]]}?"
@@ -150,7 +150,7 @@ def listing(value: JSON) -> list[JSON]:
 
 
 def _unreadable(name: str, line: int | None, what: str, kind: str) -> UnreadableError:
-    return UnreadableError(Problem(name, line, (), what, f"expected a {kind}"))
+    return UnreadableError(FileProblem(name, line, (), what, f"expected a {kind}"))
 
 
 def _yaml_trouble(error: YAMLError) -> tuple[int | None, str]:

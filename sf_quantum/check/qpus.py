@@ -1,4 +1,4 @@
-"""Whether the QPUs that steps are bound to can run them now."""
+"""Checks that the QPUs to which steps are bound can run them now."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sf_quantum.candidates.targets import (
 )
 from sf_quantum.check.candidates import TYPE
 from sf_quantum.check.deployments import Binding, Deployments
-from sf_quantum.check.document import Document, Problem, listing, mapping
+from sf_quantum.check.document import Document, FileProblem, listing, mapping
 from sf_quantum.files import JSON
 
 # for all QPUs together
@@ -33,7 +33,7 @@ LARGEST_BYTES = 64 * 1024 * 1024
 class Qpus:
     """The QPUs of one StreamFlow file.
 
-    :param silent: why a QPU could not be asked, by its target's name
+    :param silent: why a QPU could not be queried, by its target's name
     """
 
     deployments: Deployments
@@ -41,10 +41,10 @@ class Qpus:
 
     def check(
         self, bindings: list[Binding], settings: Document | None
-    ) -> Iterator[Problem]:
-        """Look for steps that none of their targets can run now.
+    ) -> Iterator[FileProblem]:
+        """Find steps that none of their targets can run now.
 
-        A step with a classical target, or with a QPU that could not be asked, passes.
+        A step with a classical target, or with a QPU that could not be queried, passes.
 
         :param settings: the workflow's inputs
         """
@@ -53,7 +53,7 @@ class Qpus:
         for binding in steps:
             names = [target_name(t) for t in self.deployments.targets(binding).values()]
             if not names or not replies.keys() >= {*names}:
-                continue  # there is a classical target, so no file is read
+                continue  # it has a classical target
             size = _size(self.deployments, binding, settings)
             obstacles = {
                 name: obstacle
@@ -61,8 +61,8 @@ class Qpus:
                 if (obstacle := _obstacle(replies[name], size)) is not None
             }
             if len(obstacles) == len({*names}):
-                words = "; ".join(f"{name}: {obstacles[name]}" for name in names)
-                what = f"{binding.path} cannot run now: {words}"
+                reasons = "; ".join(f"{name}: {obstacles[name]}" for name in names)
+                what = f"{binding.path} cannot run now: {reasons}"
                 right = "bind it elsewhere, or wait for the QPU"
                 where = (*binding.where, "target")
                 yield self.deployments.document.problem(where, what, right)
@@ -90,19 +90,19 @@ def _obstacle(status: StatusReply, size: int) -> str | None:
     if isinstance(status, Exclusion):
         return None
     if not status.online:
-        return status.reason or "it is offline"
+        return status.reason or "the QPU is offline"
     if status.payloads and KIND not in status.payloads:
-        return f"it only runs {' and '.join(status.payloads)} jobs"
+        return f"the QPU only runs {' and '.join(status.payloads)} jobs"
     if 0 < status.qubits < size:
-        return f"{size} variables do not fit on its {status.qubits} qubits"
+        return f"{size} variables do not fit on {status.qubits} qubits"
     return None
 
 
 def _size(deployments: Deployments, binding: Binding, settings: Document | None) -> int:
     """A lower bound of the number of variables of a step's problem.
 
-    It is in an input that the rules of a candidate name; else it is that of the smallest
-    problem file among the workflow's inputs, since any of them may be the step's.
+    The rules of a candidate may name the input that holds it. Otherwise the smallest problem
+    file among the workflow's inputs gives it, since any of them may be the step's.
     """
     inputs = settings.content if settings is not None else {}
     filters = mapping(deployments.document.content.get("bindingFilters"))

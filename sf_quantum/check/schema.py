@@ -1,10 +1,10 @@
 """Unknown keys and wrong values, according to the schemas of StreamFlow and its plugins.
 
-StreamFlow validates the same schemas, but prints a dump of them, and does not notice what
-it fails on later: a misspelt key of a service, of a deployment, of a failure manager.
-Here one walk goes down the file and the schemas together. At each object, keys that no
-schema names are unknown, whether or not the schema is closed; single values are validated
-by jsonschema.
+StreamFlow validates the same schemas, but prints a dump of them, and misses errors on which
+it fails later: a misspelt key of a service, of a deployment, of a failure manager.
+This module descends the file and the schemas together. Keys of an object that no schema
+names are unknown, even if the schema permits additional ones; jsonschema validates single
+values.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from streamflow.config.schema import SfSchema
 from streamflow.ext.utils import load_extensions
 from streamflow.log_handler import logger
 
-from sf_quantum.check.document import Document, Problem, Where, mapping, suggestion
+from sf_quantum.check.document import Document, FileProblem, Where, mapping, suggestion
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 
 Schema: TypeAlias = dict[str, JSON]
 
 VERSION = "v1.0"
-# handled by the walk itself; every other keyword concerns one value and is jsonschema's
+# handled by _Walk; all other keywords concern single values and are left to jsonschema
 WALKED = frozenset(
     "$ref $defs $id $schema allOf oneOf anyOf if then else properties patternProperties "
     "required additionalProperties unevaluatedProperties items dependentSchemas".split()
@@ -58,7 +58,7 @@ BOUNDS = {
 
 
 class SchemaError(Protocol):
-    """The part of a jsonschema error that is read."""
+    """The attributes of a jsonschema error that are used."""
 
     validator: str
     validator_value: JSON
@@ -67,7 +67,7 @@ class SchemaError(Protocol):
 
 
 class Validator(Protocol):
-    """The part of a jsonschema validator that is used."""
+    """The methods of a jsonschema validator that are used."""
 
     def iter_errors(self, instance: JSON) -> Iterable[SchemaError]: ...
 
@@ -78,7 +78,7 @@ class Validator(Protocol):
 class Part:
     """A schema that applies to a value, and the base URI of its references.
 
-    :param lax: only its keys are checked, since StreamFlow does not check the values
+    :param lax: whether only its keys are checked, since StreamFlow ignores the values
     """
 
     schema: Schema
@@ -86,18 +86,18 @@ class Part:
     lax: bool = False
 
     def sub(self, schema: JSON) -> Part:
-        """A schema inside this one; ``true`` and ``false`` name no keys."""
+        """A schema inside this one; empty for ``true`` and ``false``."""
         return replace(self, schema=mapping(schema))
 
 
 @functools.cache
 def rules() -> Rules:
-    """The rules, loaded once, since StreamFlow registers plugins again at each call."""
+    """The rules, cached since StreamFlow registers plugins again at each load."""
     return Rules()
 
 
 class Rules:
-    """What StreamFlow and its installed plugins accept in a StreamFlow file.
+    """The rules of StreamFlow and its installed plugins for a StreamFlow file.
 
     :raises InputError: if a plugin cannot be loaded; StreamFlow would not start either
     """
@@ -118,20 +118,20 @@ class Rules:
         self._class = validator_for(self.root)
         self._types = self.validator({})
 
-    def check(self, document: Document) -> Iterator[Problem]:
+    def check(self, document: Document) -> Iterator[FileProblem]:
         """Find all unknown keys, missing keys and wrong values."""
         version = document.content.get("version", VERSION)
         if isinstance(version, str) and version not in self.schema.configs:
             right = f"write version: {VERSION}"
             yield document.problem(("version",), f"unknown version {version!r}", right)
-        found = False
+        valid = True
         walk = _Walk(self, document)
         for problem in walk.down(document.content, [self.top()], ()):
-            found = True
+            valid = False
             yield problem
-        # no file that StreamFlow rejects passes
+        # a file that StreamFlow rejects never passes
         errors = self.validator(self.root).iter_errors(document.content)
-        if not found and (error := best_match(errors)):
+        if valid and (error := best_match(errors)):
             yield document.problem(
                 tuple(error.absolute_path),
                 f"StreamFlow rejects it: {error.message[:160]}",
@@ -148,7 +148,7 @@ class Rules:
         return validator
 
     def is_type(self, value: JSON, types: JSON) -> bool:
-        """Whether a value has one of a schema's types; true if it names none."""
+        """Whether a value has one of the types; true if there are none."""
         names = [types] if isinstance(types, str) else types
         if not isinstance(names, list):
             return True
@@ -192,18 +192,17 @@ class Rules:
                 yield best
 
     def _referred(self, part: Part, reference: str) -> Part:
-        found = self.schema.registry.resolver(base_uri=part.base).lookup(reference)
-        contents: Schema = found.contents
+        resolver = self.schema.registry.resolver(base_uri=part.base)
+        contents: Schema = resolver.lookup(reference).contents
         # urljoin cannot join a fragment to a urn, and plugins may use one as $id
         inside = reference.startswith("#")
         base = part.base if inside else urldefrag(urljoin(part.base, reference)).url
         return replace(part, schema=contents, base=base)
 
     def _best(self, part: Part, keyword: str, value: JSON) -> Part | None:
-        """The alternative that was intended: of the right type and kind, with most keys.
+        """The most likely alternative: of the right type and kind, with the most keys.
 
-        Alternatives that are mappings are told apart by their *kind*, a key for which each
-        of them has one value only.
+        The *kind* of a mapping is a key with one permitted value, such as ``type``.
         """
         branches = schemas(part.schema[keyword])
         if _shortened(value, branches):
@@ -224,7 +223,7 @@ class Rules:
         )
         if best is None:
             return None
-        # it accepts the kinds of the others too, so that these are suggested
+        # with the kinds of all alternatives, which an error message then suggests
         kinds: Schema = {
             key: {"enum": [k[key] for p in fitting if key in (k := _kinds(p.schema))]}
             for key in _kinds(best.schema)
@@ -237,13 +236,15 @@ class Rules:
 
 
 class _Walk:
-    """A walk down one file and the schemas together."""
+    """Descends a file and the schemas together."""
 
     def __init__(self, rules: Rules, document: Document) -> None:
         self.rules = rules
         self.document = document
 
-    def down(self, value: JSON, parts: list[Part], where: Where) -> Iterator[Problem]:
+    def down(
+        self, value: JSON, parts: list[Part], where: Where
+    ) -> Iterator[FileProblem]:
         all_parts = [p for part in parts for p in self.rules.parts(part, value)]
         yield from self._value(value, all_parts, where)
         if isinstance(value, dict):
@@ -253,8 +254,10 @@ class _Walk:
             for index, item in enumerate(value):
                 yield from self.down(item, items, (*where, index))
 
-    def _value(self, value: JSON, parts: list[Part], where: Where) -> Iterator[Problem]:
-        """Check the value as such; one problem for each keyword that it violates."""
+    def _value(
+        self, value: JSON, parts: list[Part], where: Where
+    ) -> Iterator[FileProblem]:
+        """Find the keywords that the value itself violates."""
         problems = set()
         for part in [part for part in parts if not part.lax]:
             alone = {k: v for k, v in part.schema.items() if k not in WALKED}
@@ -272,7 +275,7 @@ class _Walk:
 
     def _keys(
         self, value: dict[str, JSON], parts: list[Part], where: Where
-    ) -> Iterator[Problem]:
+    ) -> Iterator[FileProblem]:
         known = {key for part in parts for key in _keys(part.schema)}
         below = {key: _children(key, parts, known) for key in value}
         unknown = {
@@ -334,8 +337,8 @@ def _keys(schema: Schema) -> set[str]:
     """The keys that a schema names, including those of conditions that do not hold."""
     keys = set(mapping(schema.get("properties"))) | set(required(schema))
     branches = [schema, *schemas(schema.get("allOf"))]
-    for held in [b[name] for b in branches for name in ("then", "else") if name in b]:
-        keys |= _keys(mapping(held))
+    for inner in [b[name] for b in branches for name in ("then", "else") if name in b]:
+        keys |= _keys(mapping(inner))
     return keys
 
 
@@ -365,7 +368,9 @@ def _not_of_type(value: JSON, types: list[JSON]) -> tuple[str, str]:
     names = [NAMES.get(str(name), str(name)) for name in types if name != "null"]
     right = f"write {' or '.join(dict.fromkeys(names))}"
     if value is None:
-        return "it is empty", f"{right}, {{}} for none" if "object" in types else right
+        return "the value is empty", (
+            f"{right}, {{}} for none" if "object" in types else right
+        )
     return f"{shown(value)} has the wrong type", right
 
 
@@ -395,7 +400,7 @@ def _kinds(schema: Schema) -> dict[str, str]:
 
 
 def _likeness(schema: Schema, value: JSON) -> float:
-    """How similar the kind of a value is to an alternative's, 0 to 1."""
+    """The similarity of a value's kind to that of an alternative, 0 to 1."""
     given = mapping(value)
     return max(
         (
@@ -407,7 +412,7 @@ def _likeness(schema: Schema, value: JSON) -> float:
 
 
 def _shortened(value: JSON, branches: list[Schema]) -> list[tuple[str, str]]:
-    """A value that is the kind alone, of an alternative that requires more keys."""
+    """Find a value that gives only the kind of an alternative with more keys."""
     for branch in branches:
         for key, kind in _kinds(branch).items():
             more = [name for name in required(branch) if name != key]
@@ -418,7 +423,7 @@ def _shortened(value: JSON, branches: list[Schema]) -> list[tuple[str, str]]:
 
 
 def _rivals(value: JSON, branches: list[Schema]) -> list[tuple[str, str]]:
-    """Keys that exclude each other: ``oneOf`` over nothing but ``required``."""
+    """Find keys that exclude each other by a ``oneOf`` of ``required`` alone."""
     given = [
         key
         for branch in branches

@@ -1,4 +1,4 @@
-"""What the schema of ``sfq.slurm`` cannot say: names and numbers that have to agree."""
+"""Checks of ``sfq.slurm`` beyond its schema: names and numbers that have to agree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sf_quantum.check.document import (
     Document,
-    Problem,
+    FileProblem,
     Where,
     listing,
     mapping,
@@ -21,20 +21,18 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu import qrmi_config
 
 TYPE = "sfq.slurm"
-#: StreamFlow's default
+#: StreamFlow's default of maxConcurrentJobs
 ONE_JOB = 1
-# of a controller that is down, which holds up its clients
-ANSWER_SECONDS = 5.0
+# Slurm's clients block while its controller is down
+TIMEOUT_SECONDS = 5.0
 
 
 def check(
     document: Document, name: str, config: dict[str, JSON], where: Where
-) -> Iterator[Problem]:
-    """Look at a deployment's allocations, clusters and QPUs.
+) -> Iterator[FileProblem]:
+    """Check the allocations, clusters and QPUs of a deployment.
 
-    :param name: the deployment's
-    :param config: what it is configured with
-    :param where: the configuration stands
+    :param where: the keys of ``config`` in the file
     """
     services = mapping(config.get("services"))
     jobs = config.get("maxConcurrentJobs", ONE_JOB)
@@ -52,14 +50,14 @@ def check(
 
 def partitions(
     document: Document, config: dict[str, JSON], where: Where
-) -> Iterator[Problem]:
-    """Ask this machine's Slurm, if it answers, for the partitions of the services."""
+) -> Iterator[FileProblem]:
+    """Check the services' partitions, if Slurm answers on this host."""
     services = mapping(config.get("services"))
-    asked = {
+    partitions_of = {
         name: mapping(content).get("partition") for name, content in services.items()
     }
-    known = _partitions() if any(asked.values()) else []
-    for service, names in asked.items():
+    known = _partitions() if any(partitions_of.values()) else []
+    for service, names in partitions_of.items():
         for name in names.split(",") if isinstance(names, str) else []:
             if known and name not in known:
                 below = (*where, "services", service, "partition")
@@ -70,21 +68,18 @@ def partitions(
 def _partitions() -> list[str]:
     command = ["sinfo", "--noheader", "--all", "--format=%R"]
     try:
-        told = subprocess.run(
-            command, capture_output=True, text=True, timeout=ANSWER_SECONDS
+        sinfo = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return told.stdout.split() if told.returncode == 0 else []
+    return sinfo.stdout.split() if sinfo.returncode == 0 else []
 
 
 def allocations(
     config: dict[str, JSON], where: Where
 ) -> Iterator[tuple[dict[str, JSON], Where]]:
-    """The allocations that are described: the deployment's, and its services' own.
-
-    :param where: the configuration stands
-    """
+    """The ``allocation`` of the deployment and those of its services, with their keys."""
     yield mapping(config.get("allocation")), (*where, "allocation")
     for service, content in mapping(config.get("services")).items():
         below = (*where, "services", service, "allocation")
@@ -97,7 +92,7 @@ def _reserve(
     services: dict[str, JSON],
     allocation: dict[str, JSON],
     where: Where,
-) -> Iterator[Problem]:
+) -> Iterator[FileProblem]:
     for index, service in enumerate(_reserved(allocation)):
         if service not in services:
             listed = isinstance(allocation["reserve"], list)
@@ -108,21 +103,21 @@ def _reserve(
 
 def _unused(
     document: Document, allocation: dict[str, JSON], jobs: int, where: Where
-) -> Iterator[Problem]:
-    """Nodes that would be held for more jobs than StreamFlow lets run."""
+) -> Iterator[FileProblem]:
+    """Check that nodes are not held for more jobs than StreamFlow runs at once."""
     reserve = allocation.get("reserve")
     counts = reserve if isinstance(reserve, dict) else Counter(_reserved(allocation))
-    wanted = {f"reserve has {service}": count for service, count in counts.items()}
-    wanted["keep is"] = allocation.get("keep")
-    for what, count in wanted.items():
+    sizes = {f"reserve has {service}": count for service, count in counts.items()}
+    sizes["keep is"] = allocation.get("keep")
+    for what, count in sizes.items():
         if isinstance(count, int) and count > jobs:
-            what = f"{what} {count}, and maxConcurrentJobs lets {jobs} run at once"
+            what = f"{what} {count}, but maxConcurrentJobs allows {jobs} at once"
             right = f"write maxConcurrentJobs: {count} or more"
             yield document.problem(where, what, right)
     most, kept = allocation.get("max"), allocation.get("keep")
     if isinstance(most, int) and isinstance(kept, int) and kept > most:
-        what = f"keep is {kept} and max is {most}"
-        yield document.problem(where, what, "keep no more than max")
+        what = f"keep is {kept}, but max is {most}"
+        yield document.problem(where, what, "write a keep of at most max")
 
 
 def _reserved(allocation: dict[str, JSON]) -> list[str]:
@@ -133,8 +128,8 @@ def _reserved(allocation: dict[str, JSON]) -> list[str]:
 
 def _qpus(
     document: Document, file: Path, services: dict[str, JSON], where: Where
-) -> Iterator[Problem]:
-    """Whether a site's file, if it is there, has the QPUs that the services name."""
+) -> Iterator[FileProblem]:
+    """Check that the site's file, if it exists, has the QPUs that the services name."""
     if not file.is_file():
         return
     try:

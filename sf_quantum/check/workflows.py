@@ -1,4 +1,4 @@
-"""Workflows: their bindings against the CWL file, its inputs, and its tools."""
+"""Checks of workflows: bindings, CWL files, inputs and tools."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sf_quantum.check import candidates, cwl, slurm
 from sf_quantum.check.deployments import Binding
 from sf_quantum.check.document import (
     Document,
-    Problem,
+    FileProblem,
     UnreadableError,
     Where,
     listing,
@@ -29,7 +29,7 @@ from sf_quantum.check.qpus import Qpus
 from sf_quantum.files import JSON
 
 OURS = "sfq"
-#: the options of one of our commands, by their flags; none if there is no such command
+#: gives the options of an ``sfq`` command by their flags; empty for unknown commands
 Commands: TypeAlias = Callable[[str], Mapping[str, argparse.Action]]
 #: the primitive types of CWL in YAML (CWL v1.2, CommandLineTool, section 5.1.1)
 PRIMITIVE: dict[str, tuple[type, ...]] = {
@@ -65,7 +65,7 @@ class Workflow:
             )
         ]
 
-    def check(self) -> Iterator[Problem]:
+    def check(self) -> Iterator[FileProblem]:
         """Check the bindings, the CWL file, the settings and the tools."""
         for binding in self.bindings:
             yield from self._references(binding)
@@ -95,7 +95,7 @@ class Workflow:
             return Document.read(path, "file of inputs")
         return None
 
-    def _references(self, binding: Binding) -> Iterator[Problem]:
+    def _references(self, binding: Binding) -> Iterator[FileProblem]:
         for where, target in binding.targets:
             yield from self.deployments.target(target, where)
             if binding.kind == "port" and "workdir" not in target:
@@ -108,11 +108,8 @@ class Workflow:
                 what = f"bindingFilters has no {name!r}"
                 yield self.document.problem(where, what, suggestion(name, known))
 
-    def _releases(self, process: cwl.Process) -> Iterator[Problem]:
-        """Check the steps after which an allocation is released.
-
-        With several workflows they may belong to another one.
-        """
+    def _releases(self, process: cwl.Process) -> Iterator[FileProblem]:
+        """Check the steps after which allocations are released, if there is one workflow."""
         if len(mapping(self.document.content["workflows"])) > 1:
             return
         for _, config, where in self.deployments.clusters():
@@ -124,9 +121,9 @@ class Workflow:
 
     def _path(
         self, where: Where, kind: str, path: str, process: cwl.Process
-    ) -> Iterator[Problem]:
+    ) -> Iterator[FileProblem]:
         if not path.startswith("/"):
-            what = f"{path!r} does not start at the workflow"
+            what = f"{path!r} is not an absolute path"
             yield self.document.problem(where, what, f"write /{path}")
             return
         known = process.steps if kind == "step" else process.ports
@@ -139,7 +136,7 @@ class Workflow:
                 right = f"it is a port: write port: {path}"
             yield self.document.problem(where, what, right)
 
-    def _settings(self, process: cwl.Process) -> Iterator[Problem]:
+    def _settings(self, process: cwl.Process) -> Iterator[FileProblem]:
         file, where = self.config.get("settings"), (*self.where, "config", "settings")
         if isinstance(file, str) and "://" in file:
             return
@@ -165,13 +162,13 @@ class Workflow:
             yield from self._samplers(settings, process)
         yield from self._input_files(settings)
 
-    def _input_files(self, settings: Document) -> Iterator[Problem]:
+    def _input_files(self, settings: Document) -> Iterator[FileProblem]:
         elsewhere = {b.path.lstrip("/") for b in self.bindings if b.kind == "port"}
         for name, value in settings.content.items():
             if name not in elsewhere:
                 yield from _missing_files(settings, value, (name,))
 
-    def _tools(self, process: cwl.Process) -> Iterator[Problem]:
+    def _tools(self, process: cwl.Process) -> Iterator[FileProblem]:
         for tool in process.tools:
             if not self._is_local(tool.step) or _is_installed(tool.command):
                 continue
@@ -179,8 +176,10 @@ class Workflow:
             right = "install it, or bind the step elsewhere"
             yield tool.document.problem(tool.where, what, right)
 
-    def _samplers(self, settings: Document, process: cwl.Process) -> Iterator[Problem]:
-        """Find named samplers, which run on the host, on a location with a QPU."""
+    def _samplers(
+        self, settings: Document, process: cwl.Process
+    ) -> Iterator[FileProblem]:
+        """Find samplers that ignore the QPU of their location."""
         for tool in process.tools:
             binding = self._bound(tool.step)
             if _subcommand(tool) != "solve" or binding is None:
@@ -198,7 +197,7 @@ class Workflow:
         bound = [
             b for b in self.bindings if b.kind == "step" and is_below(step, b.path)
         ]
-        # of two for the same step, StreamFlow uses the last
+        # of several bindings of a step, StreamFlow uses the last
         return max(
             reversed(bound),
             key=lambda b: len(PurePosixPath(b.path).parts),
@@ -216,20 +215,20 @@ class Workflow:
         ]
         return any(map(self.deployments.is_local, names))
 
-    def _no_file(self, file: str, where: Where) -> Problem:
+    def _no_file(self, file: str, where: Where) -> FileProblem:
         what = f"{file}: no such file"
         right = "a relative path starts at the StreamFlow file"
         return self.document.problem(where, what, right)
 
 
 def _is_installed(command: str) -> bool:
-    # a relative path with a folder starts in the job's own folder
+    # relative to the job's folder
     if os.sep in command and not os.path.isabs(command):
         return True
     return shutil.which(command) is not None
 
 
-def _inputs(settings: Document, process: cwl.Process) -> Iterator[Problem]:
+def _inputs(settings: Document, process: cwl.Process) -> Iterator[FileProblem]:
     for name, value in settings.content.items():
         # cwl:requirements, $namespaces and the like are not inputs
         if name not in process.inputs and not (":" in name or name.startswith("$")):
@@ -250,8 +249,8 @@ def _inputs(settings: Document, process: cwl.Process) -> Iterator[Problem]:
 
 def _tool_inputs(
     settings: Document, process: cwl.Process, commands: Commands
-) -> Iterator[Problem]:
-    """Check the inputs that reach our own tools against the options they become."""
+) -> Iterator[FileProblem]:
+    """Check inputs of ``sfq`` tools against the options to which they are passed."""
     for tool in process.tools:
         command = _subcommand(tool)
         known = commands(command) if command else {}
@@ -271,7 +270,7 @@ def _subcommand(tool: cwl.Tool) -> str | None:
 
 
 def _options(tool: cwl.Tool, process: cwl.Process) -> Iterator[tuple[str, str]]:
-    """The options of a tool, each with the workflow's input that it is given."""
+    """The options of a tool, each with the workflow's input that is its value."""
     for name, body in mapping(tool.body.get("inputs")).items():
         flag = mapping(mapping(body).get("inputBinding")).get("prefix")
         origin = process.origin(f"{tool.step.rstrip('/')}/{name}").removeprefix("/")
@@ -280,7 +279,7 @@ def _options(tool: cwl.Tool, process: cwl.Process) -> Iterator[tuple[str, str]]:
 
 
 def _rejection(option: argparse.Action, value: JSON) -> str | None:
-    """Why an option rejects a value; None if it does not, or there is no single value."""
+    """Why an option rejects a value; None if it accepts it or the value is not scalar."""
     if not isinstance(value, str | int | float):
         return None
     try:
@@ -295,13 +294,15 @@ def _rejection(option: argparse.Action, value: JSON) -> str | None:
 
 
 def _fits(kind: str, value: JSON) -> bool:
-    """Whether a value has a primitive CWL type; any value has another type."""
+    """Whether a value has a primitive CWL type; other types are not checked."""
     if value is None or kind not in PRIMITIVE:
         return True
     return type(value) in PRIMITIVE[kind]
 
 
-def _missing_files(settings: Document, value: JSON, where: Where) -> Iterator[Problem]:
+def _missing_files(
+    settings: Document, value: JSON, where: Where
+) -> Iterator[FileProblem]:
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from _missing_files(settings, item, (*where, index))

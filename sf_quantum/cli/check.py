@@ -15,11 +15,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one line for each problem.
+    """Print the problems of each file, one per line.
 
-    :returns: 2 if there is any, else 0
+    :returns: 2 if there are any, else 0
     """
-    # importing StreamFlow takes most of a second, too long for --help
+    # StreamFlow takes most of a second to import, too long for --help
     from sf_quantum.check import check_file
 
     code = 0
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def options(command: str) -> dict[str, argparse.Action]:
-    """The options of a command, by their flags; none if there is no such command."""
+    """The options of an ``sfq`` command, by their flags; empty if it does not exist."""
     if command not in cli.COMMANDS:
         return {}
     parser = argparse.ArgumentParser(add_help=False)

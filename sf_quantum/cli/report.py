@@ -1,4 +1,4 @@
-"""``sfq report``: journals of runs as tables, JSON or pictures, or as they are written."""
+"""``sfq report``: journals of runs as tables, JSON, pictures or a live log."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from sf_quantum.reporting import report, usage
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``sfq report``.
-
-    :param parser: of this command
-    """
+    """Declare the arguments."""
     parser.add_argument(
         "where",
         metavar="JOURNAL",
@@ -52,11 +49,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show a run, or several.
+    """Report on one or several runs.
 
-    :param args: the arguments
-    :returns: 0
-    :raises InputError: if there is no such run, or the picture cannot be written
+    :raises InputError: if there is no such run, or a picture cannot be written
     """
     paths = list(dict.fromkeys(report.locate(where) for where in args.where))
     if len(paths) > 1 and (args.json or args.follow or args.timeline):
@@ -80,7 +75,7 @@ def _picture(text: str) -> Path:
     return path
 
 
-def _show(path: Path, args: argparse.Namespace) -> usage.Usage:
+def _show(path: Path, args: argparse.Namespace) -> usage.RunUsage:
     if args.follow:
         report.print_progress(journal.follow(path), sys.stdout)
     events = journal.read(path)
@@ -100,7 +95,7 @@ def _show(path: Path, args: argparse.Namespace) -> usage.Usage:
 
 
 def _content(
-    rows: list[report.JobAttempt], events: list[journal.Event], held: usage.Usage
+    rows: list[report.JobAttempt], events: list[journal.Event], held: usage.RunUsage
 ) -> dict[str, JSON]:
     return {
         "jobs": [row.to_json() for row in rows],

@@ -1,4 +1,4 @@
-"""The journal of a run (Contract 8): where each job ran, waited, what it held, and why.
+"""The journal of a run (Contract 8): where jobs ran and waited, and what they held.
 
 There is one JSON-lines file per run with one event per line, each with ``time`` (epoch
 seconds) and ``event``::
@@ -7,26 +7,26 @@ seconds) and ``event``::
     job   a job's status changed: job, step, tag, loops, status, attempt, deployment,
           service, locations, output
     decision  the target of an attempt of a quantum candidate: job, step, tag, attempt,
-          quantum, targets, reason, seconds (taken by the decision), asked (the state of
+          quantum, targets, reason, seconds (that the decision took), asked (the state of
           each QPU)
     qpu   a QPU job of a step: job, qpu, technology, qpu_job, state, lease_seconds (waited
-          for the lease), queued_seconds, ran_seconds, qpu_seconds, calibration, found (by
-          its idempotency key: it existed, and perhaps was charged, before the step
-          submitted it); qpu_job is null if the QPU does not report its jobs
-    allocation  Slurm was asked for nodes, or the number of nodes changed: allocation (its
-          id there, with "+n" for a component of a heterogeneous job), slurm_job,
+          for the lease), queued_seconds, ran_seconds, qpu_seconds, calibration, found (the
+          job existed already under its idempotency key, and may have been charged before);
+          qpu_job is null if the QPU does not report its jobs
+    allocation  nodes were requested from Slurm, or their number changed: allocation (its
+          Slurm id, with "+n" for a component of a heterogeneous job), slurm_job,
           deployment, service, strategy (per-step, reserved, elastic), partition, quantum,
           job (null unless per-step), status (requested, granted, resized, released), at
-          (Slurm's time), nodes (from then on), node_list. One never granted is requested
-          and released; one that Slurm requeues is released and granted again
+          (Slurm's time), nodes (from then on), node_list. An allocation that is never
+          granted is requested and released; a requeued one is released and granted again
     slurm an attempt of a job on Slurm ended: job, slurm_job, allocation, deployment,
           service, strategy, submitted, started, ended, state, exit_code, signal, reason,
           restarts
     end   last line, unless the driver was killed: status
 
-The writer holds a lock on the file as long as it lives, so that a reader can tell a run in
-progress from one whose driver was killed, without relying on a process id. This module must
-not import StreamFlow: ``sfq report`` starts fast.
+The driver holds a lock on the file, so that a reader can distinguish a run in progress from
+an interrupted one without relying on a process id. This module must not import StreamFlow,
+so that ``sfq report`` starts fast.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from sf_quantum.files import JSON, cannot_read
 
 DIRECTORY = ".streamflow/sfq"
 POLL_SECONDS = 0.1
-#: steps that StreamFlow adds for inputs and outputs; few of them get a final status
+#: suffixes of the steps that StreamFlow adds; few of these get a final status
 HOUSEKEEPING = ("-injector", "-collector")
 
 Event: TypeAlias = dict[str, JSON]
@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 
 class Journal:
-    """The writer of a journal: one file, open as long as the process lives.
+    """The writer of a journal, whose file stays open until the process ends.
 
     :param directory: of the journals; created if it is missing
     :raises InputError: if it is not writable
@@ -67,8 +67,9 @@ class Journal:
         started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         self.run = f"{started}-{os.getpid()}"
         self.path = Path(directory) / f"{self.run}.jsonl"
-        self._of = ""
-        #: awaited before the last event, since they may write other events
+        #: the StreamFlow file of the run
+        self.file = Path()
+        #: awaited before the last event, because they may write events
         self.before_end: list[Callable[[], Awaitable[None]]] = []
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +81,7 @@ class Journal:
                 f"{self.path}: the journal cannot be written: {error.strerror}; "
                 "name a writable folder as the scheduler's `directory`"
             ) from error
-        # without locks on the file system, readers wait for "end"
+        # without file locks, readers wait for "end"
         with suppress(OSError):
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -91,7 +92,7 @@ class Journal:
         :param workflows: the names of its workflows
         :param versions: of the programs involved
         """
-        self._of = file
+        self.file = Path(file)
         self.write(
             "run",
             run=self.run,
@@ -104,21 +105,16 @@ class Journal:
         _runs.append(self)
 
     @property
-    def file(self) -> Path:
-        """The StreamFlow file of the run."""
-        return Path(self._of)
-
-    @property
     def origin(self) -> str:
-        """An id that this run shares with those that it resumes, and with no other."""
+        """An id that this run shares with exactly the runs that it resumes."""
         return f"{socket.gethostname()}:{self.first.resolve()}"
 
     @cached_property
     def first(self) -> Path:
-        """The journal of the first of the runs that this one resumes, or its own.
+        """The journal of the first run that this one resumes, or its own journal.
 
-        A run that was killed or stopped is resumed by the next one of the same StreamFlow
-        file; after one that completed or failed, the next one is new.
+        A run that was killed or stopped is resumed by the next run of its StreamFlow file;
+        a run that completed or failed is not.
         """
         origin = self.path
         for path in sorted(self.path.parent.glob("*.jsonl"), reverse=True):
@@ -137,14 +133,14 @@ class Journal:
         return origin
 
     def write(self, event: str, **fields: JSON) -> None:
-        """Append an event; a full disk is logged and does not end the run.
+        """Append an event; if this fails, a warning is logged.
 
-        :param event: its kind
-        :param fields: see the module
+        :param event: the type
+        :param fields: listed in the docstring of the module
         """
         line = json.dumps({"time": time.time(), "event": event, **fields}) + "\n"
         try:
-            os.write(self._file, line.encode())  # one call, unbuffered: whole lines
+            os.write(self._file, line.encode())  # one call, so that lines are whole
         except OSError as error:
             logger.warning("%s: event lost: %s", self.path, error.strerror)
 
@@ -168,7 +164,7 @@ def current() -> Journal | None:
 
 
 def read(path: str | Path) -> list[Event]:
-    """All events of a run in their order, without a last line cut off by SIGKILL.
+    """All events of a run in order, without an incomplete last line.
 
     :raises InputError: if the file is missing or not a journal
     """
@@ -192,7 +188,7 @@ def follow(path: str | Path) -> Iterator[Event]:
     with file:
         number, line = 0, b""
         while True:
-            alive = is_open(path)  # before reading, so that no event is missed
+            alive = is_open(path)  # before the read, so that no event is missed
             while (part := file.readline()).endswith(b"\n"):
                 number += 1
                 event = _event(path, number, line + part)
@@ -207,7 +203,7 @@ def follow(path: str | Path) -> Iterator[Event]:
 
 
 def is_open(path: str | Path) -> bool:
-    """Whether the driver that writes a journal is alive; true without file locks."""
+    """Whether the driver that writes a journal is alive; always true without locks."""
     with open(path, "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -231,12 +227,12 @@ def is_of(path: str | Path, file: Path) -> bool:
 
 
 def newest(directory: str | Path, file: Path | None = None) -> Path | None:
-    """The journal of the latest run, perhaps of one StreamFlow file.
+    """The journal of the latest run.
 
     :param directory: of the journals
-    :param file: the StreamFlow file, resolved
+    :param file: consider only runs of this StreamFlow file, resolved
     """
-    # the names begin with the start
+    # the names begin with the start time
     for path in sorted(Path(directory).glob("*.jsonl"), reverse=True):
         with suppress(InputError):  # not a journal
             if file is None or is_of(path, file):
@@ -256,15 +252,15 @@ def await_new(
     :returns: None if the driver ended without a journal
     """
     while True:
-        lives = alive()  # before looking, so that no journal is missed
+        running = alive()  # before the search, so that no journal is missed
         new = set(Path(directory).glob(f"*-{pid}.jsonl")) - known
-        if new or not lives:
+        if new or not running:
             return max(new, default=None)
         time.sleep(POLL_SECONDS)
 
 
 def number(value: JSON) -> float:
-    """A number of an event; 0 if there is none."""
+    """The value as a float; 0 if it is not a number."""
     return float(value) if isinstance(value, int | float) else 0.0
 
 

@@ -30,7 +30,7 @@ from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, Journal
 if TYPE_CHECKING:
     from streamflow.core.context import StreamFlowContext
 
-# a run in which a job has failed and nothing has changed for this long is stuck
+# a run with a failed job is stuck if nothing changes for this long
 STUCK_SECONDS = 3.0
 ACTIVE = {
     Status.WAITING,
@@ -45,9 +45,9 @@ LOOP = "-loop-combinator"
 
 
 class JournalScheduler(DefaultScheduler):
-    """Writes every job's target and status changes, on any connector (Contract 8).
+    """Records the targets and status changes of all jobs (Contract 8).
 
-    :param directory: where the journals are kept, from the StreamFlow file's folder
+    :param directory: of the journals, relative to the StreamFlow file's folder
     :param retry_delay: as in StreamFlow's default scheduler
     """
 
@@ -59,7 +59,7 @@ class JournalScheduler(DefaultScheduler):
     ) -> None:
         super().__init__(context, retry_delay)
         self._directory = Path(context.config["path"]).parent / directory
-        # opened by the first job: `streamflow list` and others build a scheduler too
+        # opened by the first job, since `streamflow list` also creates a scheduler
         self._journal: Journal | None = None
         self._closed = False
         self._observers: dict[str, Observer] = {}
@@ -83,7 +83,7 @@ class JournalScheduler(DefaultScheduler):
         binding_config: BindingConfig,
         hardware_requirement: HardwareRequirement | None,
     ) -> None:
-        """Schedule a job, whose waiting time begins here.
+        """Schedule a job; its waiting time begins with the call.
 
         :raises WorkflowDefinitionException: if the journal cannot be written
         """
@@ -93,7 +93,7 @@ class JournalScheduler(DefaultScheduler):
             _running.append(self)
         self._jobs[job.name] = job
         self._attempts[job.name] = self._attempts.get(job.name, 0) + 1
-        async with self._lock:  # no job is recorded before the loops are known
+        async with self._lock:  # jobs are recorded after the loops are known
             if self._attempts[job.name] == 1 and job.workflow_id not in self._workflows:
                 self._workflows.add(job.workflow_id)
                 self._loops |= await self._get_loops(job.workflow_id)
@@ -126,7 +126,7 @@ class JournalScheduler(DefaultScheduler):
         """Record a job's status."""
         try:
             await super().notify_status(job_name, status)
-        finally:  # a cancelled job is often cancelled again in here
+        finally:  # this call itself is often cancelled with its job
             self._record(job_name, status)
         if status == Status.COMPLETED and job_name in self._completed:
             self._completed.pop(job_name)(job_name)
@@ -142,7 +142,7 @@ class JournalScheduler(DefaultScheduler):
         if self._journal is not None and not self._closed:
             outcome = await self._outcome()
             for name, status in list(self._statuses.items()):
-                # on Ctrl-C, StreamFlow cancels its jobs only after this
+                # on Ctrl-C, StreamFlow cancels its jobs only later
                 if outcome != Status.COMPLETED and status not in ENDED:
                     self._record(name, Status.CANCELLED)
             for settle in self._journal.before_end:
@@ -170,7 +170,7 @@ class JournalScheduler(DefaultScheduler):
         return journal
 
     async def _get_loops(self, workflow_id: int) -> set[str]:
-        """The steps that are loops, which a job's tag does not tell from scatters."""
+        """The steps that are loops; in a tag, loops and scatters look the same."""
         steps = await self.context.database.get_workflow_steps(workflow_id)
         names = (str(step["name"]) for step in steps)
         return {name.removesuffix(LOOP) for name in names if name.endswith(LOOP)}
@@ -194,10 +194,10 @@ class JournalScheduler(DefaultScheduler):
         )
 
     async def _end_if_stuck(self) -> None:
-        """End a run that has failed without noticing it.
+        """End a run that a failed job has brought to a standstill.
 
-        In StreamFlow 0.2.0rc3, the loop and the gather step of a scattered step that fails
-        inside the loop wait for each other.
+        In StreamFlow 0.2.0rc3, when a scattered step fails in a loop, its gather step and
+        the loop wait for each other.
         """
         events = -1
         while events != self._events or self._active():
@@ -216,7 +216,7 @@ class JournalScheduler(DefaultScheduler):
         failed = {steps[n] for n, s in self._statuses.items() if s == Status.FAILED}
         return any(
             status in ACTIVE and not steps[name].endswith(HOUSEKEEPING)
-            # a step that has failed starts no other job
+            # a failed step starts no other job
             and not (status in UNSTARTED and steps[name] in failed)
             for name, status in self._statuses.items()
         )

@@ -1,1 +1,1 @@
-"""What is made of journals: tables, progress, pictures, node and QPU usage."""
+"""Reports on runs from their journals: tables, progress, pictures, resource usage."""

@@ -24,11 +24,11 @@ from matplotlib.typing import ColorType
 from sf_quantum.errors import InputError
 from sf_quantum.files import replacing
 from sf_quantum.reporting.report import JobAttempt
-from sf_quantum.reporting.usage import Usage, together
+from sf_quantum.reporting.usage import RunUsage, together
 
 # decisions shown below the timeline, and characters of each
 REASONS, WIDTH = 20, 170
-# in addition to the colours, so that the picture can be read without them
+# for readers who cannot distinguish the colours
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "+++")
 
 
@@ -41,15 +41,15 @@ class Style:
 
 
 #: runs by the names of their workflows
-Panel: TypeAlias = dict[str, Usage]
+Panel: TypeAlias = dict[str, RunUsage]
 #: attempts by location
 Lanes: TypeAlias = list[tuple[str, list[JobAttempt]]]
 
 
 def draw_timeline(rows: list[JobAttempt], path: Path) -> None:
-    """Draw a Gantt chart: a line per location, a colour per step, waiting times lighter.
+    """Draw a Gantt chart with a line per location and a colour per step.
 
-    Below it are the decisions on quantum candidates.
+    Waiting times are lighter. The decisions on quantum candidates are below the chart.
 
     :param rows: the attempts of one run
     :param path: of the PNG file
@@ -89,7 +89,7 @@ def draw_timeline(rows: list[JobAttempt], path: Path) -> None:
 
 
 def _lanes(rows: list[JobAttempt]) -> Lanes:
-    """The attempts by location, on as many lines as jobs ran there at once."""
+    """The attempts by location, with one lane for each attempt that ran at once."""
     locations: dict[str, list[list[JobAttempt]]] = {}
     for row in sorted(rows, key=lambda row: row.started or row.asked):
         lines = locations.setdefault(row.location, [])
@@ -111,7 +111,7 @@ def _lanes(rows: list[JobAttempt]) -> Lanes:
 
 
 def _reasons(rows: list[JobAttempt]) -> list[str]:
-    """The reasons of decisions, as many as can be shown."""
+    """The reasons of decisions, up to REASONS."""
     reasons = [
         shorten(" ".join(filter(None, (row.step, row.round, "on", row.why))), WIDTH)
         for row in rows
@@ -160,15 +160,14 @@ def _label_timeline(axes: Axes, lanes: Lanes, seconds: float) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def draw_nodes(runs: list[Usage], path: Path) -> None:
+def draw_nodes(runs: list[RunUsage], path: Path) -> None:
     """Draw the nodes held over time, stacked by workflow.
 
-    This is figure 2 of Rocco et al. (QCE 2025), with the quantum nodes below. Runs that
-    overlap share a panel; the others have panels of their own, which start at their first
-    event and have the same scale.
+    As in figure 2 of Rocco et al. (QCE 2025), with the quantum nodes below. Runs that
+    overlap share a panel. Each panel starts at its first event; all have the same scale.
 
     :param runs: at least one
-    :param path: of the file, whose suffix, ``.png`` or ``.svg``, gives its format
+    :param path: of the file, with the suffix ``.png`` or ``.svg``
     :raises InputError: if no run held a node, or the file cannot be written
     """
     if not any(run.nodes(quantum=quantum) for run in runs for quantum in (False, True)):
@@ -189,8 +188,8 @@ def draw_nodes(runs: list[Usage], path: Path) -> None:
     _save(figure, path, path.suffix.lower().removeprefix("."))
 
 
-def _overlapping(runs: list[Usage]) -> list[list[Usage]]:
-    panels: list[list[Usage]] = []
+def _overlapping(runs: list[RunUsage]) -> list[list[RunUsage]]:
+    panels: list[list[RunUsage]] = []
     ended = float("-inf")
     for run in sorted(runs, key=lambda run: run.started):
         if run.started >= ended:
@@ -200,8 +199,8 @@ def _overlapping(runs: list[Usage]) -> list[list[Usage]]:
     return panels
 
 
-def _name(runs: list[Usage]) -> Panel:
-    """The runs by workflow, numbered where several have the same name."""
+def _name(runs: list[RunUsage]) -> Panel:
+    """The runs by workflow; those with the same name are numbered."""
     total = Counter(run.workflow for run in runs)
     seen: Counter[str] = Counter()
     panel = {}
@@ -259,11 +258,11 @@ def _stack(axes: Axes, panel: Panel, styles: dict[str, Style], quantum: bool) ->
 def _fill(
     axes: Axes, edges: list[float], below: list[int], top: list[int], style: Style
 ) -> None:
-    # no outline where no node is held
+    # no outline without nodes
     held = [
         high if high > low else math.nan for low, high in zip(below, top, strict=True)
     ]
-    # outlined, so that the colour of short intervals is visible
+    # the outline keeps short intervals visible
     axes.stairs(
         held,
         edges,
@@ -327,14 +326,14 @@ def _mark(x: float, y: float, label: str | None = None) -> Line2D:
     )
 
 
-def _unended(run: Usage, quantum: bool) -> bool:
+def _unended(run: RunUsage, quantum: bool) -> bool:
     return any(
         a.unended and a.quantum == quantum and a.holds[-1].node_seconds
         for a in run.allocations
     )
 
 
-def _whole(panel: Panel) -> Usage:
+def _whole(panel: Panel) -> RunUsage:
     return together(list(panel.values()))
 
 

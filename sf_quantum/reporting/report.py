@@ -1,4 +1,4 @@
-"""The attempts of a run's jobs, from its journal: as data, as a table, as they happen."""
+"""The attempts of a run's jobs, from its journal: as data, as a table, as a live log."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ RUNNING, ENDS = "running", ("completed", "failed", "cancelled", "skipped", "reco
 class JobAttempt:
     """One attempt of one job.
 
-    Times are epoch seconds, or None. Iteration and scatter index count from 1, those of
-    the tag from 0.
+    Times are epoch seconds. Iterations and scatter indices count from 1, in tags from 0.
 
-    :param asked: when the job asked for a location
+    :param asked: time at which the job began to wait for a location
     :param why: the targets chosen for a quantum candidate, and the reason
     """
 
@@ -49,7 +48,7 @@ class JobAttempt:
 
     @property
     def waited(self) -> float | None:
-        """Seconds from asking for a location to running there."""
+        """Seconds from the request of a location to the start."""
         return None if self.started is None else self.started - self.asked
 
     @property
@@ -70,7 +69,7 @@ class JobAttempt:
         return {**asdict(self), "waited": self.waited, "ran": self.ran}
 
 
-class _Attempts:
+class _AttemptLog:
     """The attempts of a run, built event by event."""
 
     def __init__(self) -> None:
@@ -117,19 +116,18 @@ class _Attempts:
 
 
 def collect(events: Iterable[Event]) -> list[JobAttempt]:
-    """The attempts of a run's jobs, in the order in which they asked for a location."""
-    attempts = _Attempts()
+    """The attempts of a run's jobs, in the order in which they were scheduled."""
+    attempts = _AttemptLog()
     for event in events:
         attempts.add(event)
     return attempts.all
 
 
 def locate(where: str | Path) -> Path:
-    """Find a journal.
+    """Find the newest journal of a StreamFlow file or folder.
 
-    :param where: a journal, a StreamFlow file, or a folder: that of the journals, or one
-        with ``.streamflow/sfq`` in it
-    :returns: the journal itself, or the newest: of the StreamFlow file, or of the folder
+    :param where: a StreamFlow file, a folder that has journals or ``.streamflow/sfq``, or
+        a journal, which is returned itself
     :raises InputError: if there is none
     """
     where, file = Path(where), None
@@ -141,8 +139,8 @@ def locate(where: str | Path) -> Path:
     else:
         return where
     for folder in folders:
-        if (found := newest(folder, file)) is not None:
-            return found
+        if (journal := newest(folder, file)) is not None:
+            return journal
     raise InputError(
         f"{where}: no run is recorded in {folders[0]}; "
         "name a journal, or run a StreamFlow file that has the scheduler sfq.journal"
@@ -150,14 +148,14 @@ def locate(where: str | Path) -> Path:
 
 
 def mark_lost(rows: list[JobAttempt]) -> None:
-    """Mark as lost what a driver left unfinished when it ended."""
+    """Mark the attempts that had not ended when the driver ended."""
     for row in rows:
         if row.ended is None:
             row.status = LOST
 
 
 def table(rows: list[JobAttempt]) -> str:
-    """The attempts of one run in columns, and totals; several lines."""
+    """A table of the attempts of a run, and the totals."""
     cells = [_cells(row) for row in rows]
     shown = [
         i
@@ -170,7 +168,7 @@ def table(rows: list[JobAttempt]) -> str:
 
 
 def totals(rows: list[JobAttempt]) -> str:
-    """One line: jobs, retries, QPU jobs, and the seconds elapsed, waited and run."""
+    """One line with the numbers of jobs, retries and QPU jobs, and the times."""
     ends = [row.ended for row in rows if row.ended is not None]
     elapsed = max(ends) - min(row.asked for row in rows) if ends else 0.0
     retried = sum(row.attempt > 1 for row in rows)
@@ -188,11 +186,11 @@ def totals(rows: list[JobAttempt]) -> str:
 
 
 def progress(events: Iterable[Event]) -> Iterator[str]:
-    """A line for each start or end of a job, each decision, and the end of the run.
+    """One line for each start or end of a job, each decision, and the end of the run.
 
     :param events: from :func:`sf_quantum.journal.follow` or ``read``
     """
-    attempts = _Attempts()
+    attempts = _AttemptLog()
     for event in events:
         row = attempts.add(event)
         if row is not None and event["event"] == "decision":
@@ -208,7 +206,7 @@ def progress(events: Iterable[Event]) -> Iterator[str]:
 
 
 def print_progress(events: Iterable[Event], stream: TextIO) -> None:
-    """Print the progress of a run; on a terminal, running jobs share the last line.
+    """Print the progress of a run; on a terminal, the last line lists the running jobs.
 
     :param events: as in :func:`progress`
     :param stream: standard output or error
@@ -243,7 +241,7 @@ def _line(row: JobAttempt) -> str:
 
 def _update(row: JobAttempt, event: Event) -> None:
     status = str(event["status"])
-    if status == "rollback":  # the status before it tells how the attempt ended
+    if status == "rollback":  # the attempt has ended with the status before
         return
     row.output = str(event["output"]) if event["output"] else row.output
     row.location = _location(event) or row.location
@@ -251,7 +249,7 @@ def _update(row: JobAttempt, event: Event) -> None:
         row.started = number(event["time"])
     elif status in ENDS:
         row.ended = row.ended or number(event["time"])
-    # an attempt that is recovered from has failed; the retry is an attempt of its own
+    # the recovery of an attempt means that it failed; the retry is another attempt
     row.status = "failed" if status == "recovery" else status
     if status == "completed":
         row.score = _score(row.output)
@@ -261,7 +259,7 @@ def _location(event: Event) -> str:
     names = event["locations"]
     if event["deployment"] is None or not isinstance(names, list):
         return ""
-    # a location named after its deployment is shown once, one without a name not at all
+    # without names that repeat the deployment's, and without StreamFlow's placeholder
     others = [str(n) for n in names if n not in ("__LOCAL__", event["deployment"])]
     parts = [event["deployment"], event["service"], ",".join(others)]
     return "/".join(str(part) for part in parts if part).replace("__LOCAL__", "local")
@@ -271,7 +269,7 @@ def _score(output: str | None) -> float | None:
     try:
         content = json.loads(Path(output or "", "cwl.output.json").read_text("utf-8"))
     except (OSError, ValueError):
-        return None  # most steps have no score, or the folder is on another machine
+        return None  # no score, or the folder is on another host
     score = content.get("score") if isinstance(content, dict) else None
     return float(score) if isinstance(score, int | float) else None
 
@@ -295,7 +293,7 @@ def _seconds(value: float | None) -> str:
 
 
 def _configured(file: Path) -> Path:
-    import yaml  # takes time to import, and only a StreamFlow file needs it
+    import yaml  # slow, and only needed for a StreamFlow file
 
     try:
         content = yaml.safe_load(file.read_text("utf-8"))

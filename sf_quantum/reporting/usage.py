@@ -1,10 +1,10 @@
-"""The resources that a run held, from its journal: nodes over time, waits, QPU seconds.
+"""The resource usage of a run, from its journal: nodes, waiting times, QPU seconds.
 
-Node-seconds are those of Rocco et al. (QCE 2025), section IV.A: the sum, over intervals,
-of the nodes held times the interval's length, on the classical partitions. Those of the
+Node-seconds are defined as in Rocco et al. (QCE 2025), section IV.A: the sum, over intervals,
+of the nodes held times the interval's length, on the classical partitions. Node-seconds on
 quantum partitions are counted separately in the same way.
 
-Times are epoch seconds. Those of an allocation are Slurm's own, in whole seconds.
+Times are epoch seconds; the times of allocations are Slurm's, in whole seconds.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class Hold:
 
 
 @dataclass
-class Allocation:
-    """One allocation, or one component of a heterogeneous one.
+class AllocationUsage:
+    """The usage of an allocation, or of a component of a heterogeneous one.
 
-    :param requested: time of the request, None if the journal lacks it
-    :param granted: time of the first grant, None if there was none
-    :param released: time of the last release, None if the journal ends before
+    :param requested: time of the request; None if the journal lacks it
+    :param granted: time of the first grant; None if there was none
+    :param released: time of the last release; None if the journal ends before
     :param waited: seconds in Slurm's queue, including those after a requeue
-    :param requeues: how often Slurm revoked it and granted it again
-    :param unended: it was still held at the end of the journal, up to which it counts
-    :param holds: without gaps, except where Slurm requeued it
+    :param requeues: how often Slurm requeued it
+    :param unended: whether it was held at the end of the journal, up to which it counts
+    :param holds: contiguous, except for requeues
     """
 
     allocation: str
@@ -83,7 +83,7 @@ class Allocation:
 
 @dataclass(frozen=True)
 class ServiceUsage:
-    """What one service held with one strategy."""
+    """The usage of a service with one strategy."""
 
     deployment: str
     service: str
@@ -95,8 +95,8 @@ class ServiceUsage:
 
 
 @dataclass
-class Usage:
-    """What one run, or several, held.
+class RunUsage:
+    """The usage of one or several runs.
 
     :param workflow: the names of the run's workflows
     :param started: the first time in the journal
@@ -109,7 +109,7 @@ class Usage:
     workflow: str
     started: float
     ended: float
-    allocations: list[Allocation]
+    allocations: list[AllocationUsage]
     jobs: list[Event]
     qpu_seconds: dict[tuple[str, str], float]
 
@@ -120,8 +120,8 @@ class Usage:
     def nodes(self, *, quantum: bool = False) -> list[tuple[float, int]]:
         """The nodes held over time, on the quantum or else on the classical partitions.
 
-        :returns: each time at which the number changes, and the number from then on; the
-            last one is 0
+        :returns: each time of a change, with the number of nodes after it; the last
+            number is 0
         """
         changes: Counter[float] = Counter()
         for allocation in self.allocations:
@@ -137,7 +137,7 @@ class Usage:
 
     def services(self) -> list[ServiceUsage]:
         """The allocations by service and strategy, in the order of their requests."""
-        groups: dict[tuple[str, str, str, bool], list[Allocation]] = {}
+        groups: dict[tuple[str, str, str, bool], list[AllocationUsage]] = {}
         for a in self.allocations:
             key = a.deployment, a.service, a.strategy, a.quantum
             groups.setdefault(key, []).append(a)
@@ -152,7 +152,7 @@ class Usage:
         ]
 
     def to_json(self) -> dict[str, JSON]:
-        """The usage for ``--json``: sums, step functions, allocations and Slurm jobs."""
+        """The usage as JSON: sums, step functions, allocations and Slurm jobs."""
         return {
             "started": self.started,
             "ended": self.ended,
@@ -174,10 +174,10 @@ class Usage:
         }
 
 
-def measure(events: Iterable[Event]) -> Usage:
-    """What a run held, according to its journal.
+def measure(events: Iterable[Event]) -> RunUsage:
+    """The usage of a run; allocations without an end count up to the last event.
 
-    What is still held at the last event is counted up to there.
+    :param events: of its journal
     """
     events = list(events)
     times = [number(event["time"]) for event in events]
@@ -190,7 +190,7 @@ def measure(events: Iterable[Event]) -> Usage:
             histories.setdefault(key, []).append(event)
     allocations = [_allocation(history, ended) for history in histories.values()]
     allocations.sort(key=_since)
-    return Usage(
+    return RunUsage(
         workflow=_workflow(events),
         started=min(times, default=0.0),
         ended=ended,
@@ -206,9 +206,9 @@ def measure(events: Iterable[Event]) -> Usage:
     )
 
 
-def together(runs: Sequence[Usage]) -> Usage:
-    """Several runs, at least one, as one from the first start to the last end."""
-    return Usage(
+def together(runs: Sequence[RunUsage]) -> RunUsage:
+    """The usage of several runs, at least one, from the first start to the last end."""
+    return RunUsage(
         workflow=", ".join(run.workflow for run in runs),
         started=min(run.started for run in runs),
         ended=max(run.ended for run in runs),
@@ -218,11 +218,11 @@ def together(runs: Sequence[Usage]) -> Usage:
     )
 
 
-def _allocation(history: list[Event], ended: float) -> Allocation:
+def _allocation(history: list[Event], ended: float) -> AllocationUsage:
     allocation = _identity(history)
     for event, following in zip(history, [*history[1:], None], strict=True):
         status, at = str(event["status"]), number(event["at"])
-        # Slurm rounds down, so that a grant may precede its request
+        # Slurm rounds times down, so that a grant may precede its request
         end = ended if following is None else max(at, number(following["at"]))
         if status in HOLDING:
             allocation.holds.append(Hold(at, end, int(number(event["nodes"]))))
@@ -234,10 +234,10 @@ def _allocation(history: list[Event], ended: float) -> Allocation:
     return allocation
 
 
-def _identity(history: list[Event]) -> Allocation:
+def _identity(history: list[Event]) -> AllocationUsage:
     first, last = history[0], history[-1]
     lists = [str(event["node_list"]) for event in history if event["node_list"]]
-    return Allocation(
+    return AllocationUsage(
         allocation=str(first["allocation"]),
         slurm_job=str(first["slurm_job"]),
         deployment=str(first["deployment"]),
@@ -260,7 +260,7 @@ def _first(history: list[Event], status: str) -> float | None:
     )
 
 
-def _since(allocation: Allocation) -> float:
+def _since(allocation: AllocationUsage) -> float:
     times = (allocation.requested, allocation.granted, allocation.released)
     return min(time for time in times if time is not None)
 
@@ -277,10 +277,10 @@ def _text(value: JSON) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def table(usage: Usage) -> str:
-    """The allocations in columns, with times since the run's start, and totals.
+def table(usage: RunUsage) -> str:
+    """A table of the allocations, with times since the run's start, and the totals.
 
-    :returns: several lines; none if the run requested no allocation
+    :returns: empty if the run requested no allocation
     """
     if not usage.allocations:
         return ""
@@ -292,17 +292,17 @@ def table(usage: Usage) -> str:
         _cells(a, jobs.get((a.deployment, a.allocation), []), usage.started)
         for a in usage.allocations
     ]
-    held = [a.allocation for a in usage.allocations if a.unended]
+    unended = [a.allocation for a in usage.allocations if a.unended]
     lines = [*align([HEADER, *rows], NUMBERS), "", totals(usage)]
-    if held:
+    if unended:
         lines.append(
-            f"still held at the journal's last event and counted up to it: {', '.join(held)}"
+            f"still held at the journal's last event and counted up to it: {', '.join(unended)}"
         )
     return "\n".join(lines)
 
 
-def totals(usage: Usage) -> str:
-    """One line: allocations, jobs, node-seconds, QPU seconds and seconds waited."""
+def totals(usage: RunUsage) -> str:
+    """One line with the numbers of allocations and jobs, and the sums of times."""
     failed = sum(job["state"] != COMPLETED for job in usage.jobs)
     return (
         f"{len(usage.allocations)} allocations, "
@@ -314,8 +314,8 @@ def totals(usage: Usage) -> str:
     )
 
 
-def overall(runs: Sequence[Usage]) -> str:
-    """One line: the time from the first run's start to the last one's end, and totals."""
+def overall(runs: Sequence[RunUsage]) -> str:
+    """One line with the totals and the duration of several runs."""
     usage = together(runs)
     seconds = usage.ended - usage.started
     return (
@@ -323,7 +323,7 @@ def overall(runs: Sequence[Usage]) -> str:
     )
 
 
-def _cells(a: Allocation, jobs: list[Event], start: float) -> tuple[str, ...]:
+def _cells(a: AllocationUsage, jobs: list[Event], start: float) -> tuple[str, ...]:
     sizes = {hold.nodes for hold in a.holds} or {0}
     smallest, largest = min(sizes), max(sizes)
     return (
@@ -344,7 +344,7 @@ def _after(start: float, time: float | None) -> str:
     return "-" if time is None else f"{time - start:.1f} s"
 
 
-def _jobs(a: Allocation, jobs: list[Event]) -> str:
+def _jobs(a: AllocationUsage, jobs: list[Event]) -> str:
     requeued = f", requeues: {a.requeues}" if a.requeues else ""
     if len(jobs) == 1:
         return f"{str(jobs[0]['job']).removeprefix('/')} {jobs[0]['state']}{requeued}"

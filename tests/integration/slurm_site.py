@@ -10,7 +10,7 @@ from pathlib import Path
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event, Journal, read
 from sf_quantum.reporting import usage
-from sf_quantum.reporting.usage import Allocation
+from sf_quantum.reporting.usage import AllocationUsage
 from tests.integration.slurm_jobs import Cluster, cluster
 from tests.lab import Lab
 
@@ -46,7 +46,7 @@ class Site:
         """The journal's events of a kind."""
         return [event for event in read(self.path) if event["event"] == kind]
 
-    def held(self, service: str = "node") -> list[Allocation]:
+    def held(self, service: str = "node") -> list[AllocationUsage]:
         """The allocations of a service, as the journal has them so far."""
         found = usage.measure(read(self.path)).allocations
         return [one for one in found if one.service == service]
@@ -74,7 +74,7 @@ class Site:
         return loop.time() - began
 
 
-def allocation_id(allocation: Allocation) -> int:
+def allocation_id(allocation: AllocationUsage) -> int:
     """Slurm's id of it, of a component its own."""
     component = allocation.allocation.partition("+")[2]
     return int(allocation.slurm_job) + int(component or 0)

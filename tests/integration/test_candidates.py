@@ -313,7 +313,7 @@ def test_ten_qpus_of_which_nine_do_not_answer(project: Project, serve: Serve) ->
     assert where(project) == ["qpu", "qpu"]
     # the second decision does not wait for them
     again = re.findall(
-        r"QPU q\d did not answer in time and is asked again", project.log
+        r"QPU q\d did not answer in time and is queried again", project.log
     )
     assert len(again) == 9
     assert "QPU q0 did not answer within 2 s; it is considered offline" in project.log

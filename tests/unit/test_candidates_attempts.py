@@ -22,10 +22,10 @@ from sf_quantum.candidates.attempts import (
 )
 from sf_quantum.candidates.decision import (
     Basis,
-    Cause,
     ClassicalTarget,
     Decision,
     Exclusion,
+    Obstacle,
     QuantumTarget,
     Spending,
     StepRules,
@@ -236,7 +236,7 @@ def test_a_target_that_was_not_asked_is_not_taken_although_its_rest_is_over() ->
     attempts = Attempts({}, cooldown=0)
     attempts.fail("/other", "q", "helium")
     told = attempts.quantum_target(attempts.begin("/s/0", "/s", StepRules()), "q", None)
-    assert (told.cooldown, told.wait) == (Exclusion(Cause.NOT_ASKED), None)
+    assert (told.cooldown, told.wait) == (Exclusion(Obstacle.NOT_QUERIED), None)
 
 
 def test_a_job_that_ended_well_without_its_outputs_has_failed() -> None:
@@ -246,7 +246,7 @@ def test_a_job_that_ended_well_without_its_outputs_has_failed() -> None:
     again = attempts.begin("/s/0", "/s", StepRules())
     assert again.number == 2
     told = attempts.quantum_target(again, "q", ONLINE)
-    assert told.failed == Exclusion(Cause.OUTPUTS_MISSING)
+    assert told.failed == Exclusion(Obstacle.OUTPUTS_MISSING)
     assert told.cooldown is None
     attempts.exit("/s/0", "cpu")
     attempts.complete("/s/0")
@@ -313,13 +313,13 @@ def test_a_target_that_failed_is_told_to_its_job_and_rests_for_all() -> None:
     again = attempts.begin("/s/0", "/s", StepRules())
     assert again.number == 2
     target = attempts.quantum_target(again, "q", ONLINE)
-    assert target.failed == Exclusion(Cause.FAILED, detail="helium")
+    assert target.failed == Exclusion(Obstacle.FAILED, detail="helium")
     other = attempts.quantum_target(
         attempts.begin("/s/1", "/s", StepRules()), "q", ONLINE
     )
     assert other.failed is None
     assert other.cooldown is not None
-    assert other.cooldown.cause is Cause.COOLDOWN
+    assert other.cooldown.cause is Obstacle.COOLDOWN
     assert other.cooldown.detail == "helium"
     assert 0 < other.cooldown.value <= 60
     attempts.complete("/s/0")
@@ -331,7 +331,7 @@ def test_an_attempt_of_which_nothing_was_heard_has_failed() -> None:
     attempts = Attempts({}, cooldown=0)
     attempts.run(attempts.begin("/s/0", "/s", StepRules()), TO_QPU)
     attempts.begin("/s/0", "/s", StepRules())
-    assert attempts.failures("/s/0") == {"q": Exclusion(Cause.NO_RESULT)}
+    assert attempts.failures("/s/0") == {"q": Exclusion(Obstacle.NO_RESULT)}
 
 
 def test_an_exit_status_that_may_be_a_success_is_a_failure_once_it_is_tried_again() -> (
@@ -351,7 +351,7 @@ def test_an_exit_status_that_may_be_a_success_is_a_failure_once_it_is_tried_agai
     again = attempts.quantum_target(
         attempts.begin("/s/0", "/s", StepRules()), "q", ONLINE
     )
-    assert again.failed == Exclusion(Cause.FAILED, detail="exit status 3")
+    assert again.failed == Exclusion(Obstacle.FAILED, detail="exit status 3")
     assert again.cooldown is not None
 
 
@@ -360,12 +360,12 @@ def test_the_state_of_a_qpu_follows_from_its_status() -> None:
     asked = attempts.begin("/s/0", "/s", StepRules())
     closed = replace(ONLINE, online=False, reason="helium", cost_per_second=0.5)
     assert attempts.quantum_target(asked, "q", closed).offline == Exclusion(
-        Cause.OFFLINE, detail="helium"
+        Obstacle.OFFLINE, detail="helium"
     )
     assert attempts.quantum_target(asked, "q", closed).cost == 0.5
     assert attempts.quantum_target(asked, "dear", closed).cost == 3.0
-    silent = attempts.quantum_target(asked, "q", Exclusion(Cause.NO_ANSWER))
-    assert (silent.offline, silent.wait) == (Exclusion(Cause.NO_ANSWER), None)
+    silent = attempts.quantum_target(asked, "q", Exclusion(Obstacle.NO_ANSWER))
+    assert (silent.offline, silent.wait) == (Exclusion(Obstacle.NO_ANSWER), None)
 
 
 def test_a_full_place_is_waited_for() -> None:

@@ -15,12 +15,12 @@ from sf_quantum.candidates.decision import (
     Basis,
     Budget,
     CandidateJob,
-    Cause,
     ClassicalTarget,
     Decision,
     Exclusion,
     FilterRules,
     Impossible,
+    Obstacle,
     Prefer,
     QuantumTarget,
     Spending,
@@ -38,9 +38,9 @@ CPU = ClassicalTarget("cpu", seconds=4.0)
 FREE = QuantumTarget("fresnel", seconds=2.0)
 ANY = CandidateJob()
 LAST = CandidateJob(attempt=3, attempts_allowed=3)
-FAILED = Exclusion(Cause.FAILED, detail="x")
-COOLDOWN = Exclusion(Cause.COOLDOWN, 9, detail="x")
-OFFLINE = Exclusion(Cause.OFFLINE, detail="helium")
+FAILED = Exclusion(Obstacle.FAILED, detail="x")
+COOLDOWN = Exclusion(Obstacle.COOLDOWN, 9, detail="x")
+OFFLINE = Exclusion(Obstacle.OFFLINE, detail="helium")
 PREFERENCES: tuple[Prefer, ...] = ("quantum", "classical", "earliest")
 
 
@@ -67,165 +67,167 @@ def test_the_figures_of_a_decision_travel_with_it() -> None:
     assert decision == Decision(
         Basis.NO_QPU_USABLE,
         classical=(CPU,),
-        exclusions={"fresnel": Exclusion(Cause.LONG_WAIT, 412, 300)},
+        exclusions={"fresnel": Exclusion(Obstacle.LONG_WAIT, 412, 300)},
     )
     assert (decision.quantum, decision.targets) == (False, ("cpu",))
     assert explain(decision) == "fresnel would start in 412 s, maxWait is 300 s"
 
 
-CASES: list[tuple[QuantumTarget, StepRules, CandidateJob, Cause, str]] = [
+CASES: list[tuple[QuantumTarget, StepRules, CandidateJob, Obstacle, str]] = [
     (
-        QuantumTarget("q", Exclusion(Cause.NO_ANSWER, limit=2), wait=None),
+        QuantumTarget("q", Exclusion(Obstacle.NO_ANSWER, limit=2), wait=None),
         StepRules(),
         ANY,
-        Cause.NO_ANSWER,
+        Obstacle.NO_ANSWER,
         "q did not answer within 2 s",
     ),
     (
-        QuantumTarget("q", Exclusion(Cause.STILL_SILENT, 31), wait=None),
+        QuantumTarget("q", Exclusion(Obstacle.STILL_SILENT, 31), wait=None),
         StepRules(),
         ANY,
-        Cause.STILL_SILENT,
-        "q did not answer in time and is asked again in 31 s",
+        Obstacle.STILL_SILENT,
+        "q did not answer in time and is queried again in 31 s",
     ),
     (
-        QuantumTarget("q", Exclusion(Cause.UNREACHABLE, detail="no route"), wait=None),
+        QuantumTarget(
+            "q", Exclusion(Obstacle.UNREACHABLE, detail="no route"), wait=None
+        ),
         StepRules(),
         ANY,
-        Cause.UNREACHABLE,
-        "q could not be asked: no route",
+        Obstacle.UNREACHABLE,
+        "q could not be queried: no route",
     ),
     (
         QuantumTarget("q", OFFLINE),
         StepRules(),
         ANY,
-        Cause.OFFLINE,
+        Obstacle.OFFLINE,
         "q is offline: helium",
     ),
     (
-        QuantumTarget("q", Exclusion(Cause.OFFLINE)),
+        QuantumTarget("q", Exclusion(Obstacle.OFFLINE)),
         StepRules(),
         ANY,
-        Cause.OFFLINE,
+        Obstacle.OFFLINE,
         "q is offline",
     ),
     (
         QuantumTarget("q", cooldown=COOLDOWN),
         StepRules(),
         ANY,
-        Cause.COOLDOWN,
+        Obstacle.COOLDOWN,
         "q is in cooldown for 9 s after a failure (x)",
     ),
     (
-        QuantumTarget("q", cooldown=Exclusion(Cause.NOT_ASKED), wait=None),
+        QuantumTarget("q", cooldown=Exclusion(Obstacle.NOT_QUERIED), wait=None),
         StepRules(),
         ANY,
-        Cause.NOT_ASKED,
-        "q was in cooldown when the QPUs were asked",
+        Obstacle.NOT_QUERIED,
+        "q was in cooldown when the QPUs were queried",
     ),
     (
         QuantumTarget("q", failed=FAILED),
         StepRules(),
         ANY,
-        Cause.FAILED,
+        Obstacle.FAILED,
         "q failed an earlier attempt of this job (x)",
     ),
     (
-        QuantumTarget("q", failed=Exclusion(Cause.OUTPUTS_MISSING)),
+        QuantumTarget("q", failed=Exclusion(Obstacle.OUTPUTS_MISSING)),
         StepRules(),
         ANY,
-        Cause.OUTPUTS_MISSING,
+        Obstacle.OUTPUTS_MISSING,
         "q failed an earlier attempt of this job (exit status 0, but outputs are missing)",
     ),
     (
-        QuantumTarget("q", failed=Exclusion(Cause.NO_RESULT)),
+        QuantumTarget("q", failed=Exclusion(Obstacle.NO_RESULT)),
         StepRules(),
         ANY,
-        Cause.NO_RESULT,
+        Obstacle.NO_RESULT,
         "q failed an earlier attempt of this job (no result)",
     ),
     (
         QuantumTarget("q", qubits=10),
         StepRules(),
         CandidateJob(11),
-        Cause.TOO_LARGE,
+        Obstacle.TOO_LARGE,
         "q takes up to 10 variables, the problem has 11",
     ),
     (
         QuantumTarget("q", qubits=10),
         StepRules(max_variables=5),
         CandidateJob(6),
-        Cause.ABOVE_MAX_VARIABLES,
+        Obstacle.ABOVE_MAX_VARIABLES,
         "q is limited to 5 variables (maxVariables), the problem has 6",
     ),
     (
         QuantumTarget("q"),
         StepRules(min_variables=5),
         CandidateJob(4),
-        Cause.BELOW_MIN_VARIABLES,
+        Obstacle.BELOW_MIN_VARIABLES,
         "q requires 5 variables (minVariables), the problem has 4",
     ),
     (
         QuantumTarget("q", qpu_seconds=3),
         StepRules(run=Budget(10)),
         CandidateJob(run=Spending(8)),
-        Cause.BUDGET_EXCEEDED,
+        Obstacle.BUDGET_EXCEEDED,
         "q would exceed the run's budget: 2 of 10 QPU seconds left",
     ),
     (
         QuantumTarget("q"),
         StepRules(step=Budget(10)),
         CandidateJob(step=Spending(12)),
-        Cause.BUDGET_EXCEEDED,
+        Obstacle.BUDGET_EXCEEDED,
         "q would exceed the step's budget: 0 of 10 QPU seconds left",
     ),
     (
         QuantumTarget("q"),
         StepRules(run=Budget(10)),
         CandidateJob(run=Spending(10)),
-        Cause.BUDGET_EXCEEDED,
+        Obstacle.BUDGET_EXCEEDED,
         "q would exceed the run's budget: 0 of 10 QPU seconds left",
     ),
     (
         QuantumTarget("q", qpu_seconds=3, cost=2),
         StepRules(step=Budget(cost=5)),
         ANY,
-        Cause.BUDGET_EXCEEDED,
+        Obstacle.BUDGET_EXCEEDED,
         "q would exceed the step's budget: 5 of 5 cost left",
     ),
     (
         QuantumTarget("q"),
         StepRules(run=Budget(10)),
         CandidateJob(run=Spending(0, 0, unmeasured=True)),
-        Cause.USAGE_UNMEASURED,
+        Obstacle.USAGE_UNMEASURED,
         "q might exceed the run's budget: the usage of a running job is not known yet",
     ),
     (
         QuantumTarget("q", cost=2),
         StepRules(step=Budget(cost=10)),
         CandidateJob(spending_known=False),
-        Cause.USAGE_UNREADABLE,
+        Obstacle.USAGE_UNREADABLE,
         "q might exceed the step's budget: past usage cannot be read from the journal",
     ),
     (
         QuantumTarget("q", wait=None),
         StepRules(max_wait=30),
         ANY,
-        Cause.UNKNOWN_WAIT,
+        Obstacle.UNKNOWN_WAIT,
         "q has no known ETA, maxWait is 30 s",
     ),
     (
         QuantumTarget("q", wait=30.4),
         StepRules(max_wait=30),
         ANY,
-        Cause.LONG_WAIT,
+        Obstacle.LONG_WAIT,
         "q would start in 30 s, maxWait is 30 s",
     ),
     (
         QuantumTarget("q", wait=50, seconds=20, maintenance=60),
         StepRules(),
         ANY,
-        Cause.MAINTENANCE,
+        Obstacle.MAINTENANCE,
         "q goes into maintenance in 60 s",
     ),
 ]
@@ -237,7 +239,7 @@ def test_what_excludes_a_qpu(
     target: QuantumTarget,
     rules: StepRules,
     job: CandidateJob,
-    cause: Cause,
+    cause: Obstacle,
     sentence: str,
     prefer: Prefer,
 ) -> None:
@@ -248,7 +250,7 @@ def test_what_excludes_a_qpu(
 
 
 def test_every_cause_is_reached() -> None:
-    assert {case[3] for case in CASES} == {*Cause}
+    assert {case[3] for case in CASES} == {*Obstacle}
 
 
 @pytest.mark.parametrize(
@@ -399,6 +401,17 @@ def test_the_earlier_end_counts_the_classical_queue_too() -> None:
     assert reason(unknown, first, rules=rules) == (
         "node would end in 5 s, the end on q is unknown"
     )
+
+
+def test_classical_targets_keep_their_order_where_ends_are_not_compared() -> None:
+    rules = StepRules(prefer="earliest")
+    slow, fast = ClassicalTarget("slow", seconds=9), ClassicalTarget("fast", seconds=1)
+    offline = QuantumTarget("q", OFFLINE)
+    decision = ask(offline, slow, fast, rules=rules)
+    assert decision.basis is Basis.NO_QPU_USABLE
+    assert decision.targets == ("slow", "fast")
+    assert ask(FREE, slow, fast, rules=rules, job=LAST).targets == ("slow", "fast")
+    assert ask(slow, fast, rules=rules).targets == ("slow", "fast")
 
 
 def test_after_a_failure_another_qpu_then_a_classical_target() -> None:
@@ -562,17 +575,19 @@ def test_which_rules_limit_spending_and_costs() -> None:
 FIGURES = st.floats(0, 1e4).map(lambda value: round(value, 1))
 MAYBE = st.none() | FIGURES
 FAILURES = st.none() | st.sampled_from(
-    [FAILED, Exclusion(Cause.OUTPUTS_MISSING), Exclusion(Cause.NO_RESULT)]
+    [FAILED, Exclusion(Obstacle.OUTPUTS_MISSING), Exclusion(Obstacle.NO_RESULT)]
 )
 COOLDOWNS = st.none() | st.builds(
-    Exclusion, st.just(Cause.COOLDOWN), FIGURES, detail=st.just("x")
+    Exclusion, st.just(Obstacle.COOLDOWN), FIGURES, detail=st.just("x")
 )
 SPENDING = st.builds(Spending, FIGURES, FIGURES, st.booleans())
 BUDGETS = st.builds(Budget, MAYBE, MAYBE)
 QUANTUM = st.builds(
     QuantumTarget,
     st.just("q"),
-    offline=st.sampled_from([None, None, OFFLINE, Exclusion(Cause.NO_ANSWER, limit=2)]),
+    offline=st.sampled_from(
+        [None, None, OFFLINE, Exclusion(Obstacle.NO_ANSWER, limit=2)]
+    ),
     cooldown=COOLDOWNS,
     failed=FAILURES,
     qubits=st.integers(0, 100),
@@ -724,10 +739,10 @@ def test_only_a_permanent_obstacle_makes_a_job_impossible(
             .cause
         )
         assert cause in (
-            Cause.TOO_LARGE,
-            Cause.ABOVE_MAX_VARIABLES,
-            Cause.BELOW_MIN_VARIABLES,
-            Cause.BUDGET_EXCEEDED,
+            Obstacle.TOO_LARGE,
+            Obstacle.ABOVE_MAX_VARIABLES,
+            Obstacle.BELOW_MIN_VARIABLES,
+            Obstacle.BUDGET_EXCEEDED,
         )
     else:
         assert decision.targets == ("q",)

@@ -27,7 +27,7 @@ from streamflow.core.workflow import Job, Token
 from streamflow.deployment.connector.local import LocalConnector
 from streamflow.log_handler import logger
 
-from sf_quantum.candidates.decision import Cause, Exclusion
+from sf_quantum.candidates.decision import Exclusion, Obstacle
 from sf_quantum.candidates.failures import TracebackFilter
 from sf_quantum.candidates.filter import CandidateFilter
 from sf_quantum.candidates.targets import (
@@ -112,7 +112,7 @@ async def test_qpus_of_a_service_without_a_file_are_those_of_the_environment(
     asked = await StatusPoller(0).poll({"hpc/qc": source}, 5)
     reply = asked["hpc/qc"]
     assert isinstance(reply, Exclusion)
-    assert reply.cause is Cause.UNREACHABLE
+    assert reply.cause is Obstacle.UNREACHABLE
     assert "--qpu fresnel: fresnel_SFQ_URL is not set; name the file" in reply.detail
     with running_service() as service:
         monkeypatch.setenv("fresnel_SFQ_URL", service.url)
@@ -188,7 +188,7 @@ async def test_ten_qpus_of_which_nine_do_not_answer(
     warned = [r.message for r in caplog.records if r.levelno == logging.WARNING]
     silence = "QPU q0 did not answer within 2 s; it is considered offline"
     assert warned.count(silence) == 1
-    again = r"QPU q0 did not answer in time and is asked again in \d+ s; it is"
+    again = r"QPU q0 did not answer in time and is queried again in \d+ s; it is"
     assert sum(re.match(again, line) is not None for line in warned) == 1
 
 
@@ -212,7 +212,7 @@ def test_what_a_budget_does_not_know_of_is_said_once(
     status = QpuStatus("acme", "annealer", True, "", 0, 1, 0, 0)
     answers: dict[str, StatusReply] = {
         "acme": status,
-        "b": Exclusion(Cause.NO_ANSWER),
+        "b": Exclusion(Obstacle.NO_ANSWER),
     }
     logger.addHandler(caplog.handler)
     try:
@@ -290,7 +290,7 @@ async def test_one_that_hangs_is_asked_once() -> None:
 
     for _ in range(3):
         answer = (await poller.poll({"q": hang}, 0.01))["q"]
-        assert answer == Exclusion(Cause.NO_ANSWER, limit=0.01)
+        assert answer == Exclusion(Obstacle.NO_ANSWER, limit=0.01)
     go.set()
     late = (await poller.poll({"q": hang}, 60))["q"]
     assert isinstance(late, QpuStatus)
@@ -304,11 +304,11 @@ async def test_a_late_answer_ends_the_time_for_which_one_is_not_asked() -> None:
         go.wait(60)
         return QpuStatus("q", "annealer", True, "", 0, 1, 0, 0)
 
-    silent = Exclusion(Cause.NO_ANSWER, limit=0.01)
+    silent = Exclusion(Obstacle.NO_ANSWER, limit=0.01)
     assert (await poller.poll({"q": late}, 0.01))["q"] == silent
     resting = (await poller.poll({"q": late}, 60))["q"]
     assert isinstance(resting, Exclusion)
-    assert resting.cause is Cause.STILL_SILENT
+    assert resting.cause is Obstacle.STILL_SILENT
     assert 0 < resting.value <= 60
     go.set()
     await asyncio.wait([poller._replies["q"]])
@@ -323,7 +323,7 @@ async def test_what_a_vendors_package_happens_to_raise_is_an_answer() -> None:
     for _ in range(2):  # and it is asked again
         replies = await poller.poll({"q": broken}, 60)
         detail = "KeyError: 'queue'"
-        assert replies == {"q": Exclusion(Cause.UNREACHABLE, detail=detail)}
+        assert replies == {"q": Exclusion(Obstacle.UNREACHABLE, detail=detail)}
 
 
 async def test_a_target_that_failed_is_not_asked_while_it_rests() -> None:

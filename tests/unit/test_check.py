@@ -145,8 +145,11 @@ def test_every_problem_of_every_file_is_printed(
 
 
 NOT_YAML = [
-    ("", "sf.yml: it is empty; expected a StreamFlow file"),
-    ("- a\n", "sf.yml:1: it is not a mapping of keys; expected a StreamFlow file"),
+    ("", "sf.yml: the file is empty; expected a StreamFlow file"),
+    (
+        "- a\n",
+        "sf.yml:1: the file is not a mapping of keys; expected a StreamFlow file",
+    ),
     (
         "a: 1\nb: ]\n",
         "sf.yml:2: not YAML at column 4 (expected the node content, but found ']');"
@@ -178,7 +181,7 @@ KEYS = {
     "config, unevaluated": ("maxConcurrentJobs", "maxconcurentjobs", "29: deployments.cluster.config.maxconcurentjobs: unknown key; did you mean maxConcurrentJobs?"),
     "service, open in its schema": ("partition:", "partitoin:", "31: deployments.cluster.config.services.quantum.partitoin: unknown key; did you mean partition?"),
     "service of any name": ("quantum: {partition", "GPU: {nodez: 1}\n        quantum: {partition", "31: deployments.cluster.config.services.GPU.nodez: unknown key; did you mean nodes?"),
-    "filter": ("shuffle, config: {}", "shuffle, config: {seed: 1}", "34: bindingFilters.mix.config.seed: unknown key; there is none here"),
+    "filter": ("shuffle, config: {}", "shuffle, config: {seed: 1}", "34: bindingFilters.mix.config.seed: unknown key; none is defined"),
     "failure manager": ("max_retries", "maxRetries", "35: failureManager.config.maxRetries: unknown key; did you mean max_retries?"),
     "scheduling": ("scheduler:", "sheduler:", "37: scheduling.sheduler: unknown key; did you mean scheduler?"),
     "database": ("connection:", "conection: x, connection:", "38: database.config.conection: unknown key; did you mean connection?"),
@@ -189,7 +192,7 @@ VALUES = {
     "type": ("type: slurm", "type: slrum", "27: deployments.cluster.type: unknown type 'slrum'; did you mean slurm?"),
     "missing type": ("    type: local\n", "", "19: deployments.laptop: type is missing; add type:"),
     "missing config": ("    config: {}\n", "", "19: deployments.laptop: config is missing; add config:"),
-    "empty config": ("config: {}\n    work", "config:\n    work", "21: deployments.laptop.config: it is empty; write a mapping of keys, {} for none"),
+    "empty config": ("config: {}\n    work", "config:\n    work", "21: deployments.laptop.config: the value is empty; write a mapping of keys, {} for none"),
     "wrong kind": ("Jobs: 4", "Jobs: many", "29: deployments.cluster.config.maxConcurrentJobs: 'many' has the wrong type; write a whole number"),
     "neither kind": ("nodes: [login.example.org]", "nodes: [1]", "25: deployments.front.config.nodes[0]: 1 has the wrong type; write text or a mapping of keys"),
     "range": ("config: {}\n    work", "config: {transferBufferSize: 0}\n    work", "21: deployments.laptop.config.transferBufferSize: 0 is not allowed; write 1 or more"),
@@ -205,15 +208,15 @@ NAMES = {
     "service": ("service: quantum", "service: quantom", f"13: {BINDING}[1].target[0].service: deployment cluster has no service 'quantom'; did you mean quantum?"),
     "filter": ("[mix]", "[mux]", f"15: {BINDING}[1].filters[0]: bindingFilters has no 'mux'; did you mean mix?"),
     "wrapped deployment": ("wraps: front", "wraps: font", "32: deployments.cluster.wraps: there is no deployment 'font'; did you mean front?"),
-    "wrapped service": ("wraps: front", "wraps: {deployment: front, service: a}", "32: deployments.cluster.wraps.service: deployment front has no service 'a'; there is none here"),
-    "wraps nothing": ("workdir: work\n", "wraps: front\n", "22: deployments.laptop.wraps: a deployment of type local wraps no other; remove wraps"),
-    "wraps itself": ("wraps: front", "wraps: cluster", "32: deployments.cluster.wraps: it wraps itself (cluster -> cluster); end in one that wraps no other"),
+    "wrapped service": ("wraps: front", "wraps: {deployment: front, service: a}", "32: deployments.cluster.wraps.service: deployment front has no service 'a'; none is defined"),
+    "wraps nothing": ("workdir: work\n", "wraps: front\n", "22: deployments.laptop.wraps: a deployment of type local cannot wrap another; remove wraps"),
+    "wraps itself": ("wraps: front", "wraps: cluster", "32: deployments.cluster.wraps: the deployment wraps itself (cluster -> cluster); wrap another deployment"),
     "policy": ("workdir: work\n", "scheduling_policy: best\n", "22: deployments.laptop.scheduling_policy: scheduling.policies has no 'best'; known: __DEFAULT__"),
     "port without workdir": (", workdir: /data", "", f"17: {BINDING}[2].target: workdir is missing; add workdir: the folder that holds the port's data"),
     "step": ("step: /loop/solve", "step: /solve", f"11: {BINDING}[1].step: the workflow has no step /solve; did you mean /loop/solve?"),
     "port as a step": ("step: /prepare", "step: /prepare/points", f"9: {BINDING}[0].step: the workflow has no step /prepare/points; it is a port: write port: /prepare/points"),
     "port": ("port: /archive", "port: /achive", f"16: {BINDING}[2].port: the workflow has no port /achive; did you mean /archive?"),
-    "relative step": ("step: /prepare", "step: prepare", f"9: {BINDING}[0].step: 'prepare' does not start at the workflow; write /prepare"),
+    "relative step": ("step: /prepare", "step: prepare", f"9: {BINDING}[0].step: 'prepare' is not an absolute path; write /prepare"),
 }  # fmt: skip
 
 FILES = {
@@ -259,8 +262,8 @@ SLURM = {
     "reserved service": ("allocation: {strategy: reserved, reserve: [quantum, quantom]}", "allocation.reserve[1]: deployment cluster has no service 'quantom'; did you mean quantum?"),
     "reserved service, counted": ("allocation: {strategy: reserved, reserve: {quantom: 1}}", "allocation.reserve.quantom: deployment cluster has no service 'quantom'; did you mean quantum?"),
     "released after": ("allocation: {strategy: reserved, reserve: [quantum], release: {after: /lop/solve}}", "allocation.release.after: the workflow has no step /lop/solve; did you mean /loop/solve?"),
-    "reserved for nobody": ("allocation: {strategy: reserved, reserve: [quantum, quantum]}", "allocation: reserve has quantum 2, and maxConcurrentJobs lets 1 run at once; write maxConcurrentJobs: 2 or more"),
-    "kept for nobody": ("allocation: {strategy: elastic, keep: 3}", "allocation: keep is 3, and maxConcurrentJobs lets 1 run at once; write maxConcurrentJobs: 3 or more"),
+    "reserved for nobody": ("allocation: {strategy: reserved, reserve: [quantum, quantum]}", "allocation: reserve has quantum 2, but maxConcurrentJobs allows 1 at once; write maxConcurrentJobs: 2 or more"),
+    "kept for nobody": ("allocation: {strategy: elastic, keep: 3}", "allocation: keep is 3, but maxConcurrentJobs allows 1 at once; write maxConcurrentJobs: 3 or more"),
     "none may be kept": ("allocation: {strategy: elastic, max: 0}", "allocation.max: 0 is not allowed; write 1 or more"),
     "key of the deployment": ("alocation: elastic", "alocation: unknown key; did you mean allocation?"),
     "file of QPUs": ("qrmiConfig: none.json", "qrmiConfig: none.json: no such file; name an existing file"),
@@ -319,8 +322,8 @@ def test_more_kept_than_there_may_be(cluster: None) -> None:
     new = "{strategy: elastic, keep: 3, max: 2}"
     edited(FILE, "Jobs: 4\n", f"Jobs: 4\n      allocation: {new}\n")
     assert found() == [
-        f"{FILE}:30: deployments.cluster.config.allocation: keep is 3 and max is 2;"
-        " keep no more than max"
+        f"{FILE}:30: deployments.cluster.config.allocation: keep is 3, but max is 2;"
+        " write a keep of at most max"
     ]
 
 
@@ -362,7 +365,7 @@ def test_inputs(old: str, new: str, line: str) -> None:
 def test_a_file_that_is_not_cwl() -> None:
     Path("cwl/main.cwl").write_text("a: 1\n")
     assert found() == [
-        "cwl/main.cwl:1: it does not look like CWL; expected cwlVersion and a class, one"
+        "cwl/main.cwl:1: the file does not look like CWL; expected cwlVersion and a class, one"
         " of Workflow, CommandLineTool, ExpressionTool, Operation"
     ]
 
@@ -417,7 +420,7 @@ def test_keys_of_our_own_connectors() -> None:
 
 
 FALLBACK = (
-    "onFailure: fallback needs a failureManager, and there is none; add failureManager:"
+    "onFailure: fallback needs a failureManager, which is missing; add failureManager:"
     " {type: default, config: {max_retries: 3}} or write onFailure: fail"
 )
 
@@ -490,13 +493,13 @@ def test_a_candidate_that_is_right() -> None:
         (
             "{maxVariables: 3}",
             "bindingFilters.mix.config.maxVariables: maxVariables needs the number of "
-            "variables of the step's problem; name the int input that gives it: "
+            "variables of the step's problem; name the int input that holds it: "
             "variables: INPUT",
         ),
         (
             "{steps: {/loop: {minVariables: 3}}}",
             "bindingFilters.mix.config.steps./loop.minVariables: minVariables needs the "
-            "number of variables of the step's problem; name the int input that gives it: "
+            "number of variables of the step's problem; name the int input that holds it: "
             "variables: INPUT",
         ),
     ],
@@ -527,7 +530,7 @@ def test_a_limit_on_costs_of_a_qpu_that_has_no_price(config: str, said: bool) ->
     candidate("{deployment: q}", config)
     line = (
         "sf.yml:13: workflows.main.bindings[1].target[0]: q is emulated and free, so "
-        "budget.cost does not limit it; give a QPU second there a cost: costs: {q: ...}"
+        "budget.cost does not limit it; set the cost of a QPU second: costs: {q: ...}"
     )
     assert (line in found()) == said
 
@@ -797,7 +800,7 @@ def test_a_candidate_filter_that_no_binding_names() -> None:
         ("sfw", "unknown QPU type 'sfw'; did you mean sfq?"),
         (
             "dwave",
-            "QPUs of type dwave cannot be used here: it is gone; install what is missing",
+            "QPUs of type dwave cannot be used: it is gone; install what is missing",
         ),
     ],
 )

@@ -96,7 +96,7 @@ def test_a_problem_that_is_too_large_is_told_in_one_line(
     Path("problem.json").write_text(json.dumps({"bqm": larger}))
     line = (
         "sf.yml:8: workflows.main.bindings[0].target: /solve cannot run now: qpu: 6 "
-        "variables do not fit on its 5 qubits; bind it elsewhere, or wait for the QPU\n"
+        "variables do not fit on 5 qubits; bind it elsewhere, or wait for the QPU\n"
     )
     assert checked(service.url, capsys, QPU) == (2, line)
 
@@ -108,7 +108,7 @@ def test_a_candidates_size_is_the_inputs_that_says_it(
     both = (QPU, "{deployment: qpu, service: other}")
     code, out = checked(service.url, capsys, *both, filters="choose")
     assert code == 2
-    assert "qpu: 7 variables do not fit on its 5 qubits" in out
+    assert "qpu: 7 variables do not fit on 5 qubits" in out
     # the laptop takes it
     assert checked(service.url, capsys, QPU, LAPTOP, filters="choose")[0] == 0
 
@@ -129,7 +129,7 @@ def test_one_that_runs_no_such_jobs_is_told(
     runners = service.queue.device.runners
     service.queue.jobs.device = Device(runners={"sequence": runners["sequence"]})
     code, out = checked(service.url, capsys, QPU)
-    assert (code, "qpu: it only runs sequence jobs" in out) == (2, True)
+    assert (code, "qpu: the QPU only runs sequence jobs" in out) == (2, True)
 
 
 def test_one_that_does_not_answer_is_no_reason_and_is_told(
@@ -138,6 +138,6 @@ def test_one_that_does_not_answer_is_no_reason_and_is_told(
     code, out = checked(f"unix:{tmp_path}/nobody", capsys, QPU)
     assert code == 0
     assert out.startswith(
-        "sf.yml: fine (1 workflow, 2 deployments, qpu could not be asked"
+        "sf.yml: fine (1 workflow, 2 deployments, qpu could not be queried"
     )
     assert len(out.splitlines()) == 1

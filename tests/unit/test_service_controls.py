@@ -15,9 +15,9 @@ import pytest
 
 from sf_quantum.candidates.decision import (
     CandidateJob,
-    Cause,
     ClassicalTarget,
     Decision,
+    Obstacle,
     QuantumTarget,
     StepRules,
     decide,
@@ -486,7 +486,7 @@ def test_candidates_go_around_a_window_with_an_end(service: RunningService) -> N
     assert decided(50).quantum
     longer = decided(70)
     assert (longer.quantum, longer.targets) == (False, ("cpu",))
-    assert longer.exclusions["q"].cause is Cause.MAINTENANCE
+    assert longer.exclusions["q"].cause is Obstacle.MAINTENANCE
 
 
 def test_operations_over_http(service: RunningService) -> None:

@@ -12,7 +12,7 @@ import pytest
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event
-from sf_quantum.reporting.usage import Hold, Usage, measure, overall, table, together
+from sf_quantum.reporting.usage import Hold, RunUsage, measure, overall, table, together
 
 
 def allocation(
@@ -88,7 +88,7 @@ def write(path: Path, events: list[Event]) -> str:
     return str(path)
 
 
-def area(usage: Usage, *, quantum: bool = False) -> float:
+def area(usage: RunUsage, *, quantum: bool = False) -> float:
     """Node-seconds another way: by Riemann's sum over the step function."""
     steps = usage.nodes(quantum=quantum)
     following = [time for time, _ in steps[1:]]
