@@ -39,6 +39,7 @@ from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState, NodeUsage
 from sf_quantum.connectors.slurm.login import LoginNode
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.scripts import JobMark
+from sf_quantum.connectors.slurm.services import Service
 
 T = TypeVar("T")
 S = BatchJobState
@@ -311,7 +312,7 @@ class Life(RuleBasedStateMachine):
     )
     def submit(self, fates: list[str], seconds: float) -> Followed:
         async def begin() -> Followed:
-            usage = NodeUsage("d", None, "per-step", partition=None, quantum=False)
+            usage = NodeUsage("d", None, Service(), "per-step")
             job = Followed(f"job {len(self.tasks)}", usage)
             job.troubled = bool(self.slurm.broken)
             self.tasks[job] = asyncio.create_task(self.queue.submit(job, "", ""))

@@ -19,6 +19,7 @@ from sf_quantum.connectors.slurm.job import (
     PendingReason,
 )
 from sf_quantum.connectors.slurm.scripts import JobMark
+from sf_quantum.connectors.slurm.services import Service
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event, Journal
 
@@ -37,15 +38,8 @@ ENDED = mark(0, 160.5)
 
 
 def usage(job: str | None = "/s/0", component: int | None = None) -> NodeUsage:
-    made = NodeUsage(
-        "hpc",
-        "gpu",
-        "per-step",
-        partition="g",
-        quantum=True,
-        job=job,
-        component=component,
-    )
+    service = Service(partition="g", gres="qpu:1")
+    made = NodeUsage("hpc", "gpu", service, "per-step", job=job, component=component)
     made.requested(90.5)
     return made
 
@@ -206,20 +200,25 @@ async def test_a_mark_is_of_the_run_that_left_it() -> None:
 
 @pytest.mark.parametrize(
     ("shown", "expected"),
-    [("PENDING", S.QUEUED), ("RUNNING", S.RUNNING), (None, S.RUNNING)],
+    [
+        (["PENDING"], S.QUEUED),
+        (["RUNNING"], S.RUNNING),
+        ([], S.RUNNING),
+        (["PENDING", "RUNNING"], S.RUNNING),
+        (["RUNNING", "PENDING"], S.QUEUED),
+    ],
 )
 async def test_a_job_that_has_not_ended_goes_back_to_where_it_was(
-    shown: str | None, expected: BatchJobState
+    shown: list[str], expected: BatchJobState
 ) -> None:
     job = batch_job()
     job.listed([row()])
     for _ in range(DENIALS):
         job.listed([])
-    if shown is None:
-        job.shown([JobOutcome("7", "PENDING")])
-        job.unanswered()
-    else:
-        job.shown([JobOutcome("7", shown)])
+    for one in shown:
+        job.shown([JobOutcome("7", one)])
+    job.unanswered()
+    assert job.state is S.ENDING
     job.concluded(None)
     assert job.state is expected
     job.concluded(None)

@@ -96,7 +96,7 @@ class Site:
         """The QPUs of one service."""
         services = {"q": Service(qpu=list(qpus))}
         file = None if config is None else str(config)
-        return ServiceQpus("cluster", self.connector, services, file)
+        return ServiceQpus("cluster", services, file)
 
     def use(self, job: str) -> QpuUse:
         """Of QPU a, under the plugin."""
@@ -208,7 +208,7 @@ async def test_a_qpu_that_does_not_answer_is_waited_for_a_while(
     qpus = site.quantum(definitions, "a")
     with caplog.at_level(logging.INFO, "streamflow"):
         for job in ("/one/0", "/other/0"):
-            await qpus.online(site.queue, site.location, job, ["a"])
+            await qpus.online(site.queue, job, ["a"])
     waits, submitted, over = (record.getMessage() for record in caplog.records)
     assert waits.startswith("Job /one/0 waits: QPU 'a' at unix:")
     assert "jobs are submitted although QPU 'a' at unix:" in submitted
@@ -247,9 +247,7 @@ async def test_half_a_file_is_no_file(
     (found,) = (await connector.get_available_locations()).values()
     site = Site(connector, found.location, tmp_path)
     try:
-        await site.quantum(reachable, "a").online(
-            site.queue, site.location, "/one/0", ["a"]
-        )
+        await site.quantum(reachable, "a").online(site.queue, "/one/0", ["a"])
         brought = site.spool / "qrmi_config.json"
         assert [r["name"] for r in json.loads(brought.read_text())["resources"]] == [
             "a"
@@ -284,7 +282,7 @@ async def test_a_job_that_can_run_elsewhere_waits_for_no_qpu_that_is_offline(
         WorkflowExecutionException,
         match=r"Job /one/0 is not submitted: QPU a is offline \(.*helium\)",
     ):
-        await qpus.lend(site.queue, site.location, "/one/0", ["a"])
+        await qpus.lend(site.queue, "/one/0", ["a"])
 
 
 async def test_a_job_that_can_run_elsewhere_bears_silence_as_long_as_it_is_to_wait(
@@ -300,7 +298,7 @@ async def test_a_job_that_can_run_elsewhere_bears_silence_as_long_as_it_is_to_wa
         WorkflowExecutionException,
         match="Job /one/0 is not submitted: QPU 'a' at unix:",
     ):
-        await qpus.lend(site.queue, site.location, "/one/0", ["a"])
+        await qpus.lend(site.queue, "/one/0", ["a"])
 
 
 async def test_a_job_that_can_run_elsewhere_waits_for_no_login_node_for_ever(
@@ -319,7 +317,7 @@ async def test_a_job_that_can_run_elsewhere_waits_for_no_login_node_for_ever(
             WorkflowExecutionException,
             match="Job /one/0 is not submitted: the login node cannot be asked",
         ):
-            await qpus.lend(site.queue, site.location, "/one/0", ["a"])
+            await qpus.lend(site.queue, "/one/0", ["a"])
 
 
 async def _lost(*_: object, **__: object) -> tuple[str, int]:
@@ -338,7 +336,7 @@ async def test_on_the_node_it_waits_for_what_is_left(
             {"expectedSeconds": 5, "pattern": "qc-heavy"}, 0.3, has_alternative=True
         )
     )
-    use = await site.quantum(None, "a").lend(site.queue, site.location, "/one/0", ["a"])
+    use = await site.quantum(None, "a").lend(site.queue, "/one/0", ["a"])
     assert use.hints.wait_seconds is not None
     assert 0 <= use.hints.wait_seconds < 0.3
     site.spool.mkdir(exist_ok=True)
@@ -382,7 +380,7 @@ async def test_where_nobody_can_be_asked_jobs_are_submitted(
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     qpus = site.quantum(None, "a")
     for job in ("/one/0", "/other/0"):
-        await qpus.online(site.queue, site.location, job, ["a"])
+        await qpus.online(site.queue, job, ["a"])
     (said,) = (record.getMessage() for record in caplog.records)
     assert said.endswith("so jobs are submitted: there is no sfq")
 
@@ -393,16 +391,16 @@ async def test_a_lease_that_jobs_share_is_used_by_each(site: Site) -> None:
     first, second = site.use("/one/0"), site.use("/other/0")
     for _ in range(2):  # as often as it is tried
         site.left(first, ran)
-        await qpus.settle(site.location, first, good=True)
+        await qpus.settle(site.queue, first, good=True)
     assert list(site.spool.glob("*.12")) == []
     site.left(second, ran)
     with pytest.raises(WorkflowExecutionException, match="never used QPU a"):
-        await qpus.settle(site.location, second, good=True)
+        await qpus.settle(site.queue, second, good=True)
     site.left(
         second,
         account.CommandRun(0, [account.LeaseUsage("a", [JOB, {**JOB, "id": "2"}])]),
     )
-    await qpus.settle(site.location, second, good=True)
+    await qpus.settle(site.queue, second, good=True)
 
 
 async def test_a_result_that_may_not_be_the_qpus_is_none(
@@ -414,12 +412,12 @@ async def test_a_result_that_may_not_be_the_qpus_is_none(
     with pytest.raises(
         WorkflowExecutionException, match=r"it is not known .* it is gone"
     ):
-        await qpus.settle(site.location, use, good=True)
+        await qpus.settle(site.queue, use, good=True)
     with pytest.raises(WorkflowExecutionException, match="sfq lease left no account"):
-        await qpus.settle(site.location, use, good=True)
+        await qpus.settle(site.queue, use, good=True)
     # what it was interrupted in counts for nothing
     interrupted = account.CommandRun(143, [account.LeaseUsage("a", [])])
     site.left(use, interrupted, account.CommandRun(0, [account.LeaseUsage("a", [JOB])]))
-    await qpus.settle(site.location, use, good=True)
+    await qpus.settle(site.queue, use, good=True)
     site.left(use, interrupted)
-    await qpus.settle(site.location, use, good=False)
+    await qpus.settle(site.queue, use, good=False)

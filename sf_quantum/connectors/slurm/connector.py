@@ -29,7 +29,13 @@ from sf_quantum.connectors import guardian
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.elastic import Elastic
 from sf_quantum.connectors.slurm.login import LoginNode
-from sf_quantum.connectors.slurm.per_step import PerStep, StepJob, StepResult, Strategy
+from sf_quantum.connectors.slurm.per_step import (
+    PerStep,
+    StepJob,
+    StepResult,
+    Strategy,
+    StrategyContext,
+)
 from sf_quantum.connectors.slurm.quantum import QpuUse, ServiceQpus
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.reserved import Reserved
@@ -79,7 +85,7 @@ class SlurmConnector(Stock):
             if isinstance(service, Service)
         }
         self._qpus = ServiceQpus(
-            deployment_name, connector, self._services, self._absolute(qrmiConfig)
+            deployment_name, self._services, self._absolute(qrmiConfig)
         )
         self._run = uuid.uuid4().hex[:12]
         self._queues: dict[str, SlurmQueue] = {}
@@ -163,12 +169,11 @@ class SlurmConnector(Stock):
             )
         with _naming(job_name):
             service = self._services.get(location.service or "", Service())
-            inner = get_inner_location(location)
             queue = await self._queue(location, workdir)
-            await self._qpus.prepare(inner, job_name)
+            await self._qpus.prepare(queue, job_name)
             use = None
             if service.qpu:
-                use = await self._qpus.lend(queue, inner, job_name, service.qpu)
+                use = await self._qpus.lend(queue, job_name, service.qpu)
             job = StepJob(
                 name=job_name,
                 service=service,
@@ -180,11 +185,11 @@ class SlurmConnector(Stock):
                 stderr=_file(stderr) if stderr != stdout else None,
                 seconds=timeout,
             )
-            strategy = await self._strategy(location, job)
+            strategy = await self._strategy(queue, job)
             with quantum_steps.running(job_name) if service.quantum else nullcontext():
                 result = await strategy.run(job)
             if use is not None:
-                await self._qpus.settle(inner, use, good=result.outcome.good)
+                await self._qpus.settle(queue, use, good=result.outcome.good)
             return _answer(job_name, result)
 
     async def undeploy(self, external: bool) -> None:
@@ -242,9 +247,8 @@ class SlurmConnector(Stock):
         )
         return script
 
-    async def _strategy(self, location: ExecutionLocation, job: StepJob) -> Strategy:
+    async def _strategy(self, queue: SlurmQueue, job: StepJob) -> Strategy:
         """The way in which a job's service takes its nodes."""
-        queue = await self._queue(location, job.workdir)
         settings = job.service.settings or self._settings
         # an allocation serves jobs whatever their folder, a reserved one all its services
         spool, service = "", job.service_name
@@ -260,8 +264,7 @@ class SlurmConnector(Stock):
             # its nodes may come with the QPUs' leases
             qpus = {name for s in settings.services for name in self._services[s].qpu}
             if qpus:
-                inner = get_inner_location(location)
-                await self._qpus.online(queue, inner, job.name, sorted(qpus))
+                await self._qpus.online(queue, job.name, sorted(qpus))
         # another job may have made it meanwhile
         if key not in self._strategies:
             self._strategies[key] = self._new_strategy(queue, settings, job)
@@ -274,30 +277,18 @@ class SlurmConnector(Stock):
         orphan_seconds = self._orphan_seconds
         if queue.login.local:
             orphan_seconds = min(orphan_seconds, scripts.GONE_SECONDS)
+        context = StrategyContext(
+            self.deployment_name, queue, quantum_steps, orphan_seconds
+        )
         match settings:
             case ElasticSettings():
                 return Elastic(
-                    self.deployment_name,
-                    queue,
-                    job.service_name,
-                    job.service,
-                    settings,
-                    template=job.body,
-                    orphan_seconds=orphan_seconds,
-                    steps=quantum_steps,
+                    context, job.service_name, job.service, settings, job.body
                 )
             case ReservedSettings():
-                return Reserved(
-                    self.deployment_name,
-                    queue,
-                    self._services,
-                    settings,
-                    template=self._template,
-                    orphan_seconds=orphan_seconds,
-                    steps=quantum_steps,
-                )
+                return Reserved(context, self._services, settings, self._template)
             case PerStepSettings():
-                return PerStep(self.deployment_name, queue, quantum_steps)
+                return PerStep(context)
 
     def _template(self, service: str) -> str:
         """A service's job script, around nothing."""

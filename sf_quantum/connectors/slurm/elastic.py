@@ -20,10 +20,8 @@ from sf_quantum.connectors.slurm import scripts, services
 from sf_quantum.connectors.slurm.allocation import Allocation, AllocationGone
 from sf_quantum.connectors.slurm.forecast import Forecast
 from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
-from sf_quantum.connectors.slurm.per_step import StepJob, StepResult
-from sf_quantum.connectors.slurm.queue import SlurmQueue
+from sf_quantum.connectors.slurm.per_step import StepJob, StepResult, StrategyContext
 from sf_quantum.connectors.slurm.services import ElasticSettings, Service
-from sf_quantum.connectors.steps import QuantumSteps
 from sf_quantum.files import JSON
 
 
@@ -37,31 +35,23 @@ class Elastic:
     its step so far. How long a step's first jobs take is not known, so the time limit of
     their allocation may end those that have none of their own.
 
-    :param deployment: its name, for the journal
     :param name: the service's
     :param template: a job script of the service, whose directives its allocations have
-    :param orphan_seconds: after which an allocation ends without a sign of its driver
     """
 
     def __init__(
         self,
-        deployment: str,
-        queue: SlurmQueue,
+        context: StrategyContext,
         name: str | None,
         service: Service,
         settings: ElasticSettings,
         template: str,
-        orphan_seconds: float,
-        steps: QuantumSteps,
     ) -> None:
-        self._deployment = deployment
-        self._queue = queue
+        self._context = context
         self._name = name
         self._service = service
         self._settings = settings
         self._template = template
-        self._orphan_seconds = orphan_seconds
-        self._steps = steps
         self._forecast = Forecast()
         # what jobs wait for, and for how many seconds they want it
         self._wanted: dict[asyncio.Future[Allocation], float] = {}
@@ -76,7 +66,7 @@ class Elastic:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         if not service.quantum:
-            steps.listeners.append(self)
+            context.steps.listeners.append(self)
 
     async def run(self, job: StepJob) -> StepResult:
         """Run a job on an allocation, which is taken if none is free."""
@@ -101,8 +91,8 @@ class Elastic:
     async def close(self) -> None:
         """Give every allocation back."""
         self._closed = True
-        if self in self._steps.listeners:
-            self._steps.listeners.remove(self)
+        if self in self._context.steps.listeners:
+            self._context.steps.listeners.remove(self)
         if self._timer is not None:
             self._timer.cancel()
         for tasks in self._requests.values():
@@ -123,7 +113,7 @@ class Elastic:
 
     def quantum_job_submitted(self, step: str, deployment: str, slurm_job: str) -> None:
         """Request nodes that Slurm gives after this job."""
-        if self._settings.dependent and deployment == self._deployment:
+        if self._settings.dependent and deployment == self._context.deployment:
             self._forecast.submitted(step, slurm_job)
             self._balance()
 
@@ -318,32 +308,21 @@ class Elastic:
                 task.cancel()
 
     async def _request(self, nodes: JSON, dependency: str | None = None) -> Allocation:
-        service, name = self._service, self._name or self._deployment
+        service, name = self._service, self._name or self._context.deployment
         instead: dict[str, JSON] = {"nodes": nodes}
         if dependency is not None:
             own = service.options.get("dependency")
             instead["dependency"] = f"afterany:{dependency}{f',{own}' if own else ''}"
-        lines = scripts.directives(self._template)
-        usage = NodeUsage(
-            self._deployment,
-            self._name,
-            "elastic",
-            partition=service.partition,
-            quantum=service.on_quantum_nodes,
-        )
+        directives = scripts.directives(self._template)
+        usage = NodeUsage(self._context.deployment, self._name, service, "elastic")
         leader = BatchJob(f"an allocation of {name}", usage)
-        await self._queue.submit(
+        await self._context.hold(
             leader,
             services.holder_options(name, service, **instead),
-            scripts.holder(
-                self._queue.login.spool,
-                leader.key,
-                lines,
-                orphan_seconds=self._orphan_seconds,
-            ),
-            at_once=services.at_once_options(name, service, lines, **instead),
+            directives,
+            at_once=services.at_once_options(name, service, directives, **instead),
         )
-        return Allocation(self._queue, leader)
+        return Allocation(self._context.queue, leader)
 
     def _refused(self, error: Exception, dependency: str | None) -> None:
         """Let a job fail that no other request can serve; log it where none waits."""

@@ -50,6 +50,7 @@ from sf_quantum.connectors.slurm.answers import (
     QueueRow,
 )
 from sf_quantum.connectors.slurm.scripts import JobMark
+from sf_quantum.connectors.slurm.services import Service
 
 # how often Slurm may deny that it knows a job before it is asked how that ended
 DENIALS = 3
@@ -321,9 +322,8 @@ class NodeUsage:
     """What of Slurm a job held when, for the run's journal (Contract 8).
 
     :param deployment: its name
-    :param service: its name, None for the deployment's default
+    :param service_name: None for the deployment's default
     :param strategy: ``per-step``, ``reserved`` or ``elastic``
-    :param quantum: its nodes are those of a QPU
     :param job: StreamFlow's name of the job, None if it serves more than one
     :param component: its number in a heterogeneous job, None if it is none
     """
@@ -331,20 +331,19 @@ class NodeUsage:
     def __init__(
         self,
         deployment: str,
-        service: str | None,
+        service_name: str | None,
+        service: Service,
         strategy: str,
         *,
-        partition: str | None,
-        quantum: bool,
         job: str | None = None,
         component: int | None = None,
     ) -> None:
         self._about = {
             "deployment": deployment,
-            "service": service,
+            "service": service_name,
             "strategy": strategy,
-            "partition": partition,
-            "quantum": quantum,
+            "partition": service.partition,
+            "quantum": service.on_quantum_nodes,
             "job": job,
         }
         #: how many nodes it holds, as far as that is known

@@ -105,34 +105,6 @@ def reaching(location: ExecutionLocation) -> Iterator[None]:
         ) from error
 
 
-async def run_on(
-    connector: Connector, location: ExecutionLocation, command: str
-) -> tuple[str, int]:
-    """Run a shell command in a session of its own, so that it delays no other.
-
-    It goes on when its caller is cancelled: StreamFlow's SSH connector does not recover
-    from a cancelled connection attempt.
-
-    :param location: the inner one
-    :returns: its output, stderr included, and its exit code
-    :raises WorkflowExecutionException: if the machine cannot be reached, or the connection
-        was lost, so that it is not known what came of the command
-    """
-    words = ["sh", "-c", shlex.quote(f"{_BEGIN}\n{command}")]
-    with reaching(location):
-        # with an input of its own it does not go through the shell that all share
-        result = await asyncio.shield(
-            connector.run(location, words, stdin="/dev/null", capture_output=True)
-        )
-    text = "" if result is None else result[0]
-    if (ended := _END.fullmatch(text.rstrip())) is None:
-        message = " ".join(text.split()) or "no message"
-        raise WorkflowExecutionException(
-            f"the connection to {location.name} was lost: {message}"
-        )
-    return ended[1].strip(), int(ended[2])
-
-
 class LoginNode:
     """The login node, for one run of a deployment.
 
@@ -158,17 +130,58 @@ class LoginNode:
         self._seen: list[str] = []
 
     @property
+    def name(self) -> str:
+        """Its host's."""
+        return self._location.name
+
+    @property
     def local(self) -> bool:
         """Whether it is the driver's own machine."""
         return self._location.local
 
     async def run(self, command: str) -> tuple[str, int]:
-        """Run a shell command and wait for it; see :func:`run_on`.
+        """Run a shell command in a session of its own, so that it delays no other.
+
+        It goes on when its caller is cancelled: StreamFlow's SSH connector does not
+        recover from a cancelled connection attempt.
 
         :returns: its output, stderr included, and its exit code
-        :raises WorkflowExecutionException: if what came of it is not known
+        :raises WorkflowExecutionException: if the machine cannot be reached, or the
+            connection was lost, so that it is not known what came of the command
         """
-        return await run_on(self._connector, self._location, command)
+        words = ["sh", "-c", shlex.quote(f"{_BEGIN}\n{command}")]
+        with reaching(self._location):
+            # with an input of its own it does not go through the shell that all share
+            result = await asyncio.shield(
+                self._connector.run(
+                    self._location, words, stdin="/dev/null", capture_output=True
+                )
+            )
+        text = "" if result is None else result[0]
+        if (ended := _END.fullmatch(text.rstrip())) is None:
+            message = " ".join(text.split()) or "no message"
+            raise WorkflowExecutionException(
+                f"the connection to {self.name} was lost: {message}"
+            )
+        return ended[1].strip(), int(ended[2])
+
+    async def write(self, file: str, content: bytes) -> None:
+        """Write a file of mode 0600 through a pipe: command lines show in ``ps`` and logs.
+
+        :param file: nothing is there afterwards if the content did not arrive whole
+        :raises WorkflowExecutionException: if the machine cannot be reached
+        """
+        # others may write it at once or read it; a lost connection ends the input
+        script = (
+            f"umask 077; f={shlex.quote(file)}; t=$f.$$; "
+            f"cat >$t && [ $(wc -c <$t) -eq {len(content)} ] && mv $t $f || rm -f $t"
+        )
+        with reaching(self._location):
+            writer = await self._connector.get_stream_writer(
+                ["sh", "-c", shlex.quote(script)], self._location
+            )
+            async with writer as stream:
+                await stream.write(content)
 
     async def ask(self, command: str) -> tuple[str, int]:
         """Run a shell command that changes nothing, or nothing more if it is run again.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -80,16 +81,49 @@ class Strategy(Protocol):
         """Give everything back."""
 
 
-class PerStep:
-    """See the module.
+@dataclass(frozen=True)
+class StrategyContext:
+    """What every strategy needs.
 
     :param deployment: its name, for the journal
+    :param orphan_seconds: after which an allocation ends without a sign of its driver
     """
 
-    def __init__(self, deployment: str, queue: SlurmQueue, steps: QuantumSteps) -> None:
-        self._deployment = deployment
-        self._queue = queue
-        self._steps = steps
+    deployment: str
+    queue: SlurmQueue
+    steps: QuantumSteps
+    orphan_seconds: float
+
+    async def hold(
+        self,
+        job: BatchJob,
+        options: str,
+        directives: Iterable[str],
+        *,
+        at_once: str | None,
+    ) -> None:
+        """Submit a job that only holds its nodes.
+
+        :param options: of ``sbatch``, for a shell
+        :param directives: of its script, for ``sbatch``
+        :param at_once: see :func:`sf_quantum.connectors.slurm.scripts.submission`
+        :raises WorkflowExecutionException: if Slurm refuses it
+        """
+        script = scripts.holder(
+            self.queue.login.spool,
+            job.key,
+            directives,
+            orphan_seconds=self.orphan_seconds,
+        )
+        await self.queue.submit(job, options, script, at_once=at_once)
+
+
+class PerStep:
+    """See the module."""
+
+    def __init__(self, context: StrategyContext) -> None:
+        self._context = context
+        self._queue = context.queue
 
     async def run(self, job: StepJob) -> StepResult:
         """Submit a job and wait for its end; cancel it if it is not wanted any more.
@@ -98,11 +132,10 @@ class PerStep:
         """
         requested = time.time()
         usage = NodeUsage(
-            self._deployment,
+            self._context.deployment,
             job.service_name,
+            job.service,
             "per-step",
-            partition=job.service.partition,
-            quantum=job.service.on_quantum_nodes,
             job=job.name,
         )
         array = "array" in job.service.options or scripts.has_option(
@@ -117,7 +150,9 @@ class PerStep:
             job.body if array else scripts.job(spool, key, job.body),
         )
         if job.service.quantum:
-            self._steps.submitted(job.name, self._deployment, batch_job.slurm_job)
+            self._context.steps.submitted(
+                job.name, self._context.deployment, batch_job.slurm_job
+            )
         try:
             output = own_output
             if scripts.has_option(job.body, "-e", "--error") and job.stderr is None:

@@ -16,7 +16,6 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from streamflow.core.deployment import Connector, ExecutionLocation
 from streamflow.core.exception import (
     WorkflowDefinitionException,
     WorkflowExecutionException,
@@ -28,7 +27,6 @@ from sf_quantum.backoff import Deadline
 from sf_quantum.connectors import hints, qpu_jobs
 from sf_quantum.connectors.hints import JobHints
 from sf_quantum.connectors.slurm import scripts
-from sf_quantum.connectors.slurm.login import reaching, run_on
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.services import Service
 from sf_quantum.errors import InputError
@@ -143,19 +141,16 @@ class ServiceQpus:
     """The QPUs that the services of one deployment name.
 
     :param deployment: its name, for messages
-    :param connector: of the inner deployment
     :param config: the file with the QPUs' definitions, on the driver's host
     """
 
     def __init__(
         self,
         deployment: str,
-        connector: Connector,
         services: Mapping[str, Service],
         config: str | None,
     ) -> None:
         self._deployment = deployment
-        self._connector = connector
         self._services = {name: s for name, s in services.items() if s.qpu}
         self._config = config
         self._plugin = asyncio.Lock()
@@ -183,31 +178,27 @@ class ServiceQpus:
                         f"Deployment {self._deployment}, service {service}, qpu: {error}"
                     ) from error
 
-    async def prepare(self, location: ExecutionLocation, job: str) -> None:
+    async def prepare(self, queue: SlurmQueue, job: str) -> None:
         """Learn, once, whether Slurm has the plugin.
 
-        :param location: the inner one
-        :param job: the first to want to know
+        :param job: the first to want to know, for messages
         """
         async with self._plugin:
             if self._has_plugin is not None or not self._services:
                 return
-            _, code = await self._run(location, job, _HAS_PLUGIN)
+            _, code = await self._run(queue, job, _HAS_PLUGIN)
             self._has_plugin = code == 0
             for service in self._services.values():
                 service.spank = self._has_plugin
 
-    async def lend(
-        self, queue: SlurmQueue, location: ExecutionLocation, job: str, qpus: list[str]
-    ) -> QpuUse:
+    async def lend(self, queue: SlurmQueue, job: str, qpus: list[str]) -> QpuUse:
         """Wait until a job's QPUs are online.
 
-        :param location: the inner one
         :returns: how it gets them
         :raises WorkflowExecutionException: as :meth:`online`
         """
         started, job_hints = time.monotonic(), hints.of(job)
-        await self.online(queue, location, job, qpus)
+        await self.online(queue, job, qpus)
         waited = time.monotonic() - started
         if job_hints.wait_seconds is not None:
             left = max(0.0, job_hints.wait_seconds - waited)
@@ -223,13 +214,7 @@ class ServiceQpus:
             waited=waited,
         )
 
-    async def online(
-        self,
-        queue: SlurmQueue,
-        location: ExecutionLocation,
-        job: str,
-        qpus: Collection[str],
-    ) -> None:
+    async def online(self, queue: SlurmQueue, job: str, qpus: Collection[str]) -> None:
         """Wait as long as one of some QPUs is offline.
 
         One that does not answer is waited for, too, but not longer than ``sfq lease``
@@ -245,24 +230,20 @@ class ServiceQpus:
         limit = patience + ASK_SECONDS if job_hints.has_alternative else None
         try:
             async with asyncio.timeout(limit):
-                await self._until_online(queue, location, job, qpus)
+                await self._until_online(queue, job, qpus)
         except TimeoutError as error:
             raise WorkflowExecutionException(
                 f"Job {job} is not submitted: the login node cannot be asked"
             ) from error
 
     async def _until_online(
-        self,
-        queue: SlurmQueue,
-        location: ExecutionLocation,
-        job: str,
-        qpus: Collection[str],
+        self, queue: SlurmQueue, job: str, qpus: Collection[str]
     ) -> None:
         job_hints = hints.of(job)
         deadline = Deadline(job_hints.wait_seconds)
         waited = False
         for pause in backoff.CLUSTER.pauses():
-            state = self._hindrance(await self._states(queue, location, job, qpus))
+            state = self._hindrance(await self._states(queue, job, qpus))
             if state is None:
                 break
             given_up = state.state == "offline" or deadline.left <= 0
@@ -277,19 +258,16 @@ class ServiceQpus:
         if waited:
             logger.info(f"Job {job} waits for its QPU no longer")
 
-    async def settle(
-        self, location: ExecutionLocation, use: QpuUse, *, good: bool
-    ) -> None:
+    async def settle(self, queue: SlurmQueue, use: QpuUse, *, good: bool) -> None:
         """Write a job's QPU jobs into the journal.
 
-        :param location: the inner one
         :param good: the job succeeded
         :raises WorkflowExecutionException: if it did, but without its QPU
         """
         files = f"{shlex.quote(use.account)}.*"
         looks = " ".join(map(str, range(LOOKS if good else 1)))
         text, _ = await self._run(
-            location,
+            queue,
             use.job,
             f"for n in {looks}; do cat {files} 2>/dev/null && break; sleep 0.2; done; "
             f"rm -f {files}",
@@ -320,11 +298,7 @@ class ServiceQpus:
         return replace(run, leases=leases)
 
     async def _states(
-        self,
-        queue: SlurmQueue,
-        location: ExecutionLocation,
-        job: str,
-        qpus: Collection[str],
+        self, queue: SlurmQueue, job: str, qpus: Collection[str]
     ) -> list[_QpuState] | None:
         """The states of QPUs, asked for once for all jobs that want them now.
 
@@ -332,17 +306,13 @@ class ServiceQpus:
         """
         key = (queue.login.spool, *qpus)
         if key not in self._requests:
-            task = asyncio.create_task(self._request(queue, location, job, qpus))
+            task = asyncio.create_task(self._request(queue, job, qpus))
             self._requests[key] = task
             task.add_done_callback(lambda _: self._requests.pop(key))
         return await asyncio.shield(self._requests[key])
 
     async def _request(
-        self,
-        queue: SlurmQueue,
-        location: ExecutionLocation,
-        job: str,
-        qpus: Collection[str],
+        self, queue: SlurmQueue, job: str, qpus: Collection[str]
     ) -> list[_QpuState] | None:
         """Ask on the login node, where the QPUs' definitions are brought if need be."""
         file = _definitions(queue.login.spool)
@@ -352,16 +322,16 @@ class ServiceQpus:
                 f"[ -e {shlex.quote(file)} ] || exit {NO_FILE}; "
                 f"{command} --qrmi-config {shlex.quote(file)}"
             )
-        text, code = await self._run(location, job, command)
+        text, code = await self._run(queue, job, command)
         pauses = backoff.CLUSTER.pauses()
         while code == NO_FILE and self._config:
             await queue.start_watching()
-            trouble = await self._hand_over(location, file, self._config)
-            text, code = await self._run(location, job, command)
+            trouble = await self._hand_over(queue, file, self._config)
+            text, code = await self._run(queue, job, command)
             if code == NO_FILE:
                 self._warn(
                     f"Job {job} waits: {self._config} cannot be brought to "
-                    f"{location.name}, where jobs read it: {trouble}"
+                    f"{queue.login.name}, where jobs read it: {trouble}"
                 )
                 await asyncio.sleep(next(pauses))
         states = _read_states(text)
@@ -372,9 +342,7 @@ class ServiceQpus:
             )
         return states
 
-    async def _run(
-        self, location: ExecutionLocation, job: str, command: str
-    ) -> tuple[str, int]:
+    async def _run(self, queue: SlurmQueue, job: str, command: str) -> tuple[str, int]:
         """Run a command on the login node, again while that cannot be reached.
 
         :param job: whose it is, for the message
@@ -383,17 +351,13 @@ class ServiceQpus:
         pauses = backoff.CLUSTER.pauses()
         while True:
             try:
-                return await run_on(self._connector, location, command)
+                return await queue.login.run(command)
             except WorkflowExecutionException as error:
                 self._warn(f"Job {job} waits: {error}")
                 await asyncio.sleep(next(pauses))
 
-    async def _hand_over(
-        self, location: ExecutionLocation, file: str, config: str
-    ) -> str:
-        """Bring the definitions, which may hold credentials, through a pipe.
-
-        What is on a command line is seen in ``ps`` and in logs.
+    async def _hand_over(self, queue: SlurmQueue, file: str, config: str) -> str:
+        """Bring the definitions, which may hold credentials.
 
         :returns: why they may not be there now
         """
@@ -403,20 +367,8 @@ class ServiceQpus:
             {"name": one.name, "type": one.type, "environment": {**one.environment}}
             for one in definitions
         ]
-        target = shlex.quote(file)
-        content = json.dumps({"resources": entries}).encode()
-        # many may bring it at once, and others read it; a lost connection ends the input
-        writing = (
-            f"umask 077; t={target}.$$; cat >$t && [ $(wc -c <$t) -eq {len(content)} ] && "
-            f"mv $t {target} || rm -f $t"
-        )
         try:
-            with reaching(location):
-                writer = await self._connector.get_stream_writer(
-                    ["sh", "-c", shlex.quote(writing)], location
-                )
-                async with writer as stream:
-                    await stream.write(content)
+            await queue.login.write(file, json.dumps({"resources": entries}).encode())
         except WorkflowExecutionException as error:
             return str(error)
         return "it did not arrive whole"

@@ -326,6 +326,7 @@ class SlurmQueue:
 
     async def _forgotten(self, job: BatchJob) -> JobOutcome:
         if job.mark is None:
+            # an exception of which says nothing about the job
             text, code = await self.login.run(answers.sacct_command(job.slurm_job))
             if code == 0 and (outcomes := answers.sacct(text)):
                 return answers.worst(outcomes)

@@ -16,43 +16,39 @@ from streamflow.log_handler import logger
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.allocation import Allocation, AllocationGone
 from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
-from sf_quantum.connectors.slurm.per_step import PerStep, StepJob, StepResult
-from sf_quantum.connectors.slurm.queue import SlurmQueue
+from sf_quantum.connectors.slurm.per_step import (
+    PerStep,
+    StepJob,
+    StepResult,
+    StrategyContext,
+)
 from sf_quantum.connectors.slurm.services import (
     ReservedSettings,
     Service,
     at_once_options,
     component_options,
 )
-from sf_quantum.connectors.steps import QuantumSteps
 
 
 class Reserved:
     """One allocation, with a component for each job that may run at once.
 
-    :param deployment: its name, for the journal
     :param services: every service by name
     :param template: makes a service's job script, whose directives its nodes have
-    :param orphan_seconds: after which the allocation ends without a sign of its driver
     """
 
     def __init__(
         self,
-        deployment: str,
-        queue: SlurmQueue,
+        context: StrategyContext,
         services: Mapping[str, Service],
         settings: ReservedSettings,
         template: Callable[[str], str],
-        orphan_seconds: float,
-        steps: QuantumSteps,
     ) -> None:
-        self._deployment = deployment
-        self._queue = queue
+        self._context = context
         self._services = services
         self._settings = settings
         self._template = template
-        self._orphan_seconds = orphan_seconds
-        self._per_step = PerStep(deployment, queue, steps)
+        self._per_step = PerStep(context)
         self._lock = asyncio.Lock()
         self._held: list[Components] = []
         self._quantum_released = False
@@ -93,7 +89,7 @@ class Reserved:
                 raise asyncio.CancelledError
             if self._held and self._held[-1].over:
                 logger.warning(
-                    f"The allocation of {self._deployment} ended before the run: "
+                    f"The allocation of {self._context.deployment} ended before the run: "
                     "another one is requested."
                 )
                 lost = self._held[-1]
@@ -115,23 +111,19 @@ class Reserved:
         lines = self._directives(names)
         alone = len(names) == 1
         usage = self._usage(names[0], component=None if alone else 0)
-        leader = BatchJob(f"the allocation of {self._deployment}", usage)
-        await self._queue.submit(
+        leader = BatchJob(f"the allocation of {self._context.deployment}", usage)
+        await self._context.hold(
             leader,
             component_options(names, services),
-            scripts.holder(
-                self._queue.login.spool,
-                leader.key,
-                lines,
-                orphan_seconds=self._orphan_seconds,
-            ),
+            lines,
             at_once=at_once_options(names[0], services[0], lines) if alone else None,
         )
-        held = [Allocation(self._queue, leader, group=None if alone else 0)]
+        queue = self._context.queue
+        held = [Allocation(queue, leader, group=None if alone else 0)]
         for number, name in enumerate(names[1:], start=1):
             usage = self._usage(name, component=number)
-            own = self._queue.follow_component(leader, number, usage)
-            held.append(Allocation(self._queue, leader, own, number))
+            own = queue.follow_component(leader, number, usage)
+            held.append(Allocation(queue, leader, own, number))
         components = Components(zip(names, held, strict=True))
         try:
             await held[0].granted()
@@ -142,11 +134,10 @@ class Reserved:
 
     def _usage(self, service: str, component: int | None) -> NodeUsage:
         return NodeUsage(
-            self._deployment,
+            self._context.deployment,
             service,
+            self._services[service],
             "reserved",
-            partition=self._services[service].partition,
-            quantum=self._services[service].on_quantum_nodes,
             component=component,
         )
 
