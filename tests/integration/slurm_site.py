@@ -60,18 +60,12 @@ class Site:
 
     async def counts(
         self, count: int, state: str = "RUNNING", service: str = "node"
-    ) -> float:
-        """Wait until so many allocations are in a state.
-
-        :returns: the seconds that took
-        """
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+    ) -> None:
+        """Wait until so many allocations are in a state."""
         await self.cluster.until(
             lambda: list(self.queue(service).values()).count(state) == count,
             f"{count} {state}",
         )
-        return loop.time() - began
 
 
 def allocation_id(allocation: AllocationUsage) -> int:

@@ -6,7 +6,6 @@ import asyncio
 import random
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -344,14 +343,12 @@ def test_nothing_is_held_when_the_driver_has_ended(
     driven = Driven(project, lab, until, allocation)
     driver = driven.start()
     assert len(driven.jobs()) == 2
-    began = time.monotonic()
     driver.send_signal(number)
     driver.wait(timeout=20)
     until(
         lambda: not (driven.jobs() or project.processes() or project.leftovers()),
         "the allocations, the processes and their files to go",
     )
-    assert time.monotonic() - began < 10
 
 
 def test_nothing_is_held_where_nobody_is_left_to_cancel(

@@ -25,7 +25,8 @@ ENDING      There is a sign of its end: the mark of its script, or ``squeue`` no
             next sign has it asked about again.
 ENDED       The outcome is known and is what the step gets. The journal waits for the
             times at which Slurm took and freed the nodes.
-ABANDONED   Nobody waits for it. It is cancelled until Slurm says that it is over.
+ABANDONED   Nobody waits for it. It is cancelled until Slurm says that it is over; an answer
+            about its end that is still on its way makes it ENDED.
 SETTLED     The journal has everything.
 
 Only :class:`~sf_quantum.connectors.slurm.queue.SlurmQueue` moves a job, by the methods of

@@ -15,6 +15,7 @@ leaves one, with the time 0 if the script never began::
 
     KEY SLURM_JOB EXIT_CODE STARTED - 0
 
+``spool`` and ``key``, in the functions below, are that folder and the job's own name in it.
 Where the spool cannot be written, as on a full disk, a script ends with 74 (EX_IOERR of
 sysexits.h) and does nothing.
 """
@@ -283,8 +284,6 @@ def marks(text: str) -> list[JobMark]:
 def job(spool: str, key: str, body: str) -> str:
     """A batch job that runs a script and leaves a mark.
 
-    :param spool: the folder
-    :param key: the job's own
     :param body: the script, with the directives that it brings
     :returns: the script for ``sbatch``
     """
@@ -302,8 +301,6 @@ def step(
 ) -> str:
     """A script that runs within an allocation as if that were its own batch job.
 
-    :param spool: the folder
-    :param key: the job's own
     :param body: the script
     :param streams: redirections, for a shell
     :param holder: the allocation's key
@@ -322,8 +319,6 @@ def step(
 def srun(spool: str, key: str, *, slurm_job: str, options: str, body: str) -> str:
     """A command that starts a step once, however often it is run, and does not wait for it.
 
-    :param spool: the folder
-    :param key: the job's own
     :param slurm_job: the allocation's
     :param options: of ``srun``, for a shell
     :param body: of :func:`step`
@@ -343,8 +338,6 @@ def srun(spool: str, key: str, *, slurm_job: str, options: str, body: str) -> st
 def holder(spool: str, key: str, lines: Iterable[str], *, orphan_seconds: float) -> str:
     """A batch job that only holds its nodes, as long as its driver lives.
 
-    :param spool: the folder
-    :param key: the allocation's
     :param lines: the directives for ``sbatch``
     :param orphan_seconds: how old the driver's last sign of life may get
     :returns: the script for ``sbatch``
@@ -373,7 +366,6 @@ def submission(
     An answer that was lost leaves the job's id in the spool, once its script has begun, or
     at least the comment in the queue.
 
-    :param spool: the folder
     :param comment: the job's own
     :param options: of ``sbatch``, for a shell
     :param body: the batch script
