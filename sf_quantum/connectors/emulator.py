@@ -118,13 +118,15 @@ class EmulatorConnector(QuantumConnector):
             await super().undeploy(external)
 
     async def _stop(self) -> None:
-        if self._access is not None:
-            self._access.cancel()
-            await asyncio.wait([self._access])
-            if not self._access.cancelled():
-                self._access.exception()  # the jobs, if any, have raised it
-        if self._background is not None:
-            await self._background.stop()
+        try:
+            if self._access is not None:
+                self._access.cancel()
+                await asyncio.wait([self._access])
+                if not self._access.cancelled():
+                    self._access.exception()  # the jobs, if any, have raised it
+        finally:
+            if self._background is not None:
+                await self._background.stop()
 
     @classmethod
     def undeployed_status(

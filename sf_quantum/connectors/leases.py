@@ -138,6 +138,9 @@ class LeasePool:
         finally:
             self._waits.discard(stop)
         self._held.add(lease)
+        if stop.is_set():  # closed at the moment when it was granted
+            await self.release_or_expire(lease)
+            raise asyncio.CancelledError
         return lease
 
     async def settle(
@@ -149,7 +152,8 @@ class LeasePool:
         :returns: the job's QPU jobs; ``None`` if this kind of QPU does not report them
         :raises QpuUnavailable: if the QPU does not answer
         """
-        if keep and self._keep_seconds > 0:
+        # a lease that was given back already serves no other job
+        if keep and self._keep_seconds > 0 and lease in self._held:
             try:
                 jobs = await self._in_thread(lease.jobs_of, job)
             except BaseException:
@@ -169,8 +173,8 @@ class LeasePool:
         """
         if lease in self._held:
             self._held.remove(lease)
-            await self._in_thread(lease.release)
-            self._unguard(lease)
+            # shielded, since a call that no thread has begun would be cancelled too
+            await asyncio.shield(self._in_thread(self._release, lease))
 
     async def lost(self, watch: QpuWatch) -> QpuLoss:
         """Wait until a job has to leave the QPU."""
@@ -188,7 +192,7 @@ class LeasePool:
             timer.cancel()
         self._kept.clear()
         for lease in list(self._held):
-            await self._expire(lease)
+            await self.release_or_expire(lease)
         for task in list(self._expiring):
             await task
 
@@ -206,11 +210,10 @@ class LeasePool:
 
     def _release_unwanted(self, future: Future[JobLease]) -> None:
         with suppress(QuantumError, CancelledError):
-            lease = future.result()
-            lease.release()
-            self._unguard(lease)
+            self._release(future.result())
 
-    def _unguard(self, lease: JobLease) -> None:
+    def _release(self, lease: JobLease) -> None:
+        lease.release()
         if self._guarded is not None:
             guardian.current().release(lease.token)
 
@@ -222,11 +225,12 @@ class LeasePool:
 
     def _start_expiry(self, lease: JobLease) -> None:
         del self._kept[lease]
-        task = asyncio.create_task(self._expire(lease))
+        task = asyncio.create_task(self.release_or_expire(lease))
         self._expiring.add(task)
         task.add_done_callback(self._expiring.discard)
 
-    async def _expire(self, lease: JobLease) -> None:
+    async def release_or_expire(self, lease: JobLease) -> None:
+        """Give a lease back; one whose QPU does not answer is left to expire."""
         with suppress(QpuUnavailable):  # it expires by itself, or the guardian retries
             await self.release(lease)
 
@@ -237,7 +241,7 @@ class LeasePool:
             try:
                 await self._in_thread(self.qpu.renew, lease.token)
             except QpuUnavailable:
-                await self._expire(lease)
+                await self.release_or_expire(lease)
             except BaseException:
                 self._keep(lease)
                 raise

@@ -230,6 +230,11 @@ class QuantumConnector(LocationWrapper, ABC):
             raise LeaseFailure(
                 f"Job {job} got no lease of QPU {self.qpu}: {loss}", loss.problem
             )
+        except asyncio.CancelledError:
+            if not acquiring.cancel():  # granted or refused at this very moment
+                with suppress(LeaseFailure):
+                    await pool.release_or_expire(acquiring.result())
+            raise
         finally:
             acquiring.cancel()
             watching.cancel()
@@ -240,8 +245,7 @@ class QuantumConnector(LocationWrapper, ABC):
             # the wait in the job queue and the wait for the lease are one
             left = job_hints.seconds_left
             job.loss = await job.pool.lost(QpuWatch(job.pool.qpu, job.own_jobs, left))
-            with suppress(QpuUnavailable):
-                await job.pool.release(job.lease)
+            await job.pool.release_or_expire(job.lease)
 
     async def _write_environment(self, job: _LeasedJob) -> None:
         """Tell the job about its QPU (Contract 3), in a file that only it can read.

@@ -324,9 +324,11 @@ class DWaveEmbedded(Sampler):
                 try:
                     samples = self._embedded(child, bqm, seed, given)
                 except BaseException:
-                    # else the client would wait for the problem's end
-                    with suppress(QpuError, InputError):
-                        self._qpu.release(self._qpu.lease or "")
+                    # else the client would wait for the problem's end; without a label
+                    # it is not known from the user's other problems
+                    if self._qpu.lease:
+                        with suppress(QpuError, InputError):
+                            self._qpu.release(self._qpu.lease)
                     raise
                 seconds = time.monotonic() - begin
                 solver = child.solver

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import os
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,7 @@ from sf_quantum.connectors.rest import RestConnector
 from sf_quantum.connectors.wrapper import LocationWrapper
 from sf_quantum.errors import QpuError
 from sf_quantum.journal.scheduler import JournalScheduler
+from tests.waiting import until_async as until
 
 # what StreamFlow itself gives to a constructor
 IMPOSED = {"self", "deployment_name", "config_dir", "connector", "service", "context"}
@@ -132,6 +135,33 @@ async def test_the_service_ends_though_a_lease_cannot_be_given_back(
         await connector.undeploy(False)
     with pytest.raises(QpuError, match="does not answer"):
         qpu.status()
+
+
+async def test_the_service_ends_though_its_undeployment_is_cancelled(
+    local: LocalConnector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connector, stopped = emulator(local), asyncio.Event()
+
+    class Service:
+        async def stop(self) -> None:
+            stopped.set()
+
+    async def start() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()  # its end takes a while
+
+    starting = asyncio.create_task(start())
+    await asyncio.sleep(0)
+    monkeypatch.setattr(connector, "_access", starting)
+    monkeypatch.setattr(connector, "_background", Service())
+    undeploying = asyncio.create_task(connector.undeploy(False))
+    await until(starting.cancelling)
+    undeploying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await undeploying
+    assert stopped.is_set()
+    starting.cancel()
 
 
 async def test_a_service_is_refused(

@@ -26,9 +26,9 @@ from streamflow.deployment.connector.local import LocalConnector
 
 from sf_quantum import backoff, qpu
 from sf_quantum.backoff import Backoff
-from sf_quantum.connectors import guardian, hints
+from sf_quantum.connectors import guardian, hints, leases
 from sf_quantum.connectors.hints import JobHints
-from sf_quantum.connectors.leases import LeasePool
+from sf_quantum.connectors.leases import JobLease, LeasePool
 from sf_quantum.connectors.nodes import NodesConnector
 from sf_quantum.connectors.rest import RestConnector
 from sf_quantum.errors import InputError, QpuError
@@ -725,3 +725,94 @@ async def test_a_job_cancelled_at_a_kept_lease_leaves_it_to_the_next(
     # kept for no longer than any
     await until(lambda: not step.qpu.held)
     await step.connector.undeploy(False)
+
+
+async def test_a_lease_given_back_under_a_job_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = _step(tmp_path, lease="run")
+    await step.connector.deploy(False)
+    pool = _pool(step)
+    lease = await pool.acquire(AcquireOptions("a"))
+    await pool.release(lease)
+    assert await pool.settle(lease, "a", keep=True) == []
+    # of a kind whose leases do not expire, so that renewing it does not fail
+    monkeypatch.setattr(step.qpu, "renew", lambda _: None)
+    assert (await pool.acquire(AcquireOptions("b"))).token == "secret-2"
+    await step.connector.undeploy(False)
+
+
+async def test_a_cancelled_release_still_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "THREADS", 1)
+    step = _step(tmp_path)
+    await step.connector.deploy(False)
+    pool = _pool(step)
+    assert step.connector._first_status is not None
+    await step.connector._first_status
+    lease = await pool.acquire(AcquireOptions("a"))
+    free = threading.Event()
+    busy = asyncio.create_task(pool._in_thread(free.wait))
+    await asyncio.sleep(0)
+    releasing = asyncio.create_task(pool.release(lease))
+    for _ in range(3):  # until the call waits for the only thread
+        await asyncio.sleep(0)
+    releasing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await releasing
+    free.set()
+    await busy
+    await until(lambda: not step.qpu.held)
+    await step.connector.undeploy(False)
+
+
+async def test_a_job_cancelled_when_its_lease_is_granted_gives_it_back(
+    step: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hints.put("/solve/0", JobHints(has_alternative=True))
+    acquire, granted = LeasePool.acquire, asyncio.Event()
+
+    async def acquired(pool: LeasePool, request: AcquireOptions) -> JobLease:
+        lease = await acquire(pool, request)
+        granted.set()
+        return lease
+
+    monkeypatch.setattr(LeasePool, "acquire", acquired)
+    job = asyncio.create_task(step.run("true"))
+    # woken in the same turn of the loop as the job, and before it
+    await granted.wait()
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    hints.discard("/solve/0")
+    assert step.qpu.opened == 1
+    assert not step.qpu.held
+
+
+async def test_a_lease_granted_while_the_pool_closes_is_given_back(
+    step: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, qpu = _pool(step), step.qpu
+    acquiring, grant = asyncio.Event(), threading.Event()
+    loop, acquire = asyncio.get_running_loop(), qpu.acquire
+
+    def late(job: str | None = None) -> str:
+        loop.call_soon_threadsafe(acquiring.set)
+        grant.wait()
+        return acquire(job)
+
+    monkeypatch.setattr(qpu, "acquire", late)
+    job = asyncio.create_task(pool.acquire(AcquireOptions("a")))
+    await acquiring.wait()
+    await pool.close()
+    grant.set()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    assert qpu.opened == 1
+    assert not qpu.held
+
+
+def _pool(step: Step) -> LeasePool:
+    assert step.connector._leases is not None
+    return step.connector._leases
