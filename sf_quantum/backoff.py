@@ -1,8 +1,8 @@
 """Pauses between attempts, and deadlines: one set of policies for the whole package.
 
-Libraries such as tenacity wrap a call until it succeeds. The loops of this package also
-wait for events and start over at the first pause when there is progress, so they need no
-more than the pauses.
+Libraries such as tenacity repeat a call until it succeeds. The loops of this package also
+wait for events, and go back to the first pause when there is progress, so they use only
+the pauses.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Backoff:
     """Growing pauses between attempts.
 
     :param first_seconds: the first pause
-    :param longest_seconds: the limit of all pauses
-    :param growth: how much longer each pause is than the one before
+    :param longest_seconds: the upper limit
+    :param growth: the ratio of each pause to the previous one
     """
 
     first_seconds: float
@@ -27,7 +27,7 @@ class Backoff:
     growth: float = 2.0
 
     def pauses(self) -> Iterator[float]:
-        """Give one pause after the other, in seconds, without end."""
+        """Yield the pauses in seconds, endlessly."""
         pause = self.first_seconds
         while True:
             yield pause

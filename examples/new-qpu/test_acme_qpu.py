@@ -17,7 +17,7 @@ from sf_quantum import qpu
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import NoLease, Qpu, selection
-from sf_quantum.qpu.selection import Selection
+from sf_quantum.qpu.selection import QpuSelection
 from sf_quantum.testing.qpus import QpuContract, problem
 
 
@@ -143,7 +143,7 @@ class TestAcme(QpuContract):
         entry = {"name": "one", "type": "acme", "environment": {"url": stand.url}}
         file = tmp_path / "qrmi_config.json"
         file.write_text(json.dumps({"resources": [entry]}))
-        (found,) = Selection(["one"], qrmi_config=str(file)).qpus({})
+        (found,) = QpuSelection(["one"], qrmi_config=str(file)).qpus({})
         assert found.status().online
         of_rest = selection.client(
             "acme", "q", {"qrmiConfig": str(file), "resource": "one"}
@@ -153,7 +153,7 @@ class TestAcme(QpuContract):
         with pytest.raises(
             InputError, match=r"qrmi_config.json: one: unknown key 'uri'"
         ):
-            Selection(["one"], qrmi_config=str(file)).qpus({})
+            QpuSelection(["one"], qrmi_config=str(file)).qpus({})
 
     def test_trouble_is_told(self, driver: Qpu, stand: Stand) -> None:
         stand.state = "down"

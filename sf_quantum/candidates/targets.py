@@ -37,7 +37,7 @@ from sf_quantum.files import JSON
 from sf_quantum.journal import scheduler
 from sf_quantum.journal.scheduler import JournalScheduler
 from sf_quantum.qpu import QpuStatus
-from sf_quantum.qpu.selection import Selection
+from sf_quantum.qpu.selection import QpuSelection
 
 #: blocks; raises what :meth:`sf_quantum.qpu.Qpu.status` does
 StatusSource: TypeAlias = Callable[[], QpuStatus]
@@ -94,7 +94,7 @@ def _service_status(
     """A job of the service gets all its QPUs together, so the worst of each counts."""
     file = config.get("qrmiConfig")
     path = str(folder / Path(str(file)).expanduser()) if file else None
-    qpus = Selection(names, qrmi_config=path).qpus(os.environ)
+    qpus = QpuSelection(names, qrmi_config=path).qpus(os.environ)
     statuses = [qpu.status() for qpu in qpus]
     offline = [status for status in statuses if not status.online]
     if offline:

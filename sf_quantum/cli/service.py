@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.qpu.selection import Selection
+from sf_quantum.qpu.selection import QpuSelection
 from sf_quantum.qpu.sfq import REQUEST_SECONDS, ServiceClient, SfqQpu
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -52,13 +52,13 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def selection(args: argparse.Namespace, **lease_options: str | None) -> Selection:
+def selection(args: argparse.Namespace, **lease_options: str | None) -> QpuSelection:
     """Read the options that select QPUs.
 
     :param lease_options: configuration keys for the leases to be acquired
     """
     token_file = args.token_file and str(Path(args.token_file).absolute())
-    return Selection(
+    return QpuSelection(
         [name for names in args.qpu for name in names.split(",") if name],
         args.url,
         {"tokenFile": token_file, "munge": args.munge, **lease_options},

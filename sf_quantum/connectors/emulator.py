@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Mapping, MutableMapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 from streamflow.core.deployment import Connector, ExecutionLocation
@@ -31,7 +31,7 @@ from sf_quantum.qpu.sfq import Credentials, SfqQpu
 
 POLL_SECONDS = 0.1
 START_SECONDS = 20.0
-# nothing restarts this service, so a job must not wait for it for long
+# short, since nothing restarts this service
 JOB_RETRY_SECONDS = 0.8
 STOP_SECONDS = 5.0
 # sun_path of <sys/un.h> has 108 bytes, for the temporary folder and ours in it
@@ -47,13 +47,13 @@ mkdir {folder} || exit
 echo $? >{folder}/status
 cat >/dev/null
 rm -rf {folder}"""
-# bounded, since it continues where it runs when the driver no longer waits for it
+# bounded, since it goes on running after the driver stops waiting for it
 WAIT_GONE = """\
 n=0; while test -d {folder} && test $n -lt 50; do sleep 0.1; n=$((n + 1)); done"""
 
 
 class EmulatorConnector(QuantumConnector):
-    """Starts the service; otherwise its QPU is like any other.
+    """Runs a QPU service with an emulated QPU for as long as it is deployed.
 
     The parameters are the configuration's; see ``schemas/emulator.json``.
     """
@@ -123,7 +123,7 @@ class EmulatorConnector(QuantumConnector):
                 self._access.cancel()
                 await asyncio.wait([self._access])
                 if not self._access.cancelled():
-                    self._access.exception()  # the jobs, if any, have raised it
+                    self._access.exception()  # raised by the jobs, if any
         finally:
             if self._background is not None:
                 await self._background.stop()
@@ -132,7 +132,7 @@ class EmulatorConnector(QuantumConnector):
     def undeployed_status(
         cls, name: str, config: Mapping[str, JSON], folder: Path
     ) -> QpuStatus:
-        """See :meth:`QuantumConnector.undeployed_status`; there is no job yet."""
+        """See :meth:`QuantumConnector.undeployed_status`; a new service is idle."""
         return QpuStatus(
             name=variable(name),
             technology=str(config.get("technology", "annealer")),
@@ -147,7 +147,7 @@ class EmulatorConnector(QuantumConnector):
         )
 
     def _job_client(self, pool: LeasePool) -> Qpu:
-        # on the service's host, its socket has another path than here
+        # a job uses the service's own socket, the driver perhaps a forwarded one
         return self._background.job_client() if self._background else pool.qpu
 
     async def _start(self) -> LeasePool:
@@ -176,15 +176,15 @@ class EmulatorConnector(QuantumConnector):
 
 
 class BackgroundService:
-    """``sfq serve`` on a location, which ends when its standard input does.
+    """``sfq serve`` on a location.
 
-    It therefore ends with the driver, however that ends, and when an SSH connection
-    drops.
+    It ends when its standard input is closed, so also when the driver ends in any way or
+    an SSH connection drops.
 
     :param connector: of the location, local or SSH
     :param location: where the service runs
     :param name: of the QPU
-    :param options: of ``sfq serve``, beyond the name and its paths
+    :param options: of ``sfq serve``, without the name and the paths
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class BackgroundService:
         self._stack = AsyncExitStack()
 
     def job_client(self) -> SfqQpu:
-        """The service's QPU, as a job on its host reaches it."""
+        """Make the client of the service for a job on its host."""
         return self._client(self.socket, JOB_RETRY_SECONDS)
 
     async def start(self) -> LeasePool:
@@ -218,7 +218,10 @@ class BackgroundService:
             socket = await self._forward(self._connector)
         pool = LeasePool(self._client(socket, 0.0))
         deadline = Deadline(START_SECONDS)
-        while not await _answers(pool):
+        while True:
+            with suppress(QpuUnavailable):
+                await pool.status()
+                break
             await self._check(late=deadline.left <= 0)
             await asyncio.sleep(POLL_SECONDS)
         self._stack.push_async_callback(pool.close)
@@ -226,13 +229,12 @@ class BackgroundService:
 
     async def stop(self) -> None:
         """Close the service's input and wait for its end, within a limit."""
-        try:
+        # after the limit, it is left to the guardian
+        with suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 await self._stack.aclose()
-                # over SSH closing does not wait for the end; the folder is removed last
+                # over SSH, closing does not wait for the end; the folder is removed last
                 await self._shell(WAIT_GONE.format(folder=self._folder))
-        except TimeoutError:
-            pass  # the guardian ends what is left when the driver ends
 
     def _client(self, socket: str, retry_seconds: float) -> SfqQpu:
         credentials = Credentials(retry_seconds=retry_seconds)
@@ -251,7 +253,7 @@ class BackgroundService:
         await self._stack.enter_async_context(writer)
 
     async def _forward(self, connector: SSHConnector) -> str:
-        """Make a socket on this machine that leads to the service's on the host."""
+        """Make a socket on this machine that is forwarded to the service's."""
         folder = _new_folder_name(tempfile.gettempdir())
         guardian.current().remove(folder)
         os.mkdir(folder, mode=0o700)
@@ -263,7 +265,7 @@ class BackgroundService:
         return local
 
     async def _check(self, *, late: bool) -> None:
-        """Raise if the service will not start any more."""
+        """Raise if the service has ended, or is late."""
         output = await self._shell(
             f"test ! -e {self._folder}/status || "
             f"{{ cat {self._folder}/status; tail -n 1 {self._folder}/log; }}"
@@ -297,11 +299,11 @@ async def _forwarded(
     StreamFlow 0.2.0rc3 has no public access to its SSH connections. This uses the one on
     which the host's service was started, so that both end together.
 
-    :param host: the location's name, as the connector knows it
+    :param host: the location's name
     :param remote: path of the socket on the host
-    :param local: path of the socket to make here
+    :param local: path of the socket to make on this machine
     """
-    # a lazy deployment is a proxy of the connector itself
+    # a lazy deployment is a proxy of the connector
     deployed: SSHConnector = getattr(connector, "_connector", connector)
     context = deployed.ssh_context_factories[host]._contexts[0]
     connection = await context.get_connection()
@@ -313,16 +315,8 @@ async def _forwarded(
         await listener.wait_closed()
 
 
-async def _answers(pool: LeasePool) -> bool:
-    try:
-        await pool.status()
-    except QpuUnavailable:
-        return False
-    return True
-
-
 def _new_folder_name(parent: str) -> str:
-    """A short, unpredictable path; making the folder fails if it exists."""
+    """Make up a short, unpredictable path, for a ``mkdir`` that fails if it exists."""
     if len(os.fsencode(parent)) > TEMPORARY_BYTES:
         parent = "/tmp"
     return posixpath.join(parent, f"sfq-{uuid.uuid4().hex[:16]}")

@@ -1,11 +1,10 @@
-"""One guardian process per driver, which cleans up after a driver that cannot.
+"""The guardian: a process that cleans up after its driver, however the driver ends.
 
 The driver (``streamflow run``) holds the write end of a pipe, the guardian the read end.
-However the driver ends, by itself or by SIGINT, SIGTERM or SIGKILL, the pipe closes. The
-guardian then gives back the driver's leases, ends every process that the
-driver started and left behind, removes the driver's temporary folders, and exits.
-Processes are identified by a variable in the environment they inherited, so grandchildren
-are found too, whatever their parent is by then.
+When the driver ends, also by SIGINT, SIGTERM or SIGKILL, the pipe is closed. The guardian
+then gives back the driver's leases, ends the processes that the driver left behind,
+removes the driver's temporary folders, and exits. It identifies the processes by an
+environment variable that they inherit, so it finds orphaned grandchildren too.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ class Guardian:
 
     def __init__(self) -> None:
         name = str(uuid.uuid4())
-        # every process started from now on inherits it; the driver itself does not carry
-        # it, since /proc shows the environment a process was started with
+        # every process started from now on inherits it; it does not mark the driver, since
+        # /proc shows the environment with which a process was started
         os.environ[MARKER] = name
         # children do not inherit the write end (PEP 446), so it closes with the driver
         read_end, self._pipe = os.pipe()
@@ -61,7 +60,7 @@ class Guardian:
             os.close(read_end)
 
     def remove(self, folder: str | Path) -> None:
-        """Have a folder removed after the driver's end, if it still exists.
+        """Have a folder removed after the driver's end.
 
         :param folder: absolute path
         """
@@ -73,7 +72,7 @@ class Guardian:
         """Have a lease given back after the driver's end, unless it was released.
 
         :param type_: of the QPU; with its name and configuration it makes the client
-        :param token: the lease's, which therefore is on no command line
+        :param token: of the lease; sent through the pipe, so it is on no command line
         """
         self._send(type=type_, name=name, config=dict(config), hold=token)
 
@@ -82,29 +81,27 @@ class Guardian:
         self._send(release=token)
 
     def _send(self, **message: JSON) -> None:
-        with suppress(BrokenPipeError):  # somebody ended the guardian: do without
-            # a line is shorter than PIPE_BUF, so those of several threads do not mix
+        with suppress(BrokenPipeError):  # the guardian was killed
+            # shorter than PIPE_BUF, so the lines of several threads do not mix
             os.write(self._pipe, f"{json.dumps(message)}\n".encode())
 
 
 @cache
 def current() -> Guardian:
-    """The one guardian of this process, started by the first call."""
+    """Get this process's guardian; the first call starts it."""
     return Guardian()
 
 
 def end_processes(name: str) -> None:
-    """End every process that carries a driver's mark, except this one.
-
-    One that cannot be ended is given up after a while.
+    """End every marked process except this one, within a limit.
 
     :param name: the driver's mark
     """
     grace, give_up = Deadline(GRACE_SECONDS), Deadline(GIVE_UP_SECONDS)
     terminated: set[psutil.Process] = set()
     misses = 0
-    # repeated, to find what was being started when its parent was ended; and until two
-    # searches in vain, since a process that is being started shows no environment yet
+    # until two searches find nothing: a process may have started a child just before it
+    # ended, and a process that is being started shows no environment yet
     while misses < 2 and give_up.left > 0:
         found = set(_marked(name))
         misses = 0 if found else misses + 1
@@ -126,7 +123,7 @@ def _marked(name: str) -> Iterator[psutil.Process]:
             if process.pid != own and process.environ().get(MARKER) == name:
                 yield process
         except (psutil.Error, OSError):
-            continue  # it has just ended, or belongs to another user
+            continue  # it has just ended, or is another user's
 
 
 def _signal(processes: set[psutil.Process], *, force: bool) -> None:
@@ -139,10 +136,7 @@ def _signal(processes: set[psutil.Process], *, force: bool) -> None:
 
 
 def leases_held(messages: Iterable[Mapping[str, JSON]]) -> list[Mapping[str, JSON]]:
-    """Find the leases that were not given back.
-
-    :param messages: all of the driver's, in their order
-    """
+    """Find the leases that the driver's messages report as held and not as released."""
     held: dict[JSON, Mapping[str, JSON]] = {}
     for message in messages:
         if "hold" in message:
@@ -153,8 +147,8 @@ def leases_held(messages: Iterable[Mapping[str, JSON]]) -> list[Mapping[str, JSO
 
 
 def give_back(lease: Mapping[str, JSON]) -> None:
-    """Give a lease back; if its QPU does not answer, it is left to expire."""
-    # imported only where there is a lease, since a guardian starts with every driver
+    """Give a lease back; one whose QPU does not answer is left to expire."""
+    # on demand: every driver starts a guardian, and few have leases
     from sf_quantum.qpu import selection
 
     config = lease["config"]
@@ -189,7 +183,7 @@ def main() -> None:
 def _messages(lines: Iterable[bytes]) -> Iterator[dict[str, JSON]]:
     for line in lines:
         if not line.endswith(b"\n"):
-            continue  # the rest of a driver that was killed in mid-line
+            continue  # cut short when the driver was killed
         with suppress(ValueError):  # the other messages still count
             message = json.loads(line)
             if isinstance(message, dict):

@@ -1,7 +1,7 @@
-"""Hints for a job: what the candidate filter tells the connector that runs it.
+"""Hints for a job, from the candidate filter to the connector that runs it.
 
-StreamFlow passes a connector the job's name and nothing else. As with the run's journal, a
-driver process is one run, so the hints are kept per process.
+They are kept by the job's name, since StreamFlow passes nothing else to the connector. A
+driver process is one run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sf_quantum.files import JSON
 
 @dataclass(frozen=True)
 class JobHints:
-    """How a job is to be treated.
+    """The hints for one job.
 
     :param lease_hints: see :meth:`sf_quantum.qpu.Qpu.hinted`
     :param wait_seconds: the longest wait for its lease, and in the QPU's job queue
@@ -31,7 +31,7 @@ class JobHints:
 
     @property
     def seconds_left(self) -> float | None:
-        """What is left of the wait; ``None`` if it has no limit."""
+        """The rest of the wait; ``None`` if it has no limit."""
         if self.wait_seconds is None:
             return None
         return max(0.0, self.since + self.wait_seconds - time.monotonic())

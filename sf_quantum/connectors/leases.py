@@ -1,4 +1,4 @@
-"""The leases of one QPU, acquired for one job after the other without blocking the loop."""
+"""Leases of a QPU for the jobs of a run, acquired without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import ParamSpec, TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.log_handler import logger
@@ -27,10 +26,10 @@ from sf_quantum.qpu.leases import (
 )
 from sf_quantum.qpu.offline import QpuLoss, QpuWatch
 
-# those that wait for a lease, and a few that give theirs back
+# calls that wait for a lease, and a few that give one back
 THREADS = 256
-P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class QpuUnavailable(WorkflowExecutionException):
@@ -49,11 +48,11 @@ class LeaseFailure(WorkflowExecutionException):
 
 
 class JobLease(HeldLease):
-    """A lease that serves one job after the other."""
+    """A lease that may serve several jobs, one after the other."""
 
     def __init__(self, qpu: Qpu, token: str) -> None:
         super().__init__(qpu, token, logger)
-        # the workflow's job for each QPU job's id
+        # the workflow job of each QPU job, by the QPU job's id
         self.owners: dict[str, str] = {}
 
     def jobs_of(self, job: str) -> list[dict[str, JSON]] | None:
@@ -62,36 +61,24 @@ class JobLease(HeldLease):
         :returns: ``None`` if this kind of QPU does not report them
         :raises QpuError: if the QPU does not answer
         """
-        jobs = self.jobs()
-        if jobs is None:
+        if (jobs := self.qpu.jobs(self.token)) is None:
             return None
         return [one for one in jobs if self.owners.get(str(one.get("id")), job) == job]
-
-
-@dataclass(frozen=True)
-class ClientConfig:
-    """What the guardian needs to make a client of its own and give a lease back.
-
-    :param type: of the QPU
-    :param config: of its client
-    """
-
-    type: str
-    config: Mapping[str, JSON]
 
 
 class LeasePool:
     """Acquires leases of a QPU, keeps some for the next job, and gives them back.
 
-    :param qpu: its methods block, so each call runs in a thread
-    :param guarded: ``None`` where the QPU ends with the driver, as an emulated one does
-    :param keep_seconds: how long a lease that no job has is kept for the next one
+    :param qpu: called in threads, since its methods block
+    :param guarded: the configuration from which the guardian makes its own client; ``None``
+        if the QPU ends with the driver, as an emulated one does
+    :param keep_seconds: how long an unused lease is kept for the next job
     """
 
     def __init__(
         self,
         qpu: Qpu,
-        guarded: ClientConfig | None = None,
+        guarded: Mapping[str, JSON] | None = None,
         *,
         keep_seconds: float = 0.0,
     ) -> None:
@@ -125,7 +112,7 @@ class LeasePool:
             lease = await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             stop.set()
-            # it may have been granted at this very moment
+            # it may just have been granted
             self._threads.submit(self._release_unwanted, future)
             raise
         except WaitCancelled as error:
@@ -138,7 +125,7 @@ class LeasePool:
         finally:
             self._waits.discard(stop)
         self._held.add(lease)
-        if stop.is_set():  # closed at the moment when it was granted
+        if stop.is_set():  # the pool was closed while the lease was being granted
             await self.release_or_expire(lease)
             raise asyncio.CancelledError
         return lease
@@ -148,11 +135,11 @@ class LeasePool:
     ) -> list[dict[str, JSON]] | None:
         """End a job's use of a lease: keep it for the next job, or give it back.
 
-        :param keep: the next job may have it, if leases are kept and no QPU job is left
+        :param keep: keep it, if the pool keeps leases and no QPU job is left
         :returns: the job's QPU jobs; ``None`` if this kind of QPU does not report them
         :raises QpuUnavailable: if the QPU does not answer
         """
-        # a lease that was given back already serves no other job
+        # the lease may have been given back while the job was running
         if keep and self._keep_seconds > 0 and lease in self._held:
             try:
                 jobs = await self._in_thread(lease.jobs_of, job)
@@ -173,7 +160,8 @@ class LeasePool:
         """
         if lease in self._held:
             self._held.remove(lease)
-            # shielded, since a call that no thread has begun would be cancelled too
+            # shielded: else cancelling the task also cancels a call that still waits
+            # for a thread
             await asyncio.shield(self._in_thread(self._release, lease))
 
     async def lost(self, watch: QpuWatch) -> QpuLoss:
@@ -198,9 +186,9 @@ class LeasePool:
 
     def _acquire(self, request: AcquireOptions, stop: threading.Event) -> JobLease:
         token = acquire(self.qpu, request, stop)
-        if (known := self._guarded) is not None:
-            # in this thread: however the driver ends from here on, the lease is known
-            guardian.current().hold(known.type, self.qpu.name, known.config, token)
+        if self._guarded is not None:
+            # in this thread, before the driver can be stopped without the guardian knowing
+            guardian.current().hold(self.qpu.type, self.qpu.name, self._guarded, token)
         shortfall = self.qpu.shortfall(token)
         if shortfall is not None and shortfall not in self._warned:
             self._warned.add(shortfall)
@@ -218,8 +206,7 @@ class LeasePool:
             guardian.current().release(lease.token)
 
     def _keep(self, lease: JobLease) -> None:
-        loop = asyncio.get_running_loop()
-        self._kept[lease] = loop.call_later(
+        self._kept[lease] = asyncio.get_running_loop().call_later(
             self._keep_seconds, self._start_expiry, lease
         )
 
@@ -249,11 +236,8 @@ class LeasePool:
                 return lease
         return None
 
-    async def _in_thread(
-        self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        future = self._threads.submit(call, *args, **kwargs)
+    async def _in_thread(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
         try:
-            return await asyncio.wrap_future(future)
+            return await asyncio.wrap_future(self._threads.submit(call, *args))
         except QuantumError as error:
             raise QpuUnavailable(str(error)) from error

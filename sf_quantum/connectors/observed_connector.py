@@ -1,4 +1,4 @@
-"""A connector that reports how jobs end, around any connector, StreamFlow's included."""
+"""A connector that reports how the jobs of any other connector end."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ Observer: TypeAlias = Callable[[str, JobEnd], None]
 class ObservedConnector(ForwardingConnector):
     """Passes every call to another connector, and reports the ends of jobs.
 
-    It is no ``ConnectorWrapper``, since StreamFlow's scheduler pairs each wrapper with a
-    location of its own; :attr:`connector` is therefore what the other connector wraps.
+    It is not a ``ConnectorWrapper``, since StreamFlow's scheduler pairs each wrapper with a
+    location of its own; :attr:`connector` is what the observed connector wraps.
 
     :param observer: called when a job ends
     """

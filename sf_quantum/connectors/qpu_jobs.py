@@ -10,7 +10,7 @@ from sf_quantum.files import JSON
 
 
 def job_key(job: str) -> str:
-    """Derive a key that stays the same when a killed or stopped run is started again."""
+    """Derive a key that is the same when a stopped run is started again."""
     run = journal.current()
     if run is None:
         return uuid.uuid4().hex
@@ -18,7 +18,7 @@ def job_key(job: str) -> str:
 
 
 def purpose(job: str) -> str:
-    """Name what leases and QPU jobs are for: ``RUN:/step/tag`` in a run with a journal."""
+    """Build the purpose of leases and QPU jobs: ``RUN:/step/tag`` if there is a journal."""
     run = journal.current()
     return job if run is None else f"{run.run}:{job}"
 
@@ -34,8 +34,8 @@ def record(
 ) -> None:
     """Write a QPU job into the run's journal, if there is one.
 
-    :param qpu_job: see :meth:`sf_quantum.qpu.Qpu.jobs`; empty where the QPU keeps no
-        account of its jobs
+    :param qpu_job: see :meth:`sf_quantum.qpu.Qpu.jobs`; empty if this kind of QPU does
+        not report them
     :param calibration: the one in use just after the samples were taken
     :param lease_seconds: how long the job waited for its lease
     """

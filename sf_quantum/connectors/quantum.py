@@ -1,4 +1,4 @@
-"""A location with a QPU: each job runs there under a lease, and must have used it."""
+"""A location with a QPU: each job runs under a lease, and has to use it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import shlex
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,12 +43,12 @@ _deployed: WeakValueDictionary[str, QuantumConnector] = WeakValueDictionary()
 
 
 def deployed(name: str) -> QuantumConnector | None:
-    """Find the connector of a deployment, once StreamFlow has made it."""
+    """Find the connector of a deployment, once StreamFlow has created it."""
     return _deployed.get(name)
 
 
 def variable(deployment: str) -> str:
-    """Name the QPU of a deployment, so that shell variables can start with the name."""
+    """Derive the QPU's name from its deployment's; shell variables start with it."""
     return re.sub(r"\W|^(?=\d)", "_", deployment, flags=re.ASCII)
 
 
@@ -57,9 +57,9 @@ class _LeasedJob:
     """A job that has a lease.
 
     :param location: the inner location
-    :param file: on the location, tells the job about its QPU
+    :param file: path there of the job's environment file
     :param waited_seconds: how long the job waited for the lease
-    :param loss: why the lease was taken from it
+    :param loss: why the job has to leave the QPU
     """
 
     name: str
@@ -70,16 +70,12 @@ class _LeasedJob:
     waited_seconds: float
     loss: QpuLoss | None = None
 
-    def own_jobs(self) -> Collection[Mapping[str, JSON]]:
-        """List its QPU jobs; blocks."""
-        return self.lease.jobs_of(self.name) or ()
-
 
 class QuantumConnector(LocationWrapper, ABC):
-    """Acquires a lease for each job, tells the job about it, and checks that it is used.
+    """Acquires a lease for each job, and checks that the job has used it.
 
-    While a job waits for its lease it holds nothing of the inner location, since the
-    inner job is submitted afterwards.
+    A job is submitted to the inner location once it has its lease, so a waiting job
+    occupies nothing there.
     """
 
     #: the longest wait for a lease; ``None`` for as long as it takes
@@ -97,7 +93,7 @@ class QuantumConnector(LocationWrapper, ABC):
             deployment_name, config_dir, connector, service, transferBufferSize
         )
         self.qpu = variable(deployment_name)
-        # made by deploy(); it has a result when leases can be acquired
+        # set by deploy(); done when leases can be acquired
         self._access: asyncio.Future[LeasePool] | None = None
         self._leased: set[_LeasedJob] = set()
         _deployed[deployment_name] = self
@@ -107,19 +103,19 @@ class QuantumConnector(LocationWrapper, ABC):
     def undeployed_status(
         cls, name: str, config: Mapping[str, JSON], folder: Path
     ) -> QpuStatus:
-        """Ask the QPU of a deployment that StreamFlow has not made yet; blocks.
+        """Ask for the status of a QPU before its deployment; blocks.
 
         :param name: of the deployment
         :param config: of the deployment
-        :param folder: where relative paths in it start
+        :param folder: the base of relative paths in it
         :raises InputError: if the configuration is wrong
         :raises QpuError: if the QPU does not answer
         """
 
     def client(self) -> Qpu | None:
-        """Give the driver's client of the QPU, once there is a service to ask.
+        """Get the driver's client of the QPU; ``None`` until its service is ready.
 
-        :raises QpuError: if there will never be one
+        :raises QpuError: if the service did not start
         """
         access = self._access
         if access is None or not access.done() or access.cancelled():
@@ -129,18 +125,18 @@ class QuantumConnector(LocationWrapper, ABC):
         return access.result().qpu
 
     def _job_client(self, pool: LeasePool) -> Qpu:
-        """The QPU as a job on the location reaches it."""
+        """The client of the QPU for a job on the location."""
         return pool.qpu
 
     def _update(self, status: QpuStatus) -> None:
-        """Take over what the QPU reports about itself."""
+        """Adapt to a new status of the QPU."""
         return
 
     async def invoke(self, invocation: Invocation) -> tuple[str, int] | None:
-        """Run a command, and a job under a lease.
+        """Run a command; a job runs under a lease.
 
-        :raises WorkflowExecutionException: if there is no lease for the job, or it
-            succeeded without using its QPU
+        :raises WorkflowExecutionException: if the job gets no lease, or succeeds without
+            using its QPU
         """
         if invocation.job_name is None:
             return await super().invoke(invocation)
@@ -159,7 +155,7 @@ class QuantumConnector(LocationWrapper, ABC):
             undeployed = job not in self._leased
             succeeded = result is not None and result[1] == 0
             used = await self._settle(job, keep=succeeded)
-        if undeployed:  # which ended the QPU job under this one
+        if undeployed:  # which cancelled the job's QPU jobs
             raise asyncio.CancelledError
         if succeeded and not used:
             message = qpu_jobs.unused_message(job.name, self.qpu)
@@ -178,7 +174,7 @@ class QuantumConnector(LocationWrapper, ABC):
 
     async def undeploy(self, external: bool) -> None:
         """Give the lease of every job back."""
-        # each is given back whatever happens to the others
+        # each one, whatever happens to the others
         async with AsyncExitStack() as stack:
             for job in list(self._leased):
                 stack.push_async_callback(self._settle, job, keep=False)
@@ -189,13 +185,13 @@ class QuantumConnector(LocationWrapper, ABC):
         began = time.monotonic()
         if self._access is None:
             raise WorkflowExecutionException(f"QPU {self.qpu} is not deployed.")
-        # one job's cancellation must not stop the service of the others
+        # cancelling one job must not stop the service that the others use
         pool = await asyncio.shield(self._access)
         lease = await self._acquire(pool, name, job_hints)
         job = _LeasedJob(
             name,
             get_inner_location(invocation.location),
-            # seen in `ps` and in logs, so nothing of the lease is in the name
+            # visible in `ps` and in logs, so the name has no part of the token
             posixpath.join(invocation.workdir or "/tmp", f".sfq-{uuid.uuid4().hex}"),
             pool,
             lease,
@@ -231,7 +227,7 @@ class QuantumConnector(LocationWrapper, ABC):
                 f"Job {job} got no lease of QPU {self.qpu}: {loss}", loss.problem
             )
         except asyncio.CancelledError:
-            if not acquiring.cancel():  # granted or refused at this very moment
+            if not acquiring.cancel():  # it has just been granted or refused
                 with suppress(LeaseFailure):
                     await pool.release_or_expire(acquiring.result())
             raise
@@ -240,24 +236,28 @@ class QuantumConnector(LocationWrapper, ABC):
             watching.cancel()
 
     async def _watch(self, job: _LeasedJob, job_hints: JobHints) -> None:
-        """Release the lease, and so cancel its QPU jobs, once the job has to leave."""
+        """Give the lease back, which cancels its QPU jobs, once the job has to leave."""
         if job_hints.has_alternative:
-            # the wait in the job queue and the wait for the lease are one
-            left = job_hints.seconds_left
-            job.loss = await job.pool.lost(QpuWatch(job.pool.qpu, job.own_jobs, left))
+            # the waits for the lease and in the job queue share one limit
+            watch = QpuWatch(
+                job.pool.qpu,
+                lambda: job.lease.jobs_of(job.name) or (),
+                job_hints.seconds_left,
+            )
+            job.loss = await job.pool.lost(watch)
             await job.pool.release_or_expire(job.lease)
 
     async def _write_environment(self, job: _LeasedJob) -> None:
-        """Tell the job about its QPU (Contract 3), in a file that only it can read.
+        """Write the variables of the job's QPU into a file that only its user can read.
 
-        The content goes through a pipe: it is on no command line and in no log.
+        They go through a pipe, so they are on no command line and in no log.
         """
         client = self._job_client(job.pool)
         variables = {
             **qpu.environment([(client, job.lease.token)]),
             "QRMI_JOB_ID": job.name,
             f"{client.name}_SFQ_JOB_KEY": qpu_jobs.job_key(job.name),
-            # the purpose of a kept lease is that of its first job
+            # a kept lease has the purpose of its first job
             f"{client.name}_SFQ_PURPOSE": qpu_jobs.purpose(job.name),
         }
         lines = [
@@ -281,7 +281,8 @@ class QuantumConnector(LocationWrapper, ABC):
             return None
         self._leased.remove(job)
         try:
-            # a location that is gone must hide neither the job's own error nor the lease
+            # if the location is gone, the job's error is still reported, and the lease
+            # still given back
             with suppress(Exception):
                 await self.connector.run(
                     job.location, ["rm", "-f", shlex.quote(job.file)]
@@ -292,7 +293,7 @@ class QuantumConnector(LocationWrapper, ABC):
         return await self._close(job, keep=keep)
 
     async def _close(self, job: _LeasedJob, *, keep: bool) -> bool | None:
-        recorded = set(job.lease.owners)  # also those of this job's earlier attempts
+        recorded = set(job.lease.owners)  # includes this job's earlier attempts
         try:
             jobs = await job.pool.settle(job.lease, job.name, keep=keep)
         except QpuUnavailable as error:
@@ -301,7 +302,7 @@ class QuantumConnector(LocationWrapper, ABC):
                     f"The lease of job {job.name} was not given back: {error}"
                 )
             return None
-        if jobs is None:  # this kind of QPU keeps no account
+        if jobs is None:  # not reported by this kind of QPU
             await self._record(job, [{}])
             return True
         await self._record(job, [j for j in jobs if str(j.get("id")) not in recorded])

@@ -17,13 +17,13 @@ from streamflow.log_handler import logger
 
 from sf_quantum import backoff
 from sf_quantum.connectors import guardian
-from sf_quantum.connectors.leases import ClientConfig, LeasePool, QpuUnavailable
+from sf_quantum.connectors.leases import LeasePool, QpuUnavailable
 from sf_quantum.connectors.quantum import QuantumConnector, variable
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import QpuStatus, selection
 
-# the keys of the configuration that are the client's, and those of them that are paths
+# configuration keys that are passed to the client, and which of them are paths
 CLIENT = (
     "url tokenFile munge qrmiConfig resource class project expectedSeconds pattern"
 ).split()
@@ -81,7 +81,7 @@ class RestConnector(QuantumConnector):
             "pattern": pattern,
         }
         folder = Path(config_dir)
-        # where `lazy` is false, StreamFlow gives the file itself
+        # with `lazy: false`, StreamFlow passes the path of its file
         folder = folder.parent if folder.is_file() else folder
         self._config = _client_config(config, folder)
         self._slots = vqpus
@@ -89,7 +89,7 @@ class RestConnector(QuantumConnector):
         self._first_status: asyncio.Task[None] | None = None
 
     async def deploy(self, external: bool) -> None:
-        """Check the configuration; the QPU is asked for its status, without waiting.
+        """Check the configuration, and request the QPU's status without waiting for it.
 
         :raises WorkflowDefinitionException: if the configuration is wrong
         """
@@ -103,11 +103,7 @@ class RestConnector(QuantumConnector):
             raise WorkflowDefinitionException(
                 f"Deployment {self.deployment_name}: {problem}"
             )
-        self._leases = LeasePool(
-            client,
-            ClientConfig(self.type, self._config),
-            keep_seconds=self._keep_seconds,
-        )
+        self._leases = LeasePool(client, self._config, keep_seconds=self._keep_seconds)
         self._access = asyncio.get_running_loop().create_future()
         self._access.set_result(self._leases)
         self._first_status = asyncio.create_task(self._ask_status(self._leases))
@@ -115,9 +111,9 @@ class RestConnector(QuantumConnector):
     async def get_available_locations(
         self, service: str | None = None
     ) -> MutableMapping[str, AvailableLocation]:
-        """List the inner locations, with as many slots together as there are vQPUs.
+        """List the inner locations, among which the vQPUs are divided as slots.
 
-        :returns: those that have a slot
+        :returns: those with at least one slot
         :raises WorkflowDefinitionException: if a service is given
         :raises WorkflowExecutionException: if there is no inner location
         """
@@ -162,7 +158,7 @@ class RestConnector(QuantumConnector):
         self._slots = max(1, status.vqpus)
 
     async def _ask_status(self, pool: LeasePool) -> None:
-        """Learn how many vQPUs there are, as soon as the QPU answers."""
+        """Request the QPU's status, and so its number of vQPUs, until it answers."""
         for pause in backoff.LEASE.pauses():
             try:
                 status = await pool.status()
@@ -178,7 +174,7 @@ class RestConnector(QuantumConnector):
 
 
 def _client_config(config: Mapping[str, JSON], folder: Path) -> dict[str, JSON]:
-    """The client's part of a deployment's configuration, with absolute paths."""
+    """Select the client's part of a configuration, with absolute paths."""
     own = {key: config[key] for key in CLIENT if config.get(key) not in (None, False)}
     for key in PATHS:
         if isinstance(path := own.get(key), str):

@@ -1,4 +1,4 @@
-"""Which quantum steps are running, for planning classical nodes around them."""
+"""The quantum steps that are running, around which classical nodes are planned."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class QuantumStepListener(Protocol):
         """
 
     def quantum_step_ended(self, step: str) -> None:
-        """No job of the step is running any more."""
+        """The last running job of the step has ended."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class QuantumSteps:
         running.jobs += 1
         try:
             yield
-            # a cancelled or refused job says nothing about the next one's duration
+            # not of a cancelled or refused job, which predicts nothing
             self._last_seconds[step] = time.monotonic() - running.started
         finally:
             running.jobs -= 1
@@ -70,12 +70,7 @@ class QuantumSteps:
                     listener.quantum_step_ended(step)
 
     def submitted(self, job: str, deployment: str, slurm_job: str) -> None:
-        """Note that a job was submitted to Slurm; jobs of classical steps are ignored.
-
-        :param job: StreamFlow's job name
-        :param deployment: the deployment whose Slurm it is
-        :param slurm_job: the job's Slurm id
-        """
+        """Report a job submitted to Slurm to the listeners, unless its step is classical."""
         step = get_job_step_name(job)
         if step in self._running:
             for listener in self.listeners:

@@ -1,4 +1,4 @@
-"""The bases of our connectors: calls of ``run`` as values, and locations over others."""
+"""The bases of our connectors, which pass their calls to the connector they wrap."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sf_quantum.connectors import guardian
 class Invocation:
     """The arguments of one call of ``Connector.run``.
 
-    :param job_name: of a job; ``None`` for StreamFlow's own housekeeping
+    :param job_name: ``None`` for a command of StreamFlow's own, which is no job
     """
 
     location: ExecutionLocation
@@ -40,23 +40,27 @@ class Invocation:
     timeout: int | None = None
     job_name: str | None = None
 
-    async def on(self, connector: Connector) -> tuple[str, int] | None:
-        """Run it on another connector."""
-        return await connector.run(**vars(self))
 
+class ForwardingConnector(Connector, ABC):
+    """Passes every call to a connector of the same machine.
 
-class InvocationConnector(Connector, ABC):
-    """A connector that receives the arguments of ``run`` as one value.
-
-    StreamFlow's long signature is spelled out here alone.
+    Subclasses override :meth:`invoke` instead of ``run`` with its long signature.
     """
 
     @abstractmethod
+    def _target(self) -> Connector: ...
+
+    def _target_location(self, location: ExecutionLocation) -> ExecutionLocation:
+        """Convert a location of this connector to the target's."""
+        return location
+
     async def invoke(self, invocation: Invocation) -> tuple[str, int] | None:
         """Run a command.
 
         :returns: its output, if that is captured, and its exit status
         """
+        location = self._target_location(invocation.location)
+        return await self._target().run(**vars(replace(invocation, location=location)))
 
     async def run(
         self,
@@ -87,18 +91,6 @@ class InvocationConnector(Connector, ABC):
             )
         )
 
-
-class ForwardingConnector(InvocationConnector, ABC):
-    """Passes every call to a connector that works on the same machine."""
-
-    @abstractmethod
-    def _target(self) -> Connector:
-        """The connector that is called."""
-
-    def _location_there(self, location: ExecutionLocation) -> ExecutionLocation:
-        """The target's location for one of this connector's."""
-        return location
-
     async def copy_local_to_remote(
         self,
         src: str,
@@ -107,14 +99,14 @@ class ForwardingConnector(InvocationConnector, ABC):
         read_only: bool = False,
     ) -> None:
         await self._target().copy_local_to_remote(
-            src, dst, self._locations_there(locations), read_only
+            src, dst, self._target_locations(locations), read_only
         )
 
     async def copy_remote_to_local(
         self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False
     ) -> None:
         await self._target().copy_remote_to_local(
-            src, dst, self._location_there(location), read_only
+            src, dst, self._target_location(location), read_only
         )
 
     async def copy_remote_to_remote(
@@ -128,11 +120,11 @@ class ForwardingConnector(InvocationConnector, ABC):
     ) -> None:
         if source_connector is None or source_connector is self:
             source_connector = None
-            source_location = self._location_there(source_location)
+            source_location = self._target_location(source_location)
         await self._target().copy_remote_to_remote(
             src,
             dst,
-            self._locations_there(locations),
+            self._target_locations(locations),
             source_location,
             source_connector,
             read_only,
@@ -141,30 +133,26 @@ class ForwardingConnector(InvocationConnector, ABC):
     async def get_shell(
         self, command: MutableSequence[str], location: ExecutionLocation
     ) -> Shell:
-        return await self._target().get_shell(command, self._location_there(location))
+        return await self._target().get_shell(command, self._target_location(location))
 
     async def get_stream_reader(
         self, command: MutableSequence[str], location: ExecutionLocation
     ) -> AbstractAsyncContextManager[StreamWrapper]:
         return await self._target().get_stream_reader(
-            command, self._location_there(location)
+            command, self._target_location(location)
         )
 
     async def get_stream_writer(
         self, command: MutableSequence[str], location: ExecutionLocation
     ) -> AbstractAsyncContextManager[StreamWrapper]:
         return await self._target().get_stream_writer(
-            command, self._location_there(location)
+            command, self._target_location(location)
         )
 
-    async def invoke(self, invocation: Invocation) -> tuple[str, int] | None:
-        location = self._location_there(invocation.location)
-        return await replace(invocation, location=location).on(self._target())
-
-    def _locations_there(
+    def _target_locations(
         self, locations: MutableSequence[ExecutionLocation]
     ) -> MutableSequence[ExecutionLocation]:
-        return list({self._location_there(location) for location in locations})
+        return list({self._target_location(location) for location in locations})
 
 
 class LocationWrapper(ForwardingConnector, ConnectorWrapper):
@@ -197,18 +185,18 @@ class LocationWrapper(ForwardingConnector, ConnectorWrapper):
     def _target(self) -> Connector:
         return self.connector
 
-    def _location_there(self, location: ExecutionLocation) -> ExecutionLocation:
+    def _target_location(self, location: ExecutionLocation) -> ExecutionLocation:
         return get_inner_location(location)
 
     async def _inner(self) -> AvailableLocation:
-        """The machine's one location; both kinds of connector keep it after a first look."""
+        """The location of the machine, which both kinds of connector cache."""
         locations = await self.connector.get_available_locations(service=self.service)
         return next(iter(locations.values()))
 
     def _location(
         self, name: str, slots: int, inner: AvailableLocation
     ) -> AvailableLocation:
-        """Make a location on the machine that runs so many jobs at once."""
+        """Make a location of the machine that runs ``slots`` jobs at once."""
         location = AvailableLocation(
             name=name,
             deployment=self.deployment_name,
@@ -217,7 +205,7 @@ class LocationWrapper(ForwardingConnector, ConnectorWrapper):
             stacked=False,
             wraps=inner,
         )
-        # paths are those of the machine, so its files are linked and not copied
+        # with the machine's own paths, so that files are linked and not copied
         location.location.mounts = {"/": "/"}
         return location
 
@@ -230,12 +218,12 @@ class LocationWrapper(ForwardingConnector, ConnectorWrapper):
 
 
 def _problem(inner: Connector) -> str | None:
-    """Why a deployment cannot be wrapped: the end of a sentence, or ``None``."""
+    """Explain, as the rest of a sentence, why a deployment cannot be wrapped."""
     if isinstance(inner, LocalConnector):
         return None
     if not isinstance(inner, SSHConnector):
         return "is neither local nor SSH"
-    if isinstance(inner, FutureConnector):  # it is not deployed yet
+    if isinstance(inner, FutureConnector):  # not deployed yet
         nodes = len(inner.parameters["nodes"])
         transfers_elsewhere = inner.parameters.get("dataTransferConnection")
     else:

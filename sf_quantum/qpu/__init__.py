@@ -1,4 +1,4 @@
-"""How a QPU is reached: the interface of every kind of QPU, and which are installed."""
+"""The interface of every kind of QPU, and the registry of the installed kinds."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ OVER = ("Completed", "Failed", "Cancelled")
 
 
 class NoLease(QpuError):
-    """Every lease is held, or the QPU is closed for now: wait, or go elsewhere."""
+    """No lease is free now: all are held, or the QPU is closed."""
 
 
 class AuthenticationError(InputError):
-    """The service does not accept the token or credential: it is wrong or was revoked."""
+    """The service does not accept the token or credential, as it is wrong or revoked."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,11 @@ class QpuStatus:
     :param leases: how many are held
     :param queue_length: jobs pending or running
     :param calibration: which calibration its samples come from, if it reports one
-    :param eta_seconds: after how long a job submitted now would start, if it reports one
+    :param eta_seconds: until a job submitted now would start, if it reports one
     :param position: jobs that would run before it, if it reports one
     :param cost_per_second: of QPU time, in the site's own unit, if it reports one
-    :param maintenance_seconds: after how long it stops taking jobs, if that is announced
-    :param payloads: what a job may carry (``problem``, ``sequence``, ``circuit``), if it
-        reports them
+    :param maintenance_seconds: until a maintenance window, if one is announced
+    :param payloads: what jobs may carry (``problem``, ``sequence``, ``circuit``), if known
     """
 
     name: str
@@ -67,18 +66,18 @@ class QpuStatus:
 
 
 class Qpu(ABC):
-    """A QPU, for the driver that leases it and for the job that uses it.
+    """The client of a QPU, for the driver that leases it or the job that uses it.
 
     A new kind is a subclass in one file and an entry point in the group
     ``sf_quantum.qpus`` whose name is :attr:`type`. Every method blocks: call it from a
     thread where an event loop runs.
 
-    :param name: of the QPU, which starts its environment variables
+    :param name: of the QPU; its environment variables start with it
     """
 
     type: ClassVar[str]
-    #: whether :meth:`from_config` reads a site's file, ``qrmiConfig``, itself; for other
-    #: kinds the ``environment`` of an entry there has the keys of the configuration
+    #: whether :meth:`from_config` reads a site's file (``qrmiConfig``); for other kinds, the
+    #: ``environment`` of an entry there is merged into the configuration
     reads_qrmi_config: ClassVar[bool] = False
 
     @classmethod
@@ -90,8 +89,7 @@ class Qpu(ABC):
     def lack(cls) -> str | None:
         """Explain in a few words why :meth:`sampler` would fail here, if it would.
 
-        A driver that only leases the QPU, for a job that brings what it needs, does not
-        mind.
+        A driver only leases the QPU, so this does not concern it.
         """
         return None
 
@@ -132,9 +130,9 @@ class Qpu(ABC):
         need not wait.
 
         :param job: see :meth:`acquire`
-        :param wait_seconds: the longest stay in the queue
-        :param key: a request with the same key keeps its position in the queue, and finds
-            the lease that it was granted before
+        :param wait_seconds: the longest wait in the queue
+        :param key: a repeated request with the same key keeps its position in the queue, and
+            gets the lease that was granted to it before
         :returns: the acquisition token
         :raises NoLease: if none became free in this time
         :raises QpuError: if the QPU does not answer
@@ -142,22 +140,21 @@ class Qpu(ABC):
         return self.acquire(job)
 
     def hinted(self, hints: Mapping[str, JSON]) -> Self:
-        """Give the same QPU with hints for the leases it acquires.
+        """Get this QPU with hints for the leases it acquires.
 
-        :param hints: ``expectedSeconds`` and ``pattern``, as far as they are known
+        :param hints: ``expectedSeconds`` and ``pattern``, or either
         :returns: this object itself where this kind takes no hints
         """
         return self
 
     def shortfall(self, token: str) -> str | None:
-        """Explain what a newly acquired lease has less than was requested, if so."""
+        """Explain how a new lease falls short of the request, if it does."""
         return None
 
     def renew(self, token: str) -> float | None:
         """Keep a lease from expiring.
 
-        :returns: in how many seconds to renew it again at the latest; ``None`` if a lease
-            of this kind does not expire
+        :returns: seconds until the next renewal; ``None`` if the lease does not expire
         :raises InputError: if the lease has ended
         :raises QpuError: if the QPU does not answer
         """
@@ -166,10 +163,9 @@ class Qpu(ABC):
     def jobs(self, token: str) -> list[dict[str, JSON]] | None:
         """List the QPU jobs of a lease, held or given back, for the run's journal.
 
-        :returns: each with what is known of ``id``, ``state``, ``submitted``, ``started``,
-            ``ended`` (epoch seconds), ``qpu_seconds``, ``seconds`` and ``found`` (it is
-            older than the lease); ``None`` if this kind of QPU does not report them, so that
-            reports and budgets do not know what it did
+        :returns: each with those that are known of ``id``, ``state``, ``submitted``,
+            ``started``, ``ended`` (epoch seconds), ``qpu_seconds``, ``seconds`` and ``found``
+            (it is older than the lease); ``None`` if this kind of QPU does not report them
         :raises QpuError: if the QPU does not answer
         """
         return None
@@ -183,7 +179,7 @@ class Qpu(ABC):
 
     @abstractmethod
     def environment(self, token: str) -> dict[str, str]:
-        """Write the variables with which a job reaches the QPU; they start with its name.
+        """Make the variables with which a job reaches the QPU; they start with its name.
 
         :func:`environment` adds those that list the QPUs.
 
@@ -195,7 +191,7 @@ class Qpu(ABC):
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
         """Make the job's side from the variables of :meth:`environment`.
 
-        :raises InputError: if a variable is missing or wrong; the text names it
+        :raises InputError: if a variable is missing or wrong
         """
 
     @abstractmethod
@@ -205,9 +201,9 @@ class Qpu(ABC):
     def solve(
         self, bqm: Mapping[str, JSON], parameters: Mapping[str, int | None]
     ) -> dict[str, JSON]:
-        """Sample a serialized BQM; a QPU that takes JSON can do it without dimod.
+        """Sample a serialized BQM; overridden by kinds that need no dimod for it.
 
-        :param bqm: checked, and as dimod's ``to_serializable()`` writes it
+        :param bqm: valid, in the format of dimod's ``to_serializable()``
         :param parameters: the sampler's keywords; those that are ``None`` are left out
         :returns: the serialized sample set
         :raises InputError: if the QPU refuses the problem or a parameter
@@ -232,7 +228,7 @@ def load(type_: str) -> type[Qpu]:
 
 
 def environment(leases: Iterable[tuple[Qpu, str]]) -> dict[str, str]:
-    """Write what a job needs to use its QPUs, in the dialect of QRMI's SPANK plugin.
+    """Make the variables of a job's QPUs, in the dialect of QRMI's SPANK plugin.
 
     :param leases: each QPU with the job's acquisition token
     """
@@ -248,9 +244,9 @@ def environment(leases: Iterable[tuple[Qpu, str]]) -> dict[str, str]:
 def from_environment(variables: Mapping[str, str] = os.environ) -> Qpu | None:
     """Make the job's side of the first QPU of the environment.
 
-    :returns: the QPU, or ``None`` on a classical location, where nothing is set
-    :raises InputError: if only some of the variables are set, so that a lost variable
-        cannot turn into a silent classical run
+    :returns: ``None`` on a classical location, where none of the variables is set
+    :raises InputError: if only some are set, so that a lost variable does not cause a
+        classical run unnoticed
     """
     resources, types = listed(variables, RESOURCES), listed(variables, TYPES)
     if resources is None and types is None:
@@ -271,7 +267,7 @@ def from_environment(variables: Mapping[str, str] = os.environ) -> Qpu | None:
 
 
 def listed(variables: Mapping[str, str], keys: tuple[str, str]) -> list[str] | None:
-    """Read a comma-separated variable, under the first of its names that is set."""
+    """Read a comma-separated variable by the first of its names that is set."""
     value = next((variables[key] for key in keys if key in variables), None)
     if value is None:
         return None
@@ -306,7 +302,7 @@ def required(name: str, variables: Mapping[str, str], key: str) -> str:
 def check_keys(config: Mapping[str, JSON], known: Collection[str]) -> None:
     """Refuse an unknown key of a configuration.
 
-    :raises InputError: if there is one; suggests the key that was perhaps meant
+    :raises InputError: if there is one; suggests a similar key
     """
     for key in config:
         if key not in known:

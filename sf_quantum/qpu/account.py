@@ -22,10 +22,10 @@ from sf_quantum.samplers import unknown
 
 @dataclass(frozen=True)
 class LeaseUsage:
-    """A lease of one QPU, as it was when the command had ended.
+    """What a lease of one QPU was used for, by the end of the command.
 
     :param jobs: see :meth:`~sf_quantum.qpu.Qpu.jobs`; ``None`` if the QPU does not report them
-    :param trouble: why it did not report them, if its kind does
+    :param trouble: why the jobs are unknown, if the QPU failed to report them
     :param technology: of the QPU, if known
     :param calibration: just after the samples were taken, if known
     """
@@ -51,9 +51,9 @@ class CommandRun:
 
     @property
     def used(self) -> bool | None:
-        """Whether it used a QPU, or may have used one of a kind that does not report.
+        """Whether it used a QPU, or may have used one that does not report its jobs.
 
-        :returns: ``None`` if that is unknown, because of trouble
+        :returns: ``None`` if a QPU failed to report them
         """
         known = [lease for lease in self.leases if lease.trouble is None]
         if any(lease.jobs is None or lease.jobs for lease in known):
@@ -62,7 +62,7 @@ class CommandRun:
 
 
 def usage(leases: Iterable[tuple[Qpu, str]]) -> list[LeaseUsage]:
-    """Ask each QPU what a lease was used for.
+    """Ask QPUs what leases were used for.
 
     :param leases: each QPU with its token; the lease may have been given back
     """
@@ -74,7 +74,7 @@ def usage_of_environment(
 ) -> list[LeaseUsage]:
     """As :func:`usage`, for leases of the environment.
 
-    A QPU of a kind that is not installed here counts as one that does not report.
+    If its kind is not installed, a QPU counts as one that does not report its jobs.
 
     :param names: of the QPUs
     """
@@ -90,7 +90,7 @@ def leases_of(
 ) -> list[tuple[Qpu, str]]:
     """Find QPUs of the environment, each with its token.
 
-    :param names: of the QPUs; one of a kind that is not installed here is left out
+    :param names: of the QPUs; one whose kind is not installed is left out
     """
     types, leases = types_by_name(environment), []
     for name in names:
@@ -102,13 +102,13 @@ def leases_of(
 
 
 def named(names: Iterable[str], environment: Mapping[str, str]) -> list[str]:
-    """Choose QPUs of the environment: those named, or all.
+    """Choose QPUs of the environment, all of them if none is named.
 
-    :raises InputError: if one is not there
+    :raises InputError: if one is not in the environment
     """
     known = listed(environment, RESOURCES) or []
     if not known:
-        raise InputError(f"{RESOURCES[0]} names no QPU, so there is no lease held")
+        raise InputError(f"{RESOURCES[0]} names no QPU, so no lease is held")
     for name in names:
         if name not in known:
             raise InputError(unknown("QPU of the environment", name, known))
@@ -124,7 +124,7 @@ def dumps(run: CommandRun) -> str:
 def loads(text: str) -> list[CommandRun]:
     """Read lines of an account.
 
-    :raises InputError: if they are something else
+    :raises InputError: if a line is invalid
     """
     try:
         return [
@@ -145,7 +145,7 @@ def _usage(qpu: Qpu, token: str) -> LeaseUsage:
     except QuantumError as error:
         return LeaseUsage(qpu.name, None, trouble=str(error))
     if jobs:
-        with suppress(QuantumError):  # the jobs matter more
+        with suppress(QuantumError):  # the jobs are reported without it
             status = qpu.status()
             return LeaseUsage(
                 qpu.name,

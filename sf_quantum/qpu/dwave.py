@@ -1,4 +1,4 @@
-"""D-Wave's annealers, and what else speaks SAPI, through D-Wave's own client."""
+"""D-Wave's annealers, and other services with SAPI, through D-Wave's client."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ MICROSECONDS = 1e6
 class DWaveQpu(Qpu):
     """An annealer.
 
-    D-Wave's service has no leases, so ours is a label of the job's problems; giving it
-    back cancels those that have not ended.
+    D-Wave's service has no leases. A lease is a label of the job's problems; giving it back
+    cancels those that have not ended.
 
     :param connection: options of D-Wave's client: ``endpoint``, ``token``, ``solver``
     :param lease: the label, on the job's side
@@ -131,8 +131,8 @@ class DWaveQpu(Qpu):
     def jobs(self, token: str) -> list[dict[str, JSON]] | None:
         """See :meth:`Qpu.jobs`.
 
-        A program of the user's own labels its problems as it likes, so problems that were
-        submitted since the lease was acquired and have no other lease's label count.
+        A user's program may choose its own labels, so all problems submitted since the lease
+        was acquired count, except those with the label of another lease.
         """
         with self._problems() as problems:
             return [
@@ -148,7 +148,7 @@ class DWaveQpu(Qpu):
                 problems.cancel_problems(live)
 
     def environment(self, token: str) -> dict[str, str]:
-        """See :meth:`Qpu.environment`; D-Wave's client reads these by itself."""
+        """See :meth:`Qpu.environment`; D-Wave's client reads the variables too."""
         variables = {
             variable: self._connection[key]
             for variable, key in VARIABLES.items()
@@ -158,7 +158,7 @@ class DWaveQpu(Qpu):
 
     @classmethod
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
-        """See :meth:`Qpu.from_environment`; also by the names of QRMI's SPANK plugin."""
+        """See :meth:`Qpu.from_environment`; QRMI's SPANK plugin prefixes the names."""
         variables = {
             variable: value
             for variable in VARIABLES
@@ -174,8 +174,8 @@ class DWaveQpu(Qpu):
     def errors(self) -> Iterator[None]:
         """Convert the errors of D-Wave's client into ours.
 
-        :raises InputError: if another attempt is no use
-        :raises QpuError: if it may be
+        :raises InputError: if a retry is useless
+        :raises QpuError: if a retry may succeed
         """
         if (missing := self.problem()) is not None:
             raise InputError(f"QPU {self.name!r}: {missing}")
@@ -189,11 +189,7 @@ class DWaveQpu(Qpu):
             answered.ResourceBadRequestError,
             answered.ResourceAccessForbiddenError,
         )
-        unreachable = (
-            requests.MissingSchema,
-            requests.InvalidSchema,
-            requests.InvalidURL,
-        )
+        bad_url = requests.MissingSchema, requests.InvalidSchema, requests.InvalidURL
         trouble = (
             requests.RequestException,
             known.CanceledFutureError,
@@ -206,10 +202,10 @@ class DWaveQpu(Qpu):
             raise AuthenticationError(text) from error
         except refused as error:
             raise InputError(f"QPU {self.name!r} refuses: {_line(error)}") from error
-        except unreachable as error:
+        except bad_url as error:
             raise InputError(f"QPU {self.name!r}: {_line(error)}") from error
         except trouble as error:
-            # for some refusals the client gives only their status
+            # some refusals are known by their HTTP status only
             kind = InputError if _is_refusal(error) else QpuError
             raise kind(f"QPU {self.name!r}: {_line(error)}") from error
 
@@ -222,7 +218,7 @@ class DWaveQpu(Qpu):
             with Client.from_config(**client_options(self._connection)) as client:
                 try:
                     solver = client.get_solver(refresh=True)
-                except SolverNotFoundError:  # none that is online
+                except SolverNotFoundError:  # it may be offline
                     wanted = client.config.solver or {}
                     solver = client.get_solver(**{**wanted, "online": False})
                 yield solver
@@ -324,8 +320,8 @@ class DWaveEmbedded(Sampler):
                 try:
                     samples = self._embedded(child, bqm, seed, given)
                 except BaseException:
-                    # else the client would wait for the problem's end; without a label
-                    # it is not known from the user's other problems
+                    # else the client would wait for the problem's end; without a label,
+                    # the user's other problems would be cancelled too
                     if self._qpu.lease:
                         with suppress(QpuError, InputError):
                             self._qpu.release(self._qpu.lease)
@@ -375,20 +371,20 @@ class DWaveEmbedded(Sampler):
             "qubits": sum(chains),
             "timing": {"qpu_seconds": _access_seconds(samples.info["timing"])},
         }
-        # the client's info has NumPy numbers and tuples, which JSON has not
+        # without the client's NumPy numbers and tuples, which JSON does not have
         samples.info.clear()
         samples.info.update(summary)
         return samples
 
 
 def client_options(connection: Mapping[str, str]) -> dict[str, JSON]:
-    """Write the options of D-Wave's client; nothing is read from its own files.
+    """Make the options of D-Wave's client, which then reads none of its files.
 
     :raises InputError: if the solver is neither a name nor JSON
     """
     options: dict[str, JSON] = {"config_file": False, "client": "qpu", **connection}
     solver = connection.get("solver", "")
-    if not solver.lstrip().startswith("{"):  # a name, and no features
+    if not solver.lstrip().startswith("{"):  # a name, not features
         return {**options, "solver": {"name": solver}} if solver else options
     try:
         return {**options, "solver": json.loads(solver)}
@@ -397,7 +393,7 @@ def client_options(connection: Mapping[str, str]) -> dict[str, JSON]:
 
 
 def check_fits(parameters: Mapping[str, JSON], properties: Mapping[str, JSON]) -> None:
-    """Refuse what the solver would refuse, before anything is embedded or sent.
+    """Check parameters against the solver's ranges, before embedding the problem.
 
     :param parameters: the solver's defaults apply to ``num_reads`` and ``annealing_time``
         (microseconds)

@@ -1,4 +1,4 @@
-"""Leases of QPUs: waiting for them, renewing them while they are held, giving them back.
+"""Leases of QPUs: waiting for them, renewing them and giving them back.
 
 ``sfq lease`` and the connectors both use this module; its calls block.
 """
@@ -23,14 +23,14 @@ from sf_quantum.qpu import AuthenticationError, NoLease, Qpu
 
 logger = logging.getLogger(__name__)
 
-# one stay in the QPU's queue for leases: a driver that is stopped waits no longer
+# one request to the QPU's queue for leases; a cancelled wait lasts no longer
 STAY_SECONDS = 2.0
 # a service that is restarted is back within seconds, one that is moved within minutes
 TROUBLE_SECONDS = 120.0
 
 
 class LeaseProblem(Enum):
-    """Why a job has no lease, or not any more."""
+    """Why a job got no lease, or lost it."""
 
     NONE_FREE = "none free"
     NO_ANSWER = "no answer"
@@ -50,7 +50,7 @@ class LeaseProblem(Enum):
 
 
 class WaitCancelled(QpuError):
-    """The lease is not wanted any more."""
+    """The wait for a lease was cancelled."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ class AcquireOptions:
     :param job: the job, in error messages
     :param wait_seconds: the longest wait, also for a QPU that does not answer; ``None``
         for as long as it takes
-    :param trouble_seconds: in that case, the longest wait for a QPU that does not answer
+    :param trouble_seconds: the longest wait for a QPU that does not answer, if
+        ``wait_seconds`` is ``None``
     :param hints: see :meth:`~sf_quantum.qpu.Qpu.hinted`
     :param purpose: what the lease is for, shown to the QPU's operator; the job by default
     """
@@ -78,21 +79,21 @@ def acquire(
     stop: threading.Event | None = None,
     on_wait: Callable[[QpuError], None] | None = None,
 ) -> str:
-    """Acquire a lease as soon as there is one.
+    """Acquire a lease as soon as one is free.
 
-    :param stop: set by another thread when the lease is not wanted any more
-    :param on_wait: called once, with the reason, if there is no lease at once
+    :param stop: set by another thread to cancel the wait
+    :param on_wait: called once, with the reason, if no lease is free at once
     :returns: the acquisition token
     :raises NoLease: if none was free in time
     :raises WaitCancelled: if ``stop`` was set first
-    :raises QpuError: if the QPU stays in trouble
+    :raises QpuError: if the QPU does not answer for too long
     :raises InputError: if the QPU refuses the request
     """
     qpu = qpu.hinted(request.hints)
-    # the QPU's queue remembers the request by its key between two stays
+    # by the key, the QPU's queue recognizes the request when it is repeated
     key = uuid.uuid4().hex
     wait = _Wait(request, stop or threading.Event())
-    # the first attempt does not queue, so that the wait is announced at once
+    # the first attempt does not wait, so that on_wait is called at once
     stay_seconds = 0.0 if on_wait else wait.stay_seconds
     while True:
         began = time.monotonic()
@@ -124,17 +125,25 @@ class _Wait:
         return min(STAY_SECONDS, self._deadline.left)
 
     def pause(self, error: QpuError, began: float) -> None:
-        """Pause before the next attempt, or raise if there is to be none.
+        """Pause before the next attempt, or raise the error if there is none.
 
         :param error: why the last attempt failed
         :param began: when it began
         """
         if self._stop.is_set():
-            raise WaitCancelled("the lease is not wanted any more") from error
+            raise WaitCancelled("the wait was cancelled") from error
         now = time.monotonic()
         if not isinstance(error, NoLease):
             self._trouble_since = self._trouble_since or began
-            self._give_up(error, now - self._trouble_since)
+            limit = self._request.trouble_seconds
+            if (
+                self._request.wait_seconds is None
+                and now - self._trouble_since >= limit
+            ):
+                raise QpuError(
+                    f"{error}; given up after {limit:g} s, --wait or a deployment's `wait` "
+                    "sets how long"
+                ) from error
         else:
             self._trouble_since = None
             if now - began >= STAY_SECONDS / 2:
@@ -144,16 +153,7 @@ class _Wait:
         if self._deadline.left <= 0:
             raise error
         if self._stop.wait(min(next(self._pauses), self._deadline.left)):
-            raise WaitCancelled("the lease is not wanted any more") from error
-
-    def _give_up(self, error: QpuError, trouble_seconds: float) -> None:
-        """Raise if the QPU has been in trouble for too long and no wait was set."""
-        limit = self._request.trouble_seconds
-        if self._request.wait_seconds is None and trouble_seconds >= limit:
-            raise QpuError(
-                f"{error}; given up after {limit:g} s, --wait or a deployment's `wait` "
-                "sets how long"
-            ) from error
+            raise WaitCancelled("the wait was cancelled") from error
 
 
 class HeldLease:
@@ -166,10 +166,6 @@ class HeldLease:
         self._released = threading.Event()
         # a daemon: a QPU that does not answer must not delay the end of the process
         threading.Thread(target=self._renew, name="sfq-renew", daemon=True).start()
-
-    def jobs(self) -> list[dict[str, JSON]] | None:
-        """See :meth:`~sf_quantum.qpu.Qpu.jobs`."""
-        return self.qpu.jobs(self.token)
 
     def release(self) -> None:
         """Give the lease back, which cancels the QPU jobs it still has.
@@ -199,10 +195,10 @@ class HeldLease:
 class LeaseSet(ExitStack[None]):
     """One lease of each of several QPUs; on exit all are given back.
 
-    They are always acquired in the order of the QPUs' names, so that two processes that
-    want the same QPUs never wait for each other.
+    They are acquired in the order of the QPUs' names, so that two processes that need the
+    same QPUs never wait for each other.
 
-    :param on_wait: called once for each QPU that has no lease at once, with the reason
+    :param on_wait: called once for each QPU without a free lease, with the reason
     """
 
     def __init__(
@@ -225,7 +221,7 @@ class LeaseSet(ExitStack[None]):
         :raises QpuError: if the QPU does not answer
         """
         held = [lease for lease in self.held if lease.qpu is qpu]
-        return [job for lease in held for job in lease.jobs() or []]
+        return [job for lease in held for job in qpu.jobs(lease.token) or []]
 
     def acquire(
         self, request: AcquireOptions, stop: threading.Event | None = None
@@ -252,7 +248,7 @@ def _release(lease: HeldLease) -> None:
     try:
         lease.release()
     except QuantumError as error:
-        # it expires by itself; how the command ended matters more
+        # it will expire; the command's exit status must not change
         logger.warning(
             "The lease of QPU %s was not given back: %s", lease.qpu.name, error
         )

@@ -1,4 +1,4 @@
-"""When a job that can run elsewhere leaves its QPU: ``sfq lease`` and the connectors."""
+"""When a job that can also run elsewhere leaves its QPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POLL_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class QpuLoss:
-    """A QPU that a job has to leave.
+    """Why a job has to leave its QPU.
 
     :param detail: the QPU's own reason for being offline
     :param seconds: how long a QPU job has waited in its queue
@@ -38,10 +38,9 @@ class QpuLoss:
 class QpuWatch:
     """Watches a QPU for one job.
 
-    :param jobs: gives the job's QPU jobs, as :meth:`~sf_quantum.qpu.Qpu.jobs` does
+    :param jobs: lists the job's QPU jobs, see :meth:`~sf_quantum.qpu.Qpu.jobs`
     :param wait_seconds: the longest wait of a QPU job in the queue, from when it is first
-        seen there; without effect once one has started, since then the job's work has
-        begun
+        seen there; no limit once one of them has started
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class QpuWatch:
         self._first_seen: dict[str, float] = {}
 
     def look(self) -> QpuLoss | None:
-        """Ask the QPU; a QPU that does not answer is not lost.
+        """Check the QPU once; no answer is not a reason to leave it.
 
         :returns: why the job has to leave, if it has to
         """
@@ -67,7 +66,7 @@ class QpuWatch:
                 return None
             jobs = self._jobs()
         except QuantumError:
-            return None  # the job's own client waits for it, or gives up
+            return None  # the job's own client retries, or gives up
         if not status.online and _nothing_runs(jobs):
             return QpuLoss(LeaseProblem.OFFLINE, self._qpu.name, status.reason)
         return self._queue_wait(jobs)
@@ -87,7 +86,7 @@ class QpuWatch:
 
 
 def _nothing_runs(jobs: Collection[Mapping[str, JSON]]) -> bool:
-    """Whether work is left to do, and none of it runs, as it still may while draining."""
+    """Whether jobs are pending or still to come; one may be running on a draining QPU."""
     states = {job.get("state") for job in jobs}
     return states <= {"Queued", *OVER} and (not states or "Queued" in states)
 
@@ -98,7 +97,7 @@ def watching(
 ) -> Iterator[None]:
     """Watch QPUs in a thread for as long as the block runs.
 
-    :param leave: called in that thread, at most once, when one of them is lost
+    :param leave: called in that thread, at most once, when a QPU has to be left
     """
     over = threading.Event()
 

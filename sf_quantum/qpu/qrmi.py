@@ -1,9 +1,9 @@
 """Any QPU that the package ``qrmi`` reaches, as ``qrmi_config.json`` describes it.
 
 The driver leases it, and the job gets the variables that QRMI's SPANK plugin would set.
-None of these QPUs takes a QUBO: for Pasqal's it becomes a pulse sequence, by the sampler
-``neutral-atom``; for IBM's and IQM's circuits, by ``qaoa``; on the others the job's own
-program runs.
+None of these QPUs takes a QUBO. The sampler ``neutral-atom`` turns it into a pulse sequence
+for Pasqal's, ``qaoa`` into circuits for IBM's and IQM's; the others run the job's own
+program.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import json
 import os
 from abc import abstractmethod
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from sf_quantum.errors import InputError, QpuError
@@ -42,8 +41,8 @@ TIMEOUT = "QRMI_JOB_TIMEOUT_SECONDS"
 # Slurm's value for a job without a time limit, as the SPANK plugin passes it on
 NO_TIMEOUT = 2**32 - 1
 MISSING = "the package qrmi is not installed (pip install 'sf-quantum[qrmi]')"
-# on the driver's side, where retries are decided in one place: a lease that the client
-# requested again by itself would be held for ever
+# retries are decided in one place; a second lease that the client acquired by a retry of
+# its own would never be given back
 _NO_RETRIES = {"QRMI_PASQAL_RETRIES_DISABLED": "true"}
 
 
@@ -51,7 +50,7 @@ class QrmiQpu(Qpu):
     """A QPU of any of QRMI's types; each type is a subclass of three lines.
 
     :param resource: the site's description of it
-    :param timeout_seconds: the job's time limit, for QPUs that want to know
+    :param timeout_seconds: the job's time limit, passed to the QPU
     :param token: the acquisition token, on the job's side
     """
 
@@ -109,7 +108,7 @@ class QrmiQpu(Qpu):
 
     def status(self) -> QpuStatus:
         """See :meth:`Qpu.status`; ``qubits`` is 0, since it takes no BQM."""
-        with self._errors():
+        with qrmi_client.errors(self._who):
             status = self._client().status()
         state = qrmi_client.state(status.status).lower()
         slots = status.capacity
@@ -128,11 +127,11 @@ class QrmiQpu(Qpu):
 
     def acquire(self, job: str | None = None) -> str:
         """See :meth:`Qpu.acquire`; the QPU gets the Slurm job's id, if there is one."""
-        with self._errors(leasing=True):
+        with qrmi_client.errors(self._who, leasing=True):
             return self._client().acquire()
 
     def release(self, token: str) -> None:
-        with self._errors(gone=True):
+        with qrmi_client.errors(self._who, gone=True):
             self._client(token).release(token)
 
     def environment(self, token: str) -> dict[str, str]:
@@ -147,10 +146,9 @@ class QrmiQpu(Qpu):
     @classmethod
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
         own = qrmi_config.unprefixed(name, environment)
-        token, seconds = lease_token(name, environment), own.pop(
-            TIMEOUT, str(NO_TIMEOUT)
-        )
+        token = lease_token(name, environment)
         del own[TOKEN]
+        seconds = own.pop(TIMEOUT, str(NO_TIMEOUT))
         if not seconds.isdecimal():
             raise InputError(f"{name}_{TIMEOUT}: expected whole seconds")
         resource = Resource(name, cls.type, own)
@@ -176,14 +174,9 @@ class QrmiQpu(Qpu):
         if token or self._token:
             settings[TOKEN] = token or self._token or ""
         kind = getattr(qrmi.ResourceType, self.resource_type)
-        # for this instance alone: the environment of the process is shared
+        # not through the environment of the process, which all instances share
         client: QrmiClient = qrmi.QuantumResource.from_config(self.name, kind, settings)
         return client
-
-    def _errors(
-        self, *, leasing: bool = False, gone: bool = False
-    ) -> AbstractContextManager[None]:
-        return qrmi_client.errors(self._who, leasing=leasing, gone=gone)
 
     @property
     def _who(self) -> str:
@@ -205,11 +198,11 @@ class _Pasqal(QrmiQpu):
         return NeutralAtomSampler(self)
 
     def specs(self) -> str:
-        """Ask for the device as it is now, in Pulser's abstract representation.
+        """Get the current device in Pulser's abstract representation.
 
         :raises QpuError: if the QPU does not answer, or with something else
         """
-        with self._errors():
+        with qrmi_client.errors(self._who):
             target = self._client().target().value
         try:
             (device,) = json.loads(target)
@@ -227,7 +220,7 @@ class _Pasqal(QrmiQpu):
         """
         import qrmi
 
-        with self._errors():
+        with qrmi_client.errors(self._who):
             payload = qrmi.Payload.PasqalCloud(sequence=sequence, job_runs=shots)
             counts, timing = qrmi_client.counts(self._client(), payload, self._who)
             return counts, {**timing}
@@ -258,19 +251,18 @@ class _Gates(QrmiQpu):
     def sampler(self) -> Sampler:
         """See :meth:`Qpu.sampler`: ``qaoa``, on this machine.
 
-        :raises InputError: if what QRMI needs for Qiskit is not installed
+        :raises InputError: if a package that QRMI needs for Qiskit is not installed
         """
         from sf_quantum.samplers.qaoa import QaoaSampler
 
         try:
             return QaoaSampler(runner=self._runner())
         except ImportError as error:
-            detail = self.lack() or f"what QRMI runs circuits with fails: {error}"
+            detail = self.lack() or f"QRMI's circuit support fails: {error}"
             raise InputError(f"QPU {self.name!r}: {detail}") from error
 
     @abstractmethod
-    def _runner(self) -> CircuitRunner:
-        """Ask for the QPU as it is now."""
+    def _runner(self) -> CircuitRunner: ...
 
 
 class _Ibm(_Gates):
@@ -282,7 +274,7 @@ class _Ibm(_Gates):
 
         from sf_quantum.qpu.qrmi_circuits import PrimitiveRunner
 
-        with self._errors():
+        with qrmi_client.errors(self._who):
             client = self._client()
             return PrimitiveRunner(
                 self.name, SamplerV2(client), get_backend(client), self._who
@@ -326,18 +318,18 @@ class Oqtopus(QrmiQpu):
 
     @classmethod
     def problem(cls) -> str | None:
-        # as the package itself looks for it
+        # looked up as by the package
         library = os.environ.get("PY_BRIDGE_PATH") or "liboqtopus_py_bridge.so"
         try:
             ctypes.CDLL(library)
         except OSError:
-            lacking = f"{library} of QRMI's cannot be loaded (PyPI does not have it)"
+            lacking = f"QRMI's {library} cannot be loaded (it is not on PyPI)"
             return super().problem() or lacking
         return super().problem()
 
 
 class AliceBobFelis(QrmiQpu):
-    """Alice & Bob's cat qubits; tested as far as no QPU is needed."""
+    """Alice & Bob's cat qubits; tested without a QPU only."""
 
     type = "alice-bob-felis"
     resource_type = "AliceBobFelis"

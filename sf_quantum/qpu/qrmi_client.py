@@ -1,4 +1,4 @@
-"""The client of the package ``qrmi``: what is used of it, its errors and its tasks."""
+"""The client of the package ``qrmi``: its types, its errors and its tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.qpu import OVER, AuthenticationError, NoLease
 
 POLL_SECONDS = 0.5
-# by their names in the package: errors that another attempt will not cure
+# class names of errors that a retry does not cure
 _REFUSALS = (
     "ConfigError",
     "EnvVarNotSetError",
@@ -24,7 +24,7 @@ _REFUSALS = (
     "UnsupportedResourceTypeError",
 )
 _GONE = ("ResourceNotFoundError", "TaskNotFoundError")
-# how the messages of its clients give the status of an HTTP answer
+# the status of an HTTP answer in the messages of its clients
 _STATUS = re.compile(r"(?:[Ss]tatus:?|body:) (\d{3})\b")
 _UNAUTHORIZED, _NOT_FOUND, _CONFLICT = 401, 404, 409
 _BUSY = (408, 425, 429)
@@ -60,7 +60,7 @@ class ResourceStatus(Protocol):
 
 
 class Tasks(Protocol):
-    """What running tasks uses of ``qrmi.QuantumResource``, which has no types itself."""
+    """The methods of ``qrmi.QuantumResource``, which has no type hints, for tasks."""
 
     def target(self) -> Text: ...
     def task_start(self, payload: Payload) -> str: ...
@@ -71,7 +71,7 @@ class Tasks(Protocol):
 
 
 class QrmiClient(Tasks, Protocol):
-    """The rest of what is used of it."""
+    """Its methods for status and leases as well."""
 
     def status(self) -> ResourceStatus: ...
     def acquire(self) -> str: ...
@@ -84,9 +84,9 @@ def errors(who: str, *, leasing: bool = False, gone: bool = False) -> Iterator[N
 
     :param who: the QPU, for the message
     :param leasing: a conflict means that no lease is free
-    :param gone: what does not exist any more is no error
-    :raises InputError: if another attempt is no use
-    :raises QpuError: if it may be
+    :param gone: ignore that something no longer exists
+    :raises InputError: if a retry is useless
+    :raises QpuError: if a retry may succeed
     """
     try:
         yield

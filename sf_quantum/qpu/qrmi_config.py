@@ -15,8 +15,8 @@ from sf_quantum.samplers.registry import unknown
 class Resource:
     """One entry of the file.
 
-    :param environment: the variables of its client, without the name in front; may hold
-        credentials, so it is not shown
+    :param environment: the variables of its client, without the name's prefix; left out of
+        the ``repr``, since they may be credentials
     """
 
     name: str
@@ -35,10 +35,9 @@ def names(path: str) -> list[str]:
 def read(path: str, name: str, type_: str | None = None) -> Resource:
     """Read one resource of the file.
 
-    Of the other entries only the names are checked: what a site writes about QPUs of
-    unknown kinds is its own affair.
+    Of the other entries only the names are checked, since their kinds may be unknown.
 
-    :param type_: the resource has to be of this type, if given
+    :param type_: the expected type, if any
     :raises InputError: if the file or the entry is wrong, or there is no such entry
     """
     known = _entries(path)
@@ -58,7 +57,7 @@ def read(path: str, name: str, type_: str | None = None) -> Resource:
 
 
 def unprefixed(name: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Read the variables of one QPU from a job's environment, without its name."""
+    """Read the variables of one QPU from an environment, without its name's prefix."""
     prefix = f"{name}_"
     return {
         key.removeprefix(prefix): value

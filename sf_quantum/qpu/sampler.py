@@ -1,4 +1,4 @@
-"""Any QPU that takes serialized problems, as a ``dimod.Sampler``."""
+"""A QPU that takes serialized problems, as a ``dimod.Sampler``."""
 
 from __future__ import annotations
 

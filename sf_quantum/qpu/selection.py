@@ -1,4 +1,4 @@
-"""Which QPUs a command reaches: by a URL, a site's file or the environment."""
+"""The QPUs that a command uses: by a URL, a site's file or the environment."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from sf_quantum.qpu import RESOURCES, Qpu, listed, qrmi_config, types_by_name
 
 SFQ = "sfq"
 DEFAULT_NAME = "qpu"
-# of our own kind: keys of the environment, or of an entry of a site's file
+# configuration keys of our own kind, by their variables in the environment or a site's file
 _VARIABLES = {"SFQ_URL": "url", "SFQ_TOKEN_FILE": "tokenFile", "SFQ_MUNGE": "munge"}
 
 
 @dataclass(frozen=True)
-class Selection:
+class QpuSelection:
     """The options that select QPUs.
 
-    :param names: of the QPUs; none selects all of the environment
+    :param names: of the QPUs; empty for all of the environment
     :param url: of our service, whose QPU gets the one name
-    :param own: configuration keys that only our own kind has
+    :param own: configuration of our own kind of QPU
     :param qrmi_config: a site's file
     """
 

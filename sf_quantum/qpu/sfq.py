@@ -64,7 +64,7 @@ SLURM_OPTIONS = {
 
 @dataclass(frozen=True)
 class Credentials:
-    """How the service knows a client, and how long the client retries.
+    """How a client authenticates, and how long it retries.
 
     :param token_file: a file with the bearer token
     :param munge: send a MUNGE credential with each request: True, or ``munged``'s socket
@@ -90,10 +90,10 @@ class Credentials:
         return Client(url, headers, self._munge_header if self.munge else None)
 
     def _munge_header(self) -> Mapping[str, str]:
-        # ctypes and libmunge are loaded only where they are needed
+        # on demand, since it loads ctypes and libmunge
         from sf_quantum.net import munge
 
-        # each request has a credential of its own, since each is accepted once
+        # one for each request, since a credential is accepted once
         socket = self.munge if isinstance(self.munge, str) else None
         return {"X-Munge-Cred": munge.encode(socket)}
 
@@ -102,8 +102,8 @@ class ServiceClient:
     """Sends requests to one service: retries, refusals and their messages.
 
     :param qpu: names the QPU, in error messages
-    :param lease: on the job's side; then a lease that has ended, or that the service no
-        longer knows, is not the job's mistake
+    :param lease: on the job's side, where an ended or unknown lease is a ``QpuError``,
+        since it is no mistake of the job
     """
 
     def __init__(
@@ -114,14 +114,14 @@ class ServiceClient:
         self.name = f"QPU {qpu!r} at {self.url}"
         retry = credentials.retry_seconds
         self._retry_seconds = RETRY_SECONDS if retry is None else retry
-        # what a job may set, as the message of a vain retry says
+        # the variable that sets it for a job
         self._retry_key = None if lease is None else f"{qpu}_SFQ_PATIENCE_SECONDS"
         self._under_lease = lease is not None
 
     def request(
         self, method: str, path: str, body: Mapping[str, JSON] | None = None
     ) -> Answer:
-        """Send a request that may arrive twice, and expect it to be granted.
+        """Send an idempotent request, with retries, and expect it to be granted.
 
         :raises InputError: if it is refused
         :raises QpuError: if the service is in trouble
@@ -136,7 +136,7 @@ class ServiceClient:
         *,
         timeout_seconds: float = REQUEST_SECONDS,
     ) -> Answer:
-        """Send a request that may arrive twice until it is answered.
+        """Send an idempotent request until it is answered.
 
         :returns: the answer, whatever its status
         :raises QpuError: if there is none in time
@@ -150,7 +150,7 @@ class ServiceClient:
                     return answer
             except QpuError as error:
                 failure = error
-            # from the first failure, since the request itself may have waited for long
+            # from the first failure on, since a request may legitimately take long
             deadline = deadline or Deadline(self._retry_seconds)
             if deadline.left <= 0:
                 break
@@ -257,9 +257,9 @@ class SfqQpu(Qpu):
         self._lease = lease
         self._job_key = job_key
         self._purpose = purpose
-        # the class granted, of leases that have not the class requested
+        # the class granted, by token, where it is not the class requested
         self._other_class: dict[str, str] = {}
-        #: for what only our service has
+        #: for requests that other kinds of QPU do not have
         self.service = ServiceClient(url, name, self._credentials, lease)
 
     @classmethod
@@ -294,7 +294,7 @@ class SfqQpu(Qpu):
         )
 
     def status(self) -> QpuStatus:
-        """See :meth:`Qpu.status`; sent once, since no answer is also a status."""
+        """See :meth:`Qpu.status`; sent once, since callers report a missing answer."""
         device = self.service.granted(self.service.send("GET", "/v1/device")).json()
         calibration, payloads = device.get("calibration"), device.get("payloads")
         known = calibration.get("id") if isinstance(calibration, dict) else None
@@ -411,9 +411,9 @@ class SfqQpu(Qpu):
     ) -> dict[str, JSON]:
         """See :meth:`Qpu.solve`; interrupted, it cancels its job on the QPU.
 
-        The idempotency key is derived from the job's key, the problem and the parameters:
-        a second attempt finds the QPU job of the first, even if the driver was killed
-        between them. Without a job's key it is derived from the lease.
+        The idempotency key is derived from the job's key (else from the lease), the problem
+        and the parameters, so that a second attempt finds the QPU job of the first, even if
+        the driver was killed in between.
         """
         given = {name: value for name, value in parameters.items() if value is not None}
         job: dict[str, JSON] = {"problem": dict(bqm), "parameters": {**given}}
@@ -447,7 +447,7 @@ class SfqQpu(Qpu):
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _submit(self, job: dict[str, JSON]) -> dict[str, JSON]:
-        """Submit a job, as a new one if an earlier attempt was unsuccessful."""
+        """Submit a job, under a new key if an earlier attempt failed or was cancelled."""
         key, number = str(job["idempotency_key"]), 1
         while True:
             answer = self.service.request("POST", "/v1/jobs", job)
@@ -475,13 +475,13 @@ class SfqQpu(Qpu):
                 "GET", path, timeout_seconds=POLL_SECONDS + REQUEST_SECONDS
             )
         except QpuError as error:
-            raise QpuError(f"{error}; it died in mid-job") from error
+            raise QpuError(f"{error}; it ended during the job") from error
         if answer.status == 404:
             raise QpuError(f"{self.service.name}: it no longer knows the job")
         return answer
 
     def _cancel(self, job: Mapping[str, JSON]) -> None:
-        # the key finds the job even if the answer to its submission was never read
+        # by its key, the job is found even if its submission was not answered
         service = self.service
         answer = service.send("POST", "/v1/jobs", job, timeout_seconds=CANCEL_SECONDS)
         path = f"/v1/jobs/{service.text(service.granted(answer).json(), 'id')}"

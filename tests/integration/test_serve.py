@@ -221,7 +221,7 @@ def test_killed_under_a_job_the_client_says_so(start: Start, tmp_path: Path) -> 
     _, errors = solve.communicate(timeout=30)
     assert solve.returncode == 75
     assert errors.count(b"\n") == 1
-    assert b"died in mid-job" in errors
+    assert b"ended during the job" in errors
     assert service.url.encode() in errors
     assert [path.name for path in tmp_path.iterdir()] == ["problem.json"]
 

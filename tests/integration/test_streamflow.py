@@ -145,7 +145,7 @@ def test_a_service_that_dies_in_mid_job_fails_the_job_with_its_sentence(
     (service,) = project.commands("sfq serve")
     service.kill()
     assert driver.wait(timeout=60) == 1
-    assert "it died in mid-job" in project.log
+    assert "it ended during the job" in project.log
     assert project.jobs("solve", "failed")
     assert project.leftovers() == []
 

@@ -147,7 +147,7 @@ def test_oqtopus_is_not_usable_without_its_library(
     pytest.importorskip("qrmi", reason="the package qrmi is not installed")
     kind = qpu.load("oqtopus")
     monkeypatch.delenv("PY_BRIDGE_PATH", raising=False)
-    assert "liboqtopus_py_bridge.so of QRMI's cannot be loaded" in str(kind.problem())
+    assert "QRMI's liboqtopus_py_bridge.so cannot be loaded" in str(kind.problem())
     # any library that is there
     monkeypatch.setenv("PY_BRIDGE_PATH", "libc.so.6")
     assert kind.problem() is None

@@ -542,7 +542,7 @@ def test_patience_begins_when_the_service_does_not_answer(
         ),
         (
             [(201, {"id": "j", "state": "Running"})],
-            "does not answer: .*died in mid-job",
+            "does not answer: .*ended during the job",
         ),
         ([(201, {"id": "j", "state": "Completed"}), (200, {})], "is not a sample set"),
     ],

@@ -7,7 +7,7 @@ import sys
 from sf_quantum import qpu
 from sf_quantum.errors import QuantumError
 from sf_quantum.qpu import Qpu
-from sf_quantum.qpu.selection import Selection
+from sf_quantum.qpu.selection import QpuSelection
 
 
 def acquire(path: str, names: str) -> None:
@@ -15,7 +15,7 @@ def acquire(path: str, names: str) -> None:
     held: list[tuple[Qpu, str]] = []
     for name in names.split(","):
         try:
-            (client,) = Selection([name], qrmi_config=path).qpus({})
+            (client,) = QpuSelection([name], qrmi_config=path).qpus({})
             held.append((client, client.acquire("slurm")))
         except QuantumError as error:
             print(error, file=sys.stderr)
@@ -32,7 +32,7 @@ def release(path: str, tokens: str) -> None:
     """Give leases back."""
     for word in tokens.split(","):
         name, _, token = word.partition(":")
-        (client,) = Selection([name], qrmi_config=path).qpus({})
+        (client,) = QpuSelection([name], qrmi_config=path).qpus({})
         client.release(token)
 
 
