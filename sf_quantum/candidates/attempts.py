@@ -151,16 +151,11 @@ class History:
         seconds = number(event.get("qpu_seconds"))
         attempt.qpu_seconds += seconds
         if budgeted:
-            self._spent[attempt.step, attempt.target] += self._new_charge(
-                event, seconds
-            )
-
-    def _new_charge(self, event: Event, seconds: float) -> float:
-        """The seconds of a QPU job that no earlier event has counted."""
-        key = (str(event.get("qpu")), str(event.get("qpu_job")))
-        before = self._charged.get(key, 0.0) if event.get("found") else 0.0
-        self._charged[key] = max(seconds, before)
-        return max(0.0, seconds - before)
+            # seconds that an earlier event has counted are not counted again
+            key = (str(event.get("qpu")), str(event.get("qpu_job")))
+            before = self._charged.get(key, 0.0) if event.get("found") else 0.0
+            self._charged[key] = max(seconds, before)
+            self._spent[attempt.step, attempt.target] += max(0.0, seconds - before)
 
     def _add_status(self, event: Event) -> None:
         job, status = str(event["job"]), event["status"]

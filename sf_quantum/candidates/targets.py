@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from streamflow.core.deployment import Connector, Target
+from streamflow.core.deployment import Target
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.scheduling import AvailableLocation
 from streamflow.core.workflow import Status
@@ -226,8 +226,10 @@ async def _capacity(
     run: JournalScheduler, target: Target, running_on: Callable[[str], list[str]]
 ) -> Capacity:
     connector = run.context.deployment_manager.get_connector(target.deployment.name)
-    if connector is None or not _is_deployed(connector):
+    if connector is None:
         return Capacity()
+    if isinstance(connector, FutureConnector) and not connector.deploy_event.is_set():
+        return Capacity()  # a query would deploy it
     try:
         locations = await connector.get_available_locations(service=target.service)
     except WorkflowExecutionException:
@@ -260,10 +262,3 @@ def _at(run: JournalScheduler, location: AvailableLocation) -> Capacity:
 def _has_slot(run: JournalScheduler, job: str) -> bool:
     allocation = run.job_allocations.get(job)
     return allocation is not None and allocation.status in OCCUPYING
-
-
-def _is_deployed(connector: Connector) -> bool:
-    # a query would deploy the others
-    return not (
-        isinstance(connector, FutureConnector) and not connector.deploy_event.is_set()
-    )

@@ -83,7 +83,8 @@ class Deployments:
             yield from self._qpu(name, (*where, "config", "type"))
         for name, config, below in self.clusters():
             yield from slurm.check(self.document, name, config, below)
-            if self._is_here(name):
+            inner = _wrapped(self.get(name))
+            if inner is None or self.get(inner).get("type") == "local":
                 yield from slurm.partitions(self.document, config, below)
 
     def clusters(self) -> Iterator[tuple[str, dict[str, JSON], Where]]:
@@ -92,10 +93,6 @@ class Deployments:
             if self.get(name).get("type") == slurm.TYPE:
                 config = mapping(self.get(name).get("config"))
                 yield name, config, (section, name, "config")
-
-    def _is_here(self, name: str) -> bool:
-        inner = _wrapped(self.get(name))
-        return inner is None or self.get(inner).get("type") == "local"
 
     def get(self, name: str) -> dict[str, JSON]:
         """A deployment, or an empty mapping."""

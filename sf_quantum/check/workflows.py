@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from os.path import normpath
 from pathlib import Path, PurePosixPath
+from types import NoneType
 from typing import TypeAlias
 from urllib.parse import unquote
 
@@ -160,9 +161,6 @@ class Workflow:
             yield from _inputs(settings, process)
             yield from _tool_inputs(settings, process, self.commands)
             yield from self._samplers(settings, process)
-        yield from self._input_files(settings)
-
-    def _input_files(self, settings: Document) -> Iterator[FileProblem]:
         elsewhere = {b.path.lstrip("/") for b in self.bindings if b.kind == "port"}
         for name, value in settings.content.items():
             if name not in elsewhere:
@@ -238,7 +236,7 @@ def _inputs(settings: Document, process: cwl.Process) -> Iterator[FileProblem]:
         if kind in ("File", "Directory") and not isinstance(value, dict | None):
             right = f"write {{class: {kind}, path: ...}}"
             yield settings.problem((name,), f"the value is not a {kind}", right)
-        elif not _fits(kind, value):
+        elif kind in PRIMITIVE and type(value) not in (*PRIMITIVE[kind], NoneType):
             right = f"its type is {kind}"
             yield settings.problem((name,), f"{value!r:.40} does not fit", right)
     for name, kind in process.inputs.items():
@@ -291,13 +289,6 @@ def _rejection(option: argparse.Action, value: JSON) -> str | None:
     if option.choices is not None and parsed not in option.choices:
         return f"{value!r:.40}: one of {', '.join(map(str, option.choices))} expected"
     return None
-
-
-def _fits(kind: str, value: JSON) -> bool:
-    """Whether a value has a primitive CWL type; other types are not checked."""
-    if value is None or kind not in PRIMITIVE:
-        return True
-    return type(value) in PRIMITIVE[kind]
 
 
 def _missing_files(

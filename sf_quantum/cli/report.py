@@ -83,7 +83,12 @@ def _show(path: Path, args: argparse.Namespace) -> usage.RunUsage:
     if not journal.is_open(path):
         report.mark_lost(rows)
     if args.json:
-        print(json.dumps(_content(rows, events, held), indent=2))
+        content: JSON = {
+            "jobs": [row.to_json() for row in rows],
+            "decisions": [event for event in events if event["event"] == "decision"],
+            "usage": held.to_json(),
+        }
+        print(json.dumps(content, indent=2))
     elif not args.follow:
         tables = filter(None, (report.table(rows), usage.table(held)))
         print(path, *tables, sep="\n\n", end="\n\n" if len(args.where) > 1 else "\n")
@@ -92,13 +97,3 @@ def _show(path: Path, args: argparse.Namespace) -> usage.RunUsage:
 
         pictures.draw_timeline(rows, args.timeline)
     return held
-
-
-def _content(
-    rows: list[report.JobAttempt], events: list[journal.Event], held: usage.RunUsage
-) -> dict[str, JSON]:
-    return {
-        "jobs": [row.to_json() for row in rows],
-        "decisions": [event for event in events if event["event"] == "decision"],
-        "usage": held.to_json(),
-    }

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import posixpath
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.resources import files
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from streamflow.core.config import BindingConfig
@@ -186,7 +185,7 @@ class JournalScheduler(DefaultScheduler):
             job=name,
             step=step,
             tag=get_job_tag(name),
-            loops=sum(_is_within(step, loop) for loop in self._loops),
+            loops=sum(PurePosixPath(step).is_relative_to(n) for n in self._loops),
             status=status.name.lower(),
             attempt=self._attempts[name],
             output=job.output_directory,
@@ -253,7 +252,3 @@ def current() -> JournalScheduler | None:
     :returns: None if the run's StreamFlow file does not ask for ``sfq.journal``
     """
     return _running[-1] if _running else None
-
-
-def _is_within(step: str, ancestor: str) -> bool:
-    return posixpath.commonpath([step, ancestor]) == ancestor
