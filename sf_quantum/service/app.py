@@ -58,9 +58,9 @@ def build(
     limits: Limits | None = None,
     public_metrics: bool = True,
 ) -> Service:
-    """Build the service, for :func:`~sf_quantum.service.run.serve` and for tests.
+    """Build the service.
 
-    :param authenticate: finds out who sends a request, or refuses it
+    :param authenticate: identifies the sender of a request, or refuses it
     :param public_metrics: whether ``/metrics`` needs no credential
     """
     queue = JobQueue(store, device, settings)
@@ -118,7 +118,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    """Name the first wrong field; never echo what was sent, it may be large or NaN."""
+    """Name the first wrong field, without its value, which may be large or NaN."""
     if not isinstance(error, RequestValidationError):
         raise error
     first = error.errors()[0]
@@ -133,7 +133,7 @@ async def _not_served(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     if error.status_code == 400:
-        # FastAPI's own word for a body that is not UTF-8, or nested too deeply
+        # from FastAPI, for a body that is not UTF-8 or nested too deeply
         return await _refused(request, Refused(422, "the body is not JSON"))
     headers = dict(error.headers or {})
     detail = str(error.detail).lower()
@@ -141,4 +141,4 @@ async def _not_served(request: Request, error: Exception) -> Response:
 
 
 async def _not_written(request: Request, error: Exception) -> Response:
-    return await _refused(request, Refused(503, f"the state cannot be kept: {error}"))
+    return await _refused(request, Refused(503, f"the state cannot be stored: {error}"))

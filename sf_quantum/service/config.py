@@ -32,7 +32,7 @@ from sf_quantum.validation import (
 
 MIB = 1024 * 1024
 File: TypeAlias = Annotated[Path, Strict(False)]
-# the options of values that are not from the file: ("listen", "port") -> "--port"
+# command-line options by key: ("listen", "port") -> "--port"
 Flags: TypeAlias = Mapping[Where, str]
 
 
@@ -78,7 +78,7 @@ class Auth(Section):
 
 
 def _policy(content: JSON) -> PolicyChoice:
-    """Read a policy's name, or a mapping with its options, and try to make it."""
+    """Read a policy's name, or a mapping with its options, and check it."""
     if content is None:
         return PolicyChoice()
     options = {"type": content} if isinstance(content, str) else content
@@ -101,7 +101,7 @@ def _by_policy(*_: type | GetCoreSchemaHandler) -> core_schema.CoreSchema:
 
 
 class ProcessSettings(Section):
-    """Where the service listens, what it keeps, and the device it drives.
+    """The process: where it listens and keeps its state, and its device.
 
     :param state: folder of jobs, results and leases; without it they end with the service
     """
@@ -133,10 +133,7 @@ class Configuration(ServiceSettings, ProcessSettings):
         return not self.listen.public if public is None else public
 
     def request_limits(self) -> Limits:
-        """Return the limits of one user's requests.
-
-        Without authentication all are one user, whose rate is not limited.
-        """
+        """Return the limits of a user's requests; without authentication only the size."""
         body_bytes = int(self.limits.body_mib * MIB)
         if self.auth.mode == "none":
             return Limits(body_bytes)
@@ -188,13 +185,13 @@ def _put(content: dict[str, JSON], where: Where, value: JSON) -> None:
         if inner is None:
             inner = content[key] = {}
         if not isinstance(inner, dict):
-            return  # wrong in the file, which the check reports
+            return  # the check of the file reports it
         content = inner
     content[last] = value
 
 
 def _rules(config: Configuration) -> Iterator[tuple[tuple[Where, JSON], str]]:
-    """Check what concerns more than one key."""
+    """Check rules of more than one key."""
     listen, auth = config.listen, config.auth
     tls = listen.certificate is not None and listen.key is not None
     if listen.public and not (tls and auth.mode != "none"):

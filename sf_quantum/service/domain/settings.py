@@ -1,4 +1,4 @@
-"""What a site decides about leases, classes, shares and telemetry.
+"""A site's settings of leases, classes, shares and telemetry.
 
 Each class is a section of the service's configuration file.
 """
@@ -195,7 +195,7 @@ class ServiceSettings(Section):
         default
     :param retention_seconds: how long jobs keep their results after their end; ``None``
         keeps them for ever
-    :param slurm_poll_seconds: how often Slurm is asked about the jobs that hold leases
+    :param slurm_poll_seconds: interval of the queries to Slurm about jobs that hold leases
     """
 
     vqpus: Annotated[int, Field(ge=1, le=10_000)] = 1

@@ -16,11 +16,11 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Literal, TypeAlias, TypeVar, cast
+from typing import Literal, TypeAlias, cast
 
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.errors import Refused
@@ -28,19 +28,18 @@ from sf_quantum.service.store import audit
 from sf_quantum.service.store.store import Store
 
 Status: TypeAlias = Literal["open", "draining", "closed"]
-_T = TypeVar("_T")
 _REASONS = {"draining": "the QPU is being drained", "closed": "the QPU is closed"}
 _ACTIONS = {"open": "open", "draining": "drain", "closed": "close"}
 # the system's clock may be set while we wait for a window
 CLOCK_CHECK_SECONDS = 60.0
 _NEVER = float("inf")
-# the user in the audit where no user asked for a change
+# the user in audit entries of the service's own changes
 SERVICE = "service"
 
 
 @dataclass(frozen=True)
 class MaintenanceWindow:
-    """A time during which no job starts, in seconds since the epoch.
+    """A period in which no job starts, in seconds since the epoch.
 
     :param ends: ``None`` if it lasts until an operator opens the QPU
     """
@@ -82,37 +81,37 @@ class Availability:
             time.time(),
         )
         self._windows = [MaintenanceWindow(*row) for row in rows]
-        # one change at a time: each depends on what the one before it left
+        # each change depends on the one before
         self._changing = asyncio.Lock()
         self._changed = asyncio.Event()
 
     @property
     def status(self) -> Status:
-        """The operator's, or ``draining`` while a maintenance window lasts."""
+        """The status an operator set, or ``draining`` in a maintenance window."""
         in_maintenance = self._status == "open" and self.window is not None
         return "draining" if in_maintenance else self._status
 
     @property
     def message(self) -> str:
-        """The operator's, of the status or of the window."""
+        """The operator's message, of the status or of the window."""
         window = self.window
         return window.message if window and self._status == "open" else self._message
 
     @property
     def windows(self) -> list[MaintenanceWindow]:
-        """The maintenance windows that are not over, in the order of their starts."""
+        """The maintenance windows that are not over, by start."""
         now = time.time()
         return [window for window in self._windows if not window.over(now)]
 
     @property
     def window(self) -> MaintenanceWindow | None:
-        """The maintenance window that lasts now."""
+        """The current maintenance window."""
         now = time.time()
         return next((one for one in self._windows if one.covers(now)), None)
 
     @property
     def next_maintenance(self) -> float | None:
-        """When the next window starts, in seconds since the epoch."""
+        """The start of the next window, in seconds since the epoch."""
         now = time.time()
         return next((w.starts for w in self._windows if w.starts > now), None)
 
@@ -123,7 +122,7 @@ class Availability:
 
     @property
     def reason(self) -> str:
-        """Why the QPU takes no work; empty while it does."""
+        """Why the QPU takes no work; empty if it does."""
         if self._status != "open":
             return _with_message(_REASONS[self._status], self._message)
         window = self.window
@@ -142,11 +141,11 @@ class Availability:
         return time.time() + seconds <= (self.next_maintenance or _NEVER)
 
     def seconds_until_start(self, wait: float, seconds: float) -> float | None:
-        """Expect when a job starts, given that no job runs during maintenance.
+        """Estimate the start of a job; no job runs during maintenance.
 
         :param wait: seconds of work before the job
         :param seconds: the job's own duration
-        :returns: seconds from now; ``None`` if nobody knows when the QPU opens
+        :returns: seconds from now; ``None`` if unknown
         """
         if self._status != "open":
             return None
@@ -156,7 +155,7 @@ class Availability:
                 break
             if window.ends is None:
                 return None
-            # what fits before the window is done by its end
+            # the work that fits before the window is done
             wait -= min(wait, max(0.0, window.starts - at))
             at = window.ends
         return at + wait - now
@@ -164,7 +163,7 @@ class Availability:
     async def changed(self, window: MaintenanceWindow | None) -> None:
         """Wait until the status changes, or a window is set, begins or ends.
 
-        :param window: the one that lasted when the caller last looked
+        :param window: the current one, as the caller knows it
         """
         changed = self._changed
         while not changed.is_set() and self.window == window:
@@ -178,7 +177,7 @@ class Availability:
     async def opened(self) -> None:
         """Wait until the QPU is open."""
         while True:
-            # before the status: a window that ends in between has changed
+            # read first, so that its end before the next line is noticed
             window = self.window
             if self.is_open:
                 return
@@ -189,10 +188,10 @@ class Availability:
     ) -> None:
         """Open, drain or close the QPU; on disk when this returns.
 
-        To open it ends the window that lasts, and cancels the one without an end.
+        Opening it ends the current window, and cancels one without an end.
 
         :param message: shown to users whose requests are refused
-        :param user: who asked for it, for the audit
+        :param user: for the audit
         """
         async with self._changing:
             opens, now = status == "open", time.time()
@@ -213,14 +212,14 @@ class Availability:
                     _delete(db, window)
                 audit.record(db, entry)
 
-            await self._write(change)
+            await asyncio.wrap_future(self._store.change(change))
             self._status, self._message = status, message
             self._set_windows([one for one in self.windows if one not in ended])
 
     async def announce(
         self, user: str, starts: float, ends: float | None, message: str
     ) -> MaintenanceWindow:
-        """Announce maintenance; a window without an end replaces another such.
+        """Announce maintenance; a window without an end replaces an earlier one.
 
         :raises Refused: 422 if it ends too early, 409 if it overlaps with another window
         """
@@ -241,7 +240,7 @@ class Availability:
                 )
                 return added
 
-            window = await self._write(change)
+            window = await asyncio.wrap_future(self._store.change(change))
             self._set_windows([*kept, window])
         return window
 
@@ -250,11 +249,9 @@ class Availability:
     ) -> None:
         """Cancel windows, or end them early."""
         async with self._changing:
-            await self._write(lambda db: _cancel(db, user, windows))
+            cancelling = self._store.change(lambda db: _cancel(db, user, windows))
+            await asyncio.wrap_future(cancelling)
             self._set_windows([one for one in self.windows if one not in windows])
-
-    async def _write(self, change: Callable[[sqlite3.Connection], _T]) -> _T:
-        return await asyncio.wrap_future(self._store.change(change))
 
     def _set_windows(self, windows: list[MaintenanceWindow]) -> None:
         self._windows = sorted(windows, key=lambda one: one.starts)

@@ -1,7 +1,6 @@
-"""Runs an operator's operations on the device: between two jobs, with an audit entry.
+"""Runs operations on the device between two jobs, with an audit entry.
 
-What can be set is for the device to say, see
-:mod:`sf_quantum.service.device.operations`; when, and who is recorded for it, is here.
+The device defines its operations, see :mod:`sf_quantum.service.device.operations`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store import audit
 
 Shown = Mapping[str, JSON]
-# of a text that somebody sent: the audit is kept for ever
+# of a text in the audit, which is kept for ever
 MAX_TEXT = 200
 
 
@@ -36,7 +35,7 @@ def find(queue: JobQueue, name: str) -> Operation[Device]:
 def preview(
     queue: JobQueue, operation: Operation[Device], given: Mapping[str, JSON]
 ) -> tuple[Shown, Shown]:
-    """Return what an operation would change now.
+    """Preview an operation.
 
     :returns: the settings that it changes as they are, and as they would be
     :raises Refused: 422, naming the parameter
@@ -60,7 +59,7 @@ async def run(
 
     The audit entry is on disk before it takes effect; a refusal is recorded as well.
 
-    :param wait_seconds: how long to wait for the running job, at most
+    :param wait_seconds: the longest wait for the running job
     :returns: the settings that it changes as they were, and as they are
     :raises Refused: 422, naming the parameter; 409 if the QPU must be drained first, or
         the running job takes longer
@@ -80,7 +79,7 @@ async def run(
     except Refused as error:
         old = operation.shown(queue.device)
         outcome = _cut(f"refused: {error.field or operation.name}: {error.detail}")
-        # only what the operation could have meant, however much was sent
+        # without unknown and nested values, as requests may be large
         parameters: dict[str, JSON] = {
             one.name: _cut(value) if isinstance(value, str) else value
             for one in operation.parameters
@@ -103,7 +102,7 @@ async def _run(
     old, new = operation.shown(device), operation.shown(changed)
     entry = audit.AuditEntry(user, operation.name, given, old, new)
     await audit.append(queue.store, entry)
-    queue.replace_device(changed)
+    queue.jobs.replace_device(changed)
     return old, new
 
 

@@ -16,14 +16,14 @@ MOST_TENTHS = 10
 
 
 def lease_user(settings: ServiceSettings, who: Identity, requested: str | None) -> str:
-    """Find whose lease it is to be.
+    """Return the user of a requested lease.
 
-    :param requested: another user, for whom root and admins may acquire
-    :raises Refused: if the caller may not
+    :param requested: a user other than the caller, for root and admins only
+    :raises Refused: 403
     """
     powerful = who.admin or who.root
     if not powerful and settings.leases.by == "root":
-        raise Refused(403, "only root and admins acquire leases here")
+        raise Refused(403, "only root and admins acquire leases of this QPU")
     if not powerful and requested not in (None, who.user):
         raise Refused(403, "only root and admins acquire leases for others", "user")
     return requested or who.user
@@ -32,10 +32,7 @@ def lease_user(settings: ServiceSettings, who: Identity, requested: str | None) 
 def lease_class(
     settings: ServiceSettings, user: str, request: LeaseRequest
 ) -> JobClass:
-    """Find the class of a lease: the requested one, unless it is too high.
-
-    It exceeds neither the partition's class nor the highest one of the user.
-    """
+    """Return the requested class, limited by those of the partition and the user."""
     partition = settings.classes.partitions.get(request.partition or "")
     requested = request.job_class or partition or settings.classes.default
     highest = settings.classes.users.get(user, settings.classes.highest)
@@ -46,7 +43,7 @@ def lease_class(
 def with_share(
     settings: ServiceSettings, user: str, request: LeaseRequest
 ) -> LeaseRequest:
-    """Complete a request with the project whose share of the QPU the lease uses.
+    """Add the project, whose share of the QPU the lease uses, to a request.
 
     :raises Refused: 403 for a project that is not the user's
     """
@@ -65,13 +62,9 @@ def with_share(
 async def completed(
     settings: ServiceSettings, who: Identity, user: str, request: LeaseRequest
 ) -> LeaseRequest:
-    """Complete a request with what Slurm says of its job, as far as it matters here.
+    """Add the partition, account and share of the user's Slurm job to a request.
 
-    Only a job of the same user counts: anybody can send a number.
-
-    :returns: the request with partition, account and share
-    :raises Refused: 403 for a share unless from root and admins, who speak for the batch
-        system
+    :raises Refused: 403 for a share that neither root nor an admin sets
     """
     if request.tenths is not None and not (who.admin or who.root):
         raise Refused(403, "only root and admins set the share of a lease", "tenths")
@@ -96,18 +89,18 @@ async def completed(
 
 
 class JobCounts:
-    """Counts the live jobs of each user and class, and refuses those beyond the limits."""
+    """Counts the unfinished jobs of each user and class, and enforces the limits."""
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
         self._jobs: Counter[tuple[str, JobClass]] = Counter()
 
     def take(self, user: str, job_class: JobClass) -> None:
-        """Count a job that becomes pending."""
+        """Count a submitted job."""
         self._jobs[user, job_class] += 1
 
     def give_back(self, user: str, job_class: JobClass) -> None:
-        """Stop counting a job that is over."""
+        """Uncount a job that is over."""
         self._jobs[user, job_class] -= 1
         if not self._jobs[user, job_class]:
             del self._jobs[user, job_class]

@@ -9,12 +9,12 @@ from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.queue.live_jobs import LiveJobs
 from sf_quantum.service.scheduling.work import PendingJob
 
-# more than any job's number: SQLite's largest
+# behind all jobs: the largest number of SQLite
 LAST = 2**63 - 1
 
 
 class Forecasts:
-    """Adds up what runs before a job, and what is likely to be submitted meanwhile."""
+    """Forecasts from the work before a job, and the work expected meanwhile."""
 
     def __init__(self, jobs: LiveJobs, availability: Availability) -> None:
         self._jobs = jobs

@@ -1,4 +1,4 @@
-"""The job queue of one QPU: what its dialects, its operators and its metrics call."""
+"""The job queue of one QPU, as used by dialects, operators and metrics."""
 
 from __future__ import annotations
 
@@ -22,11 +22,7 @@ from sf_quantum.service.domain.jobs import (
     LeaseRequest,
     Submission,
 )
-from sf_quantum.service.domain.reasons import (
-    CANCELLED,
-    Cause,
-    Interruption,
-)
+from sf_quantum.service.domain.reasons import CANCELLED, Cause, Interruption
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import entitlements
 from sf_quantum.service.queue.availability import Availability
@@ -49,12 +45,9 @@ logger = logging.getLogger(__name__)
 class JobQueue:
     """The jobs of one device, and the leases they are submitted under.
 
-    Its parts, of which each knows only those before it: the availability, the live jobs,
-    the leases, the worker that drives the device. It belongs to the event loop that ran
-    :meth:`start`; only :meth:`request_stop` may be called from another thread.
-
-    :param store: where everything is kept
-    :param device: what runs jobs
+    Its parts, each of which knows only those before it: availability, live jobs, leases
+    and worker. It belongs to the event loop that ran :meth:`start`; only
+    :meth:`request_stop` may be called from another thread.
     """
 
     def __init__(
@@ -83,13 +76,15 @@ class JobQueue:
             policy=self.policy,
         )
         self._worker = Worker(store, self.jobs, self.availability, self.observations)
+        #: held while a job runs; the device is replaced under it
+        self.between_jobs = self._worker.between_jobs
         self._forecasts = Forecasts(self.jobs, self.availability)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._work: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Go on where the service before this one ended, however it did."""
+        """Recover the state of the previous service, and start."""
         self._loop = asyncio.get_running_loop()
         self.store.recover().result()
         since = time.time() - self.policy.remembers_seconds()
@@ -104,22 +99,22 @@ class JobQueue:
             self.run_in_background(purge_regularly(self.store, seconds))
 
     def run_in_background(self, work: Coroutine[None, None, None]) -> None:
-        """Run work until the queue stops, which is broken if the work ends before."""
+        """Run work until the queue stops; an error in it breaks the queue."""
         self._tasks.append(asyncio.create_task(work))
 
     @property
     def device(self) -> Device:
-        """What runs jobs."""
+        """The device that runs the jobs."""
         return self.jobs.device
 
     @property
     def length(self) -> int:
-        """How many jobs are pending or running."""
+        """The number of pending and running jobs."""
         return len(self.jobs.pending) + (self.jobs.running is not None)
 
     @property
     def lengths(self) -> Mapping[JobClass, int]:
-        """How many jobs of each class are pending."""
+        """The number of pending jobs of each class."""
         return self.jobs.pending.lengths
 
     @property
@@ -130,35 +125,35 @@ class JobQueue:
 
     @property
     def failure(self) -> str | None:
-        """Why no job can run any more, or ``None`` while all is well."""
+        """Why no job can run any more; ``None`` if jobs can."""
         if self.broken is not None:
             return f"the queue broke: {self.broken}"
         return STOPPING if self.jobs.stopping else None
 
     @property
     def broken(self) -> BaseException | None:
-        """What ended the work, if it was not asked to end."""
+        """The error that ended the worker or a background task."""
         tasks = [*self._tasks, *([self._work] if self._work else [])]
         done = [task for task in tasks if task.done() and not task.cancelled()]
         return next((error for task in done if (error := task.exception())), None)
 
     def device_states(self) -> tuple[DeviceState, Mapping[DeviceState, float]]:
-        """The state of the device, and how many seconds it was in each."""
+        """Return the state of the device, and its seconds in each state."""
         state = self._worker.device_state
         self.observations.enter(state)
         return state, self.observations.seconds
 
     def request_stop(self, drain_seconds: float = 0.0) -> None:
-        """Begin to stop; pending jobs stay on disk, and so does the running one.
+        """Begin to stop; pending and running jobs stay on disk.
 
-        :param drain_seconds: how long the running job may take to end by itself
+        :param drain_seconds: time for the running job to end by itself
         """
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed: stopped already
                 self._loop.call_soon_threadsafe(self._stop, drain_seconds)
 
     async def finished(self) -> None:
-        """Wait until no job can run any more, asked for or not."""
+        """Wait until the worker has ended, after a stop or an error."""
         await self._worker.finished.wait()
 
     async def stopped(self) -> None:
@@ -167,7 +162,7 @@ class JobQueue:
             task.cancel()
         if self._work is not None:
             await asyncio.wait([self._work], timeout=STOP_SECONDS)
-            # a device that does not let go: its job was interrupted, the file says
+            # the next service finds a job that the device does not end as interrupted
             self._work.cancel()
 
     async def submit(
@@ -176,7 +171,7 @@ class JobQueue:
         """Submit a job; it is on disk when this returns.
 
         :returns: the job, and whether it is new; the same key of the same user is the
-            same job, whatever became of it and of its lease
+            same job, also after its end and that of its lease
         :raises Refused: 403 without a lease that is held, 409 for a key of another job,
             422 for a job that cannot run or is too large, 429 for too many, 503 while
             the QPU takes none
@@ -188,9 +183,9 @@ class JobQueue:
             await self._check_device(submission)
         elif known.lease == lease.id:
             return known, False
-        else:  # one that is being cancelled is over before it moves
+        else:  # a cancellation ends before the job moves
             await self.jobs.settled(known.number)
-        # from here to the write there is no await: a lease that ends does so after it
+        # no await before the write: the end of the lease is written after it
         lease = self.leases.active(who, lease.id)
         if known is None:
             shots = submission.parameters.get("num_reads") or 1
@@ -203,8 +198,7 @@ class JobQueue:
     async def submit_service_job(self, lease: Lease, submission: Submission) -> Job:
         """Submit a job of the service itself, under a lease that takes no vQPU.
 
-        :param lease: closed from the start, so that nobody else submits under it and a
-            job that a service left behind is cancelled by the next one
+        :param lease: a closed one, whose job is cancelled if the service restarts
         :raises Refused: 503 while the QPU takes no job
         """
         self._check_open()
@@ -225,9 +219,9 @@ class JobQueue:
     def list_jobs(
         self, who: Identity, *, lease: str | None = None, limit: int = 1000
     ) -> list[Job]:
-        """List the latest jobs, oldest first: the caller's, an admin's everybody's.
+        """List the latest jobs of the caller, or of all users for an admin; oldest first.
 
-        :param lease: only those of a lease, held or not
+        :param lease: list only its jobs
         :raises Refused: 404 for a lease that is not the caller's
         """
         if lease is not None:
@@ -237,9 +231,8 @@ class JobQueue:
         return self.store.jobs(lease=lease, user=user, limit=limit)
 
     async def wait(self, who: Identity, job_id: str | int, seconds: float) -> Job:
-        """Wait until a job is over, at most so long.
+        """Wait for the end of a job, for a limited time, and return the job.
 
-        :returns: the job as it is then
         :raises Refused: 404
         """
         job = self.find(who, job_id)
@@ -262,7 +255,7 @@ class JobQueue:
         return result
 
     async def cancel(self, who: Identity, job_id: str | int) -> Job:
-        """Cancel a job; one that runs has left the device when this returns.
+        """Cancel a job, and wait until the device has interrupted it.
 
         :raises Refused: 404
         """
@@ -273,7 +266,7 @@ class JobQueue:
         await asyncio.shield(asyncio.create_task(cancelling))
         found = self.find(who, job_id)
         if job.user != who.user:
-            # it may have ended by itself, or not have left the device yet
+            # it may have ended by itself, or still be on the device
             done = found.state == "Cancelled"
             about: dict[str, JSON] = {"job": job.id, "of": job.user}
             entry = audit.AuditEntry(
@@ -289,11 +282,11 @@ class JobQueue:
 
     def forecast(self, job: Job) -> Forecast | None:
         """Forecast when a job runs; ``None`` for one that is over."""
-        # the worker holds one that has ended until the next is taken
+        # the worker may still hold a job whose end is on disk
         return None if job.final else self._forecasts.of(job.number)
 
     def forecast_new(self, job_class: JobClass, user: str = "") -> Forecast:
-        """Forecast when a user's problem with one shot, submitted now, would run."""
+        """Forecast the run of a one-shot problem of a user, if submitted now."""
         held = reversed(self.leases.held)
         lease = next((lease for lease in held if lease.user == user), None)
         if lease is not None:
@@ -301,22 +294,13 @@ class JobQueue:
         request = entitlements.with_share(self.settings, user, LeaseRequest())
         return self._forecasts.new(job_class, user, request.project, None)
 
-    @property
-    def between_jobs(self) -> asyncio.Lock:
-        """Held during each job; whoever has it may call :meth:`replace_device`."""
-        return self._worker.between_jobs
-
-    def replace_device(self, device: Device) -> None:
-        """Run the next jobs on a device whose settings were changed."""
-        self.jobs.replace_device(device)
-
     def _check_open(self) -> None:
         if self.failure:
             raise Refused(503, self.failure)
         self.availability.check()
 
     async def _check_device(self, submission: Submission) -> None:
-        """Refuse what cannot run on the device as it is now.
+        """Refuse a job that cannot run on the device.
 
         :raises Refused: 422, naming the field
         """
@@ -330,8 +314,8 @@ class JobQueue:
             elif kind == "problem":
                 device.check(kind, content, parameters)
             else:
-                # a thread of its own: many that take their turns must not use up
-                # those that find out who is calling
+                # in a thread of its own: many of them must not fill the loop's pool,
+                # which checks credentials
                 checking = in_thread(lambda: device.check(kind, content, parameters))
                 await asyncio.wrap_future(checking)
         except FieldError as error:

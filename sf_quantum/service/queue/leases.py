@@ -17,9 +17,9 @@
 
 Requests of a user with the same key share one lease. At most as many leases as there are
 vQPUs are ``GRANTED``, ``HELD`` or ``ENDING``, unless their number was lowered: that ends
-no lease. An end that cannot be written is tried again until it can, and a service that
-starts holds all leases whose end is not on disk. An ``ENDED`` lease is remembered here
-until the device has let go of its job, and found in the store after that.
+no lease. The write of an end is repeated until it succeeds; a service that starts holds
+all leases without an end on disk. An ``ENDED`` lease stays in memory until the device has
+interrupted its job, and is in the store after that.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ from sf_quantum.service.scheduling.policies.base import Policy
 from sf_quantum.service.store import audit
 from sf_quantum.service.store.store import Store
 
-# how long to wait for a released lease to be on disk as such, and its job to be off the
-# device (live_jobs.LET_GO_SECONDS)
+# for the end of a lease to be written, and its job to be interrupted, which takes up to
+# live_jobs.LET_GO_SECONDS
 RELEASE_SECONDS = 8.0
-# one answer could be a moment between two states
+# answers in a row: Slurm may not list a job between two of its states
 CLEAR_ANSWERS = 2
-# how long a request that was refused keeps its position until it is made again
+# for which a refused request keeps its position, until it is repeated
 POSITION_SECONDS = 60.0
 STOPPING = "the service is being stopped"
 logger = logging.getLogger(__name__)
 
 
 class LeaseState(Enum):
-    """Where a lease is; see the module."""
+    """The state of a lease; see the module."""
 
     WAITING = auto()
     GRANTED = auto()
@@ -72,7 +72,7 @@ class LeaseState(Enum):
 
 
 _W, _G, _H, _E, _X = LeaseState
-#: the states that each state leads to; ``None`` is before the request, or the start
+#: from each state; ``None`` is before the request, or before the start of the service
 TRANSITIONS: Mapping[LeaseState | None, set[LeaseState]] = {
     None: {_W, _H},
     _W: {_G},
@@ -87,9 +87,9 @@ TRANSITIONS: Mapping[LeaseState | None, set[LeaseState]] = {
 class WaitingRequest:
     """A request for a lease that waits for a vQPU.
 
-    :param granted: the lease, or why there is none
-    :param request: with the project the lease is to be for
-    :param passed: how often a later one of the class went first
+    :param granted: the lease, or the refusal
+    :param request: with its project
+    :param passed: how many later requests of the class were granted before it
     """
 
     rank: int
@@ -101,28 +101,25 @@ class WaitingRequest:
     passed: int = field(compare=False, default=0)
 
     async def wait(self, gone: asyncio.Event | None, seconds: float) -> None:
-        """Wait for the grant, for the client to go away, or for the time to be over."""
-        waits: set[asyncio.Future[LiveLease] | asyncio.Task[bool]] = {self.granted}
-        leaving = asyncio.ensure_future(gone.wait()) if gone is not None else None
-        if leaving is not None:
-            waits.add(leaving)
+        """Wait for the grant, the client's disconnection or the end of the time."""
+        disconnected = asyncio.ensure_future((gone or asyncio.Event()).wait())
+        waits: set[asyncio.Future[LiveLease] | asyncio.Task[bool]]
+        waits = {self.granted, disconnected}
         await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if leaving is not None:
-            leaving.cancel()
+        disconnected.cancel()
 
 
 @dataclass(eq=False)
 class LiveLease:
-    """A lease that was granted and is not forgotten yet.
+    """A granted lease, until its jobs are off the device.
 
-    :param written: set when it is on disk, or cannot be written
-    :param error: why it cannot be written
-    :param clients: how many requests it was granted to, less those whose clients are gone
+    :param written: set when it is on disk, or could not be written
+    :param error: of the write
+    :param clients: requests that it was granted to, without those of lost clients
     :param last_used: by the monotonic clock
-    :param timer: for when it may be idle or expired
-    :param end: why it is ending
-    :param closing: what ends it
-    :param gone_answers: how often in a row Slurm said that its job is gone
+    :param timer: of its next check
+    :param closing: the task that ends it
+    :param gone_answers: of Slurm, in a row, that its job is gone
     """
 
     lease: Lease
@@ -142,9 +139,9 @@ class LiveLease:
         return self.state in (_G, _H)
 
     def move(self, state: LeaseState) -> None:
-        """Go to another state.
+        """Change the state.
 
-        :raises RuntimeError: if this one does not lead there
+        :raises RuntimeError: for a transition that :data:`TRANSITIONS` does not have
         """
         if state not in TRANSITIONS[self.state]:
             raise RuntimeError(f"a lease cannot move from {self.state} to {state}")
@@ -154,9 +151,7 @@ class LiveLease:
 class Leases:
     """The leases of one QPU; belongs to the event loop's thread.
 
-    :param vqpus: how many are held at once; see :meth:`resize`
-    :param jobs: takes jobs under the leases that are held
-    :param policy: chooses among the requests, and is told of all leases
+    :param policy: chooses among the waiting requests
     """
 
     def __init__(
@@ -175,10 +170,10 @@ class Leases:
         self._jobs = jobs
         self._policy = policy
         self._leases: dict[str, LiveLease] = {}
-        # the requests that wait, the next one first
+        # the next one first
         self._waiting: list[WaitingRequest] = []
         self._requests = 0
-        # by user and key: a position, how often it was passed, and how long it is kept
+        # by user and key: position, count of later grants, and expiry
         self._positions: dict[tuple[str, str], tuple[int, int, float]] = {}
         self._stopped = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -186,13 +181,13 @@ class Leases:
             self._add(lease, _H)
 
     def start(self) -> None:
-        """Go on with the leases that the service before this one held."""
+        """Resume the leases of the previous service."""
         for live in self._leases.values():
             live.last_used = time.monotonic()
             self._hold(live)
 
     def stop(self) -> None:
-        """Refuse all requests that wait; leases stay held, on disk."""
+        """Refuse the waiting requests; leases stay held, on disk."""
         self._stopped = True
         self._refuse_waiting(STOPPING)
         for live in self._leases.values():
@@ -201,7 +196,7 @@ class Leases:
 
     @property
     def held(self) -> list[Lease]:
-        """The leases that take a vQPU, the oldest first."""
+        """The leases that take a vQPU, oldest first."""
         return [one.lease for one in self._leases.values() if one.state is not _X]
 
     @property
@@ -210,12 +205,12 @@ class Leases:
         return len(self._waiting)
 
     def resize(self, vqpus: int) -> None:
-        """Change how many leases are held at once; those held now stay."""
+        """Change the number of vQPUs, which ends no lease."""
         self.vqpus = vqpus
         self._grant()
 
     def availability_changed(self) -> None:
-        """Grant leases if the QPU is open, else refuse the requests that wait."""
+        """Grant leases if the QPU is open, else refuse the waiting requests."""
         self._grant()
         if not self._availability.is_open:
             self._refuse_waiting(self._availability.reason)
@@ -229,15 +224,15 @@ class Leases:
     ) -> Lease:
         """Acquire a lease, or wait for one: by class, then as the policy chooses.
 
-        :param gone: set when the client has gone away: it gets no lease then
-        :raises Refused: 403 if the caller may not, 409 if there was none in time, 503 if
+        :param gone: set when the client has disconnected
+        :raises Refused: 403 without permission, 409 if no vQPU was free in time, 503 if
             the QPU is not open
         """
         user = entitlements.lease_user(self._settings, who, request.user)
         if (same := await self._known(user, request.key)) is not None:
             return same
         request = await entitlements.completed(self._settings, who, user, request)
-        # Slurm takes its time
+        # it may have been granted while Slurm was queried
         if (same := await self._known(user, request.key)) is not None:
             return same
         self._availability.check()
@@ -256,7 +251,7 @@ class Leases:
                 detail = f"all {self.vqpus} vQPUs are held, try again later"
                 raise Refused(409, detail, headers={"Retry-After": "1"})
             live = waiting.granted.result()
-            # the grant is being written, which takes no part of the wait
+            # not limited by the time for waiting
             await live.written.wait()
         except asyncio.CancelledError:
             if not self._stop_waiting(waiting) and not waiting.granted.exception():
@@ -269,9 +264,9 @@ class Leases:
         return live.lease
 
     def active(self, who: Identity, lease_id: str | None) -> Lease:
-        """Find a lease under which the caller may submit, and count it as used.
+        """Find a lease that the caller may submit under, and mark it as used.
 
-        :raises Refused: 403 with the reason
+        :raises Refused: 403
         """
         live = self._leases.get(lease_id or "")
         if live is not None and visible(who, live.lease) and live.active:
@@ -286,7 +281,7 @@ class Leases:
         raise Refused(403, detail, entitlements.LEASE_HEADER)
 
     def holds(self, lease_id: str) -> bool:
-        """Whether a lease is held and not about to end."""
+        """Whether jobs may be submitted under a lease."""
         live = self._leases.get(lease_id)
         return live is not None and live.active
 
@@ -309,20 +304,19 @@ class Leases:
         return self._store.leases(None if who.admin else who.user)
 
     def renew(self, who: Identity, lease_id: str) -> Lease:
-        """Count a lease as used; its total time does not change.
+        """Mark a lease as used; its expiry does not change.
 
-        :raises Refused: 404, or 403 with the reason if it has ended
+        :raises Refused: 404, or 403 if it has ended
         """
         self.find(who, lease_id)
         return self.active(who, lease_id)
 
     async def release(self, who: Identity, lease_id: str) -> Lease:
-        """End a lease and cancel its jobs, on the device too; again is fine.
+        """End a lease and cancel its jobs; releasing it again changes nothing.
 
-        The audit records who releases another user's lease.
+        The release of another user's lease is recorded in the audit.
 
-        :raises Refused: 404, or 503 while that cannot be written down: the lease ends
-            as soon as it can
+        :raises Refused: 404, or 503 while the end cannot be written, which is retried
         """
         lease, record = self.find(who, lease_id), None
         if who.user != lease.user:
@@ -338,12 +332,12 @@ class Leases:
             raise Refused(503, detail, headers={"Retry-After": "1"}) from error
 
     def touch(self, lease_id: str) -> None:
-        """Count a lease as used."""
+        """Mark a lease as used."""
         if (live := self._leases.get(lease_id)) is not None:
             live.last_used = time.monotonic()
 
     def idle_expires_at(self, lease: Lease) -> float | None:
-        """When a lease ends if it is not used; ``None`` if it does not."""
+        """Return when a lease ends without further use; ``None`` for never."""
         idle, live = self._settings.leases.idle_seconds, self._leases.get(lease.id)
         if idle is None or live is None or live.state is _X:
             return None
@@ -355,9 +349,10 @@ class Leases:
         end: LeaseEnd,
         record: Callable[[sqlite3.Connection], None] | None = None,
     ) -> Lease:
-        """End a lease; one that is ending or has ended stays as it is.
+        """End a lease, unless it is ending or has ended.
 
-        :param record: written in the same transaction, unless the lease ends already
+        :param record: an audit entry of the same transaction
+        :raises Refused: 404
         """
         live = self._leases.get(lease_id)
         if live is None:
@@ -367,15 +362,15 @@ class Leases:
         if live.state is _H:
             live.move(_E)
             live.end = end
-            leaving = self._jobs.interrupt_lease(lease_id, end)
-            live.closing = asyncio.create_task(self._close(live, end, leaving, record))
+            jobs = self._jobs.interrupt_lease(lease_id, end)
+            live.closing = asyncio.create_task(self._close(live, end, jobs, record))
         if live.closing is None:
             raise Refused(404, "no such lease")
-        # a caller who gives up waiting does not stop the lease from ending
+        # the lease ends even if the caller is cancelled
         return await asyncio.shield(live.closing)
 
     async def _client_gone(self, live: LiveLease) -> None:
-        """End a lease unless it was granted to another request with its key as well."""
+        """End a lease, unless another request with its key was granted it too."""
         live.clients -= 1
         if not live.clients:
             await self._end_logged(live, LeaseEndCause.CLIENT_GONE)
@@ -385,7 +380,7 @@ class Leases:
     def _wait(
         self, user: str, job_class: JobClass, request: LeaseRequest
     ) -> WaitingRequest:
-        """Add a request, perhaps at the position that it had before."""
+        """Add a request, at the position of an earlier one with its key."""
         self._requests += 1
         now = time.monotonic()
         self._positions = {k: v for k, v in self._positions.items() if v[-1] > now}
@@ -406,7 +401,7 @@ class Leases:
         return waiting
 
     def _stop_waiting(self, waiting: WaitingRequest) -> bool:
-        """Remove a request and keep its position for a while; whether it still waited."""
+        """Remove a request, keep its position, and return whether it was waiting."""
         if waiting not in self._waiting:
             return False
         self._waiting.remove(waiting)
@@ -493,7 +488,7 @@ class Leases:
         self,
         live: LiveLease,
         end: LeaseEnd,
-        leaving: Sequence[LiveJob],
+        jobs: Sequence[LiveJob],
         record: Callable[[sqlite3.Connection], None] | None,
     ) -> Lease:
         lease_id = live.lease.id
@@ -514,29 +509,28 @@ class Leases:
         live.move(_X)
         self._policy.released(live.lease)
         self._grant()
-        await self._jobs.end_lease(lease_id, leaving)
+        await self._jobs.end_lease(lease_id, jobs)
         del self._leases[lease_id]
         return closed
 
     async def _known(self, user: str, key: str | None) -> Lease | None:
-        """Find the lease that a key made before, once it is on disk."""
-        while (same := self._same(user, key)) is not None:
-            if same.written.is_set():
-                same.last_used = time.monotonic()
-                same.clients += 1
-                return same.lease
-            await same.written.wait()
+        """Find the lease with a key, once it is on disk."""
+        while key is not None:
+            same = (live for live in self._leases.values() if live.active)
+            live = next(
+                (one for one in same if (one.lease.user, one.lease.key) == (user, key)),
+                None,
+            )
+            if live is None:
+                return None
+            if live.written.is_set():
+                live.last_used = time.monotonic()
+                live.clients += 1
+                return live.lease
+            await live.written.wait()
         return None
 
-    def _same(self, user: str, key: str | None) -> LiveLease | None:
-        same = (
-            live
-            for live in self._leases.values()
-            if key is not None and (live.lease.user, live.lease.key) == (user, key)
-        )
-        return next((live for live in same if live.active), None)
-
-    # what ends a lease by itself
+    # leases that end by themselves
 
     def _idle_seconds(self, live: LiveLease) -> float:
         lease_id, now = live.lease.id, time.monotonic()
@@ -545,7 +539,7 @@ class Leases:
         return now - max(live.last_used, self._jobs.last_done(lease_id))
 
     def _watch(self, live: LiveLease) -> None:
-        """End a lease that is idle or expired, or look again when it may be."""
+        """End an idle or expired lease, or check it again when it may be."""
         if live.state is not _H or self._stopped:
             return
         left: list[tuple[float, LeaseEndCause]] = []
@@ -591,5 +585,5 @@ class Leases:
 
 
 def visible(who: Identity, lease: Lease) -> bool:
-    """Whether a user may see a lease: an admin, or its own user."""
+    """Whether a caller may see a lease: its user and admins may."""
     return who.admin or who.user == lease.user

@@ -24,17 +24,17 @@
 ``RUNNING``
     on disk as ``Running``; the device has it, or its outcome is being written.
 ``INTERRUPTED``
-    it is to leave the device, or was pending and is cancelled; what becomes of it is
-    being written. From here it goes back to ``PENDING`` if it was pre-empted, the QPU was
-    closed or the service stops, if its cancellation could not be written, or if it was
-    moved to another lease before the end of its own was on disk; else it is ``DONE``.
+    interrupted on the device, or cancelled while it was pending; its next state is being
+    written. It returns to ``PENDING`` if it was pre-empted, the QPU was closed or the
+    service stops, if its cancellation could not be written, or if it was moved to another
+    lease before the end of its own was on disk; else it is ``DONE``.
 ``DONE``
-    on disk as ``Completed``, ``Failed`` or ``Cancelled``, and forgotten here.
+    on disk as ``Completed``, ``Failed`` or ``Cancelled``, and no longer in memory.
 
 (*) A pre-emption, a cancellation, the end of its lease, the closing of the QPU, the stop
-of the service; of two, a cancellation counts. :data:`TRANSITIONS` is the whole table. A
-service that was killed leaves jobs on disk as ``Running``; the next one finds them there
-and lets them run again, which their notes say.
+of the service; a cancellation takes precedence. :data:`TRANSITIONS` is the whole table. A
+service that was killed leaves jobs on disk as ``Running``; the next one queues them again
+with a note.
 """
 
 from __future__ import annotations
@@ -51,12 +51,7 @@ from enum import Enum, auto
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, State, Submission
-from sf_quantum.service.domain.reasons import (
-    RELEASED,
-    Cause,
-    Interruption,
-    LeaseEnd,
-)
+from sf_quantum.service.domain.reasons import RELEASED, Cause, Interruption, LeaseEnd
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.queue.entitlements import JobCounts
@@ -67,15 +62,14 @@ from sf_quantum.service.scheduling.policies.base import Policy
 from sf_quantum.service.scheduling.work import PendingJob
 from sf_quantum.service.store.store import Store
 
-# how long to wait for the device to let go of a job: one read of a large problem may
-# take seconds
+# for the device to interrupt a job: one read of a large problem may take seconds
 LET_GO_SECONDS = 5.0
-# how long to wait for a write before the disk is read again
+# for a write, before the disk is read again
 WRITE_SECONDS = 0.1
 
 
 class JobState(Enum):
-    """Where a job is; see the module."""
+    """The state of a job; see the module."""
 
     PENDING = auto()
     STARTING = auto()
@@ -85,7 +79,6 @@ class JobState(Enum):
 
 
 _P, _S, _R, _I, _D = JobState
-_SETTLED = {_P, _S, _R, _D}
 _INTERRUPTIONS = {
     Cause.PREEMPTION,
     Cause.CANCELLATION,
@@ -113,15 +106,15 @@ TRANSITIONS: Mapping[tuple[JobState | None, JobState], set[Cause]] = {
 class LiveJob:
     """A job that is not over.
 
-    :param interruption: why it is, or was during this attempt, ``INTERRUPTED``
-    :param began: when the worker took it, by the monotonic clock
+    :param interruption: of the current attempt
+    :param began: start of the attempt, by the monotonic clock
     """
 
     entry: PendingJob
     state: JobState | None = None
     interruption: Interruption | None = None
     began: float = 0.0
-    # made by who waits, set at the next transition
+    # made by the first waiter, set at the next transition
     moved: asyncio.Event | None = None
 
     @property
@@ -130,16 +123,16 @@ class LiveJob:
         return self.entry.number
 
     @property
-    def leaves_with_lease(self) -> bool:
+    def ends_with_lease(self) -> bool:
         """Whether the end of its lease, which is being written, cancels it."""
         interruption = self.interruption
         ends = interruption is not None and interruption.cause is Cause.LEASE_END
         return ends and self.state is _I
 
     def move(self, state: JobState, cause: Cause) -> None:
-        """Go to another state.
+        """Change the state.
 
-        :raises RuntimeError: if that cause may not move it there
+        :raises RuntimeError: for a transition that :data:`TRANSITIONS` does not have
         """
         if cause not in TRANSITIONS.get((self.state, state), ()):
             raise RuntimeError(
@@ -150,7 +143,7 @@ class LiveJob:
         self.wake()
 
     def wake(self) -> None:
-        """Wake those who wait for a transition."""
+        """Wake the tasks that wait for a transition."""
         if self.moved is not None:
             self.moved.set()
             self.moved = None
@@ -164,9 +157,7 @@ class LiveJob:
 class LiveJobs:
     """The jobs that are not over; belongs to the event loop's thread.
 
-    The worker takes one of them at a time, and says how its attempt ended.
-
-    :param device: that they run on; see :meth:`replace_device`
+    The worker takes one at a time, and reports the end of its attempt.
     """
 
     def __init__(
@@ -185,11 +176,11 @@ class LiveJobs:
         self.counts = JobCounts(settings)
         self.pace = Pace()
         self.arrivals = Arrivals(time.monotonic)
-        #: the one that is on the device, or on its way there or away
+        #: the job of the worker: ``STARTING``, ``RUNNING`` or ``INTERRUPTED``
         self.running: LiveJob | None = None
-        #: whether the service is being stopped: no job starts any more
+        #: whether the service is stopping; no job starts then
         self.stopping = False
-        #: set when the job on the device is to leave it; made anew for each attempt
+        #: set to interrupt the job on the device; a new event for each attempt
         self.leave = threading.Event()
         #: whether no pending job could start when the worker last looked
         self.none_may_start = False
@@ -199,36 +190,36 @@ class LiveJobs:
         self._availability = availability
         self._observations = observations
         self._jobs: dict[int, LiveJob] = {}
-        # by id: the leases that take jobs, and when the last job of each was over, by the
+        # by id: the leases that take jobs, and the end of the last job of each, by the
         # monotonic clock
         self._leases: dict[str, Lease] = {}
         self._last_done: dict[str, float] = {}
         self._abandoned = False
 
     def resume(self) -> None:
-        """Go on with the jobs that the service before this one left."""
+        """Load the unfinished jobs of the previous service."""
         for job in self._store.live():
             self.counts.take(job.user, job.job_class)
             self._add(job, Cause.RESTART)
 
     def open_lease(self, lease: Lease) -> None:
-        """Take jobs under a lease."""
+        """Accept jobs under a lease."""
         self._leases[lease.id] = lease
         self._last_done[lease.id] = time.monotonic()
 
     async def submit(self, lease: Lease, submission: Submission) -> tuple[Job, bool]:
         """Add a job; it is on disk when this returns.
 
-        The write is under way before this first awaits anything: a lease that ends does
-        so after it.
+        The write is queued before the first ``await``, so that the end of the lease is
+        written after it.
 
-        :returns: the job, and whether it is new; one whose key was used before is moved
-            to this lease if it is not over
+        :returns: the job, and whether it is new; an unfinished job with the same key is
+            moved to this lease
         """
         seconds = self.device.model_seconds(submission.parameters)
         adding = asyncio.wrap_future(self._store.add_job(lease, submission, seconds))
         self.counts.take(lease.user, lease.job_class)
-        # a caller who gives up waiting must not leave a job on disk that is not pending
+        # in a callback: a caller that is cancelled must not leave a job on disk only
         cancelling: list[asyncio.Task[None]] = []
 
         def added(written: asyncio.Future[tuple[Job, bool]]) -> None:
@@ -253,19 +244,19 @@ class LiveJobs:
         return job, new
 
     async def settled(self, number: int) -> None:
-        """Wait until a job that is being cancelled is over, or pending again.
+        """Wait for the end of a cancellation, if there is one.
 
-        :raises Refused: 503 if the device does not let go of it
+        :raises Refused: 503 if the device does not interrupt the job in time
         """
         live = self._jobs.get(number)
         if live is None or live.interruption is None or not live.interruption.cancels:
             return
-        if not await self._until(live, _SETTLED, LET_GO_SECONDS):
+        if not await self._until(live, {_P, _S, _R, _D}, LET_GO_SECONDS):
             detail = "the job is being cancelled, try again later"
             raise Refused(503, detail, headers={"Retry-After": "1"})
 
     async def wait(self, number: int, seconds: float) -> None:
-        """Wait until a job is over, at most so long."""
+        """Wait for the end of a job, for a limited time."""
         live = self._jobs.get(number)
         if live is not None and seconds > 0:
             await self._until(live, {_D}, seconds)
@@ -273,9 +264,9 @@ class LiveJobs:
             await asyncio.sleep(min(seconds, WRITE_SECONDS))
 
     async def cancel(self, number: int, interruption: Interruption) -> None:
-        """Cancel a job that is not over; one that runs has left the device after this.
+        """Cancel a job, and wait until the device has interrupted it.
 
-        :raises sqlite3.Error: if it cannot be written down; the job is pending then
+        :raises sqlite3.Error: if it cannot be written; the job is then pending again
         """
         while True:
             live = self._jobs.get(number)
@@ -284,20 +275,19 @@ class LiveJobs:
                 await asyncio.wrap_future(self._store.cancel_waiting(number, note))
                 if number not in self._jobs:
                     return
-                # it was on disk, and has been added only now
+                # its submission has been noticed only now
             elif live is self.running:
                 self.interrupt(interruption)
                 await self._until(live, {_D}, LET_GO_SECONDS)
                 return
-            elif live.state is _P or live.leaves_with_lease:
+            elif live.state is _P or live.ends_with_lease:
                 await self._cancel_pending(live, interruption)
                 return
-            else:
-                # its cancellation is being written, even if the worker has ended
+            else:  # another cancellation is being written, with or without a worker
                 await live.wait()
 
     def interrupt(self, interruption: Interruption) -> None:
-        """Stop the job on the device; of two interruptions a cancellation counts."""
+        """Interrupt the running job; a cancellation replaces another reason."""
         live = self.running
         if live is None:
             return
@@ -308,47 +298,42 @@ class LiveJobs:
         self.leave.set()
 
     def interrupt_lease(self, lease_id: str, end: LeaseEnd) -> list[LiveJob]:
-        """Let no job of a lease start any more, and stop the one that runs.
+        """Interrupt the pending and running jobs of a lease, which takes no more jobs.
 
-        It is for the caller to write down that those that were pending are cancelled, and
-        to call :meth:`end_lease` then.
-
-        :returns: the jobs that leave
+        The caller cancels the pending ones on disk, then calls :meth:`end_lease`.
         """
         interruption = Interruption(Cause.LEASE_END, lease_end=end)
         self._leases.pop(lease_id, None)
-        leaving = []
+        interrupted = []
         for number in self.pending.of_lease(lease_id):
             self.pending.remove(number)
             live = self._jobs[number]
             live.interruption = interruption
             live.move(_I, Cause.LEASE_END)
-            leaving.append(live)
+            interrupted.append(live)
         running = self.running
         if running is not None and running.entry.lease == lease_id:
             self.interrupt(interruption)
-            leaving.append(running)
-        return leaving
+            interrupted.append(running)
+        return interrupted
 
-    async def end_lease(self, lease_id: str, leaving: Collection[LiveJob]) -> None:
-        """Forget an ended lease and its jobs; the device has let go of them after this."""
-        for live in leaving:
+    async def end_lease(self, lease_id: str, interrupted: Collection[LiveJob]) -> None:
+        """Forget an ended lease, its pending jobs, and wait for the end of its running job."""
+        for live in interrupted:
             if live is self.running:
                 await self._until(live, {_D}, LET_GO_SECONDS)
-            # one that another submission has moved to another lease lives on
-            elif live.leaves_with_lease and live.entry.lease == lease_id:
+            # not if another submission has moved it to another lease
+            elif live.ends_with_lease and live.entry.lease == lease_id:
                 self._done(live, "Cancelled", Cause.LEASE_END)
         self._last_done.pop(lease_id, None)
 
     def busy(self, lease_id: str) -> bool:
-        """Whether a lease has jobs that are not over."""
-        running = self.running
-        if running is not None and running.entry.lease == lease_id:
-            return True
-        return bool(self.pending.of_lease(lease_id))
+        """Whether a lease has pending or running jobs."""
+        runs = self.running is not None and self.running.entry.lease == lease_id
+        return runs or bool(self.pending.of_lease(lease_id))
 
     def last_done(self, lease_id: str) -> float:
-        """When the last job of a lease was over, by the monotonic clock."""
+        """The end of the last job of a lease, by the monotonic clock."""
         return self._last_done.get(lease_id, 0.0)
 
     @property
@@ -357,10 +342,7 @@ class LiveJobs:
         return self._availability.is_open and not self.stopping
 
     def look(self) -> None:
-        """Look for the next job again: one came, or the QPU was opened.
-
-        The next job interrupts the one that runs if the policy says so.
-        """
+        """Wake the worker, and pre-empt the running job if the policy says so."""
         self.changed.set()
         self.none_may_start = False
         running = self.running
@@ -371,7 +353,7 @@ class LiveJobs:
             self.interrupt(Interruption(Cause.PREEMPTION, first.job_class))
 
     def stop(self, drain_seconds: float) -> None:
-        """Start no job any more, and put the running one back if it does not end soon."""
+        """Start no more jobs, and interrupt the running one after a while."""
         self.stopping = True
         self.changed.set()
         stopped = Interruption(Cause.SERVICE_STOP)
@@ -382,7 +364,7 @@ class LiveJobs:
             loop.call_later(drain_seconds, self.interrupt, stopped)
 
     def abandon(self) -> None:
-        """Wake everybody who waits for a job: none will run any more."""
+        """Wake all tasks that wait for jobs: no job will run any more."""
         self._abandoned = True
         for live in self._jobs.values():
             live.wake()
@@ -396,7 +378,7 @@ class LiveJobs:
             self.pending.add(entry)
         self.look()
 
-    # what the worker does
+    # called by the worker
 
     def take(self) -> LiveJob | None:
         """Take the job that runs next; ``None`` if none may start."""
@@ -413,15 +395,12 @@ class LiveJobs:
         return live
 
     def started(self, live: LiveJob) -> None:
-        """Note that it is on disk that a job runs."""
-        if live.state is _S:  # else it was interrupted meanwhile
+        """Record that the start of an attempt is on disk."""
+        if live.state is _S:  # not interrupted meanwhile
             live.move(_R, Cause.WORKER)
 
     def end_attempt(self, live: LiveJob, job: Job, qpu_seconds: float) -> None:
-        """Note that it is on disk how an attempt ended.
-
-        :param job: as it is then
-        """
+        """Record that the end of an attempt is on disk."""
         self.arrivals.ended()
         self.policy.ended(live.entry, qpu_seconds)
         self.running = None
@@ -448,12 +427,12 @@ class LiveJobs:
         self.pending.remove(live.number)
         live.interruption = interruption
         live.move(_I, interruption.cause)
+        note = interruption.note()
         try:
-            note = interruption.note()
             await asyncio.wrap_future(self._store.cancel_waiting(live.number, note))
         except sqlite3.Error:
-            # its lease may have ended meanwhile, which cancels it on disk; that of a
-            # quality job takes no vQPU and is not among the leases
+            # the end of its lease cancels it on disk; the lease of a quality job takes no
+            # vQPU, and is not among these
             if live.entry.lease in self._leases or live.entry.job_class == "quality":
                 self._pend_again(live, Cause.CANCELLATION)
             else:
@@ -462,14 +441,14 @@ class LiveJobs:
         self._done(live, "Cancelled", interruption.cause)
 
     def _move_to_lease(self, number: int) -> list[asyncio.Task[None]]:
-        """Follow a job that is on disk under another lease now.
+        """Move a job to the lease that it has on disk.
 
-        :returns: what cancels it, if that lease has ended before it knew of the job
+        :returns: the task that cancels it, if that lease is ending already
         """
         job, live = self._store.job(number), self._jobs.get(number)
         if job is None or job.final:
             return []
-        if live is None:  # its former lease has just let it go
+        if live is None:  # it has just ended with its former lease
             self.counts.take(job.user, job.job_class)
             live = self._add(job, Cause.SUBMISSION)
         if (lease := self._leases.get(job.lease)) is None:
@@ -477,7 +456,7 @@ class LiveJobs:
                 live.entry.lease = job.lease
             ended = Interruption(Cause.CANCELLATION, lease_end=RELEASED)
             return [asyncio.create_task(self.cancel(number, ended))]
-        if live is self.running:  # whose share it uses, as the accounts will say
+        if live is self.running:  # its use is charged to the new lease
             self.policy.ended(live.entry, 0.0)
             live.entry.move_to(lease)
             self.policy.began(live.entry)
@@ -485,7 +464,7 @@ class LiveJobs:
             self.pending.move(number, lease)
         else:
             live.entry.move_to(lease)
-            if live.leaves_with_lease:  # the end of its former lease misses it
+            if live.ends_with_lease:  # not on disk, where it has the new lease
                 self._pend_again(live, Cause.SUBMISSION)
         return []
 
@@ -510,7 +489,7 @@ class LiveJobs:
     async def _until(
         self, live: LiveJob, states: Collection[JobState | None], seconds: float
     ) -> bool:
-        """Wait until a job is in one of some states, at most so long."""
+        """Wait until a job is in one of the states, and return whether it is."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while live.state not in states and not self._abandoned:

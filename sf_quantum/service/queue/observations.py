@@ -1,4 +1,4 @@
-"""Counters of what happened since the service started, for its metrics and its page."""
+"""Counters since the start of the service, for its metrics and its page."""
 
 from __future__ import annotations
 
@@ -12,24 +12,21 @@ from typing import Literal, TypeAlias, get_args
 from sf_quantum.service.domain.jobs import Job, JobClass, State
 from sf_quantum.service.domain.reasons import Cause
 
-# held: jobs are pending, but none that would end before the next maintenance
+# held: no pending job would end before the next maintenance
 DeviceState: TypeAlias = Literal[
     "busy", "idle", "held", "draining", "closed", "offline"
 ]
 STATES: tuple[DeviceState, ...] = get_args(DeviceState)
 Reason: TypeAlias = Literal["preempted", "interrupted"]
-# how far back interrupted attempts are remembered, and how many at most
+# age and number of the interrupted attempts that are kept
 REMEMBERED_SECONDS, REMEMBERED = 3600.0, 100_000
-# from what nobody notices to a night
+# seconds
 WAITS = (0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 
 
 @dataclass
 class Histogram:
-    """How many values there were up to each bound.
-
-    :param counts: by bound, those between it and the one before; the last has no bound
-    """
+    """Counts of values by bucket; the last bucket has no upper bound."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(WAITS) + 1))
     total: float = 0.0
@@ -53,20 +50,20 @@ class Observations:
         self.waits: defaultdict[JobClass, Histogram] = defaultdict(Histogram)
         #: begin and end of interrupted attempts, in seconds since the epoch
         self.interrupted: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)
-        #: how long the device was in each state, up to the last :meth:`enter`
+        #: time of the device in each state, up to the last :meth:`enter`
         self.seconds = dict.fromkeys(STATES, 0.0)
         self._clock = clock
         self._state: DeviceState = "offline"
         self._since = clock()
 
     def enter(self, state: DeviceState) -> None:
-        """Note the state that the device is in now."""
+        """Record the current state of the device."""
         now = self._clock()
         self.seconds[self._state] += now - self._since
         self._state, self._since = state, now
 
     def attempt_started(self, job: Job) -> None:
-        """Count an attempt, and how long its job was pending before the first."""
+        """Count the wait of a job before its first attempt."""
         if job.attempt == 1 and job.started is not None:
             self.waits[job.job_class].observe(max(0.0, job.started - job.submitted))
 
@@ -79,7 +76,7 @@ class Observations:
     ) -> None:
         """Count an attempt whose job is pending again.
 
-        :param began: when the attempt began, in seconds since the epoch
+        :param began: in seconds since the epoch
         """
         now = time.time()
         while self.interrupted and self.interrupted[0][1] < now - REMEMBERED_SECONDS:

@@ -1,4 +1,4 @@
-"""Queries Slurm: whether a job is gone, and which resources it requested."""
+"""Queries Slurm for a job's existence and the resources it requested."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SlurmJob:
 
 
 def can_ask(job: str | None) -> bool:
-    """Whether this is a job's number, and this machine has Slurm's commands."""
+    """Whether this is a job id, and this machine has Slurm's commands."""
     return bool(job and _JOB.fullmatch(job) and shutil.which("squeue"))
 
 
@@ -59,14 +59,14 @@ async def is_gone(job: str) -> bool | None:
 
 
 async def about(job: str, user: str) -> SlurmJob | None:
-    """Query what a user's job requested.
+    """Query the resources of a user's job.
 
     :returns: ``None`` if Slurm knows no such job, or it is another user's
     """
     answer = await _squeue(job, "%u|%P|%a|%b|%W")
     if answer is None or answer[0] != 0:
         return None
-    # each task of a job array has its line
+    # one line for each task of a job array
     line = answer[1].decode(errors="replace").partition("\n")[0]
     match [word.strip() for word in line.split("|")]:
         case [owner, partition, account, gres, licences] if owner == user:
@@ -85,14 +85,14 @@ def _units(*columns: str) -> Mapping[str, int]:
 async def _squeue(job: str, columns: str) -> tuple[int, bytes, bytes] | None:
     command = ["squeue", "-h", "-j", job, "-o", columns]
     async with _semaphore(asyncio.get_running_loop()):
-        # in a thread: a subprocess of the event loop outlives a loop that closes
-        # meanwhile; and not one of the loop's own, in which credentials are checked
+        # in a thread, as an asyncio subprocess outlives a loop that closes; not in the
+        # loop's pool, which checks credentials
         return await asyncio.wrap_future(in_thread(lambda: _answer(command)))
 
 
 @lru_cache(maxsize=8)
 def _semaphore(_: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
-    """Return the semaphore of an event loop, since it belongs to one."""
+    """Return the semaphore of an event loop; each needs its own."""
     return asyncio.Semaphore(QUERIES_AT_ONCE)
 
 

@@ -19,16 +19,16 @@ from sf_quantum.service.domain.jobs import Job, Lease, Submission
 from sf_quantum.service.domain.settings import QualitySettings
 from sf_quantum.service.queue.job_queue import JobQueue
 
-# between two readings of the device's own errors, at least
+# the shortest pause between two readings of the device
 READING_SECONDS = 0.02
 SERIES = "quality_success"
 # no user's name has a colon in it
 SERVICE_USER = Identity("service:quality", admin=True)
-# how long to wait for a job before asking again whether it is over
+# the longest wait for a job before its state is read again
 WAIT_SECONDS = 60.0
-# the baseline is fitted to no more than so many jobs
+# the most results that a baseline is fitted to
 MAX_LEARNED = 500
-# of a calibration's age, from 0 to 1, that they have to be spread over
+# of calibration ages, from 0 to 1, that a baseline needs
 SPREAD = 0.8
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class QualityResult:
 
     @property
     def success(self) -> float:
-        """The part of the reads that found the optimum."""
+        """The fraction of reads that found the optimum."""
         return self.hits / self.reads
 
     @property
@@ -64,9 +64,9 @@ class QualityResult:
 
 @dataclass(frozen=True)
 class Baseline:
-    """The usual success: a straight line over the age of the calibration.
+    """The expected success: a straight line over the age of the calibration.
 
-    :param spread: the standard deviation about it, 1 if chance is all there is
+    :param spread: the standard deviation about it, at least that of sampling, 1
     """
 
     intercept: float
@@ -75,12 +75,10 @@ class Baseline:
 
     @classmethod
     def fit(cls, results: Sequence[QualityResult], learn: int) -> Baseline | None:
-        """Fit the first results that suffice, by least squares.
+        """Fit the first results by least squares.
 
-        They suffice if there are ``learn`` of them, from nearly all ages; or, where a
-        restart or the pause between two jobs allows no such spread, :data:`MAX_LEARNED`.
-
-        :returns: ``None`` while they do not suffice
+        :returns: ``None`` with fewer than ``learn`` results, or while they do not cover
+            nearly all ages; :data:`MAX_LEARNED` results need not
         """
         for number in range(learn, len(results) + 1):
             ages = [result.age for result in results[:number]]
@@ -103,7 +101,7 @@ class Baseline:
         return cls(intercept, slope, max(1.0, math.sqrt(rest / max(1, number - 2))))
 
     def deviation(self, result: QualityResult) -> float:
-        """Return how far a result is from the line, in standard deviations."""
+        """Return a result's deviation from the line, in standard deviations."""
         expected = self.intercept + self.slope * result.age
         return (result.stabilized - expected) / self.spread
 
@@ -111,11 +109,11 @@ class Baseline:
 class QualityJobs:
     """Submits quality jobs when they are due, one at a time, and records the results.
 
-    A job enters the queue like a user's, with a class of its own, under a lease that
-    takes no vQPU. One that a service leaves behind is cancelled by the next service,
-    which submits another; the time of the next job is counted from the last result.
+    A quality job is queued like a user's, with a class of its own, under a lease that
+    takes no vQPU. A job of a previous service is cancelled and submitted anew; the next
+    job is due a pause after the last result.
 
-    Once there is a baseline, each result is passed to the queue's drift alarm.
+    With a baseline, each result is passed to the queue's drift alarm.
     """
 
     def __init__(self, queue: JobQueue, settings: QualitySettings) -> None:
@@ -140,7 +138,9 @@ class QualityJobs:
             except Refused as error:
                 logger.warning("a quality job was refused: %s", error.detail)
             except sqlite3.Error as error:
-                logger.warning("a quality job was lost: %s", error)
+                logger.warning(
+                    "the result of a quality job could not be stored: %s", error
+                )
             began = time.time()
 
     def _describe_device(self) -> str:
@@ -170,7 +170,9 @@ class QualityJobs:
             logger.warning("a quality job was %s: %s", job.state.lower(), job.note)
 
     async def _record(self, job: Job, optimum: float) -> None:
-        if self._describe_device() != self._device:  # it may have run on either
+        if (
+            self._describe_device() != self._device
+        ):  # it may have run with either settings
             return
         sample_set = json.loads(self._queue.store.result(job.number) or "null")
         hits, reads = quality_problem.hits(sample_set, optimum)
@@ -204,7 +206,7 @@ class QualityJobs:
         )
         report, learn = self._queue.store.report, self._settings.learn
         limit = max(MAX_LEARNED, learn)
-        # in a thread: all reports are made one after the other
+        # in a thread, as a report waits for those before it
         first = await asyncio.to_thread(
             report, query.format("ASC"), self._device, limit
         )
@@ -215,7 +217,7 @@ class QualityJobs:
 
 
 class Telemetry:
-    """Watches one device; belongs to the event loop's thread.
+    """Watches the device of a queue; belongs to the event loop's thread.
 
     :param public_metrics: whether ``/metrics`` needs no credential
     """

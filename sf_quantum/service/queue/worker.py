@@ -1,4 +1,4 @@
-"""Drives the device: runs one job after the other, and writes down how each went."""
+"""Runs jobs on the device, one after the other, and stores their outcomes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sf_quantum.threads import in_thread
 
 _T = TypeVar("_T")
 logger = logging.getLogger(__name__)
-# of a write that failed
+# of a failed write
 RETRIES = 4
 
 
@@ -40,9 +40,9 @@ class Worker:
         availability: Availability,
         observations: Observations,
     ) -> None:
-        #: held during each job; whoever has it may change the device
+        #: held while a job runs; the device is changed under it
         self.between_jobs = asyncio.Lock()
-        #: set when no job will run any more
+        #: set when the worker has ended
         self.finished = asyncio.Event()
         self._store = store
         self._jobs = jobs
@@ -52,7 +52,7 @@ class Worker:
 
     @property
     def device_state(self) -> DeviceState:
-        """What the device does now."""
+        """The current state of the device."""
         if self._on_device:
             return "busy"
         if self.finished.is_set() or self._jobs.stopping:
@@ -81,7 +81,7 @@ class Worker:
 
     async def _run(self, live: LiveJob) -> None:
         number, leave = live.number, self._jobs.leave
-        # on disk before the device sees it: it never runs again without saying so
+        # on disk before the device starts, so that no attempt goes unrecorded
         started = await _written(lambda: self._store.start(number))
         if started.state != "Running":  # cancelled meanwhile
             self._jobs.end_attempt(live, started, 0.0)
@@ -100,7 +100,7 @@ class Worker:
             self._jobs.pace.observe(live.entry.kind, live.entry.seconds, observed)
         elif not job.final and live.interruption is not None:
             if live.interruption.cancels:
-                # cancelled while it was written down that it is pending again
+                # cancelled while its return to the queue was written
                 note = live.interruption.note()
                 job = await _written(lambda: self._store.cancel_waiting(number, note))
             else:
@@ -150,12 +150,12 @@ class Worker:
 
 
 async def _written(write: Callable[[], Future[_T]]) -> _T:
-    """Write to disk, again if the file was locked, for example."""
+    """Write to disk; repeated if the file is locked, for example."""
     for pause in islice(backoff.DATABASE.pauses(), RETRIES):
         try:
             return await asyncio.wrap_future(write())
         except sqlite3.OperationalError as error:
-            logger.warning("a change is not on disk, trying again: %s", error)
+            logger.warning("a write failed, trying again: %s", error)
         await asyncio.sleep(pause)
     return await asyncio.wrap_future(write())
 
