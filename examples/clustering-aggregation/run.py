@@ -105,8 +105,8 @@ def sum_up(rows: list[report.JobAttempt], outdir: Path, seconds: float) -> None:
         f" ({seconds:.1f} s in all)"
     )
     print(
-        f"of the {best['reads']:,} samples of that iteration"
-        f" {best['reads_that_end_alone']:,} alone would have ended the loop"
+        f"each of {best['reads_that_end_alone']:,} of the {best['reads']:,} samples of that"
+        " iteration would have ended the loop by itself"
     )
     steps = list(dict.fromkeys(row.step for row in rows))
     width = max(map(len, steps))
