@@ -1,10 +1,10 @@
-"""YAML files checked against a model: all errors at once, each with its key."""
+"""Validation of YAML files against a model: all errors at once, each with its key."""
 
 from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import TypeAlias, TypeVar, cast, get_args
 
@@ -16,9 +16,10 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, cannot_read
 from sf_quantum.samplers import unknown
 
-Where: TypeAlias = tuple[int | str, ...]
-# our messages by the type of pydantic's error
-_WORDS = {
+# a location in a file: ("classes", "limits", "test") or ("tokens", 2, "user")
+KeyPath: TypeAlias = tuple[int | str, ...]
+# message by the type of pydantic's error
+_MESSAGES = {
     "bool_type": "expected true or false",
     "dict_type": "expected keys and values",
     "finite_number": "expected a finite number",
@@ -32,18 +33,18 @@ _WORDS = {
     "missing": "missing",
     "model_type": "expected keys and values",
     "path_type": "expected a path",
-    "string_type": "expected a text",
+    "string_type": "expected text",
 }
-_KEY = "[key]"  # pydantic ends the location of an error in a key with this
+_KEY = "[key]"  # last part of the location if the key itself is invalid (pydantic)
 
 
 def empty_mapping(content: JSON) -> JSON:
-    """Read a key without a value, with all below it commented out, as a mapping."""
+    """Replace a missing value, as where all keys below are commented out, by ``{}``."""
     return {} if content is None else content
 
 
 class Section(BaseModel):
-    """Part of a file; unknown keys are errors, and no text is read as a number."""
+    """Part of a file; unknown keys are errors, and text is not converted to numbers."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -56,10 +57,10 @@ class Section(BaseModel):
 Model = TypeVar("Model", bound=Section)
 
 
-class Wrong(InputError):
+class ValidationErrors(InputError):
     """All errors of an input.
 
-    :param lines: one per error
+    :param lines: one line per error
     """
 
     def __init__(self, lines: list[str]) -> None:
@@ -68,31 +69,31 @@ class Wrong(InputError):
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses duplicate keys, of which PyYAML takes the last."""
+    """Rejects duplicate keys, where PyYAML keeps the last."""
 
     def construct_mapping(
         self, node: yaml.MappingNode, deep: bool = False
     ) -> dict[Hashable, JSON]:
-        seen = set()
+        keys = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.MarkedYAMLError(
-                    problem="a key is a text, not a list or a mapping",
+                    problem="a key must be text, not a list or a mapping",
                     problem_mark=key.start_mark,
                 )
-            if key.value in seen:
+            if key.value in keys:
                 raise yaml.MarkedYAMLError(
-                    problem=f"key {key.value!r} is there twice",
+                    problem=f"duplicate key {key.value!r}",
                     problem_mark=key.start_mark,
                 )
-            seen.add(key.value)
+            keys.add(key.value)
         return super().construct_mapping(node, deep)
 
 
 def read_yaml(path: Path, kind: str) -> JSON:
     """Read a YAML file.
 
-    :param kind: what it should be, for the error
+    :param kind: description of the file, for the error message
     :raises InputError: if it is missing or not YAML
     """
     try:
@@ -100,7 +101,6 @@ def read_yaml(path: Path, kind: str) -> JSON:
     except (OSError, UnicodeDecodeError) as error:
         raise cannot_read(path, kind, error) from error
     try:
-        # a subclass of SafeLoader
         return cast("JSON", yaml.load(text, _Loader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -111,28 +111,28 @@ def read_yaml(path: Path, kind: str) -> JSON:
 
 
 def validated(
-    model: type[Model], content: JSON, name: Callable[[Where, JSON], str]
+    model: type[Model], content: JSON, name: Callable[[KeyPath, JSON], str]
 ) -> Model:
     """Validate a file's content.
 
-    :param name: names the location of an error and the value there, which is ``None``
-        where the key itself is wrong
-    :raises Wrong: with every error
+    :param name: formats the location of an error and the value there, which is ``None``
+        if the key itself is invalid
+    :raises ValidationErrors: with every error
     """
     try:
         return model.model_validate(content)
     except ValidationError as error:
         lines = [_line(model, details, name) for details in error.errors()]
-        raise Wrong(lines) from None
+        raise ValidationErrors(lines) from None
 
 
 def check_private(path: Path) -> None:
-    """Refuse a file that others may read, or anyone but its owner write.
+    """Reject a file that others can read, or that anyone but its owner can write.
 
-    Its group may read it: Debian shares TLS keys so, and systemd its credentials
+    Its group may read it: Debian shares TLS keys this way, and systemd credentials
     (``LoadCredential=``).
 
-    :raises InputError: naming the mode, or if there is no such file
+    :raises InputError: if the mode is too open, or the file does not exist
     """
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -142,51 +142,50 @@ def check_private(path: Path) -> None:
         raise InputError(f"{path}: mode {mode:04o} is open to others (chmod 600)")
 
 
-def dotted(where: Where) -> str:
+def dotted(path: KeyPath) -> str:
     """Format a location in a file: ``classes.limits.test`` or ``tokens[2].user``."""
     return "".join(
-        f"[{part}]" if isinstance(part, int) else f".{part}" for part in where
+        f"[{part}]" if isinstance(part, int) else f".{part}" for part in path
     ).removeprefix(".")
 
 
 def _line(
-    model: type[Section], details: ErrorDetails, name: Callable[[Where, JSON], str]
+    model: type[Section], details: ErrorDetails, name: Callable[[KeyPath, JSON], str]
 ) -> str:
-    where, value = details["loc"], details["input"]
-    if where[-1:] == (_KEY,):
-        where, value = where[:-1], None
+    path, value = details["loc"], details["input"]
+    if path[-1:] == (_KEY,):
+        path, value = path[:-1], None
     if details["type"] == "extra_forbidden":
         value = None
-    return f"{name(where, value)}: {_words(model, details)}"
+    return f"{name(path, value)}: {_message(model, details)}"
 
 
-def _words(model: type[Section], details: ErrorDetails) -> str:
+def _message(model: type[Section], details: ErrorDetails) -> str:
     context = details.get("ctx", {})
     kind, value = details["type"], details["input"]
     if kind == "extra_forbidden":
-        *above, key = details["loc"]
-        return unknown("key", str(key), _keys(model, tuple(above)))
+        *parents, key = details["loc"]
+        return unknown("key", str(key), _known_keys(model, parents))
     if kind == "literal_error":
         choices = re.findall("'([^']*)'", context["expected"])
         return unknown("value", str(value), choices)
     if kind == "value_error":
         return str(context["error"])
-    words = _WORDS.get(kind)
-    return words.format(**context) if words else details["msg"].lower()
+    message = _MESSAGES.get(kind)
+    return message.format(**context) if message else details["msg"].lower()
 
 
-def _keys(model: type[Section], where: Where) -> list[str]:
-    """List the keys that are known at a location."""
-    here: type[BaseModel] | None = model
-    for key in where:
-        if here is not None and key in here.model_fields:
-            annotation = here.model_fields[str(key)].annotation
-            here = next(
+def _known_keys(model: type[Section], parents: Sequence[int | str]) -> list[str]:
+    section: type[BaseModel] | None = model
+    for key in parents:
+        if section is not None and key in section.model_fields:
+            annotation = section.model_fields[str(key)].annotation
+            section = next(
                 (
-                    found
-                    for found in (annotation, *get_args(annotation))
-                    if isinstance(found, type) and issubclass(found, BaseModel)
+                    type_
+                    for type_ in (annotation, *get_args(annotation))
+                    if isinstance(type_, type) and issubclass(type_, BaseModel)
                 ),
                 None,
             )
-    return [*here.model_fields] if here is not None else []
+    return [*section.model_fields] if section is not None else []

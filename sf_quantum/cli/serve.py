@@ -136,11 +136,11 @@ def run(args: argparse.Namespace) -> int:
     :raises InputError: if the service cannot listen
     """
     # the web framework is imported only after the options have been parsed
-    from sf_quantum.validation import Wrong
+    from sf_quantum.validation import ValidationErrors
 
     try:
         config = _configuration(args)
-    except Wrong as error:
+    except ValidationErrors as error:
         for line in error.lines:
             print(f"sfq serve: {line}", file=sys.stderr)
         return error.exit_code

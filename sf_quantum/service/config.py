@@ -1,6 +1,6 @@
-"""The service's configuration: one YAML file, checked as a whole before anything starts.
+"""The service's configuration: one YAML file, validated before the service starts.
 
-``deployments/qpu-service.yml`` shows every key with its meaning and its default.
+``deployments/qpu-service.yml`` documents every key and its default.
 """
 
 from __future__ import annotations
@@ -22,29 +22,30 @@ from sf_quantum.service.http.limits import Limits
 from sf_quantum.service.scheduling.policies import load as load_policy
 from sf_quantum.service.scheduling.policies import make as make_policy
 from sf_quantum.validation import (
+    KeyPath,
     Section,
-    Where,
-    Wrong,
+    ValidationErrors,
     dotted,
+    empty_mapping,
     read_yaml,
     validated,
 )
 
-MIB = 1024 * 1024
 File: TypeAlias = Annotated[Path, Strict(False)]
-# command-line options by key: ("listen", "port") -> "--port"
-Flags: TypeAlias = Mapping[Where, str]
+# command-line options by the key that they override: ("listen", "port") -> "--port"
+Flags: TypeAlias = Mapping[KeyPath, str]
 
 
 class Listen(Section):
-    """Where the service is reached.
+    """The address that the service listens on.
 
     :param socket: path of a Unix socket, instead of host and port; without
-        authentication it is for its owner only
-    :param host: address to listen at; one that other machines reach needs TLS and authentication
-    :param port: 0 takes any free one
-    :param certificate: TLS, PEM, with its chain
-    :param key: private key of the certificate, PEM, closed to others
+        authentication only its owner can connect
+    :param host: address to listen on; one that other machines reach needs TLS and
+        authentication
+    :param port: TCP port; 0 selects a free one
+    :param certificate: TLS certificate with its chain, PEM
+    :param key: private key of the certificate, PEM; must not be readable by others
     """
 
     socket: File | None = None
@@ -55,20 +56,20 @@ class Listen(Section):
 
     @property
     def public(self) -> bool:
-        """Whether other machines may reach it."""
+        """Whether other machines can reach the address."""
         return self.socket is None and not is_loopback(self.host)
 
 
 class Auth(Section):
     """How users are authenticated.
 
-    :param mode: ``none``: everybody is one user; ``token``: bearer tokens; ``munge``:
-        MUNGE credentials
-    :param tokens: the file that ``sfq token`` writes: of mode ``token``, or beside
-        ``munge`` for clients that have no MUNGE
-    :param munge: path of munged's socket, if it is not the usual one
-    :param admins: users who see and cancel all jobs and operate the device; root is one
-        under MUNGE
+    :param mode: ``none``: all requests are of one user; ``token``: bearer tokens;
+        ``munge``: MUNGE credentials
+    :param tokens: the tokens file that ``sfq token`` writes; required by mode ``token``,
+        optional with ``munge`` for clients without MUNGE
+    :param munge: path of munged's socket; ``None`` is the default path
+    :param admins: users who see and cancel all jobs and operate the device; with MUNGE
+        also root
     """
 
     mode: Literal["none", "token", "munge"] = "none"
@@ -78,7 +79,6 @@ class Auth(Section):
 
 
 def _policy(content: JSON) -> PolicyChoice:
-    """Read a policy's name, or a mapping with its options, and check it."""
     if content is None:
         return PolicyChoice()
     options = {"type": content} if isinstance(content, str) else content
@@ -87,7 +87,7 @@ def _policy(content: JSON) -> PolicyChoice:
     options = {**options}
     name = options.pop("type", None)
     if not isinstance(name, str):
-        raise ValueError("expected the policy's name as type")
+        raise ValueError("expected the name of a policy as type")
     try:
         make_policy(name, options, Shares(), time.time)
     except InputError as error:
@@ -96,14 +96,15 @@ def _policy(content: JSON) -> PolicyChoice:
 
 
 def _by_policy(*_: type | GetCoreSchemaHandler) -> core_schema.CoreSchema:
-    # pydantic would look into the options, whose type is recursive
+    # a plain validator: pydantic cannot build a schema of the options' recursive type
     return core_schema.no_info_plain_validator_function(_policy)
 
 
 class ProcessSettings(Section):
-    """The process: where it listens and keeps its state, and its device.
+    """The service's address, its state directory, its users and its device.
 
-    :param state: folder of jobs, results and leases; without it they end with the service
+    :param state: directory of jobs, results and leases; without it they are kept in
+        memory only
     """
 
     listen: Listen = Listen()
@@ -113,11 +114,11 @@ class ProcessSettings(Section):
 
 
 class Configuration(ServiceSettings, ProcessSettings):
-    """Everything that a site decides.
+    """The configuration file.
 
     :param policy: the scheduling policy: its name, or a mapping with its ``type`` and
         options
-    :param drain_seconds: how long the running job has to end after SIGTERM
+    :param drain_seconds: time that the running job has to end after SIGTERM
     """
 
     policy: Annotated[PolicyChoice, GetPydanticSchema(_by_policy)] = PolicyChoice()
@@ -127,14 +128,17 @@ class Configuration(ServiceSettings, ProcessSettings):
     def public_metrics(self) -> bool:
         """Whether ``/metrics`` needs no credential.
 
-        By default so where only this machine reaches it.
+        By default it needs none if only this machine can reach the service.
         """
         public = self.metrics.public
         return not self.listen.public if public is None else public
 
     def request_limits(self) -> Limits:
-        """Return the limits of a user's requests; without authentication only the size."""
-        body_bytes = int(self.limits.body_mib * MIB)
+        """Return the limits of one user's requests.
+
+        Without authentication the rate is not limited.
+        """
+        body_bytes = int(self.limits.body_mib * 2**20)
         if self.auth.mode == "none":
             return Limits(body_bytes)
         return Limits(
@@ -146,75 +150,74 @@ class Configuration(ServiceSettings, ProcessSettings):
 
 
 def load(
-    path: Path | None, values: Mapping[Where, JSON], flags: Flags
+    path: Path | None, values: Mapping[KeyPath, JSON], flags: Flags
 ) -> Configuration:
-    """Read and check the configuration.
+    """Read and validate the configuration.
 
-    :param path: the file; ``None`` takes the defaults
-    :param values: override those of the file, by key
-    :param flags: the names of these values in errors, by key
+    :param path: the file; ``None`` uses the defaults
+    :param values: values that override those of the file, by key
+    :param flags: command-line options of these values, for error messages, by key
     :raises InputError: if there is no such file, or it is not YAML
-    :raises Wrong: with every error, each named by its key or its flag
+    :raises ValidationErrors: with every error, each with its key or option
     """
     content = read_yaml(path, "configuration") if path is not None else {}
-    content = {} if content is None else content
+    content = empty_mapping(content)
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected keys and values")
-    for where, value in values.items():
-        _put(content, where, value)
+    for key, value in values.items():
+        _override(content, key, value)
 
-    def name(where: Where, value: JSON) -> str:
-        shown = f" {value}" if isinstance(value, str | int | float) else ""
-        for length in range(len(where), 0, -1):
-            if where[:length] in values:
-                rest = dotted(where[length:])
-                return flags[where[:length]] + (f": {rest}" if rest else shown)
-        place = ": ".join(part for part in (str(path or ""), dotted(where)) if part)
-        return place + shown
+    def name(key: KeyPath, value: JSON) -> str:
+        suffix = f" {value}" if isinstance(value, str | int | float) else ""
+        for length in range(len(key), 0, -1):
+            if key[:length] in values:
+                rest = dotted(key[length:])
+                return flags[key[:length]] + (f": {rest}" if rest else suffix)
+        parts = (str(path or ""), dotted(key))
+        return ": ".join(part for part in parts if part) + suffix
 
-    checked = validated(Configuration, content, name)
-    if wrong := [f"{name(*place)}: {words}" for place, words in _rules(checked)]:
-        raise Wrong(wrong)
-    return checked
+    config = validated(Configuration, content, name)
+    if conflicts := [*_conflicts(config)]:
+        raise ValidationErrors(
+            [f"{name(key, value)}: {message}" for key, value, message in conflicts]
+        )
+    return config
 
 
-def _put(content: dict[str, JSON], where: Where, value: JSON) -> None:
-    *above, last = map(str, where)
-    for key in above:
-        inner = content.get(key)
-        if inner is None:
-            inner = content[key] = {}
-        if not isinstance(inner, dict):
-            return  # the check of the file reports it
-        content = inner
+def _override(content: dict[str, JSON], path: KeyPath, value: JSON) -> None:
+    *parents, last = map(str, path)
+    for key in parents:
+        section = content[key] = empty_mapping(content.get(key))
+        if not isinstance(section, dict):
+            return  # an error of the file, which the validation reports
+        content = section
     content[last] = value
 
 
-def _rules(config: Configuration) -> Iterator[tuple[tuple[Where, JSON], str]]:
-    """Check rules of more than one key."""
+def _conflicts(config: Configuration) -> Iterator[tuple[KeyPath, JSON, str]]:
+    """Yield the key, value and message of each error that involves several keys."""
     listen, auth = config.listen, config.auth
     tls = listen.certificate is not None and listen.key is not None
     if listen.public and not (tls and auth.mode != "none"):
-        yield (
-            (("listen", "host"), listen.host),
+        message = (
             "other machines reach this address, so it needs a certificate, its key "
-            "and authentication (token or munge)",
+            "and authentication (token or munge)"
         )
+        yield ("listen", "host"), listen.host, message
     for name, other in (("certificate", "key"), ("key", "certificate")):
         if getattr(listen, name) and not getattr(listen, other):
-            yield (("listen", name), None), f"needs listen.{other} beside it"
+            yield ("listen", name), None, f"needs listen.{other}"
     if listen.socket is not None:
         for name in ("host", "port"):
             if name in listen.model_fields_set:
-                words = "the service listens at listen.socket: leave one of them out"
-                yield (("listen", name), getattr(listen, name)), words
+                message = "conflicts with listen.socket: leave one of them out"
+                yield ("listen", name), getattr(listen, name), message
+        if tls:
+            message = "a Unix socket does not use TLS"
+            yield ("listen", "certificate"), None, message
     if config.shares != Shares() and not load_policy(config.policy.type).uses_shares:
-        words = f"policy {config.policy.type} uses no shares: take fair-share"
-        yield (("shares",), None), words
-    if listen.socket is not None and tls:
-        yield (("listen", "certificate"), None), "a Unix socket does not use TLS"
+        message = f"policy {config.policy.type} uses no shares; fair-share does"
+        yield ("shares",), None, message
     if auth.mode == "token" and auth.tokens is None:
-        yield (
-            (("auth", "mode"), "token"),
-            "needs auth.tokens, the tokens file (sfq token makes one)",
-        )
+        message = "needs auth.tokens, the tokens file (sfq token makes one)"
+        yield ("auth", "mode"), "token", message

@@ -20,7 +20,7 @@ from sf_quantum.service.domain.settings import (
     ServiceSettings,
     Shares,
 )
-from sf_quantum.validation import Wrong
+from sf_quantum.validation import ValidationErrors
 
 DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
 EXAMPLE = DEPLOYMENTS / "qpu-service.yml"
@@ -44,7 +44,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def lines(path: Path) -> list[str]:
-    with pytest.raises(Wrong) as caught:
+    with pytest.raises(ValidationErrors) as caught:
         load(path, {}, {})
     return [line.removeprefix(f"{path}: ") for line in caught.value.lines]
 
@@ -126,13 +126,13 @@ def test_every_error_at_once_by_its_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a: 1\na: 2", ", line 2: not YAML: key 'a' is there twice"),
+        ("a: 1\na: 2", ", line 2: not YAML: duplicate key 'a'"),
         ("a: [", ", line 1: not YAML: "),
         ("- a", ": expected keys and values"),
         ("\0", ": not YAML: "),
         ("!!python/object:os.system {}", ", line 1: not YAML: could not determine"),
-        ("a:\n  ? [b, c]\n  : 1", ", line 2: not YAML: a key is a text, not a list"),
-        ("? {a: 1}\n: 2", ", line 1: not YAML: a key is a text, not a list"),
+        ("a:\n  ? [b, c]\n  : 1", ", line 2: not YAML: a key must be text, not a list"),
+        ("? {a: 1}\n: 2", ", line 1: not YAML: a key must be text, not a list"),
     ],
 )
 def test_what_is_no_configuration(tmp_path: Path, text: str, words: str) -> None:
@@ -152,14 +152,14 @@ def test_a_file_that_is_missing() -> None:
     [
         ("policy: fiffo", "policy fiffo: unknown policy 'fiffo', did you mean 'fifo'?"),
         ("policy: 3", "policy 3: expected the name of a policy, or keys and values"),
-        ("policy: {}", "policy: expected the policy's name as type"),
+        ("policy: {}", "policy: expected the name of a policy as type"),
         (
             "policy: {type: fair-share, half_life: 3}",
             "policy: unknown key 'half_life', did you mean 'half_life_seconds'? "
             "(known: half_life_seconds)",
         ),
         ("policy: {type: classes, a: 1}", "policy: unknown key 'a': this policy has"),
-        ("shares: {default: 2}", "shares: policy classes uses no shares: take fair"),
+        ("shares: {default: 2}", "shares: policy classes uses no shares; fair-share"),
         (
             "{policy: fair-share, shares: {projects: {a: 11}}}",
             "shares.projects.a 11: expected 10 or less",
@@ -230,8 +230,8 @@ PUBLIC = "other machines reach this address"
         ("listen: {key: k}", "listen.key: needs listen.certificate"),
         (f"listen: {{socket: s, {TLS}}}", "a Unix socket does not use TLS"),
         ("auth: {mode: token}", "auth.mode token: needs auth.tokens"),
-        ("listen: {socket: s, port: 0}", "listen.port 0: the service listens at"),
-        ("listen: {socket: s, host: '::1'}", "listen.host ::1: the service listens at"),
+        ("listen: {socket: s, port: 0}", "listen.port 0: conflicts with"),
+        ("listen: {socket: s, host: '::1'}", "listen.host ::1: conflicts with"),
     ],
 )
 def test_what_does_not_go_together(tmp_path: Path, text: str, words: str) -> None:

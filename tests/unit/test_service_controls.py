@@ -38,7 +38,7 @@ from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store import audit
 from sf_quantum.service.store.store import Store
-from sf_quantum.validation import Wrong
+from sf_quantum.validation import ValidationErrors
 from tests.service import RunningService, example_bqm, running_service
 from tests.waiting import until_async as until
 
@@ -149,7 +149,7 @@ def test_bounds_come_from_the_configuration(tmp_path: Path) -> None:
     (noise,) = Device(**dict(load(path, {}, {}).device)).controls[1].parameters
     assert (noise.least, noise.most) == (0, 3)
     path.write_text("device: {bounds: {noise: [0, 300]}}")
-    with pytest.raises(Wrong, match=r"device.bounds: noise: expected \[least, most\]"):
+    with pytest.raises(ValidationErrors, match=r"device.bounds: noise: expected \[least, most\]"):
         load(path, {}, {})
 
 

@@ -8,7 +8,7 @@ from sf_quantum.service.domain.jobs import Lease, LeaseRequest, Pattern, Used
 from sf_quantum.service.domain.settings import Account, Shares
 from sf_quantum.service.scheduling.expected_work import ExpectedWork
 from sf_quantum.service.scheduling.policies.fair_share import FairShare
-from sf_quantum.service.scheduling.shares import ActiveShares, Usage, account_of
+from sf_quantum.service.scheduling.shares import ActiveShares, DecayingUsage, account_of
 from sf_quantum.service.scheduling.work import PendingJob
 
 ANN: Account = ("user", "ann")
@@ -82,7 +82,7 @@ def job(
 
 
 def test_usage_is_of_the_account_and_of_its_user(clock: Clock) -> None:
-    usage = Usage(100.0, clock)
+    usage = DecayingUsage(100.0, clock)
     usage.charge(A, "ann", 3.0)
     usage.charge(A, "bob", 2.0)
     usage.charge(BOB, "bob", 7.0)
@@ -93,7 +93,7 @@ def test_usage_is_of_the_account_and_of_its_user(clock: Clock) -> None:
 
 
 def test_a_second_used_later_weighs_more(clock: Clock) -> None:
-    usage = Usage(100.0, clock)
+    usage = DecayingUsage(100.0, clock)
     assert usage.weight == 1.0
     usage.charge(ANN, "ann", 8.0)
     clock.now += 100.0
@@ -109,7 +109,7 @@ def test_a_second_used_later_weighs_more(clock: Clock) -> None:
 
 
 def test_weights_never_overflow(clock: Clock) -> None:
-    usage = Usage(1.0, clock)
+    usage = DecayingUsage(1.0, clock)
     usage.charge(ANN, "ann", 8.0)
     before = usage.stamp
     clock.now += 500.0
@@ -131,7 +131,7 @@ def test_weights_never_overflow(clock: Clock) -> None:
 
 
 def test_sums_are_stale_once_a_second_weighs_a_thousandth_more(clock: Clock) -> None:
-    usage = Usage(1000.0, clock)
+    usage = DecayingUsage(1000.0, clock)
     stamp = usage.stamp
     for seconds, stale in ((1.4, False), (1.5, True)):
         clock.now = 1e9 + seconds
@@ -242,11 +242,13 @@ def test_expected_work_is_a_part_of_the_time_and_ends_with_the_lease(
     clock: Clock,
 ) -> None:
     expected = ExpectedWork(clock)
-    held = lease("ann", pattern="balanced", expected=40.0, expires=clock.now + 30.0)
-    expected.add(held, A)
-    expected.add(lease("bob", id="2", pattern="qc-heavy", expected=10.0), A)
-    expected.add(lease("cid", id="3", pattern="qc-heavy"), A)
-    expected.add(lease("dan", id="4", expected=10.0), BOB)
+    held = lease(
+        "ann", project="a", pattern="balanced", expected=40.0, expires=clock.now + 30.0
+    )
+    expected.add(held)
+    expected.add(lease("bob", project="a", id="2", pattern="qc-heavy", expected=10.0))
+    expected.add(lease("cid", project="a", id="3", pattern="qc-heavy"))
+    expected.add(lease("bob", id="4", expected=10.0))
     assert expected.accounts("test") == [A]
     assert expected.accounts("production") == []
     assert expected.load("test", A) == pytest.approx(1.4)
@@ -259,7 +261,7 @@ def test_expected_work_is_a_part_of_the_time_and_ends_with_the_lease(
     assert expected.by_user("test", A)["bob"] == 5.0
     expected.used("2", -1.0)
     assert expected.by_user("test", A)["bob"] == 6.0
-    expected.add(lease("bob", id="5", pattern="cc-heavy", expected=20.0), A)
+    expected.add(lease("bob", project="a", id="5", pattern="cc-heavy", expected=20.0))
     assert expected.by_user("test", A)["bob"] == 8.0
     expected.remove("5")
     expected.used("2", 100.0)

@@ -1,4 +1,4 @@
-"""A site's settings of leases, classes, shares and telemetry.
+"""Settings of leases, classes, shares and telemetry.
 
 Each class is a section of the service's configuration file.
 """
@@ -21,40 +21,41 @@ from sf_quantum.files import JSON
 from sf_quantum.service.domain.jobs import JobClass, UserClass
 from sf_quantum.validation import Section, empty_mapping
 
-# a project, or else a user who has none: ("project", name) or ("user", name)
+# a project, or a user without one: ("project", name) or ("user", name)
 Account: TypeAlias = tuple[str, str]
 
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Tenths: TypeAlias = Annotated[int, Field(ge=1, le=10)]
-SharesByName: TypeAlias = Annotated[dict[str, Tenths], BeforeValidator(empty_mapping)]
-Classified: TypeAlias = Annotated[dict[str, UserClass], BeforeValidator(empty_mapping)]
+Share: TypeAlias = Annotated[int, Field(ge=1, le=10)]
+SharesByName: TypeAlias = Annotated[dict[str, Share], BeforeValidator(empty_mapping)]
+ClassByName: TypeAlias = Annotated[dict[str, UserClass], BeforeValidator(empty_mapping)]
 
 
 class LeaseSettings(Section):
-    """Who may hold the QPU, and for how long.
+    """Who may hold leases, and for how long.
 
-    :param by: ``users``: everybody for themselves; ``root``: only root and admins acquire leases, also for others
-    :param idle_seconds: a lease without a request and without a job that is pending or
-        running ends after so long; ``None`` never ends it
-    :param total_seconds: a lease ends after so long in any case
-    :param wait_seconds: the longest wait that a request for a lease may ask for
+    :param by: ``users``: users acquire leases for themselves; ``root``: only root and
+        admins acquire leases, also for other users
+    :param idle_seconds: time after which a lease without requests and without pending or
+        running jobs ends; ``None``: never
+    :param total_seconds: time after which a lease ends in any case; ``None``: never
+    :param wait_seconds: the longest wait that a request for a lease may specify
     """
 
     by: Literal["users", "root"] = "users"
-    # a client that died without releasing its lease would hold it for ever otherwise
+    # otherwise the lease of a client that died would never end
     idle_seconds: Positive | None = 900.0
     total_seconds: Positive | None = None
     wait_seconds: NotNegative = 3600.0
 
 
 class ClassLimits(Section):
-    """The limits of a class; ``None`` sets none.
+    """The limits of a class; ``None`` sets no limit.
 
-    :param shots: shots of a job, at most
-    :param seconds: modelled QPU time of a job, at most
-    :param jobs: jobs of one user, pending and running at once
+    :param shots: maximum shots per job
+    :param seconds: maximum modelled QPU time per job
+    :param jobs: maximum number of pending and running jobs per user
     """
 
     shots: Count | None = None
@@ -63,47 +64,46 @@ class ClassLimits(Section):
 
 
 class ClassSettings(Section):
-    """Which classes leases may have.
+    """The classes that leases may have.
 
     :param default: class of a lease that names neither a class nor a known partition
-    :param highest: the highest class of users who are not in ``users``
-    :param users: the highest class that a user may use
-    :param partitions: the class of a Slurm partition, which its leases do not exceed
-    :param limits: limits of the jobs of a class; a class without any has none
+    :param highest: highest class of users who are not in ``users``
+    :param users: highest class of each user
+    :param partitions: highest class of each Slurm partition
+    :param limits: limits of the jobs of each class
     """
 
     default: UserClass = "development"
     highest: UserClass = "production"
-    users: Classified = Field(default_factory=dict)
-    partitions: Classified = Field(default_factory=dict)
+    users: ClassByName = Field(default_factory=dict)
+    partitions: ClassByName = Field(default_factory=dict)
     limits: Annotated[dict[UserClass, ClassLimits], BeforeValidator(empty_mapping)] = (
         Field(default_factory=dict)
     )
 
     def limits_of(self, job_class: JobClass) -> ClassLimits:
-        """Return the limits of a class; the service's own class has none."""
-        return (
-            ClassLimits()
-            if job_class == "quality"
-            else self.limits.get(job_class, ClassLimits())
-        )
+        """Return the limits of a class; quality jobs have none."""
+        no_limits = ClassLimits()
+        if job_class == "quality":
+            return no_limits
+        return self.limits.get(job_class, no_limits)
 
 
 class Shares(Section):
-    """Shares of the QPU, in tenths, as ten licences or gres units of Slurm would give.
+    """Shares of the QPU, in tenths (paper 004, section 3.5).
 
-    They are parts of what the active ones share: of 5 and 3 tenths alone one gets 5/8.
-    The unit and its meaning are those of paper 004, section 3.5.
+    Shares are relative to those of all active projects and users: of two with 5 and 3
+    tenths, the first gets 5/8 of the QPU.
 
-    :param projects: tenths of a project
-    :param users: tenths of a user within a project, or of one who has no project
-    :param default: tenths of projects and users that are not named
-    :param slurm_unit: the gres or licence of which a Slurm job's units are its share
+    :param projects: shares of projects
+    :param users: shares of users, within their project if they have one
+    :param default: share of projects and users that are not named
+    :param slurm_unit: Slurm gres or licence whose count in a Slurm job is its share
     """
 
     projects: SharesByName = Field(default_factory=dict)
     users: SharesByName = Field(default_factory=dict)
-    default: Tenths = 1
+    default: Share = 1
     slurm_unit: Annotated[str, Field(min_length=1)] | None = None
 
     def of(self, account: Account) -> int:
@@ -111,7 +111,7 @@ class Shares(Section):
         return self.named(account) or self.default
 
     def named(self, account: Account) -> int | None:
-        """Return the share of one that the configuration names, in tenths."""
+        """Return the configured share, in tenths; ``None`` if the account is not named."""
         kind, name = account
         return (self.projects if kind == "project" else self.users).get(name)
 
@@ -120,8 +120,8 @@ class Shares(Section):
 class PolicyChoice:
     """The scheduling policy.
 
-    :param type: the name of its entry point in the group ``sf_quantum.policies``
-    :param options: the keys beside ``type``
+    :param type: name of the entry point in the group ``sf_quantum.policies``
+    :param options: all keys but ``type``
     """
 
     type: str = "classes"
@@ -129,19 +129,19 @@ class PolicyChoice:
 
 
 def _policy_schema(*_: type | GetCoreSchemaHandler) -> core_schema.CoreSchema:
-    # pydantic would look into the options, whose type is recursive
+    # pydantic cannot build a schema of the options' recursive type
     return core_schema.is_instance_schema(PolicyChoice)
 
 
 class UserLimits(Section):
-    """How much one user may take; of requests only where users are authenticated.
+    """Limits of each user; rates of requests are limited only with authentication.
 
-    :param jobs: jobs pending and running at once, of all classes; ``None`` sets no limit
-    :param body_mib: the largest body of a request, in MiB
-    :param requests_per_second: requests of a user in the long run
-    :param burst: requests at once after a pause
-    :param requests_at_once: requests that are being answered, those that wait for a job
-        included
+    :param jobs: maximum number of pending and running jobs of all classes; ``None`` sets
+        no limit
+    :param body_mib: maximum size of a request body, in MiB
+    :param requests_per_second: sustained rate of requests
+    :param burst: number of requests that may exceed the sustained rate
+    :param requests_at_once: concurrent requests, including those that wait for a job
     """
 
     jobs: Count | None = None
@@ -152,10 +152,10 @@ class UserLimits(Section):
 
 
 class DriftSettings(Section):
-    """When drift raises an alarm, in standard deviations of a single value.
+    """Sensitivity of the drift alarm, in standard deviations of a single value.
 
-    :param reference: half the smallest shift that is to be detected quickly
-    :param threshold: what the sums must exceed; a higher one gives fewer false alarms
+    :param reference: half the smallest shift to detect quickly
+    :param threshold: decision limit of the sums; a higher one gives fewer false alarms
     """
 
     reference: NotNegative = 1.0
@@ -163,11 +163,11 @@ class DriftSettings(Section):
 
 
 class QualitySettings(Section):
-    """Quality jobs: a problem with a known optimum, run now and then.
+    """Quality jobs: a problem with a known optimum, run periodically.
 
-    :param every_seconds: pause from the end of one to the start of the next; ``None`` runs none
-    :param num_reads: reads of each quality job
-    :param learn: how many jobs it takes to know the usual success
+    :param every_seconds: pause between quality jobs; ``None`` runs none
+    :param num_reads: reads per quality job
+    :param learn: number of jobs that establish the baseline
     """
 
     every_seconds: Positive | None = None
@@ -178,9 +178,9 @@ class QualitySettings(Section):
 class MetricsSettings(Section):
     """Who may read ``/metrics``.
 
-    :param public: whether it needs no credential; ``None``: where only this machine
-        reaches it
-    :param users: who may read it beside admins, where it needs one
+    :param public: whether no credential is needed; ``None``: if only this machine can
+        reach the service
+    :param users: users who may read it, in addition to admins
     """
 
     public: bool | None = None
@@ -188,14 +188,14 @@ class MetricsSettings(Section):
 
 
 class ServiceSettings(Section):
-    """How the queue treats the device and its users.
+    """Settings of the queue.
 
-    :param vqpus: leases held at once
-    :param user_projects: the projects that a user may name in a lease; the first is the
+    :param vqpus: number of leases held at once
+    :param user_projects: projects that each user may name in a lease; the first is the
         default
-    :param retention_seconds: how long jobs keep their results after their end; ``None``
-        keeps them for ever
-    :param slurm_poll_seconds: interval of the queries to Slurm about jobs that hold leases
+    :param retention_seconds: time that results are kept after the end of a job; ``None``:
+        for ever
+    :param slurm_poll_seconds: interval of polling Slurm for the jobs that hold leases
     """
 
     vqpus: Annotated[int, Field(ge=1, le=10_000)] = 1

@@ -1,1 +1,1 @@
-"""Which job runs next, and when: policies, pending jobs, ETAs. Pure: no clock, no I/O."""
+"""Scheduling: policies, pending jobs, ETAs; without I/O or clocks of its own."""

@@ -1,4 +1,4 @@
-"""ETAs: how long pending jobs take, and how many more go before a job meanwhile."""
+"""ETAs: the run time of pending jobs, and the jobs that overtake them meanwhile."""
 
 from __future__ import annotations
 
@@ -9,30 +9,29 @@ from dataclasses import dataclass
 from sf_quantum.service.domain.jobs import CLASSES, JobClass, Kind
 from sf_quantum.service.scheduling.work import Clock, Work
 
-# what a job costs beside its time on the device: reading and writing it. Also keeps the
-# ratio defined where the device does not wait at all (time scale 0).
+# overhead of reading and writing a job; also keeps the ratio defined with time scale 0
 HOST_SECONDS = 0.005
-# an observed run time counts half as much after 34 more
+# weight of an observed run time per later one; halves after 34
 DECAY = 0.98
-# an observed attempt counts half as much after 69 more
+# weight of an observed attempt per later one; halves after 69
 MEMORY = 0.99
-# attempts without an arrival that are assumed before any are observed
+# prior: attempts without an arrival, assumed before any are observed
 PRIOR_ATTEMPTS = 3
-# the largest part of the device's time that is expected to go to later arrivals
+# upper bound of the load by later arrivals, as a fraction of the device's time
 MAX_LOAD = 0.9
-# a busy period is expected to last half as long again as it has so far (Gott, Nature 363,
+# expected remainder of a busy period, relative to its length so far (Gott, Nature 363,
 # 1993, p. 315)
 LASTS_AGAIN = 0.5
-# after a time without an arrival, fewer than three per such a time are to be expected, with
-# 95 % confidence (Hanley and Lippman-Hand, JAMA 249, 1983, p. 1743)
+# upper 95 % confidence bound of the number of arrivals in a period if an equal period
+# had none (Hanley and Lippman-Hand, JAMA 249, 1983, p. 1743)
 RULE_OF_THREE = 3
 
 
 class Pace:
-    """How long jobs of a kind really take, as a ratio to what the model says.
+    """Ratio of observed to modelled run times, for each kind of job.
 
-    The ratio is that of the sums, so that the total of many jobs, long and short, is
-    right, which is what an ETA adds up.
+    It is a ratio of sums rather than a mean of ratios, because an ETA is the total of
+    many jobs, long and short.
     """
 
     def __init__(self) -> None:
@@ -40,23 +39,23 @@ class Pace:
         self._observed: defaultdict[Kind, float] = defaultdict(float)
 
     def observe(self, kind: Kind, modelled: float, observed: float) -> None:
-        """Learn from a completed job.
+        """Add the run time of a completed job.
 
-        :param modelled: seconds on the device, times the time scale
-        :param observed: seconds from when the job was taken until the next one could be
+        :param modelled: modelled seconds times the time scale
+        :param observed: seconds from the start of the job until the next one could start
         """
         self._modelled[kind] = self._modelled[kind] * DECAY + modelled + HOST_SECONDS
         self._observed[kind] = self._observed[kind] * DECAY + observed
 
     def seconds(self, works: Mapping[Kind, Work]) -> float:
-        """Estimate how long jobs take one after the other."""
+        """Estimate the total run time of jobs."""
         return sum(
             self._ratio(kind) * (work.seconds + work.jobs * HOST_SECONDS)
             for kind, work in works.items()
         )
 
     def job_seconds(self, kind: Kind, modelled: float) -> float:
-        """Estimate how long one job takes."""
+        """Estimate the run time of one job."""
         return self.seconds({kind: Work(1, modelled)})
 
     def _ratio(self, kind: Kind) -> float:
@@ -66,10 +65,10 @@ class Pace:
 
 @dataclass
 class _Load:
-    """Sums over attempts, the older ones counting less.
+    """Exponentially weighted sums over attempts.
 
     :param jobs: attempts during which a job of the class arrived
-    :param seconds: of the first such job of each
+    :param seconds: run times of the first such job of each attempt
     """
 
     jobs: float = 0.0
@@ -77,14 +76,14 @@ class _Load:
 
 
 class Arrivals:
-    """The jobs that are yet to arrive and to go before one that is pending.
+    """Estimates the arrival of jobs that will overtake a pending one.
 
-    The load of a class is measured as the seconds of the first of its jobs to arrive
-    during each attempt, as a part of the attempts' seconds: a batch, which does not mean
-    that more follows, counts once. The estimate is within three percentage points of one
-    from queueing theory on the streams of ``tests/benchmarks/eta.py``.
+    The load of a class is the run time of the first of its jobs that arrives during each
+    attempt, as a fraction of the attempts' time. Only the first counts, because a batch
+    does not imply that more jobs follow. On the streams of ``tests/benchmarks/eta.py``
+    the estimate is within three percentage points of that of queueing theory.
 
-    :param clock: seconds, monotonic
+    :param clock: monotonic, in seconds
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -92,14 +91,14 @@ class Arrivals:
         self._loads = {name: _Load() for name in CLASSES}
         self._attempts = self._seconds = 0.0
         self._began = 0.0
-        # the seconds of the first job of each class during the attempt on the device
+        # by class, the run time of the first arrival during the current attempt
         self._arrived: dict[JobClass, float] | None = None
         self._busy_since = self._last = clock()
 
     def submitted(self, job_class: JobClass, seconds: float) -> None:
-        """Count a job that becomes pending.
+        """Record a job that becomes pending.
 
-        :param seconds: its expected time
+        :param seconds: its expected run time
         """
         self._last = self._clock()
         if self._arrived is None:
@@ -108,11 +107,11 @@ class Arrivals:
             self._arrived.setdefault(job_class, seconds)
 
     def began(self) -> None:
-        """Note that an attempt begins on the device."""
+        """Record the start of an attempt on the device."""
         self._began, self._arrived = self._clock(), {}
 
     def ended(self) -> None:
-        """Note that the attempt has ended, whatever its outcome."""
+        """Record the end of the attempt, whatever its outcome."""
         arrived, self._arrived = self._arrived, None
         if arrived is None:
             return
@@ -123,27 +122,27 @@ class Arrivals:
             load.seconds = load.seconds * MEMORY + arrived.get(name, 0.0)
 
     def wait(self, seconds: float, passing: Collection[JobClass]) -> float:
-        """Estimate how long a job waits, later arrivals included.
+        """Estimate the waiting time of a job, including later arrivals that overtake it.
 
-        :param seconds: of what is before it now
-        :param passing: the classes whose later arrivals go before it
+        :param seconds: run time of the jobs that are ahead of it now
+        :param passing: classes whose later arrivals overtake it
         """
         jobs = sum(self._loads[name].jobs for name in passing)
         if not (jobs and self._seconds):
             return seconds
-        watched = self._seconds * (1 + PRIOR_ATTEMPTS / self._attempts)
+        observed = self._seconds * (1 + PRIOR_ATTEMPTS / self._attempts)
         arriving = sum(self._loads[name].seconds for name in passing)
-        load = arriving / watched * self._persistence(watched)
+        load = arriving / observed * self._persistence(observed)
         capped = min(load, MAX_LOAD)
-        more = min(
+        overtaking = min(
             seconds * capped / (1 - capped),
             load * LASTS_AGAIN * (self._clock() - self._busy_since),
         )
-        # one job less than the mean: how many arrive has a long tail
-        return seconds + max(0.0, more - arriving / jobs)
+        # one job less than the mean: the number of arrivals has a long tail
+        return seconds + max(0.0, overtaking - arriving / jobs)
 
-    def _persistence(self, watched: float) -> float:
-        """Return the part of the load that goes on, by the time since the last arrival."""
-        rate = sum(load.jobs for load in self._loads.values()) / watched
+    def _persistence(self, observed: float) -> float:
+        """Return the fraction of the load that persists, from the time without arrivals."""
+        rate = sum(load.jobs for load in self._loads.values()) / observed
         missed = rate * (self._clock() - self._last)
         return min(1.0, RULE_OF_THREE / missed) if missed else 1.0

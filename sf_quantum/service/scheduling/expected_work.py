@@ -1,4 +1,4 @@
-"""What the holders of leases have yet to submit, as far as their hints say."""
+"""Work that leases are expected to submit, from their hints."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from sf_quantum.service.domain.jobs import JobClass, Lease, Pattern
 from sf_quantum.service.domain.settings import Account
+from sf_quantum.service.scheduling.shares import account_of
 from sf_quantum.service.scheduling.work import Clock
 
-# the part of the time in which a tenant has a job pending or running, by the pattern of its
-# lease; no hint counts as balanced
+# fraction of the time in which a tenant has a job pending or running, by the pattern of
+# its lease; no pattern is treated as balanced
 LOAD: Mapping[Pattern | None, float] = {
     "cc-heavy": 0.1,
     "balanced": 0.5,
@@ -29,59 +30,59 @@ class _HintedLease:
     expires: float | None
 
     def remaining(self, now: float) -> float:
-        most = math.inf if self.expires is None else self.load * (self.expires - now)
-        return max(0.0, min(self.seconds, most))
+        limit = math.inf if self.expires is None else self.load * (self.expires - now)
+        return max(0.0, min(self.seconds, limit))
 
 
 class ExpectedWork:
-    """Seconds on the device that are expected under the held leases.
+    """Device time that the holders of leases are expected to use.
 
-    A lease with a pattern and expected seconds is expected to use that part of these; one
-    without, nothing. After a restart all of it is expected once more.
+    For a lease with a pattern and expected seconds, it is the fraction of the latter that
+    the pattern stands for; for others, none. Usage before a restart is not deducted.
 
     :param clock: seconds since the epoch
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._where: dict[str, tuple[JobClass, Account]] = {}
+        self._keys: dict[str, tuple[JobClass, Account]] = {}
         self._leases: dict[tuple[JobClass, Account], dict[str, _HintedLease]] = {}
 
-    def add(self, lease: Lease, named: Account) -> None:
-        """Add a lease of an account."""
+    def add(self, lease: Lease) -> None:
+        """Add a lease."""
         if lease.pattern is None or lease.expected_seconds is None:
             return
         load = LOAD[lease.pattern]
-        self._where[lease.id] = where = lease.job_class, named
-        self._leases.setdefault(where, {})[lease.id] = _HintedLease(
+        self._keys[lease.id] = key = lease.job_class, account_of(lease)
+        self._leases.setdefault(key, {})[lease.id] = _HintedLease(
             lease.user, load, load * lease.expected_seconds, lease.expires
         )
 
     def remove(self, lease_id: str) -> None:
         """Remove a lease that has ended."""
-        if (where := self._where.pop(lease_id, None)) is not None:
-            del self._leases[where][lease_id]
-            if not self._leases[where]:
-                del self._leases[where]
+        if (key := self._keys.pop(lease_id, None)) is not None:
+            del self._leases[key][lease_id]
+            if not self._leases[key]:
+                del self._leases[key]
 
     def used(self, lease_id: str, seconds: float) -> None:
-        """Note what a lease has used; less than 0 takes some of it back."""
-        if (where := self._where.get(lease_id)) is not None:
-            self._leases[where][lease_id].seconds -= seconds
+        """Deduct seconds that a lease has used; a negative number is a refund."""
+        if (key := self._keys.get(lease_id)) is not None:
+            self._leases[key][lease_id].seconds -= seconds
 
     def accounts(self, job_class: JobClass) -> list[Account]:
-        """List the accounts that work of a class is expected of."""
-        return [named for name, named in self._leases if name == job_class]
+        """List the accounts with expected work of a class."""
+        return [owner for name, owner in self._leases if name == job_class]
 
-    def load(self, job_class: JobClass, named: Account) -> float:
-        """Return how many QPUs an account's tenants would keep busy."""
-        leases = self._leases.get((job_class, named), {})
+    def load(self, job_class: JobClass, owner: Account) -> float:
+        """Return the load by an account's tenants, in QPUs."""
+        leases = self._leases.get((job_class, owner), {})
         return sum(lease.load for lease in leases.values())
 
-    def by_user(self, job_class: JobClass, named: Account) -> Mapping[str, float]:
-        """Return the seconds expected of each user of an account."""
+    def by_user(self, job_class: JobClass, owner: Account) -> Mapping[str, float]:
+        """Return the expected seconds of each user of an account."""
         seconds: defaultdict[str, float] = defaultdict(float)
         now = self._clock()
-        for lease in self._leases.get((job_class, named), {}).values():
+        for lease in self._leases.get((job_class, owner), {}).values():
             seconds[lease.user] += lease.remaining(now)
         return seconds

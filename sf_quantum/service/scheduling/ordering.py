@@ -1,4 +1,4 @@
-"""Jobs sorted by a key, with the work before each of them."""
+"""Jobs sorted by a key, and the total work ahead of each."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ K = TypeVar("K", bound="tuple[tuple[float, ...] | float, int]")
 
 
 class SortedJobs(Generic[K]):
-    """Parallel sorted lists, one key per job; keys are unique.
+    """Parallel lists of keys and jobs, sorted by key; keys are unique.
 
-    What grows with their length runs at C's speed: of 10,000 jobs an addition takes some
-    microseconds, the work before a job some tens of them.
+    Operations linear in the length run in C: with 10,000 jobs, an addition takes a few
+    microseconds, and :meth:`before` some tens of microseconds.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class SortedJobs(Generic[K]):
         return len(self.keys)
 
     def add(self, key: K, job: PendingJob) -> int:
-        """Add a job, and return its index."""
+        """Add a job and return its index."""
         index = bisect_left(self.keys, key)
         self.keys.insert(index, key)
         self.jobs.insert(index, job)
@@ -42,9 +42,9 @@ class SortedJobs(Generic[K]):
         return index
 
     def remove(self, key: K) -> int:
-        """Remove the job with a key, and return the index that it had.
+        """Remove the job with a key and return the index it had.
 
-        :raises KeyError: if there is none
+        :raises KeyError: if there is no such job
         """
         index = bisect_left(self.keys, key)
         if index == len(self.keys) or self.keys[index] != key:
@@ -56,7 +56,7 @@ class SortedJobs(Generic[K]):
         return index
 
     def before(self, key: K | None) -> dict[Kind, Work]:
-        """Add up, by kind, the jobs with lower keys, or all."""
+        """Sum the jobs with lower keys by kind; all jobs if the key is ``None``."""
         works = {}
         for kind, (keys, seconds) in self._by_kind.items():
             jobs = len(keys) if key is None else bisect_left(keys, key)

@@ -10,14 +10,14 @@ from sf_quantum.service.domain.jobs import JobClass, Kind, Lease
 from sf_quantum.service.scheduling.policies.base import Policy
 from sf_quantum.service.scheduling.work import PendingJob, Work
 
-# searched for one that may start where the first may not: done at each submission
+# jobs searched for one that may start if the first may not, at each submission
 SEARCHED = 1000
 
 
 class PendingJobs:
-    """Finds pending jobs by number and by lease, and the policy's next one.
+    """The pending jobs by number and by lease, and the next one by the policy.
 
-    :param may_start: whether a job may start now; by default all may
+    :param may_start: predicate of jobs that may start now; by default all may
     """
 
     def __init__(
@@ -30,22 +30,22 @@ class PendingJobs:
         self._may_start = may_start
         self._jobs: dict[int, PendingJob] = {}
         self._by_lease: defaultdict[str, set[int]] = defaultdict(set)
-        #: how many there are of each class
+        #: number of pending jobs by class
         self.lengths: Counter[JobClass] = Counter()
 
     def __len__(self) -> int:
         return len(self._jobs)
 
     def __iter__(self) -> Iterator[PendingJob]:
-        """Iterate in the order of submission, whatever the policy's."""
+        """Iterate in the order of submission, not of the policy."""
         return iter([self._jobs[number] for number in sorted(self._jobs)])
 
     def get(self, number: int) -> PendingJob | None:
-        """Find a pending job."""
+        """Return a pending job; ``None`` if it is not pending."""
         return self._jobs.get(number)
 
     def add(self, job: PendingJob) -> None:
-        """Add a job at the position that the policy gives it."""
+        """Add a job at its position by the policy."""
         self.policy.add(job)
         self._jobs[job.number] = job
         self.lengths[job.job_class] += 1
@@ -64,10 +64,10 @@ class PendingJobs:
         return job
 
     def first(self) -> PendingJob | None:
-        """Find the job that runs next; ``None`` if there is none that may start.
+        """Return the job that runs next; ``None`` if no job may start.
 
-        Where the policy's first job may not start, as it would run into a maintenance
-        window, a later one that may goes before it, which does not delay the first.
+        If the policy's first job may not start, because it would run into a maintenance
+        window, a later job that may start is backfilled without delaying the first.
         """
         first = self.policy.first() if self._jobs else None
         if first is None or self._may_start(first):
@@ -77,12 +77,12 @@ class PendingJobs:
         )
 
     def pop(self) -> PendingJob | None:
-        """Remove and return the job that runs next, as :meth:`first` finds it."""
+        """Remove and return the job that :meth:`first` selects."""
         first = self.first()
         return None if first is None else self.remove(first.number)
 
     def move(self, number: int, lease: Lease) -> None:
-        """Put a pending job under another lease, whose hints it takes."""
+        """Move a pending job to another lease, with its hints."""
         if (job := self.remove(number)) is not None:
             job.move_to(lease)
             self.add(job)
@@ -92,19 +92,20 @@ class PendingJobs:
         return sorted(self._by_lease.get(lease, ()))
 
     def ahead(self, job: PendingJob) -> tuple[dict[Kind, Work], float]:
-        """Add up what runs before a job, which need not be pending yet.
+        """Sum the work ahead of a job, which need not be pending yet.
 
-        :returns: the pending work by kind, and the seconds of work that is expected but
-            not submitted yet
+        :returns: the pending work by kind, and the seconds of expected work that is not
+            submitted yet
         """
-        if job.number in self._jobs:
-            return self.policy.ahead(job), self.policy.coming(job)
-        self.policy.add(job)
+        pending = job.number in self._jobs
+        if not pending:
+            self.policy.add(job)
         try:
             return self.policy.ahead(job), self.policy.coming(job)
         finally:
-            self.policy.remove(job)
+            if not pending:
+                self.policy.remove(job)
 
     def order(self) -> Sequence[PendingJob]:
-        """List the jobs in the order in which they would run as things stand."""
+        """List the jobs in the order in which they run if no more are submitted."""
         return [*self.policy.order()]

@@ -1,4 +1,4 @@
-"""The share of the QPU that each project and user has, and what they have used of it."""
+"""Shares of the QPU of projects and users, and their usage."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from sf_quantum.service.scheduling.work import Clock, PendingJob
 # an account, or a user within one
 Sharer: TypeAlias = tuple[Account, str | None]
 
-# half-lives after which the sums are scaled down, long before a float overflows (2 ** 1023)
+# half-lives after which the sums are rescaled, to avoid overflow at 2 ** 1023
 MAX_HALF_LIVES = 500.0
-# growth of the weight of a second after which tags are computed anew
+# relative growth of the weight of a second after which tags are recomputed
 STALE = 1e-3
 
 
@@ -24,25 +24,25 @@ def account(user: str, project: str | None) -> Account:
     return ("user", user) if project is None else ("project", project)
 
 
-def account_of(one: PendingJob | Lease | Used) -> Account:
+def account_of(item: PendingJob | Lease | Used) -> Account:
     """Return the account that a job, a lease or usage is charged to."""
-    return account(one.user, one.project)
+    return account(item.user, item.project)
 
 
 class ActiveShares:
-    """The shares that count now: those of the held leases, or of the configuration.
+    """The effective shares: those of held leases, or those of the configuration.
 
-    The leases of one Slurm job have one share between them, that of the first.
+    The leases of a Slurm job have one share together, that of the first.
     """
 
     def __init__(self, shares: Shares) -> None:
         self._configured = shares
         self._leased: Counter[Sharer] = Counter()
-        # by Slurm job: its leases, and its share
+        # leases and share of each Slurm job
         self._jobs: dict[tuple[Account, str, str], tuple[set[str], int]] = {}
 
     def leased(self, lease: Lease) -> None:
-        """Count the share of a lease, unless another one of its Slurm job is held."""
+        """Add the share of a lease, unless another lease of its Slurm job is held."""
         if lease.tenths is not None:
             leases, share = self._jobs.setdefault(_job(lease), (set(), lease.tenths))
             if not leases:
@@ -50,7 +50,7 @@ class ActiveShares:
             leases.add(lease.id)
 
     def released(self, lease: Lease) -> None:
-        """Count a lease's share no longer, if it is the last of its Slurm job."""
+        """Remove the share of a lease if it is the last of its Slurm job."""
         leases, share = self._jobs.get(_job(lease), (set(), 0))
         if lease.id in leases:
             leases.remove(lease.id)
@@ -60,15 +60,15 @@ class ActiveShares:
 
     def of(self, sharer: Sharer) -> int:
         """Return the share of an account, or of a user within it, in tenths."""
-        named, user = sharer
-        configured = named if user is None else ("user", user)
+        owner, user = sharer
+        configured = owner if user is None else ("user", user)
         if leased := self._leased.get(sharer):
             return max(leased, self._configured.named(configured) or 0)
         return self._configured.of(configured)
 
     def _change(self, lease: Lease, share: int) -> None:
-        named = account_of(lease)
-        for sharer in ((named, None), (named, lease.user)):
+        owner = account_of(lease)
+        for sharer in ((owner, None), (owner, lease.user)):
             self._leased[sharer] += share
             if not self._leased[sharer]:
                 del self._leased[sharer]
@@ -78,23 +78,23 @@ def _job(lease: Lease) -> tuple[Account, str, str]:
     return account_of(lease), lease.user, lease.slurm_job_id or lease.id
 
 
-class Usage:
-    """QPU seconds used, each counting half as much after every half-life.
+class DecayingUsage:
+    """QPU seconds used, with exponential decay.
 
-    Instead of scaling down all sums as time passes, a second weighs more the later it is
-    used, so that only the sum of whoever uses the QPU changes.
+    Instead of scaling down all sums as time passes, later seconds have a higher weight, so
+    that usage changes only the sums of the account and the user who are charged.
 
-    :param half_life_seconds: by the clock
+    :param half_life_seconds: time after which a second counts half
     :param clock: seconds since the epoch
     """
 
     def __init__(self, half_life_seconds: float, clock: Clock) -> None:
         self._half_life_seconds = half_life_seconds
         self._clock = clock
-        # a second used now weighs 2 ** (half-lives since then)
+        # the weight of a second is 2 ** (half-lives since the epoch)
         self._epoch = clock()
         self._sums: defaultdict[Sharer, float] = defaultdict(float)
-        #: of a second, the last time anybody used the QPU
+        #: weight of a second at the last charge
         self.weight = 1.0
 
     def of(self, sharer: Sharer) -> float:
@@ -103,20 +103,20 @@ class Usage:
 
     @property
     def stamp(self) -> tuple[float, float]:
-        """When sums were read: the epoch of their weights, and the weight of a second."""
+        """The epoch of the weights and the present weight, for :meth:`is_stale`."""
         return self._epoch, self.weight
 
     def is_stale(self, stamp: tuple[float, float]) -> bool:
-        """Return whether seconds weigh noticeably more than when sums were read."""
+        """Return whether the weight has changed noticeably since a stamp."""
         epoch, weight = stamp
         return epoch != self._epoch or self.weight > weight * (1 + STALE)
 
     def charge(
-        self, named: Account, user: str, seconds: float, when: float | None = None
+        self, owner: Account, user: str, seconds: float, when: float | None = None
     ) -> None:
         """Charge QPU seconds to an account and to a user within it.
 
-        :param when: since the epoch; ``None`` is now
+        :param when: seconds since the epoch; ``None`` is now
         """
         now = self._clock()
         if now - self._epoch > MAX_HALF_LIVES * self._half_life_seconds:
@@ -125,11 +125,11 @@ class Usage:
             self._epoch = now
         self.weight = self._weight(now)
         weight = self.weight if when is None else self._weight(min(when, now))
-        for sharer in ((named, None), (named, user)):
+        for sharer in ((owner, None), (owner, user)):
             self._sums[sharer] += seconds * weight
 
     def _weight(self, when: float) -> float:
         half_lives = (when - self._epoch) / self._half_life_seconds
-        # beyond that one weighs nothing beside the other
-        most = 2 * MAX_HALF_LIVES
-        return math.exp2(max(-most, min(half_lives, most)))
+        # weights beyond this bound are negligible or overwhelming
+        limit = 2 * MAX_HALF_LIVES
+        return math.exp2(max(-limit, min(half_lives, limit)))

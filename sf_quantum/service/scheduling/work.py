@@ -1,4 +1,4 @@
-"""What scheduling policies order and add up: pending jobs, and the work in them."""
+"""Pending jobs, as scheduling policies see them, and sums of their work."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import TypeAlias
 
 from sf_quantum.service.domain.jobs import Job, JobClass, Kind, Lease, Pattern
 
-# seconds, of whatever epoch its user says; a virtual clock does as well
+# returns seconds; the epoch depends on the user, and the clock may be virtual
 Clock: TypeAlias = Callable[[], float]
 
 
 @dataclass(slots=True)
 class PendingJob:
-    """What a scheduling policy knows of a job, kept in memory.
+    """A pending job, as scheduling policies see it.
 
-    :param lease: the lease's id; changes if the job is submitted again under another
-    :param seconds: on the device, as modelled, times the device's time scale
-    :param qpu_seconds: as modelled: what the hardware would take
-    :param submitted: in seconds since the epoch
-    :param project: of its lease
+    :param lease: id of its lease; changes if the job is resubmitted under another
+    :param seconds: modelled seconds times the device's time scale
+    :param qpu_seconds: modelled seconds on the hardware
+    :param submitted: seconds since the epoch
+    :param project: project of its lease
     :param pattern: hint of its lease
-    :param expected_seconds: hint of its lease: how long it is to be held
+    :param expected_seconds: hint of its lease: expected time that it is held
     """
 
     number: int
@@ -40,9 +40,9 @@ class PendingJob:
 
     @classmethod
     def of(cls, job: Job, time_scale: float, lease: Lease | None = None) -> PendingJob:
-        """Make it from a stored job.
+        """Create it from a stored job.
 
-        :param lease: the job's; one that has ended gives no hints
+        :param lease: the job's lease; ``None`` if it has ended
         """
         pending = cls(
             number=job.number,
@@ -60,7 +60,7 @@ class PendingJob:
         return pending
 
     def move_to(self, lease: Lease) -> None:
-        """Belong to a lease from now on, with its project and hints."""
+        """Move to a lease, with its project and hints."""
         self.lease = lease.id
         self.project = lease.project
         self.pattern = lease.pattern
@@ -69,7 +69,7 @@ class PendingJob:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A number of jobs and their seconds on the device, modelled times the time scale."""
+    """A number of jobs, and their modelled seconds times the time scale."""
 
     jobs: int = 0
     seconds: float = 0.0

@@ -1,8 +1,8 @@
-"""Which job runs next: the installed scheduling policies, one module each.
+"""Scheduling policies, one module each.
 
-A policy is one class with one entry point in the group ``sf_quantum.policies``, whose
-name is what the service's configuration calls it;
-:class:`~sf_quantum.service.scheduling.policies.base.Policy` is what it implements.
+A policy is a subclass of :class:`~sf_quantum.service.scheduling.policies.base.Policy` with
+an entry point in the group ``sf_quantum.policies``, whose name the service's configuration
+refers to.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _registry: Registry[type[Policy]] = Registry(GROUP, "policy")
 
 
 def names() -> list[str]:
-    """List the names of the installed policies, ours and a site's own, sorted."""
+    """List the names of the installed policies, sorted."""
     return _registry.names()
 
 
 def load(name: str) -> type[Policy]:
-    """Import a policy's class by the name of its entry point.
+    """Import the class of a policy by the name of its entry point.
 
-    :raises InputError: if no policy has that name, or its package cannot be imported
+    :raises InputError: if there is no such policy, or its package cannot be imported
     """
     return _registry.load(name)
 
@@ -38,11 +38,11 @@ def load(name: str) -> type[Policy]:
 def make(
     name: str, options: Mapping[str, JSON], shares: Shares, clock: Clock
 ) -> Policy:
-    """Make a policy as the configuration says.
+    """Create a policy from the configuration.
 
-    :param options: the keys beside ``type``
+    :param options: all keys but ``type``
     :param clock: seconds since the epoch
-    :raises InputError: if there is none of that name, or an option is wrong
+    :raises InputError: if there is no such policy, or an option is invalid
     """
     policy = load(name)
     if "clock" in inspect.signature(policy.from_config).parameters:

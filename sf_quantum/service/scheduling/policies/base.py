@@ -1,4 +1,4 @@
-"""The scheduling policy: what a class of one's own implements."""
+"""The base class of scheduling policies."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from sf_quantum.service.scheduling.work import Clock, PendingJob, Work
 
 
 class PendingLease(Protocol):
-    """A request for a lease that none is free for yet.
+    """A request for a lease that waits for a free one.
 
-    :param request: with its hints, its project and the share the lease is to have
-    :param passed: how often a later request was granted first
+    :param request: the request with its hints, project and share
+    :param passed: number of later requests that were granted first
     """
 
     @property
@@ -40,48 +40,47 @@ class PendingLease(Protocol):
 
 
 class Policy(ABC):
-    """Decides which pending job runs next, and which request gets a free lease.
+    """Selects the pending job that runs next, and the request that gets a free lease.
 
-    A policy belongs to one queue and to the thread of its event loop; no method may
-    block. The queue calls :meth:`add` and :meth:`remove` as a job becomes pending and
+    A policy belongs to one queue and runs in the thread of its event loop; no method may
+    block. The queue calls :meth:`add` and :meth:`remove` when a job becomes pending or
     ceases to be, :meth:`began` and :meth:`ended` around each attempt on the device, and
-    :meth:`leased` and :meth:`released` for each lease. It asks which job is next
-    (:meth:`first`), whether that pre-empts the running one (:meth:`preempts`), and what
-    runs before a job (:meth:`ahead`), for positions and ETAs.
+    :meth:`leased` and :meth:`released` for each lease. It queries the next job
+    (:meth:`first`), whether that job pre-empts the running one (:meth:`preempts`), and
+    the work ahead of a job (:meth:`ahead`), for positions and ETAs.
 
-    A subclass implements :meth:`add`, :meth:`remove` and :meth:`order`; one that orders
-    jobs by a key which does not change derives from :class:`Keyed` and implements
-    :meth:`Keyed.key` alone.
+    Subclasses implement :meth:`add`, :meth:`remove` and :meth:`order`. Policies that order
+    jobs by a constant key derive from :class:`Keyed` and implement only :meth:`Keyed.key`.
     """
 
-    # whether the configuration's shares mean anything to the policy
+    # whether the policy uses the configured shares
     uses_shares: ClassVar[bool] = False
 
     @classmethod
     def from_config(
         cls, options: Mapping[str, JSON], shares: Shares, clock: Clock
     ) -> Self:
-        """Make the policy; by default it takes no options.
+        """Create the policy; by default there are no options.
 
-        :param options: the keys beside ``type`` in the configuration's ``policy``
-        :param shares: the share of each project and user
+        :param options: all keys but ``type`` of the configuration's ``policy``
+        :param shares: the configured shares of projects and users
         :param clock: seconds since the epoch
-        :raises InputError: if an option is unknown or wrong, naming it
+        :raises InputError: if an option is unknown or invalid
         """
         check_options(options, [])
         return cls()
 
     @abstractmethod
     def add(self, job: PendingJob) -> None:
-        """Add a pending job: one submitted, or one pre-empted that is to run again."""
+        """Add a pending job, which was submitted or pre-empted."""
 
     @abstractmethod
     def remove(self, job: PendingJob) -> None:
-        """Remove a pending job: it runs now, or was cancelled."""
+        """Remove a pending job, which is about to run or was cancelled."""
 
     @abstractmethod
     def order(self) -> Iterator[PendingJob]:
-        """Iterate over the jobs as they would run if no more were submitted."""
+        """Iterate over the jobs in the order in which they run if no more are submitted."""
 
     def first(self) -> PendingJob | None:
         """Return the job that runs next; it stays pending until it is removed.
@@ -91,20 +90,20 @@ class Policy(ABC):
         return next(iter(self.order()), None)
 
     def preempts(self, pending: PendingJob, running: PendingJob) -> bool:
-        """Return whether a job stops the running one, which becomes pending again."""
+        """Return whether a pending job pre-empts the running one."""
         return False
 
     def passing(self, job_class: JobClass) -> Sequence[JobClass]:
-        """List the classes whose later jobs all go before a job of a class.
+        """List the classes whose jobs always overtake those of a class.
 
-        ETAs count them in, as often as they are submitted.
+        ETAs include the expected arrivals of these classes.
         """
         return ()
 
     def ahead(self, job: PendingJob) -> dict[Kind, Work]:
-        """Add up, by kind, what runs before a pending job as things stand.
+        """Sum, by kind, the work ahead of a pending job.
 
-        Called for each job that is submitted or shown; by default it walks through
+        Called for each job that is submitted or queried; by default it iterates over
         :meth:`order`.
         """
         works: defaultdict[Kind, Work] = defaultdict(Work)
@@ -115,42 +114,43 @@ class Policy(ABC):
         return works
 
     def coming(self, job: PendingJob) -> float:
-        """Estimate the work that is not submitted yet and will run before a pending job.
+        """Estimate the work, not submitted yet, that will run before a pending job.
 
-        :returns: seconds on the device, as modelled, times the time scale; without those
-            of the classes in :meth:`passing`
+        :returns: modelled seconds times the time scale, without the classes of
+            :meth:`passing`
         """
         return 0.0
 
-    def used(self, past: Used) -> None:  # noqa: B027 - it may not care
-        """Count usage from before the service started."""
+    def used(self, past: Used) -> None:  # noqa: B027 - optional
+        """Add usage from before the service started."""
 
     def remembers_seconds(self) -> float:
-        """Return how far back it needs earlier usage, in seconds."""
+        """Return the age, in seconds, up to which earlier usage matters."""
         return 0.0
 
-    def began(self, job: PendingJob) -> None:  # noqa: B027 - it may not care
-        """Note that a job, removed before, is on the device now."""
+    def began(self, job: PendingJob) -> None:  # noqa: B027 - optional
+        """Handle the start of an attempt; the job was removed before."""
 
-    def ended(  # noqa: B027 - it may not care
+    def ended(  # noqa: B027 - optional
         self, job: PendingJob, qpu_seconds: float
     ) -> None:
-        """Note that an attempt has ended, whatever its outcome.
+        """Handle the end of an attempt, whatever its outcome.
 
-        :param qpu_seconds: that it took, as modelled
+        :param qpu_seconds: modelled seconds that it took
         """
 
-    def leased(self, lease: Lease) -> None:  # noqa: B027 - it may not care
-        """Note a lease with its hints and its share, also after a restart."""
+    def leased(self, lease: Lease) -> None:  # noqa: B027 - optional
+        """Handle a lease that was granted, or restored after a restart."""
 
-    def released(self, lease: Lease) -> None:  # noqa: B027 - it may not care
-        """Note that a lease has ended."""
+    def released(self, lease: Lease) -> None:  # noqa: B027 - optional
+        """Handle the end of a lease."""
 
     def choose(self, pending: Sequence[PendingLease], held: Sequence[Lease]) -> int:
-        """Choose which request gets a free lease.
+        """Choose the request that gets a free lease.
 
-        :param pending: those of the highest class there is, in the order they came
-        :returns: the index of one of them
+        :param pending: the requests of the highest class, in order of arrival
+        :param held: the held leases
+        :returns: the index of a pending request
         """
         return 0
 
@@ -159,14 +159,14 @@ K = TypeVar("K", bound=tuple[float, ...])
 
 
 class Keyed(Policy, Generic[K]):
-    """Runs the job with the lowest key first, and of equal ones the oldest."""
+    """Runs the job with the lowest key first; among equal keys, the oldest."""
 
     def __init__(self) -> None:
         self._jobs: SortedJobs[tuple[K, int]] = SortedJobs()
 
     @abstractmethod
     def key(self, job: PendingJob) -> K:
-        """Return a job's key, which must not change while the job is pending."""
+        """Return a job's key, which must be constant while the job is pending."""
 
     def add(self, job: PendingJob) -> None:
         """See :meth:`Policy.add`."""
@@ -186,7 +186,7 @@ class Keyed(Policy, Generic[K]):
 
 
 class ByClass:
-    """Production before test before development; production pre-empts the others."""
+    """Mixin: production before test before development; production pre-empts the others."""
 
     def preempts(self, pending: PendingJob, running: PendingJob) -> bool:
         """See :meth:`Policy.preempts`."""
@@ -198,9 +198,9 @@ class ByClass:
 
 
 def check_options(options: Mapping[str, JSON], known: list[str]) -> None:
-    """Refuse unknown options.
+    """Reject unknown options.
 
-    :raises InputError: naming the first, and those that are known
+    :raises InputError: naming the first unknown option and the known ones
     """
     for name in options:
         if name not in known:
@@ -209,16 +209,14 @@ def check_options(options: Mapping[str, JSON], known: list[str]) -> None:
             raise InputError(unknown("key", name, known))
 
 
-def number_option(
-    options: Mapping[str, JSON], name: str, default: float, *, least: float = 0.0
-) -> float:
-    """Read a number from the options.
+def number_option(options: Mapping[str, JSON], name: str, default: float) -> float:
+    """Read a positive number from the options.
 
-    :raises InputError: if it is not a finite number above the least
+    :raises InputError: if it is not a finite number above 0
     """
     value = options.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f"{name} {value!r:.40}: expected a number")
-    if not least < value < float("inf"):
-        raise InputError(f"{name} {value}: expected a finite number above {least:g}")
+    if not 0 < value < float("inf"):
+        raise InputError(f"{name} {value}: expected a finite number above 0")
     return float(value)

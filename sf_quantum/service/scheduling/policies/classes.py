@@ -1,4 +1,4 @@
-"""Class by class, and first come, first served within each: the default."""
+"""First come, first served within each class: the default policy."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sf_quantum.service.scheduling.work import PendingJob
 class Classes(ByClass, Keyed[tuple[int]]):
     """Production before test before development (paper 004, section 3.3).
 
-    A production job pre-empts a running one of a lower class, which has the lowest number
-    of its class and is therefore first in it again.
+    A job of a lower class that production pre-empts is again the first of its class, as it
+    has the lowest number.
     """
 
     def key(self, job: PendingJob) -> tuple[int]:

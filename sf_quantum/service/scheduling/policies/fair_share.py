@@ -1,4 +1,4 @@
-"""Shares between projects and users, by the QPU seconds they have used."""
+"""Fair shares of QPU time between projects and users."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ from sf_quantum.service.scheduling.policies.base import (
 )
 from sf_quantum.service.scheduling.shares import (
     ActiveShares,
+    DecayingUsage,
     Sharer,
-    Usage,
     account,
     account_of,
 )
 from sf_quantum.service.scheduling.work import Clock, PendingJob, Work
 
 DAY = 24 * 3600.0
-# usage of so many half-lives ago counts a thousandth
+# usage older than this many half-lives counts less than a thousandth
 HALF_LIVES = 10
 MAX_SHARE = 10
 
-# usage per share when the job is next, and the job's number
+# usage per share when the job is next, and the number of the job
 Tag: TypeAlias = tuple[float, int]
 
 
 class FairShare(ByClass, Policy):
-    """Within a class, whoever has used the least of the QPU for their share goes next.
+    """Within a class, the account with the least usage per share goes next.
 
-    A share belongs to a project, or to a user who has none; the users of a project divide
-    its share between them by their own. Usage is in modelled QPU seconds of all classes,
-    lost attempts included, each counting half as much after a half-life, so that someone
-    who was away gets the QPU for a while, but not for all that time. Next is the account
-    with the least usage per share, in it the user with the least, and of that user the
-    oldest job; a job that begins counts at once, as long as it is expected to take. This
-    is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with a memory; shares
-    in tenths are from paper 004, section 3.5. A share that the batch system gave a lease
-    counts while the lease is held, if it is more than the one configured by name, and
-    once for all leases of a Slurm job.
+    An account is a project, or a user without one; the users of a project divide its
+    share in proportion to their own. Usage is in modelled QPU seconds of all classes,
+    including lost attempts, and decays with a half-life, so that an account that was idle
+    gets the QPU for a while, but is not compensated for all the time. Within the account,
+    the user with the least usage per share goes next, with their oldest job. A job is
+    charged its expected time when it begins. This is start-time fair queueing (Goyal, Vin
+    and Cheng, SIGCOMM 1996) with memory; shares in tenths are from paper 004, section
+    3.5. The share that the batch system gave a lease applies while the lease is held, if
+    it exceeds the configured one, and once for all leases of a Slurm job.
 
-    Nobody starves: each second that others use brings them nearer to going after those
-    who wait. A free lease goes to the account that holds the fewest per share, but a
-    request is passed at most ten times, with a share of two tenths five times, and so on.
+    No account starves: the usage of others increases until it is their turn to wait. A
+    free lease goes to the account that holds the fewest leases per share, but at most ten
+    later requests are granted before any request; five, if its share is two tenths, and so
+    on.
 
-    :param half_life_seconds: by the clock, above 0
+    :param half_life_seconds: half-life of usage, above 0
     :param clock: seconds since the epoch
     """
 
@@ -68,7 +68,7 @@ class FairShare(ByClass, Policy):
     ) -> None:
         self._half_life_seconds = half_life_seconds
         self._shares = ActiveShares(shares)
-        self.usage = Usage(half_life_seconds, clock)
+        self.usage = DecayingUsage(half_life_seconds, clock)
         self._expected = ExpectedWork(clock)
         self._queues: dict[JobClass, dict[Account, _AccountQueue]] = {
             name: {} for name in CLASSES
@@ -78,30 +78,30 @@ class FairShare(ByClass, Policy):
     def from_config(
         cls, options: Mapping[str, JSON], shares: Shares, clock: Clock
     ) -> Self:
-        """Take the option ``half_life_seconds``."""
+        """Create the policy with the option ``half_life_seconds``."""
         check_options(options, ["half_life_seconds"])
         return cls(shares, clock, number_option(options, "half_life_seconds", DAY))
 
     def add(self, job: PendingJob) -> None:
         """See :meth:`Policy.add`."""
-        named = account_of(job)
+        owner = account_of(job)
         queues = self._queues[job.job_class]
-        if named not in queues:
-            queues[named] = _AccountQueue(named, self, job.job_class)
-        queues[named].add(job)
-        self._changed(named, CLASSES[RANKS[job.job_class] + 1 :])
+        if owner not in queues:
+            queues[owner] = _AccountQueue(owner, self, job.job_class)
+        queues[owner].add(job)
+        self._invalidate(owner, CLASSES[RANKS[job.job_class] + 1 :])
 
     def remove(self, job: PendingJob) -> None:
         """See :meth:`Policy.remove`."""
-        named = account_of(job)
+        owner = account_of(job)
         queues = self._queues[job.job_class]
-        queues[named].remove(job)
-        if not len(queues[named]):
-            del queues[named]
-        self._changed(named, CLASSES[RANKS[job.job_class] + 1 :])
+        queues[owner].remove(job)
+        if not len(queues[owner]):
+            del queues[owner]
+        self._invalidate(owner, CLASSES[RANKS[job.job_class] + 1 :])
 
     def first(self) -> PendingJob | None:
-        """See :meth:`Policy.first`; looks at each account once."""
+        """See :meth:`Policy.first`; linear in the number of accounts."""
         for queues in self._queues.values():
             if queues:
                 _, first = min(queue.first() for queue in queues.values())
@@ -115,7 +115,7 @@ class FairShare(ByClass, Policy):
                 yield job
 
     def ahead(self, job: PendingJob) -> dict[Kind, Work]:
-        """See :meth:`Policy.ahead`; looks once at each account of its class and above."""
+        """See :meth:`Policy.ahead`; linear in the number of accounts."""
         works: defaultdict[Kind, Work] = defaultdict(Work)
         for name in CLASSES[: RANKS[job.job_class] + 1]:
             queues = self._queues[name]
@@ -127,25 +127,25 @@ class FairShare(ByClass, Policy):
         return works
 
     def coming(self, job: PendingJob) -> float:
-        """See :meth:`Policy.coming`; from the hints of the held leases.
+        """See :meth:`Policy.coming`; estimated from the hints of the held leases.
 
-        Each account goes on to submit until its usage per share is that of the job's
-        account when the job runs; at most what is expected under its leases, and no
-        faster than its tenants can.
+        Each account is assumed to submit jobs until its usage per share is that of the
+        job's account when the job runs, limited by the expected work of its leases and
+        by the load of its tenants.
         """
         job_class, own = job.job_class, account_of(job)
         expecting = self._expected.accounts(job_class)
         if not (job.seconds and expecting):
             return 0.0
-        # leases count seconds on the device, shares QPU seconds
+        # expected work is in seconds on the device, usage in QPU seconds
         scale = job.seconds / job.qpu_seconds
         queues = self._queues[job_class]
         tag, user_tag = queues[own].tag(job), queues[own].user_tag(job)
         total = sum(self._shares.of((name, None)) for name in {*queues, *expecting})
 
-        def speed(named: Account) -> float:
-            share = self._shares.of((named, None)) / total
-            return min(1.0, self._expected.load(job_class, named) / share)
+        def speed(owner: Account) -> float:
+            share = self._shares.of((owner, None)) / total
+            return min(1.0, self._expected.load(job_class, owner) / share)
 
         passing = 0.0
         for user, expected in self._expected.by_user(job_class, own).items():
@@ -155,36 +155,35 @@ class FairShare(ByClass, Policy):
         passing *= speed(own)
         until = tag[0] + passing * self.usage.weight / self._shares.of((own, None))
         seconds = passing
-        for named in {*expecting} - {own}:
-            expected = sum(self._expected.by_user(job_class, named).values()) / scale
-            before = queues[named].seconds_before(tag) if named in queues else 0.0
-            more = self._until((named, None), job_class, until, expected)
-            seconds += speed(named) * max(0.0, more - before)
+        for other in {*expecting} - {own}:
+            expected = sum(self._expected.by_user(job_class, other).values()) / scale
+            before = queues[other].seconds_before(tag) if other in queues else 0.0
+            more = self._until((other, None), job_class, until, expected)
+            seconds += speed(other) * max(0.0, more - before)
         return seconds * scale
 
     def _until(
-        self, sharer: Sharer, job_class: JobClass, per_share: float, most: float
+        self, sharer: Sharer, job_class: JobClass, per_share: float, limit: float
     ) -> float:
-        """Return the QPU seconds a sharer has until its usage per share is so much."""
+        """Return the QPU seconds after which a sharer reaches a usage per share."""
         (present,) = self.per_share(sharer, job_class, [0.0])
         missing = per_share - present
         seconds = missing * self._shares.of(sharer) / self.usage.weight
-        return max(0.0, min(seconds, most))
+        return max(0.0, min(seconds, limit))
 
     def per_share(
         self, sharer: Sharer, job_class: JobClass, more: Iterable[float]
     ) -> list[float]:
-        """Return a sharer's weighted usage per share once some of its jobs have run.
+        """Return a sharer's weighted usage per share after some of its jobs.
 
-        :param job_class: all jobs of the classes above it are taken to have run
-        :param more: QPU seconds of this class that are taken to have run, too; a result
-            for each
+        :param job_class: includes the sharer's pending jobs of all higher classes
+        :param more: QPU seconds of this class to include; one result for each
         """
-        named, user = sharer
+        owner, user = sharer
         above = sum(
-            self._queues[name][named].seconds(user)
+            self._queues[name][owner].seconds(user)
             for name in CLASSES[: RANKS[job_class]]
-            if named in self._queues[name]
+            if owner in self._queues[name]
         )
         used, weight = self.usage.of(sharer), self.usage.weight
         share = self._shares.of(sharer)
@@ -192,9 +191,9 @@ class FairShare(ByClass, Policy):
 
     def used(self, past: Used) -> None:
         """See :meth:`Policy.used`."""
-        named = account_of(past)
-        self.usage.charge(named, past.user, past.qpu_seconds, past.when)
-        self._changed(named)
+        owner = account_of(past)
+        self.usage.charge(owner, past.user, past.qpu_seconds, past.when)
+        self._invalidate(owner)
 
     def remembers_seconds(self) -> float:
         """See :meth:`Policy.remembers_seconds`."""
@@ -214,75 +213,76 @@ class FairShare(ByClass, Policy):
 
     def leased(self, lease: Lease) -> None:
         """See :meth:`Policy.leased`."""
-        named = account_of(lease)
-        self._expected.add(lease, named)
+        self._expected.add(lease)
         self._shares.leased(lease)
-        self._changed(named)
+        self._invalidate(account_of(lease))
 
     def released(self, lease: Lease) -> None:
         """See :meth:`Policy.released`."""
         self._expected.remove(lease.id)
         self._shares.released(lease)
-        self._changed(account_of(lease))
+        self._invalidate(account_of(lease))
 
     def choose(self, pending: Sequence[PendingLease], held: Sequence[Lease]) -> int:
         """See :meth:`Policy.choose`."""
-        holds = Counter(map(account_of, held))
+        counts = Counter(map(account_of, held))
 
         def per_share(index: int) -> tuple[float, int]:
-            one = pending[index]
-            held_then = holds[account(one.user, one.request.project)] + 1
-            return held_then / self._share(one), index
+            lease = pending[index]
+            count = counts[account(lease.user, lease.request.project)] + 1
+            return count / self._share(lease), index
 
-        for index, one in enumerate(pending):
-            if one.passed * self._share(one) >= MAX_SHARE:
+        for index, lease in enumerate(pending):
+            if lease.passed * self._share(lease) >= MAX_SHARE:
                 return index
         return min(range(len(pending)), key=per_share)
 
     def _share(self, pending: PendingLease) -> int:
-        named = account(pending.user, pending.request.project)
-        return pending.request.tenths or self._shares.of((named, None))
+        owner = account(pending.user, pending.request.project)
+        return pending.request.tenths or self._shares.of((owner, None))
 
     def _charge(self, job: PendingJob, qpu_seconds: float) -> None:
-        named = account_of(job)
-        self.usage.charge(named, job.user, qpu_seconds)
-        self._changed(named)
+        owner = account_of(job)
+        self.usage.charge(owner, job.user, qpu_seconds)
+        self._invalidate(owner)
 
-    def _changed(self, named: Account, classes: Sequence[JobClass] = CLASSES) -> None:
+    def _invalidate(
+        self, owner: Account, classes: Sequence[JobClass] = CLASSES
+    ) -> None:
         for name in classes:
-            if named in self._queues[name]:
-                self._queues[name][named].changed = True
+            if owner in self._queues[name]:
+                self._queues[name][owner].changed = True
 
 
 class _AccountQueue:
-    """The pending jobs of one class and account, in the order among themselves.
+    """The sorted pending jobs of one class and account.
 
-    Each job has two tags, of usage per share when it is next: its user's, which orders it
-    within the account, and the account's, which orders it among the accounts.
+    Each job has two tags, the usage per share of its user and of its account when it is
+    next: the former orders it within the account, the latter among all accounts.
     """
 
-    def __init__(self, named: Account, policy: FairShare, job_class: JobClass) -> None:
-        #: whether the tags are to be computed anew
+    def __init__(self, owner: Account, policy: FairShare, job_class: JobClass) -> None:
+        #: whether the tags are out of date
         self.changed = False
-        self._named = named
+        self._owner = owner
         self._policy = policy
         self._job_class = job_class
         self._stamp = policy.usage.stamp
-        # by number
+        # each user's jobs are sorted by number
         self._by_user: dict[str, list[PendingJob]] = {}
         self._seconds: dict[str, float] = {}
         self._user_tags: dict[int, float] = {}
         self._sorted: SortedJobs[Tag] = SortedJobs()
-        # of the first so many jobs; computed again from the first change on
+        # a prefix of the account's tags; truncated at the first change
         self._tags: list[Tag] = []
-        # before each of these jobs, and after the last
+        # cumulative QPU seconds before each of these jobs and after the last
         self._seconds_before = [0.0]
 
     def __len__(self) -> int:
         return len(self._user_tags)
 
     def first(self) -> tuple[Tag, PendingJob]:
-        """Return the first job with its tag; looks at each user at most once."""
+        """Return the first job with its tag; at most linear in the number of users."""
         if self._is_current:
             job = self._sorted.jobs[0]
         else:
@@ -291,30 +291,28 @@ class _AccountQueue:
         return (self._per_share(None, [0])[0], job.number), job
 
     def add(self, job: PendingJob) -> None:
-        """Add a job."""
         jobs = self._by_user.setdefault(job.user, [])
         seconds = self._seconds.get(job.user, 0.0)
         self._seconds[job.user] = seconds + job.qpu_seconds
         if jobs and job.number < jobs[-1].number:
             self.changed = True  # the user's jobs after it run later
-        insort(jobs, job, key=lambda one: one.number)
+        insort(jobs, job, key=lambda other: other.number)
         (tag,) = self._per_share(job.user, [seconds])
         self._user_tags[job.number] = tag
         if not self.changed:
-            self._forget(self._sorted.add((tag, job.number), job))
+            self._truncate(self._sorted.add((tag, job.number), job))
 
     def remove(self, job: PendingJob) -> None:
-        """Remove a job."""
         jobs = self._by_user[job.user]
         if job.number != jobs[-1].number:
             self.changed = True  # the user's jobs after it run sooner
-        del jobs[bisect_left(jobs, job.number, key=lambda one: one.number)]
+        del jobs[bisect_left(jobs, job.number, key=lambda other: other.number)]
         self._seconds[job.user] -= job.qpu_seconds
         tag = self._user_tags.pop(job.number)
         if not jobs:
             del self._by_user[job.user], self._seconds[job.user]
         if not self.changed:
-            self._forget(self._sorted.remove((tag, job.number)))
+            self._truncate(self._sorted.remove((tag, job.number)))
 
     def tag(self, job: PendingJob) -> Tag:
         """Return a job's tag among the accounts."""
@@ -328,11 +326,11 @@ class _AccountQueue:
         return self._user_tags[job.number]
 
     def seconds_before(self, tag: Tag) -> float:
-        """Add up the QPU seconds of the jobs with lower tags."""
+        """Sum the QPU seconds of the jobs with lower tags."""
         return self._seconds_before[bisect_left(self._compute_tags(len(self)), tag)]
 
     def before(self, tag: Tag | None) -> dict[Kind, Work]:
-        """Add up the jobs with lower tags, or all."""
+        """Sum the jobs with lower tags; all jobs if the tag is ``None``."""
         self._refresh()
         if tag is None:
             return self._sorted.before(None)
@@ -346,16 +344,16 @@ class _AccountQueue:
         return iter([*zip(tags, self._sorted.jobs, strict=True)])
 
     def seconds(self, user: str | None) -> float:
-        """Add up the QPU seconds of the jobs, of all users or of one."""
+        """Sum the QPU seconds of a user's jobs; of all jobs if the user is ``None``."""
         if user is None:
             return sum(self._seconds.values())
         return self._seconds.get(user, 0.0)
 
     def _per_share(self, user: str | None, more: Iterable[float]) -> list[float]:
-        return self._policy.per_share((self._named, user), self._job_class, more)
+        return self._policy.per_share((self._owner, user), self._job_class, more)
 
     def _compute_tags(self, jobs: int) -> list[Tag]:
-        """Compute the tags of the first so many jobs, as far as they are not known."""
+        """Return the tags of at least the given number of jobs."""
         self._refresh()
         if (known := len(self._tags)) < jobs:
             added = self._sorted.jobs[known:jobs]
@@ -370,16 +368,16 @@ class _AccountQueue:
     def _is_current(self) -> bool:
         return not (self.changed or self._policy.usage.is_stale(self._stamp))
 
-    def _forget(self, index: int) -> None:
+    def _truncate(self, index: int) -> None:
         del self._tags[index:], self._seconds_before[index + 1 :]
 
     def _refresh(self) -> None:
-        """Order the jobs anew if usage or shares have changed."""
+        """Sort the jobs again if usage or shares have changed."""
         if self._is_current:
             return
         self.changed = False
         self._stamp = self._policy.usage.stamp
-        self._forget(0)
+        self._truncate(0)
         self._sorted = SortedJobs()
         for user, jobs in self._by_user.items():
             *before, total = accumulate([job.qpu_seconds for job in jobs], initial=0.0)

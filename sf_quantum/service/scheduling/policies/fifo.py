@@ -1,4 +1,4 @@
-"""First come, first served, whatever the class: the baseline of comparisons."""
+"""First come, first served, regardless of class: the baseline of benchmarks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from sf_quantum.service.scheduling.work import PendingJob
 
 
 class Fifo(Keyed[tuple[()]]):
-    """Jobs run in the order of submission; none pre-empts another."""
+    """Runs jobs in the order of submission, without pre-emption."""
 
     def key(self, job: PendingJob) -> tuple[()]:
         """See :meth:`Keyed.key`."""

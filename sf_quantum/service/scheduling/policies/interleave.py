@@ -1,7 +1,8 @@
-"""Tenants with much classical computation go first; others use the QPU meanwhile."""
+"""Interleaving: jobs of tenants with much classical computation go first."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Self
 
@@ -18,8 +19,8 @@ from sf_quantum.service.scheduling.policies.base import (
 )
 from sf_quantum.service.scheduling.work import Clock, PendingJob
 
-# the time within which later jobs may pass one, in parts of its length times `patience`; no
-# hint counts as balanced
+# time in which later jobs may overtake one, relative to `patience` times its run time; no
+# pattern is treated as balanced
 _PATIENCE: Mapping[Pattern | None, float] = {
     "cc-heavy": 0.0,
     "balanced": 0.5,
@@ -27,33 +28,32 @@ _PATIENCE: Mapping[Pattern | None, float] = {
     "qc-heavy": 1.0,
 }
 PATIENCE = 10.0
-# how often a request for a lease may be passed by later ones
+# number of later requests for a lease that may be granted first
 MOST_PASSES = 3
 
 
 class Interleave(ByClass, Keyed[tuple[int, float]]):
-    """Within a class, short jobs of cc-heavy tenants before long ones of qc-heavy ones.
+    """Within a class, short jobs of cc-heavy tenants before long jobs of qc-heavy tenants.
 
-    Paper 004, table 1, gives tenants with little quantum and much classical load the
-    hint "interleave jobs to kill QPU idle time", and those of the opposite kind a
-    "sequential QPU queue". A tenant's job and the computation after it are the two
-    machines of a flow shop, whose makespan is least when jobs shorter on the first machine
-    than on the second come first, the shortest of them first of all, and the others
-    behind them (Johnson, Naval Research Logistics Quarterly 1, 1954, p. 61).
+    For tenants with little quantum and much classical load, paper 004, table 1, proposes
+    to "interleave jobs to kill QPU idle time"; for the opposite kind, a "sequential QPU
+    queue". A tenant's job and its subsequent computation correspond to a two-machine flow
+    shop. The makespan is minimal if jobs that are shorter on the first machine than on
+    the second come first, in ascending order, followed by the others (Johnson, Naval
+    Research Logistics Quarterly 1, 1954, p. 61).
 
-    Each job is due at its submission, plus ``patience`` times its own length on the
-    device if its lease is qc-heavy, half of that if it is balanced or has no pattern,
-    nothing if it is cc-heavy. The job due first runs first. This is bounded: a job waits
-    only for those due before it, so no job of its class that is submitted after it was
-    due passes it; with the default, a job of a minute is passed for at most ten minutes
-    of submissions, a cc-heavy one by none.
+    Jobs run in the order of due times. The due time is the submission time plus
+    ``patience`` times the run time for qc-heavy leases, half of that for balanced leases
+    and leases without a pattern, and nothing for cc-heavy leases. No job is overtaken by
+    a job of its class that is submitted after its due time: by default, a qc-heavy job
+    of one minute is overtaken by jobs submitted up to ten minutes later, a cc-heavy job
+    by none.
 
     A free lease goes to the tenant whose pattern brings the load of the held leases
-    nearest to one QPU: beside qc-heavy tenants to a cc-heavy one, beside cc-heavy ones to
-    a qc-heavy one; of several alike, to the one with the shortest ``expected_seconds``,
-    then to the first. This is bounded too: no request is passed more than three times.
+    closest to one QPU, then to the one with the shortest ``expected_seconds``, then to
+    the oldest request. At most three later requests are granted before any request.
 
-    :param patience: in lengths of the job, above 0
+    :param patience: relative to the run time of the job, above 0
     """
 
     def __init__(self, patience: float = PATIENCE) -> None:
@@ -64,14 +64,14 @@ class Interleave(ByClass, Keyed[tuple[int, float]]):
     def from_config(
         cls, options: Mapping[str, JSON], shares: Shares, clock: Clock
     ) -> Self:
-        """Take the option ``patience``."""
+        """Create the policy with the option ``patience``."""
         check_options(options, ["patience"])
         return cls(number_option(options, "patience", PATIENCE))
 
     def key(self, job: PendingJob) -> tuple[int, float]:
-        """See :meth:`Keyed.key`: the class, and when the job is due."""
-        late = _PATIENCE[job.pattern] * self._patience * job.seconds
-        return RANKS[job.job_class], job.submitted + late
+        """Return the rank of the class and the due time."""
+        patience = _PATIENCE[job.pattern] * self._patience * job.seconds
+        return RANKS[job.job_class], job.submitted + patience
 
     def choose(self, pending: Sequence[PendingLease], held: Sequence[Lease]) -> int:
         """See :meth:`Policy.choose`."""
@@ -81,8 +81,8 @@ class Interleave(ByClass, Keyed[tuple[int, float]]):
 
         def distance(index: int) -> tuple[float, float, int]:
             request = pending[index].request
+            deviation = abs(load + LOAD[request.pattern] - 1)
             seconds = request.expected_seconds
-            off = abs(load + LOAD[request.pattern] - 1)
-            return off, float("inf") if seconds is None else seconds, index
+            return deviation, math.inf if seconds is None else seconds, index
 
         return min(range(len(pending)), key=distance)
