@@ -19,13 +19,13 @@ from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import sequence
 from sf_quantum.service.device.emulated import Device, Task
 from sf_quantum.service.device.runners import installed
-from sf_quantum.service.device.sequence import SequenceRunner
+from sf_quantum.service.device.sequence import SequenceSimulator
 
 TEXT = (Path(__file__).parent / "data/sequence.json").read_text()
 with_pulser = pytest.mark.skipif(
     not sequence.available(), reason="pulser-simulation is not installed"
 )
-RUNNER = SequenceRunner()
+RUNNER = SequenceSimulator()
 
 
 def changed(**parts: JSON) -> str:
@@ -55,7 +55,7 @@ def refusal(content: JSON, qubits: int = 5) -> str:
 
 
 def test_it_is_one_of_the_kinds_a_device_runs() -> None:
-    assert isinstance(installed()["sequence"], SequenceRunner)
+    assert isinstance(installed()["sequence"], SequenceSimulator)
 
 
 def test_the_service_starts_without_pulser() -> None:
@@ -71,11 +71,11 @@ def test_wrong_sequences_are_refused_with_their_reason() -> None:
     register = json.loads(TEXT)["register"]
     cases = [
         ("{", "not JSON: "),
-        ("[]", "Pulser cannot read it"),
+        ("[]", "Pulser cannot parse the sequence"),
         ("{}", "required property"),
         (changed(register=[{"name": "a", "x": "z", "y": 0.0}]), "register.0.x: 'z'"),
         (changed(channels={"g": "nope"}), "nope"),
-        (changed(operations=[]), "it has no pulse"),
+        (changed(operations=[]), "has no pulse"),
         (changed(channels={}, operations=[], measurement=None), "channel"),
         (changed(operations=[pulse(10**7)]), "duration"),
         (
@@ -108,7 +108,7 @@ def test_too_many_atoms() -> None:
         {"name": f"q{i}", "x": 5.0 * i - 35, "y": 0.0} for i in range(15)
     ]
     detail = refusal(changed(register=line), qubits=100)
-    assert detail == "15 atoms are more than the 14 that are simulated"
+    assert detail == "15 atoms; at most 14 can be simulated"
 
 
 @with_pulser
@@ -172,7 +172,7 @@ def test_a_device_runs_it_at_its_pace() -> None:
 
 
 def test_a_text_is_expected() -> None:
-    assert refusal({"version": "1"}) == "expected a text"
+    assert refusal({"version": "1"}) == "expected text"
 
 
 @pytest.mark.parametrize(

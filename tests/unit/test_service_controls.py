@@ -97,7 +97,7 @@ def test_an_operation_shows_what_it_changes_and_leaves_the_device_it_had(
     assert changed is not device
     after = device.faults.model_dump(), device.noise, device.calibration.id
     assert after == before
-    shown = operation.shown(changed)
+    shown = operation.settings(changed)
     assert {name: shown[name] for name in values} == values
 
 
@@ -149,7 +149,9 @@ def test_bounds_come_from_the_configuration(tmp_path: Path) -> None:
     (noise,) = Device(**dict(load(path, {}, {}).device)).controls[1].parameters
     assert (noise.least, noise.most) == (0, 3)
     path.write_text("device: {bounds: {noise: [0, 300]}}")
-    with pytest.raises(ValidationErrors, match=r"device.bounds: noise: expected \[least, most\]"):
+    with pytest.raises(
+        ValidationErrors, match=r"device.bounds: noise: expected \[least, most\]"
+    ):
         load(path, {}, {})
 
 

@@ -29,7 +29,7 @@ def test_more_shots_than_the_device_has() -> None:
         status, answer = submitted(service)
         assert json.loads(service.ask("GET", "/v1/device").body)["shots"] == 9
     assert (status, answer["field"]) == (422, "parameters.num_reads")
-    assert answer["detail"] == "10 shots, a job has at most 9 here"
+    assert answer["detail"] == "10 shots; at most 9 per job"
 
 
 @pytest.mark.parametrize("large", [False, True])

@@ -121,7 +121,7 @@ def test_the_log_says_it_once_and_a_renewed_calibration_ends_it(
     assert (watch.alarms, watch.sums) == ([], {})
     assert [record.getMessage() for record in caplog.records] == [
         "q: drift alarm: readout is above its usual value; recalibrate the device",
-        "q: calibrated, the drift alarm has ended",
+        "q: calibration renewed, drift alarm cleared",
     ]
 
 

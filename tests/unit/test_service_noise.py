@@ -233,5 +233,5 @@ def test_a_wrong_calibration_until_it_is_renewed(clock: Clock) -> None:
     for hour in range(40):
         clock.seconds = hour * HOUR
         wrong.append(spread(biases_off(device, chain())) > 0.1)
-        assert device.calibration.wrong is wrong[-1]
+        assert device.calibration.faulty is wrong[-1]
     assert 10 < sum(wrong) < 30

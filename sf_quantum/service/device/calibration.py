@@ -1,4 +1,4 @@
-"""The calibration of an emulated device: renewed now and then, drifting in between."""
+"""The calibrations of an emulated device: renewed periodically, drifting in between."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from datetime import UTC, datetime
 from sf_quantum.files import JSON
 from sf_quantum.service.device.technologies import Errors
 
-# factor on the errors of a calibration that went wrong
-WRONG = 20.0
-# readings of its own errors that a device makes per calibration
+# factor on the errors of a faulty calibration
+FAULT_FACTOR = 20.0
+# readings per calibration
 READINGS = 100
-# relative standard deviation of a reading; our assumption
+# relative standard deviation of a reading; an assumption
 READING_ERROR = 0.05
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A calibration of a device, at one moment.
+    """A calibration of a device at a point in time.
 
-    :param id: the same for the same device with the same seed
-    :param age: from 0, just made, to 1, about to be renewed
-    :param wrong: whether it went wrong, which the device does not show
-    :param drifts: whether it goes as wrong little by little, which it does not show either
-    :param seed: for what is drawn anew with each calibration
+    :param id: identifier; a function of the device and its seed
+    :param age: from 0 (new) to 1 (about to be renewed)
+    :param faulty: whether it has larger errors; not visible to users
+    :param seed: of random draws that change with each calibration
+    :param drifts: whether it gradually becomes faulty; not visible to users
     """
 
     id: str
     made: datetime
     age: float
-    wrong: bool
+    faulty: bool
     seed: int
     drifts: bool = False
 
     @property
     def summary(self) -> dict[str, JSON]:
-        """Its id and time, for answers."""
+        """Id and time, as JSON."""
         return {"id": self.id, "time": self.made.isoformat(timespec="seconds")}
 
     @property
     def excess(self) -> float:
-        """Factor on the errors of a good calibration of its age."""
-        if self.wrong:
-            return WRONG
-        return 1.0 + self.age * (WRONG - 1.0) if self.drifts else 1.0
+        """Factor on the errors of a good calibration of the same age."""
+        if self.faulty:
+            return FAULT_FACTOR
+        return 1.0 + self.age * (FAULT_FACTOR - 1.0) if self.drifts else 1.0
 
     @property
     def factor(self) -> float:
@@ -59,11 +59,11 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Reading:
-    """Measurements by a device of its own errors.
+    """A device's measurement of its own errors.
 
-    :param number: of the calibration's readings, from 0
-    :param values: as measured, by name
-    :param expected: of a good calibration of this age
+    :param number: of the reading within its calibration, from 0
+    :param values: measured values by name
+    :param expected: values of a good calibration of this age
     """
 
     calibration: Calibration
@@ -73,12 +73,12 @@ class Reading:
 
     @property
     def summary(self) -> dict[str, JSON]:
-        """The calibration's id and time and the values, for answers."""
+        """Id and time of the calibration, and the values, as JSON."""
         return {**self.calibration.summary, "values": {**self.values}}
 
     @property
     def deviations(self) -> dict[str, float]:
-        """The values' deviations from the expected ones, in standard deviations."""
+        """Deviations of the values from the expected ones, in standard deviations."""
         return {
             name: math.log(value / self.expected[name]) / READING_ERROR
             for name, value in self.values.items()
@@ -87,42 +87,42 @@ class Reading:
 
 @dataclass(frozen=True)
 class Calibrations:
-    """The calibrations of one device, one after the other.
+    """The sequence of calibrations of a device.
 
-    :param what: names the device
-    :param root: the seed of all random draws
-    :param period_seconds: by the clock
-    :param wrong: probability that one goes wrong
-    :param drifts: probability that one drifts until it is as wrong
-    :param first: how many there were before ``started``
+    :param device: identifies the device
+    :param root: seed of all random draws
+    :param period_seconds: lifetime of a calibration
+    :param fault_probability: probability that a calibration is faulty
+    :param started: time of the first calibration, by the clock
+    :param drift_probability: probability that a calibration gradually becomes faulty
+    :param first: number of calibrations before ``started``
     """
 
-    what: str
+    device: str
     root: int
     period_seconds: float
-    wrong: float = 0.0
+    fault_probability: float = 0.0
     clock: Callable[[], float] = time.time
     started: float = field(default_factory=time.time)
-    drifts: float = 0.0
+    drift_probability: float = 0.0
     first: int = 0
 
     def now(self) -> Calibration:
         """Return the present calibration."""
-        number, age = self._position()
-        return self._at(number, age)
+        return self._at(*self._position())
 
     def reading(self, errors: Errors) -> Reading:
         """Return the latest reading.
 
-        :param errors: of a good, new calibration
+        :param errors: errors of a good, new calibration
         """
         number, age = self._position()
         return self._read(errors, number, _slot(age))
 
     def readings(self, errors: Errors, after: Reading | None) -> list[Reading]:
-        """List the present calibration's readings after another one, oldest first.
+        """List the readings of the present calibration after a given one, oldest first.
 
-        :param errors: of a good, new calibration
+        :param errors: errors of a good, new calibration
         """
         number, age = self._position()
         first = 0
@@ -133,17 +133,17 @@ class Calibrations:
 
     @property
     def age_seconds(self) -> float:
-        """The age of the present calibration."""
+        """Age of the present calibration."""
         return (self.clock() - self.started) % self.period_seconds
 
     @property
     def until_next(self) -> float:
         """Seconds until the next reading."""
-        every = self.period_seconds / READINGS
-        return every - self.age_seconds % every
+        interval = self.period_seconds / READINGS
+        return interval - self.age_seconds % interval
 
     def _position(self) -> tuple[int, float]:
-        """Return the number of the present calibration since ``started``, and its age."""
+        """Return the number and the relative age of the present calibration."""
         number, rest = divmod(self.clock() - self.started, self.period_seconds)
         return int(number), rest / self.period_seconds
 
@@ -158,18 +158,18 @@ class Calibrations:
         return Reading(calibration, slot, values, expected)
 
     def _at(self, number: int, age: float) -> Calibration:
-        name = f"{self.what}/{self.root}/{self.first + number}"
+        name = f"{self.device}/{self.root}/{self.first + number}"
         draws = random.Random(f"{self.root}/calibration/{self.first + number}")
         made = datetime.fromtimestamp(self.started + number * self.period_seconds, UTC)
-        wrong, seed = draws.random() < self.wrong, draws.getrandbits(64)
+        faulty, seed = draws.random() < self.fault_probability, draws.getrandbits(64)
         return Calibration(
             id=f"emulated-{hashlib.sha256(name.encode()).hexdigest()[:12]}",
             made=made,
             age=age,
-            wrong=wrong,
+            faulty=faulty,
             seed=seed,
-            # drawn last: the other draws do not depend on it
-            drifts=draws.random() < self.drifts,
+            # drawn last, so that the other draws do not depend on it
+            drifts=draws.random() < self.drift_probability,
         )
 
 

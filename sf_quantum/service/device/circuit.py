@@ -1,16 +1,17 @@
-"""A circuit (OpenQASM 3), simulated as a state vector."""
+"""State-vector simulation of circuits in OpenQASM 3."""
 
 from __future__ import annotations
 
 import cmath
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.openqasm import Circuit, GateCall, Unreadable, parse
+from sf_quantum.service.device.openqasm import Circuit, CircuitError, GateCall, parse
 
 if TYPE_CHECKING:
     from numpy import complex128
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
     State = NDArray[complex128]
 
-# 2^20 amplitudes are 16 MB, and a gate on them takes some 20 ms
-QUBITS = 20
+# 2^20 amplitudes take 16 MB, and a gate about 20 ms
+MAX_QUBITS = 20
 Matrix = tuple[tuple[complex, complex], tuple[complex, complex]]
 _ROOT = 1 / math.sqrt(2)
 _FIXED: Mapping[str, Matrix] = {
@@ -34,7 +35,7 @@ _FIXED: Mapping[str, Matrix] = {
     "tdg": ((1, 0), (0, cmath.exp(-0.25j * math.pi))),
     "sx": ((0.5 + 0.5j, 0.5 - 0.5j), (0.5 - 0.5j, 0.5 + 0.5j)),
 }
-# what is controlled, and by how many qubits
+# base gate and number of control qubits
 _CONTROLLED: Mapping[str, tuple[str, int]] = {
     **{f"c{name}": (name, 1) for name in ("x", "y", "z", "h", "p", "rx", "ry", "rz")},
     "CX": ("x", 1),
@@ -43,24 +44,23 @@ _CONTROLLED: Mapping[str, tuple[str, int]] = {
 }
 
 
-class CircuitRunner:
+class CircuitSimulator:
     """A :class:`~sf_quantum.service.device.runners.Runner` of circuits."""
 
     def check(
         self, content: JSON, parameters: Mapping[str, int | None], *, qubits: int
     ) -> None:
-        """See :meth:`~sf_quantum.service.device.runners.Runner.check`."""
         if not isinstance(content, str):
-            raise FieldError("circuit", "expected a text")
+            raise FieldError("circuit", "expected text")
         try:
             circuit = parse(content)
-        except Unreadable as error:
+        except CircuitError as error:
             raise FieldError("circuit", str(error)) from error
         if circuit.qubits > qubits:
             detail = f"{circuit.qubits} qubits do not fit on {qubits}"
             raise FieldError("circuit", detail)
-        if circuit.qubits > QUBITS:
-            detail = f"{circuit.qubits} qubits are more than the {QUBITS} simulated"
+        if circuit.qubits > MAX_QUBITS:
+            detail = f"{circuit.qubits} qubits; at most {MAX_QUBITS} can be simulated"
             raise FieldError("circuit", detail)
 
     def run(
@@ -71,14 +71,14 @@ class CircuitRunner:
     ) -> dict[str, JSON]:
         """See :meth:`~sf_quantum.service.device.runners.Runner.run`.
 
-        :returns: ``counter``, how often each bit string was read; as Qiskit writes
-            them, the last bit of the last register first
+        :returns: ``counter``, the counts of the bit strings, in Qiskit's order: the last
+            bit of the last register first
         """
         import numpy
 
         try:
             circuit = parse(str(content))
-        except Unreadable as error:
+        except CircuitError as error:
             raise InputError(str(error)) from error
         state = numpy.zeros((2,) * circuit.qubits, dtype=numpy.complex128)
         state[(0,) * circuit.qubits] = 1
@@ -87,39 +87,34 @@ class CircuitRunner:
                 return {}
             for matrix, target, controls in _steps(operation):
                 _apply(state, matrix, target, controls)
-        draw = numpy.random.default_rng(parameters.get("seed") or 0)
-        chances = (abs(state) ** 2).reshape(-1)
+        generator = numpy.random.default_rng(parameters.get("seed") or 0)
+        probabilities = (abs(state) ** 2).reshape(-1)
         shots = parameters.get("num_reads") or 1
-        drawn = draw.multinomial(shots, chances / chances.sum())
-        counter: dict[str, int] = {}
-        for outcome in drawn.nonzero()[0].tolist():
-            word = _word(circuit, outcome)
-            counter[word] = counter.get(word, 0) + int(drawn[outcome])
-        return {"counter": {word: counter[word] for word in sorted(counter)}}
+        counts = generator.multinomial(shots, probabilities / probabilities.sum())
+        counter: Counter[str] = Counter()
+        for outcome in counts.nonzero()[0].tolist():
+            counter[_bit_string(circuit, outcome)] += int(counts[outcome])
+        return {"counter": dict(sorted(counter.items()))}
 
 
-def _word(circuit: Circuit, outcome: int) -> str:
+def _bit_string(circuit: Circuit, outcome: int) -> str:
     qubits = format(outcome, f"0{circuit.qubits}b")
-    read = circuit.measured
-    bits = (qubits[read[bit]] if bit in read else "0" for bit in range(circuit.bits))
-    return "".join(bits)[::-1]
+    source = circuit.measured
+    bits = [qubits[source[i]] if i in source else "0" for i in range(circuit.bits)]
+    return "".join(reversed(bits))
 
 
 def _steps(operation: GateCall) -> list[tuple[Matrix, int, tuple[int, ...]]]:
-    """Make a gate of those on one qubit, with or without controls."""
+    """Decompose a gate into controlled gates on one qubit: matrix, target, controls."""
     name, angles, qubits = operation.name, operation.angles, operation.qubits
     if name == "cu":
         theta, phi, lam, gamma = angles
         phased = _matrix("p", (gamma,)), qubits[0], ()
         return [phased, (_matrix("U", (theta, phi, lam)), qubits[1], qubits[:1])]
     if name in ("swap", "cswap"):
-        *control, one, other = qubits
-        flip = _FIXED["x"]
-        return [
-            (flip, one, (other,)),
-            (flip, other, (*control, one)),
-            (flip, one, (other,)),
-        ]
+        *control, first, second = qubits
+        cnot = _FIXED["x"], first, (second,)
+        return [cnot, (_FIXED["x"], second, (*control, first)), cnot]
     base, controls = _CONTROLLED.get(name, (name, 0))
     return [(_matrix(base, angles), qubits[-1], qubits[:controls])]
 
@@ -141,10 +136,9 @@ def _matrix(name: str, angles: tuple[float, ...]) -> Matrix:
         case "u2":
             return _matrix("U", (math.pi / 2, *angles))
     _, phi, lam = angles  # U and u3
-    turn = cmath.exp(1j * phi) * sine
     return (
         (cosine, -cmath.exp(1j * lam) * sine),
-        (turn, cmath.exp(1j * (phi + lam)) * cosine),
+        (cmath.exp(1j * phi) * sine, cmath.exp(1j * (phi + lam)) * cosine),
     )
 
 
@@ -156,6 +150,6 @@ def _apply(
         index[control] = 1
     zero, one = list(index), list(index)
     zero[target], one[target] = 0, 1
-    was, were = state[tuple(zero)].copy(), state[tuple(one)].copy()
-    state[tuple(zero)] = matrix[0][0] * was + matrix[0][1] * were
-    state[tuple(one)] = matrix[1][0] * was + matrix[1][1] * were
+    low, high = state[tuple(zero)].copy(), state[tuple(one)].copy()
+    state[tuple(zero)] = matrix[0][0] * low + matrix[0][1] * high
+    state[tuple(one)] = matrix[1][0] * low + matrix[1][1] * high

@@ -1,4 +1,4 @@
-"""The drift alarm: CUSUMs of the device's readings and of its quality jobs."""
+"""The drift alarm: CUSUMs over the device's readings and its quality jobs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ logger = logging.getLogger(__name__)
 class Cusum:
     """The two-sided tabular CUSUM of standardized values.
 
-    Page, "Continuous inspection schemes", Biometrika 41, 1954, p. 100; in this form
+    Page, "Continuous inspection schemes", Biometrika 41, 1954, p. 100; in the form of
     Montgomery, Introduction to Statistical Quality Control, chapter 9.
 
-    :param above: the sum of what exceeded the reference value
-    :param below: the same downwards
+    :param above: upper cumulative sum
+    :param below: lower cumulative sum
     """
 
     settings: DriftSettings
@@ -28,7 +28,7 @@ class Cusum:
     below: float = 0.0
 
     def observe(self, deviation: float) -> bool:
-        """Add a value, and return whether there is an alarm.
+        """Add a value and return whether there is an alarm.
 
         :param deviation: from the expected value, in standard deviations
         """
@@ -40,23 +40,23 @@ class Cusum:
 
 @dataclass
 class DriftWatch:
-    """The CUSUMs of one device, by the name of the series that each watches.
+    """The CUSUMs of a device, by name of the series.
 
-    An alarm stays until the calibration is renewed, which also clears all sums.
+    When the calibration is renewed, all alarms and sums are cleared.
 
-    :param name: of the device, for the log
+    :param name: name of the device, for the log
     """
 
     name: str
     settings: DriftSettings = field(default_factory=DriftSettings)
     sums: dict[str, Cusum] = field(default_factory=dict)
-    #: the series with an alarm, the oldest first
+    #: the series with an alarm, oldest first
     alarms: list[str] = field(default_factory=list)
     _calibration: str = ""
     _last: Reading | None = None
 
     def look(self, device: Device) -> None:
-        """Add the readings that a device has made since the last look."""
+        """Add the device's readings since the last call."""
         self.renewed(device.calibration.id)
         for reading in device.calibrations.readings(device.errors, self._last):
             self._last = reading
@@ -64,20 +64,20 @@ class DriftWatch:
                 self.observe(name, deviation)
 
     def renewed(self, calibration: str) -> None:
-        """Start again if the calibration is not the last one.
+        """Clear all alarms and sums if the calibration is new.
 
-        :param calibration: its id
+        :param calibration: id of the present calibration
         """
         if calibration == self._calibration:
             return
         if self.alarms:
-            logger.warning("%s: calibrated, the drift alarm has ended", self.name)
+            logger.warning("%s: calibration renewed, drift alarm cleared", self.name)
         self._calibration = calibration
         self.sums.clear()
         self.alarms.clear()
 
     def observe(self, series: str, deviation: float) -> None:
-        """Add a value of the present calibration.
+        """Add a value of a series.
 
         :param deviation: from the expected value, in standard deviations
         """
@@ -85,5 +85,7 @@ class DriftWatch:
         if cusum.observe(deviation) and series not in self.alarms:
             self.alarms.append(series)
             side = "above" if cusum.above > cusum.below else "below"
-            words = "%s: drift alarm: %s is %s its usual value; recalibrate the device"
-            logger.warning(words, self.name, series, side)
+            message = (
+                "%s: drift alarm: %s is %s its usual value; recalibrate the device"
+            )
+            logger.warning(message, self.name, series, side)

@@ -1,4 +1,4 @@
-"""The emulated device: its samples, its time scales, its errors, its faults."""
+"""The emulated device: its results, time scale, errors and faults."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Self, TypeAlias
@@ -43,14 +43,14 @@ Qubit: TypeAlias = Annotated[int, Field(ge=0)]
 
 
 class Faults(Section):
-    """Faults on purpose, drawn per job and attempt from the device's seed.
+    """Injected faults, drawn per attempt and per calibration from the device's seed.
 
-    :param fail: probability that a job takes its time and then ends Failed
-    :param slow: factor on every time, 1 or more
-    :param offline: probability that a job finds the QPU offline and ends Failed at once
-    :param calibration: probability that a calibration goes wrong: until it is renewed the
-        errors are 20 times as large
-    :param drift: probability that a calibration goes as wrong little by little
+    :param fail: probability that a job fails at the end of its run time
+    :param slow: factor on run times, 1 or more
+    :param offline: probability that a job fails at once because the QPU is offline
+    :param calibration: probability that a calibration is faulty: its errors are 20 times
+        as large
+    :param drift: probability that a calibration gradually becomes faulty
     """
 
     fail: Probability = 0.0
@@ -60,56 +60,61 @@ class Faults(Section):
     drift: Probability = 0.0
 
 
-def _technology(name: str) -> str:
-    if name not in TECHNOLOGIES:
-        raise ValueError(unknown("technology", name, [*TECHNOLOGIES]))
-    return name
+def _known_name(kind: str, names: Collection[str]) -> AfterValidator:
+    def check(name: str) -> str:
+        if name not in names:
+            raise ValueError(unknown(kind, name, [*names]))
+        return name
 
-
-def _topology(name: str) -> str:
-    if name not in TOPOLOGIES:
-        raise ValueError(unknown("topology", name, [*TOPOLOGIES]))
-    return name
+    return AfterValidator(check)
 
 
 def _bounds(bounds: dict[str, list[float]]) -> dict[str, list[float]]:
-    known = {one.name: one for made in OPERATIONS for one in made.parameters}
-    for name, pair in bounds.items():
+    known = {
+        parameter.name: parameter
+        for operation in OPERATIONS
+        for parameter in operation.parameters
+    }
+    for name, values in bounds.items():
         if name not in known:
             raise ValueError(unknown("parameter", name, [*known]))
-        one = known[name]
-        finite = [value for value in pair if math.isfinite(value)]
-        if len(finite) != 2 or not one.least <= finite[0] <= finite[1] <= one.most:
-            least, most = f"{one.least:g}", f"{one.most:g}"
-            raise ValueError(f"{name}: expected [least, most] within [{least}, {most}]")
+        limits = known[name]
+        finite = [value for value in values if math.isfinite(value)]
+        if (
+            len(finite) != 2
+            or not limits.least <= finite[0] <= finite[1] <= limits.most
+        ):
+            allowed = f"[{limits.least:g}, {limits.most:g}]"
+            raise ValueError(f"{name}: expected [least, most] within {allowed}")
     return bounds
 
 
 class DeviceSettings(Section):
-    """What a site decides about an emulated device.
+    """The configuration of an emulated device.
 
     :param name: name of the QPU
     :param technology: kind of QPU: ``annealer``, ``superconducting`` or ``neutral-atom``
-    :param qubits: number of qubits, those out of service included: the largest problem
-    :param shots: shots of a job, at most; ``None`` sets no limit
-    :param out_of_service: numbers of qubits that cannot be used now; an annealer's are
-        those of its graph
-    :param topology: an annealer's graph, which has at least this many qubits
+    :param qubits: number of qubits, including those out of service
+    :param shots: maximum shots per job; ``None`` sets no limit
+    :param out_of_service: numbers of the qubits out of service; for an annealer, numbers
+        in its graph
+    :param topology: graph of an annealer, the smallest with at least ``qubits`` qubits
     :param time_scale: seconds to wait per modelled second; 0 does not wait
     :param noise: factor on the technology's errors; 0 is an ideal device
-    :param calibration_seconds: modelled seconds after which a calibration is renewed; by
-        default the technology's
-    :param seed: seed of the faults, the errors and jobs without a seed; drawn by default
+    :param calibration_seconds: modelled lifetime of a calibration; by default that of
+        the technology
+    :param seed: seed of faults, errors and jobs without a seed; random by default
     :param cost_per_second: price of modelled QPU time, in the site's own unit
-    :param bounds: bounds of what admins may set while it serves, [least, most] by name
+    :param bounds: bounds of the parameters that admins may set at run time, as [least,
+        most] by name
     """
 
     name: Annotated[str, Field(min_length=1)] = "emulator"
-    technology: Annotated[str, AfterValidator(_technology)] = "annealer"
+    technology: Annotated[str, _known_name("technology", TECHNOLOGIES)] = "annealer"
     qubits: Count = 5000
     shots: Count | None = None
     out_of_service: Annotated[frozenset[Qubit], Strict(False)] = frozenset()
-    topology: Annotated[str, AfterValidator(_topology)] = "pegasus"
+    topology: Annotated[str, _known_name("topology", TOPOLOGIES)] = "pegasus"
     time_scale: NotNegative = 1.0
     noise: NotNegative = 1.0
     calibration_seconds: Positive | None = None
@@ -123,11 +128,11 @@ class DeviceSettings(Section):
 
 @dataclass(frozen=True)
 class Task:
-    """A job as the device sees it.
+    """One attempt at a job.
 
-    :param number: counts the service's jobs; random draws are seeded by it
-    :param content: checked by :meth:`Device.check`
-    :param parameters: ``num_reads``, and perhaps ``seed`` and ``num_sweeps``
+    :param number: number of the job; seeds random draws
+    :param content: the payload, checked by :meth:`Device.check`
+    :param parameters: ``num_reads``, optionally ``seed`` and ``num_sweeps``
     """
 
     number: int
@@ -141,13 +146,11 @@ class Task:
 class Outcome:
     """The outcome of a job on the device.
 
-    :param result: the sample set, or what else the kind of job gives, as JSON; ``None``
-        unless the job completed
-    :param failure: why it failed, else ``None``
-    :param qpu_seconds: the modelled time of QPU use, as the hardware would bill it,
-        whatever the time scale
-    :param seconds: the time that passed
-    :param calibration: id, time and values of that under which it ran, if it did
+    :param result: the sample set or counts, as JSON; ``None`` unless the job completed
+    :param failure: reason of a failure, else ``None``
+    :param qpu_seconds: modelled QPU time, as billed by real hardware
+    :param seconds: elapsed time
+    :param calibration: id, time and values of the calibration; ``None`` if it did not run
     """
 
     result: dict[str, JSON] | None
@@ -158,14 +161,14 @@ class Outcome:
 
 
 class Device(DeviceSettings):
-    """A device that computes as its runners do, as slowly and as badly as real ones.
+    """An emulated device, with the run times and the errors of real hardware.
 
-    :param noise: 0 by default, other than in the configuration
-    :param started: when the first calibration began, by the clock
-    :param first_calibration: how many calibrations there were before ``started``
-    :param changed: when an operator last changed its settings, by the clock; what it was
-        like before is not known
-    :raises InputError: if a qubit out of service does not exist, or none is left
+    :param noise: 0 by default, unlike in the configuration
+    :param started: time of the first calibration, by the clock
+    :param first_calibration: number of calibrations before ``started``
+    :param changed: time of the last change of its settings by an operator, by the clock;
+        earlier settings are not known
+    :raises InputError: if a qubit out of service does not exist, or no qubit is left
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -193,18 +196,18 @@ class Device(DeviceSettings):
 
     @property
     def timing(self) -> Timing:
-        """The modelled times, without ``faults.slow`` and the time scale."""
+        """Modelled times, without ``faults.slow`` and the time scale."""
         return TECHNOLOGIES[self.technology].timing
 
     @property
     def payloads(self) -> list[Kind]:
-        """The kinds of jobs; circuits only on gate-based devices."""
+        """The supported kinds of jobs; circuits only on gate-based devices."""
         gates = self.technology == "superconducting"
         return [kind for kind in self.runners if gates or kind != "circuit"]
 
     @cached_property
     def graph(self) -> Graph | None:
-        """The working graph of an annealer, else ``None``."""
+        """The working graph of an annealer; ``None`` for other technologies."""
         whole = self._whole_graph
         return None if whole is None else whole.without(self.out_of_service)
 
@@ -216,7 +219,7 @@ class Device(DeviceSettings):
 
     @property
     def size(self) -> int:
-        """The size of the largest problem, in variables: the qubits in service."""
+        """Number of qubits in service, the size of the largest problem."""
         return self.qubits - len(self.out_of_service)
 
     @property
@@ -226,7 +229,7 @@ class Device(DeviceSettings):
 
     @property
     def reading(self) -> Reading:
-        """The latest reading of its own errors."""
+        """The latest reading."""
         return self.calibrations.reading(self.errors)
 
     @property
@@ -236,35 +239,35 @@ class Device(DeviceSettings):
 
     @property
     def calibrations(self) -> Calibrations:
-        """All calibrations, past, present and to come."""
+        """The sequence of calibrations."""
         period = self.calibration_seconds
         if period is None:
             period = TECHNOLOGIES[self.technology].calibration_seconds
         return Calibrations(
             f"{self.name}/{self.technology}/{self.qubits}",
             root=self._root,
-            # a device that does not wait has calibrations by the hour all the same
+            # with time scale 0, calibrations are renewed in real time
             period_seconds=period * (self.time_scale or 1.0),
-            wrong=self.faults.calibration,
+            fault_probability=self.faults.calibration,
             clock=self.clock,
             started=self.started,
-            drifts=self.faults.drift,
+            drift_probability=self.faults.drift,
             first=self.first_calibration,
         )
 
     @property
     def controls(self) -> Sequence[Operation[Device]]:
-        """What operators may do while it serves."""
+        """The operations on the device."""
         return [operation.within(self.bounds) for operation in OPERATIONS]
 
     def model_seconds(self, parameters: Mapping[str, int | None]) -> float:
-        """Return the seconds that the hardware would take, without faults."""
+        """Return the modelled seconds of a job, without faults."""
         return TECHNOLOGIES[self.technology].job_seconds(parameters)
 
     def check(
         self, kind: Kind, content: JSON, parameters: Mapping[str, int | None]
     ) -> None:
-        """Refuse a job that cannot run on the device; may take seconds.
+        """Reject a job that cannot run on the device; may take seconds.
 
         :raises FieldError: naming the field of the request
         """
@@ -274,7 +277,7 @@ class Device(DeviceSettings):
     def check_parameters(
         self, kind: Kind, parameters: Mapping[str, int | None]
     ) -> None:
-        """Refuse a job that cannot run here whatever its content is.
+        """Reject a job that cannot run on the device, regardless of its content.
 
         :raises FieldError: naming the field of the request
         """
@@ -283,13 +286,13 @@ class Device(DeviceSettings):
             raise FieldError(kind, f"this device runs {known} only")
         shots = parameters.get("num_reads") or 1
         if self.shots is not None and shots > self.shots:
-            detail = f"{shots} shots, a job has at most {self.shots} here"
+            detail = f"{shots} shots; at most {self.shots} per job"
             raise FieldError("parameters.num_reads", detail)
 
     def run(self, task: Task, stop: threading.Event) -> Outcome:
-        """Run one job; blocks for as long as the job takes.
+        """Run a job; blocks until it ends.
 
-        :param stop: once set, the job ends without samples, after the read under way
+        :param stop: stops the job, without a result, after the current read
         """
         begin = time.monotonic()
         draws = self._random("faults", task.number, task.attempt)
@@ -343,15 +346,15 @@ class Device(DeviceSettings):
             result["counter"] = noise.misread(counter)
         return result
 
-    def _random(self, *what: str | int) -> random.Random:
-        return random.Random(json.dumps([self._root, *what]))
+    def _random(self, *key: str | int) -> random.Random:
+        return random.Random(json.dumps([self._root, *key]))
 
     @property
     def _root(self) -> int:
         return self.entropy if self.seed is None else self.seed
 
 
-def _recalibrated(device: Device, _: Values) -> Device:
+def _recalibrate(device: Device, _: Values) -> Device:
     calibrations = device.calibrations
     number = int((device.clock() - device.started) // calibrations.period_seconds)
     first = device.first_calibration + number + 1
@@ -360,60 +363,55 @@ def _recalibrated(device: Device, _: Values) -> Device:
     )
 
 
-def _scaled(device: Device, values: Values) -> Device:
-    """Change the time scale, but neither the calibration nor its age."""
-    scaled = device.model_copy(update={"time_scale": values["time_scale"]})
-    period = scaled.calibrations.period_seconds / device.calibrations.period_seconds
+def _set_time_scale(device: Device, values: Values) -> Device:
+    """Change the time scale without a change of the calibration or its age."""
+    scaled = device.model_copy(update=values)
+    ratio = scaled.calibrations.period_seconds / device.calibrations.period_seconds
     now = device.clock()
-    started = now - (now - device.started) * period
+    started = now - (now - device.started) * ratio
     return scaled.model_copy(update={"started": started})
 
 
-def _noisy(device: Device, values: Values) -> Device:
-    return device.model_copy(update={"noise": values["noise"]})
-
-
-def _faulty(device: Device, values: Values) -> Device:
+def _set_faults(device: Device, values: Values) -> Device:
     faults = device.faults.model_copy(update=values)
     return device.model_copy(update={"faults": faults})
 
 
-def _probability(name: str, what: str) -> Parameter:
-    return Parameter(name, f"Probability that {what}.", "", 0.0, 1.0)
+def _probability(name: str, event: str) -> Parameter:
+    return Parameter(name, f"Probability that {event}.", "", 0.0, 1.0)
 
 
-# what an operator may set on it while it serves
 OPERATIONS: Sequence[Operation[Device]] = (
     Operation(
         "recalibrate",
-        "Renew the calibration now instead of when it is due.",
-        _recalibrated,
+        "Renew the calibration now.",
+        _recalibrate,
         lambda device: {"calibration": device.calibration.id},
     ),
     Operation(
         "set-noise",
-        "Multiply the technology's errors.",
-        _noisy,
+        "Set the factor on the technology's errors.",
+        lambda device, values: device.model_copy(update=values),
         lambda device: {"noise": device.noise},
         [Parameter("noise", "0 is an ideal device, 1 a real one.", "", 0.0, 100.0)],
     ),
     Operation(
         "set-faults",
-        "Let things go wrong on purpose.",
-        _faulty,
+        "Inject faults.",
+        _set_faults,
         lambda device: device.faults.model_dump(),
         [
-            _probability("fail", "a job takes its time and fails"),
-            Parameter("slow", "Factor on every job's time.", "", 1.0, 1000.0),
-            _probability("offline", "a job finds the QPU offline"),
-            _probability("calibration", "a calibration goes wrong"),
-            _probability("drift", "a calibration goes wrong little by little"),
+            _probability("fail", "a job fails at the end of its run time"),
+            Parameter("slow", "Factor on run times.", "", 1.0, 1000.0),
+            _probability("offline", "a job fails because the QPU is offline"),
+            _probability("calibration", "a calibration is faulty"),
+            _probability("drift", "a calibration gradually becomes faulty"),
         ],
     ),
     Operation(
         "set-time-scale",
-        "Set how long the service waits for what real hardware would take.",
-        _scaled,
+        "Set the seconds to wait per modelled second.",
+        _set_time_scale,
         lambda device: {"time_scale": device.time_scale},
         [Parameter("time_scale", "0 does not wait.", "s/s", 0.0, 1000.0)],
         drained=True,

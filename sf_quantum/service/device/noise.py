@@ -1,4 +1,4 @@
-"""The errors of an imperfect device: biases that are off, bits that are misread."""
+"""Noise of an imperfect device: control errors and read-out errors."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from sf_quantum.service.device.technologies import Errors
 if TYPE_CHECKING:
     from dimod import BinaryQuadraticModel
     from numpy import bool_
-    from numpy.random import Generator
     from numpy.typing import NDArray
 
-# the range of a qubit's bias over that of a coupler (h_range and j_range of D-Wave's
-# Advantage: -4 to 4 and -1 to 1)
+# range of a qubit's bias relative to that of a coupler (h_range -4 to 4, j_range -1 to 1
+# of D-Wave's Advantage)
 FIELD_RANGE = 4.0
-# larger labels are not taken for numbers of qubits
-QUBITS = 2**20
+# labels from this on are not used as qubit numbers, which bounds the random draws
+MAX_LABELS = 2**20
 
 
 @dataclass(frozen=True)
 class Noise:
-    """The errors of one job.
+    """The noise of one job.
 
-    :param errors: of a new calibration
+    :param errors: errors of a new calibration
     :param strength: factor on the errors; 0 is an ideal device
-    :param seed: for what is drawn anew with each job
+    :param seed: of random draws that change with each job
     """
 
     errors: Errors
@@ -48,32 +47,31 @@ class Noise:
         content: Mapping[str, JSON],
         run: Callable[[JSON], dict[str, JSON]],
     ) -> dict[str, JSON]:
-        """Run a problem with control errors; the energies are those without them.
+        """Run a problem with noise; energies are those of the problem without noise.
 
         :param content: a serialized BQM
-        :param run: samples a serialized BQM
-        :returns: a sample set, serialized
+        :param run: function that samples a serialized BQM
+        :returns: a serialized sample set
         """
         from dimod import BinaryQuadraticModel, SampleSet
 
         bqm = BinaryQuadraticModel.from_serializable(content)
         answer = run(self._programmed(bqm).to_serializable())
-        # dimod leaves this one untyped
-        found: SampleSet = SampleSet.from_serializable(answer)  # type: ignore[no-untyped-call]
-        rows = found.record.sample > 0
-        bits = self._read(rows)
+        # the methods of SampleSet are untyped in dimod
+        samples: SampleSet = SampleSet.from_serializable(answer)  # type: ignore[no-untyped-call]
+        bits = self._read(samples.record.sample > 0)
         states = bits if bqm.vartype.name == "BINARY" else 2 * bits.astype("int8") - 1
         read: SampleSet = SampleSet.from_samples_bqm(  # type: ignore[no-untyped-call]
-            (states.astype("int8"), list(found.variables)),
+            (states.astype("int8"), list(samples.variables)),
             bqm,
-            num_occurrences=found.record.num_occurrences,
-            info=dict(found.info),
+            num_occurrences=samples.record.num_occurrences,
+            info=dict(samples.info),
         )
         serialized: dict[str, JSON] = read.to_serializable()  # type: ignore[no-untyped-call]
         return serialized
 
     def misread(self, counter: Mapping[str, JSON]) -> dict[str, JSON]:
-        """Apply read-out errors to bit strings, given with their counts."""
+        """Apply read-out errors to the counts of bit strings."""
         import numpy
 
         words = [
@@ -89,11 +87,11 @@ class Noise:
         return dict(sorted(read.items()))
 
     def _programmed(self, bqm: BinaryQuadraticModel) -> BinaryQuadraticModel:
-        """Return the Ising model that the device realises for a problem.
+        """Return the Ising model that the device realizes for a problem.
 
-        Labels that are whole numbers are qubits of the chip, each with its own errors;
-        others are numbered in their order. The error of a coupler has a part of each of
-        its two qubits, as those of neighbouring couplers do on the chip.
+        Integer labels are qubits of the chip, each with its own errors; other labels are
+        numbered in order. The error of a coupler is the sum of contributions of its two
+        qubits, so that those of neighbouring couplers are correlated.
         """
         import numpy
         from dimod import Vartype
@@ -103,36 +101,31 @@ class Noise:
             return changed
         labels = [*changed.variables]
         qubit = {label: number for number, label in enumerate(labels)}
-        if all(type(label) is int and 0 <= label < QUBITS for label in labels):
+        if all(type(label) is int and 0 <= label < MAX_LABELS for label in labels):
             qubit = {label: label for label in labels}
-        draw = numpy.random.default_rng(self.calibration.seed)
-        made, drifted = draw.standard_normal((2, 3, max(qubit.values(), default=0) + 1))
-        error = self._sigma(changed) * (made + self.calibration.age * drifted)
+        generator = numpy.random.default_rng(self.calibration.seed)
+        shape = (2, 3, max(qubit.values(), default=0) + 1)
+        initial, drift = generator.standard_normal(shape)
+        fields = [abs(bias) / FIELD_RANGE for bias in changed.linear.values()]
+        couplings = [abs(bias) for bias in changed.quadratic.values()]
+        largest = float(max(fields + couplings, default=0.0))
+        sigma = self.errors.control * self.strength * self.calibration.excess * largest
+        error = sigma * (initial + self.calibration.age * drift)
         for label in labels:
             changed.add_linear(label, float(error[0, qubit[label]]))
         for pair in list(changed.quadratic):
             low, high = sorted(qubit[label] for label in pair)
-            both = (error[1, low] + error[2, high]) / 2**0.5
-            changed.add_quadratic(*pair, float(both))
+            total = (error[1, low] + error[2, high]) / 2**0.5
+            changed.add_quadratic(*pair, float(total))
         return changed
-
-    def _sigma(self, bqm: BinaryQuadraticModel) -> float:
-        """Return the size of the errors, on a device whose range the problem fills."""
-        fields = (abs(bias) / FIELD_RANGE for bias in bqm.linear.values())
-        couplings = (abs(bias) for bias in bqm.quadratic.values())
-        largest = max([*fields, *couplings], default=0.0)
-        size = self.errors.control * self.strength * self.calibration.excess
-        return size * float(largest)
 
     def _read(self, rows: NDArray[bool_]) -> NDArray[bool_]:
         import numpy
 
-        draw: Generator = numpy.random.default_rng(self.seed)
+        generator = numpy.random.default_rng(self.seed)
         factor = self.strength * self.calibration.factor
-        chances = [
-            min(0.5, chance * factor)
-            for chance in (self.errors.false_one, self.errors.false_zero)
-        ]
-        wrong = draw.random(rows.shape) < numpy.where(rows, chances[1], chances[0])
-        read: NDArray[bool_] = rows ^ wrong
-        return read
+        false_one = min(0.5, self.errors.false_one * factor)
+        false_zero = min(0.5, self.errors.false_zero * factor)
+        flips = generator.random(rows.shape) < numpy.where(rows, false_zero, false_one)
+        bits: NDArray[bool_] = rows ^ flips
+        return bits

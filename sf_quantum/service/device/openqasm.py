@@ -1,8 +1,8 @@
-"""Reads circuits in OpenQASM 3: those that act on all their qubits and measure at the end.
+"""A parser of OpenQASM 3 circuits without control flow and mid-circuit measurement.
 
-That is what ``qiskit.qasm3.dumps`` writes of a circuit without control flow: registers,
-the gates of ``stdgates.inc``, gates that are defined on the way, physical qubits (``$0``)
-and measurements (https://openqasm.com/versions/3.0/).
+The subset is that of ``qiskit.qasm3.dumps``: registers, the gates of ``stdgates.inc``, gate
+definitions, physical qubits (``$0``) and measurements
+(https://openqasm.com/versions/3.0/).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-#: gates that are built in or in stdgates.inc: how many angles and qubits they take
+#: numbers of angles and qubits of the gates that are built in or in stdgates.inc
 GATES: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("id", "x", "y", "z", "h", "s", "sdg", "t", "tdg", "sx"), (0, 1)),
     **dict.fromkeys(("p", "phase", "u1", "rx", "ry", "rz"), (1, 1)),
@@ -39,25 +39,24 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
-# No pattern may try one text in many ways: texts come from users, of whatever length.
+# No pattern may backtrack much: texts come from users and may be long.
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(\*/|\Z)", re.DOTALL)
-_WORD = re.compile(r"\S")
+_START = re.compile(r"\S")
 _END = re.compile(r"[;{}]")
-_DECLARED = re.compile(r"(qubit|bit)(?:\s*+\[\s*(\d{1,6})\s*\]\s*+|\s++)(\w+)")
-_MEASURED = re.compile(r"([^=]+)=\s*measure\s+(.+)", re.DOTALL)
+_DECLARATION = re.compile(r"(qubit|bit)(?:\s*+\[\s*(\d{1,6})\s*\]\s*+|\s++)(\w+)")
+_MEASUREMENT = re.compile(r"([^=]+)=\s*measure\s+(.+)", re.DOTALL)
 _GATE = re.compile(r"([^\W\d]\w*+)\s*+(?:\((.*)\))?\s*+([^()]*+)", re.DOTALL)
 _OPERAND = re.compile(r"(\w+)\s*(?:\[\s*(\d{1,6})\s*\])?")
-# gates within gates
-_DEEPEST = 20
-#: gates and measurements, each use of a gate that is defined counted too
-LONGEST = 100_000
-# what a gate's definition has beyond this many characters in a statement, or a use of it
-# beyond as many qubits, takes as long as further gates do, and counts as these
-_LINE = 25
+# nesting of gate definitions
+_MAX_DEPTH = 20
+#: gates and measurements, including each use of a defined gate
+MAX_STEPS = 100_000
+# characters of a statement in a definition, or qubits of a gate, that count as a step
+_STEP_SIZE = 25
 
 
-class Unreadable(ValueError):
-    """A circuit that cannot run here; the text says where and why."""
+class CircuitError(ValueError):
+    """A circuit that is invalid or not supported; the message has the line and the reason."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,10 @@ class GateCall:
 
 @dataclass
 class Circuit:
-    """What a text says.
+    """A parsed circuit.
 
-    :param bits: of all classical registers, in the order of their declaration
-    :param measured: by bit, the qubit it is read from
+    :param bits: number of bits of all classical registers, in order of declaration
+    :param measured: the measured qubit of each bit
     """
 
     qubits: int = 0
@@ -84,220 +83,221 @@ class Circuit:
 
 
 def parse(text: str) -> Circuit:
-    """Read a circuit.
+    """Parse a circuit.
 
-    :raises Unreadable: with the line
+    :raises CircuitError: if it is invalid or not supported
     """
-    reader = _Reader()
+    parser = _Parser()
     for line, statement, body in _statements(text):
         try:
-            reader.read(statement, body)
-        except Unreadable as error:
-            raise Unreadable(f"line {line}: {error}") from error
-    circuit = reader.circuit
-    if not circuit.measured:
-        raise Unreadable("it measures nothing")
-    return circuit
+            parser.parse(statement, body)
+        except CircuitError as error:
+            raise CircuitError(f"line {line}: {error}") from error
+    if not parser.circuit.measured:
+        raise CircuitError("the circuit measures nothing")
+    return parser.circuit
 
 
 @dataclass(frozen=True)
-class _Defined:
+class _GateDefinition:
     angles: list[str]
     qubits: list[str]
     body: list[str]
 
 
-class _Reader:
+class _Parser:
     def __init__(self) -> None:
         self.circuit = Circuit()
         self._registers: dict[str, tuple[str, int, int]] = {}
         self._physical: dict[str, int] = {}
-        self._defined: dict[str, _Defined] = {}
-        self._read: set[int] = set()
+        self._definitions: dict[str, _GateDefinition] = {}
+        self._measured: set[int] = set()
         self._steps = 0
 
-    def read(self, statement: str, body: str | None) -> None:
-        word = re.split(r"[\s\[(]", statement, maxsplit=1)[0]
+    def parse(self, statement: str, body: str | None) -> None:
+        keyword = re.split(r"[\s\[(]", statement, maxsplit=1)[0]
         if body is not None:
             self._define(statement, body)
-        elif word == "OPENQASM":
+        elif keyword == "OPENQASM":
             if not re.fullmatch(r"OPENQASM\s+3(\.\d+)?", statement):
-                raise Unreadable(f"{statement!r:.60}: expected OPENQASM 3")
-        elif word == "include":
+                raise CircuitError(f"{statement!r:.60}: expected OPENQASM 3")
+        elif keyword == "include":
             if not re.fullmatch(r"include\s*[\"']stdgates\.inc[\"']", statement):
-                raise Unreadable(f"{statement!r:.60}: only stdgates.inc is known")
-        elif word in ("qubit", "bit"):
+                raise CircuitError(f"{statement!r:.60}: only stdgates.inc is supported")
+        elif keyword in ("qubit", "bit"):
             self._declare(statement)
-        elif measured := _MEASURED.fullmatch(statement):
-            self._measure(measured[1], measured[2])
-        elif word not in ("barrier", "gphase", ""):  # which nothing here depends on
-            for name, angles, operands in _applied(statement, {}):
-                self._broadcast(name, angles, operands)
+        elif measurement := _MEASUREMENT.fullmatch(statement):
+            self._measure(measurement[1], measurement[2])
+        elif keyword not in ("barrier", "gphase", ""):  # these have no effect
+            name, angles, operands = _gate_call(statement, {})
+            self._broadcast(name, angles, operands)
 
     def _declare(self, statement: str) -> None:
-        found = _DECLARED.fullmatch(statement)
-        if found is None or found[3] in self._registers:
+        match = _DECLARATION.fullmatch(statement)
+        if match is None or match[3] in self._registers:
             expected = "expected qubit[4] q or bit[4] c, once"
-            raise Unreadable(f"{statement!r:.60}: {expected}")
-        size = int(found[2] or 1)
-        kind = found[1]
-        start = self.circuit.qubits if kind == "qubit" else self.circuit.bits
-        self._registers[found[3]] = (kind, start, size)
+            raise CircuitError(f"{statement!r:.60}: {expected}")
+        kind, size, name = match[1], int(match[2] or 1), match[3]
         if kind == "qubit":
+            self._registers[name] = (kind, self.circuit.qubits, size)
             self.circuit.qubits += size
         else:
+            self._registers[name] = (kind, self.circuit.bits, size)
             self.circuit.bits += size
 
     def _define(self, statement: str, body: str) -> None:
-        found = _GATE.fullmatch(statement.removeprefix("gate").strip())
-        if not statement.startswith("gate ") or found is None:
-            raise Unreadable(f"{statement!r:.60}: control flow does not run here")
+        match = _GATE.fullmatch(statement.removeprefix("gate").strip())
+        if not statement.startswith("gate ") or match is None:
+            raise CircuitError(f"{statement!r:.60}: control flow is not supported")
         statements = [inner for _, inner, _ in _statements(body)]
-        defined = _Defined(_names(found[2]), _names(found[3]), statements)
-        self._defined[found[1]] = defined
+        self._definitions[match[1]] = _GateDefinition(
+            _names(match[2]), _names(match[3]), statements
+        )
 
     def _measure(self, bits: str, qubits: str) -> None:
-        targets, sources = self._places("bit", bits), self._places("qubit", qubits)
+        targets, sources = self._indices("bit", bits), self._indices("qubit", qubits)
         if len(targets) != len(sources):
-            raise Unreadable(f"{len(sources)} qubits into {len(targets)} bits")
+            raise CircuitError(f"{len(sources)} qubits into {len(targets)} bits")
         self._count(len(sources))
         for bit, qubit in zip(targets, sources, strict=True):
-            if qubit in self._read or bit in self.circuit.measured:
-                raise Unreadable("a qubit or a bit is measured twice")
+            if qubit in self._measured or bit in self.circuit.measured:
+                raise CircuitError("a qubit or a bit is measured twice")
             self.circuit.measured[bit] = qubit
-            self._read.add(qubit)
+            self._measured.add(qubit)
 
     def _broadcast(self, name: str, angles: list[float], operands: list[str]) -> None:
-        places = [self._places("qubit", operand) for operand in operands]
-        width = max(map(len, places), default=0)
-        if any(len(place) not in (1, width) for place in places):
-            raise Unreadable(f"{name}: registers of different sizes")
+        registers = [self._indices("qubit", operand) for operand in operands]
+        width = max(map(len, registers), default=0)
+        if any(len(register) not in (1, width) for register in registers):
+            raise CircuitError(f"{name}: registers of different sizes")
         for number in range(width):
-            chosen = [place[number if len(place) > 1 else 0] for place in places]
-            self._apply(name, angles, chosen, 0)
+            qubits = [qs[number if len(qs) > 1 else 0] for qs in registers]
+            self._apply(name, angles, qubits, 0)
 
     def _apply(
         self, name: str, angles: list[float], qubits: list[int], depth: int
     ) -> None:
-        self._count(1 + len(qubits) // _LINE)
+        self._count(1 + len(qubits) // _STEP_SIZE)
         if len(set(qubits)) < len(qubits):
-            raise Unreadable(f"{name}: the same qubit twice")
-        if defined := self._defined.get(name):
-            self._expand(name, defined, angles, qubits, depth)
+            raise CircuitError(f"{name}: the same qubit twice")
+        if definition := self._definitions.get(name):
+            self._expand(name, definition, angles, qubits, depth)
             return
         if name not in GATES:
-            raise Unreadable(f"{name!r} is no gate that is known here")
+            raise CircuitError(f"unknown gate {name!r}")
         if (len(angles), len(qubits)) != GATES[name]:
-            known = "{} angles and {} qubits".format(*GATES[name])
-            raise Unreadable(f"{name}: expected {known}")
-        if not self._read.isdisjoint(qubits):
-            raise Unreadable(f"{name}: its qubit has been measured before")
-        operation = GateCall(name, tuple(angles), tuple(qubits))
-        self.circuit.operations.append(operation)
+            expected = "{} angles and {} qubits".format(*GATES[name])
+            raise CircuitError(f"{name}: expected {expected}")
+        if not self._measured.isdisjoint(qubits):
+            raise CircuitError(f"{name}: its qubit was measured before")
+        call = GateCall(name, tuple(angles), tuple(qubits))
+        self.circuit.operations.append(call)
 
     def _expand(
         self,
         name: str,
-        defined: _Defined,
+        definition: _GateDefinition,
         angles: list[float],
         qubits: list[int],
         depth: int,
     ) -> None:
-        expected = (len(defined.angles), len(defined.qubits))
-        if (len(angles), len(qubits)) != expected or depth >= _DEEPEST:
-            raise Unreadable(f"{name}: is not defined for this")
-        known = dict(zip(defined.angles, angles, strict=True))
-        place = dict(zip(defined.qubits, qubits, strict=True))
-        for statement in defined.body:
-            self._count(len(statement) // _LINE)
+        expected = (len(definition.angles), len(definition.qubits))
+        if (len(angles), len(qubits)) != expected:
+            counts = "{} angles and {} qubits".format(*expected)
+            raise CircuitError(f"{name}: expected {counts}")
+        if depth >= _MAX_DEPTH:
+            raise CircuitError(f"{name}: more than {_MAX_DEPTH} nested definitions")
+        known = dict(zip(definition.angles, angles, strict=True))
+        numbers = dict(zip(definition.qubits, qubits, strict=True))
+        for statement in definition.body:
+            self._count(len(statement) // _STEP_SIZE)
             if statement.startswith(("gphase", "barrier")):
                 self._count(1)
                 continue
-            for inner, values, operands in _applied(statement, known):
-                if not place.keys() >= set(operands):
-                    raise Unreadable(f"{name}: {', '.join(operands)} are not its own")
-                self._apply(inner, values, [place[q] for q in operands], depth + 1)
+            inner, values, operands = _gate_call(statement, known)
+            if unknown := set(operands) - numbers.keys():
+                listed = ", ".join(sorted(unknown))
+                raise CircuitError(f"{name}: unknown qubits {listed}")
+            self._apply(inner, values, [numbers[q] for q in operands], depth + 1)
 
     def _count(self, steps: int) -> None:
         self._steps += steps
-        if self._steps > LONGEST:
-            counted = "those within gates and measurements included"
-            raise Unreadable(f"more than {LONGEST} gates, {counted}")
+        if self._steps > MAX_STEPS:
+            raise CircuitError(f"more than {MAX_STEPS} gates and measurements")
 
-    def _places(self, kind: str, operand: str) -> Sequence[int]:
+    def _indices(self, kind: str, operand: str) -> Sequence[int]:
         operand = operand.strip()
         if kind == "qubit" and re.fullmatch(r"\$\d{1,6}", operand):
             if operand not in self._physical:
                 self._physical[operand] = self.circuit.qubits
                 self.circuit.qubits += 1
             return [self._physical[operand]]
-        found = _OPERAND.fullmatch(operand)
-        register = self._registers.get(found[1]) if found else None
-        if found is None or register is None or register[0] != kind:
-            raise Unreadable(f"{operand!r:.60} is no {kind}")
+        match = _OPERAND.fullmatch(operand)
+        register = self._registers.get(match[1]) if match else None
+        if match is None or register is None or register[0] != kind:
+            raise CircuitError(f"{operand!r:.60} is not a {kind}")
         _, start, size = register
-        if found[2] is None:
+        if match[2] is None:
             return range(start, start + size)
-        if int(found[2]) >= size:
-            raise Unreadable(f"{operand!r}: {found[1]} has {size} {kind}s")
-        return [start + int(found[2])]
+        if int(match[2]) >= size:
+            raise CircuitError(f"{operand!r}: {match[1]} has {size} {kind}s")
+        return [start + int(match[2])]
 
 
 def _statements(text: str) -> Iterator[tuple[int, str, str | None]]:
-    """Yield each statement with its line, and its body if it has one in braces."""
-    # the lines stay as they are
-    text = _COMMENT.sub(_lines, text)
-    place, line = 0, 1
-    while word := _WORD.search(text, place):
-        start = word.start()
-        line += text.count("\n", place, start)
-        found = _END.search(text, start)
-        if found is None or found[0] == "}":
-            raise Unreadable(f"line {line}: a statement does not end")
-        place, body = found.end(), None
-        if found[0] == "{":
-            end = text.find("}", place)
+    """Yield the line, the text and the body in braces, if any, of each statement."""
+    text = _COMMENT.sub(_newlines, text)
+    position, line = 0, 1
+    while first := _START.search(text, position):
+        start = first.start()
+        line += text.count("\n", position, start)
+        match = _END.search(text, start)
+        if match is None or match[0] == "}":
+            raise CircuitError(f"line {line}: missing ; after a statement")
+        position, body = match.end(), None
+        if match[0] == "{":
+            end = text.find("}", position)
             if end < 0:
-                raise Unreadable(f"line {line}: a brace does not close")
-            body, place = text[place:end], end + 1
-        yield line, text[start : found.start()].strip(), body
-        line += text.count("\n", start, place)
+                raise CircuitError(f"line {line}: missing closing brace")
+            body, position = text[position:end], end + 1
+        yield line, text[start : match.start()].strip(), body
+        line += text.count("\n", start, position)
 
 
-def _lines(comment: re.Match[str]) -> str:
+def _newlines(comment: re.Match[str]) -> str:
     if comment[1] == "":
-        raise Unreadable("a comment does not end")
+        raise CircuitError("unterminated comment")
     return "\n" * comment[0].count("\n")
 
 
-def _applied(
+def _gate_call(
     statement: str, known: Mapping[str, float]
-) -> Iterator[tuple[str, list[float], list[str]]]:
-    found = _GATE.fullmatch(statement)
-    if found is None:
-        raise Unreadable(f"{statement!r:.60} does not run here")
-    angles = [] if not (found[2] or "").strip() else _values(found[2], known)
-    yield found[1], angles, _names(found[3])
+) -> tuple[str, list[float], list[str]]:
+    match = _GATE.fullmatch(statement)
+    if match is None:
+        raise CircuitError(f"{statement!r:.60} is not supported")
+    angles = _angles(match[2], known) if (match[2] or "").strip() else []
+    return match[1], angles, _names(match[3])
 
 
 def _names(text: str | None) -> list[str]:
     return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
-def _values(text: str, known: Mapping[str, float]) -> list[float]:
+def _angles(text: str, known: Mapping[str, float]) -> list[float]:
     if len(text) > 1000:
-        raise Unreadable("an angle is too long")
+        raise CircuitError("an angle is too long")
     try:
-        # between commas OpenQASM writes sums and products as Python does
+        # expressions have the syntax of Python
         parsed = ast.parse(f"({text},)", mode="eval").body
         elements = parsed.elts if isinstance(parsed, ast.Tuple) else []
         values = [_value(element, known) for element in elements]
-    except Unreadable:
+    except CircuitError:
         raise
     except (ValueError, SyntaxError, ArithmeticError, RecursionError) as error:
-        raise Unreadable(f"{text!r:.60} is no angle") from error
+        raise CircuitError(f"{text!r:.60} is not an angle") from error
     if not all(map(math.isfinite, values)):
-        raise Unreadable(f"{text!r:.60} is no angle")
+        raise CircuitError(f"{text!r:.60} is not an angle")
     return values
 
 
@@ -313,4 +313,4 @@ def _value(node: ast.expr, known: Mapping[str, float]) -> float:
             return _OPERATORS[type(sign)](_value(left, known), _value(right, known))
         case ast.Call(func=ast.Name(id=name), args=[inner]) if name in _FUNCTIONS:
             return _FUNCTIONS[name](_value(inner, known))
-    raise Unreadable(f"{ast.unparse(node)[:60]!r} is no angle")
+    raise CircuitError(f"{ast.unparse(node)[:60]!r} is not an angle")

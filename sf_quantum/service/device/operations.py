@@ -1,7 +1,7 @@
-"""Operations: what an operator may set on a device while it serves, between jobs.
+"""Operations: changes of a device's settings by an operator while the service runs.
 
-A device lists its operations; each returns a device with other settings, so that a job
-has all of the old ones or all of the new.
+An operation returns a modified copy of the device and is applied between jobs, so that no
+job runs with a mixture of old and new settings.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ D = TypeVar("D")
 class Parameter:
     """A number that an operation sets.
 
+    :param what: its description
     :param unit: empty for a factor or a probability
-    :param least: the smallest value allowed
-    :param most: the largest
+    :param least: minimum
+    :param most: maximum
     """
 
     name: str
@@ -34,14 +35,12 @@ class Parameter:
     most: float
 
     def within(self, bounds: Sequence[float] | None) -> Parameter:
-        """Return it with other bounds: the smallest value and the largest."""
-        if bounds is None:
-            return self
-        least, most = bounds
+        """Return it with other bounds, a minimum and a maximum."""
+        least, most = bounds or (self.least, self.most)
         return replace(self, least=least, most=most)
 
     def parse(self, value: JSON) -> float:
-        """Check and read a value.
+        """Validate a value.
 
         :raises FieldError: unless it is a number within the bounds
         """
@@ -55,36 +54,37 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Operation(Generic[D]):
-    """One thing that can be done to a device.
+    """An operation on a device.
 
-    :param change: returns a device with other settings and leaves the old one as it is
-    :param shown: the settings that it changes, by name, for the audit
+    :param what: its description
+    :param change: returns a modified copy of the device
+    :param settings: returns the settings that it changes, by name, for the audit
     :param drained: whether the QPU must be drained first
     """
 
     name: str
     what: str
     change: Callable[[D, Values], D]
-    shown: Callable[[D], Mapping[str, JSON]]
+    settings: Callable[[D], Mapping[str, JSON]]
     parameters: Sequence[Parameter] = ()
     drained: bool = False
 
     def within(self, bounds: Mapping[str, Sequence[float]]) -> Operation[D]:
-        """Return it with a site's bounds, by parameter: the smallest value, the largest."""
-        narrowed = [one.within(bounds.get(one.name)) for one in self.parameters]
+        """Return it with a site's bounds: minimum and maximum by name of parameter."""
+        narrowed = [item.within(bounds.get(item.name)) for item in self.parameters]
         return replace(self, parameters=narrowed)
 
     def values(self, given: Mapping[str, JSON]) -> dict[str, float]:
-        """Check and read values; a parameter that is not given stays as it is.
+        """Validate values; parameters that are not given remain unchanged.
 
-        :raises FieldError: naming the parameter that is unknown or wrong
+        :raises FieldError: naming the unknown or invalid parameter
         """
-        known = {one.name: one for one in self.parameters}
+        known = {parameter.name: parameter for parameter in self.parameters}
         for name in given:
             if name not in known:
-                words = unknown("parameter", name, [*known])
-                raise FieldError(f"parameters.{name}", words)
+                detail = unknown("parameter", name, [*known])
+                raise FieldError(f"parameters.{name}", detail)
         if known and not given:
-            words = f"expected at least one of {', '.join(known)}"
-            raise FieldError("parameters", words)
+            detail = f"expected at least one of {', '.join(known)}"
+            raise FieldError("parameters", detail)
         return {name: known[name].parse(value) for name, value in given.items()}

@@ -1,13 +1,13 @@
-"""The process that checks or simulates one pulse sequence with Pulser, and ends.
+"""A process that checks or simulates one pulse sequence with Pulser.
 
-Pulser, its plots and QuTiP take a second and 150 MB to import, a simulation cannot be
-interrupted, and a sequence of a few bytes can ask for more memory than there is: none of
-this happens in the service.
+It is separate from the service because Pulser and QuTiP take a second and 150 MB to
+import, simulations cannot be interrupted, and a short sequence may need more memory than
+there is.
 
-One line of JSON comes on standard input, one goes out:
-``{"sequence", "qubits", "shots", "seed"}``, then ``{"counter"}`` or ``{"error"}``;
-without ``shots`` the sequence is checked only, without ``sequence`` the answer is the
-device, ``{"specs"}``.
+The request is a line of JSON on standard input,
+``{"sequence", "qubits", "shots", "seed"}``; the answer on standard output is
+``{"counter"}`` or ``{"error"}``. Without ``shots`` the sequence is only checked. Without
+``sequence`` the answer is the device, ``{"specs"}``.
 """
 
 from __future__ import annotations
@@ -35,39 +35,40 @@ CPU_SECONDS = 300
 MEMORY_BYTES = 4 << 30
 
 
-class _Refused(Exception):
-    """A sequence that cannot run; the text goes to its user."""
+class _InvalidSequence(Exception):
+    """A sequence that cannot run; the message is shown to the user."""
 
 
 def main() -> None:
-    """Read one request and answer it."""
+    """Answer one request."""
     line = sys.stdin.buffer.readline()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    # Pulser's warnings are for authors of sequences, not for a service's log
     warnings.simplefilter("ignore")
     answer = answered(json.loads(line))
     sys.stdout.write(json.dumps(answer))
     sys.stdout.flush()
-    # the thread that watches standard input holds its lock: a normal end would wait
+    # a regular exit would wait for the lock on standard input, which the thread holds
     os._exit(0)
 
 
 def answered(request: dict[str, JSON]) -> dict[str, JSON]:
-    """Answer a request, with an error if it cannot be answered."""
+    """Answer a request; errors are part of the answer."""
     try:
         return _answer(request)
-    except _Refused as refused:
+    except _InvalidSequence as refused:
         return {"error": str(refused)}
     except MemoryError:
-        return {"error": f"it needs more than {MEMORY_BYTES >> 30} GiB of memory"}
+        return {
+            "error": f"the simulation needs more than {MEMORY_BYTES >> 30} GiB of memory"
+        }
     except Exception as error:  # noqa: BLE001 - Pulser raises errors of any type
-        return {"error": f"Pulser cannot read it ({type(error).__name__})"}
+        return {"error": f"Pulser cannot parse the sequence ({type(error).__name__})"}
 
 
 def _end_with_parent() -> None:
-    # the service never closes this pipe, so its end is the service's end
+    # the pipe is closed when the service ends
     sys.stdin.buffer.read()
     os._exit(1)
 
@@ -75,7 +76,7 @@ def _end_with_parent() -> None:
 def _answer(request: dict[str, JSON]) -> dict[str, JSON]:
     if "sequence" not in request:
         return {"specs": _specs(_int(request["qubits"]))}
-    sequence = _parsed(str(request["sequence"]))
+    sequence = _parse(str(request["sequence"]))
     _check(sequence, _int(request["qubits"]))
     shots = request.get("shots")
     if shots is None:
@@ -87,11 +88,11 @@ def _answer(request: dict[str, JSON]) -> dict[str, JSON]:
 def _specs(qubits: int) -> str:
     from pulser import AnalogDevice
 
-    # Under its own name: Pulser's clients compare it with that of a sequence's device.
+    # The name is unchanged, since clients compare it with that of a sequence's device.
     return replace(AnalogDevice, max_atom_num=min(qubits, ATOMS)).to_abstract_repr()
 
 
-def _parsed(text: str) -> Sequence[BaseDevice]:
+def _parse(text: str) -> Sequence[BaseDevice]:
     from jsonschema.exceptions import ValidationError
     from pulser import Sequence
     from pulser.exceptions.base import PulserError
@@ -99,38 +100,39 @@ def _parsed(text: str) -> Sequence[BaseDevice]:
     try:
         return Sequence.from_abstract_repr(text)
     except ValidationError as error:
-        raise _Refused(_deepest(error)) from error
+        raise _InvalidSequence(_deepest(error)) from error
     except json.JSONDecodeError as error:
-        raise _Refused(f"not JSON: {_line(error)}") from error
+        raise _InvalidSequence(f"not JSON: {_one_line(error)}") from error
     except (PulserError, ValueError, RuntimeError) as error:
-        raise _Refused(_line(error)) from error
+        raise _InvalidSequence(_one_line(error)) from error
 
 
 def _deepest(error: ValidationError) -> str:
-    # The schema is a choice of formats: the deepest error of the closest format is the
-    # one that its author made.
+    # The schema has alternatives: report the deepest error of the closest one.
     while error.context:
         branches: dict[str | int, list[ValidationError]] = {}
         for cause in error.context:
             branches.setdefault(cause.relative_schema_path[0], []).append(cause)
         closest = min(branches.values(), key=len)
         error = max(closest, key=lambda cause: len(cause.absolute_path))
-    where = ".".join(str(part) for part in error.absolute_path)
-    return f"{where}: {error.message:.200}".removeprefix(": ")
+    path = ".".join(str(part) for part in error.absolute_path)
+    return f"{path}: {error.message:.200}".removeprefix(": ")
 
 
 def _check(sequence: Sequence[BaseDevice], qubits: int) -> None:
     if sequence.is_parametrized() or sequence.is_register_mappable():
-        raise _Refused("it has variables: build() it with their values")
+        raise _InvalidSequence(
+            "the sequence has variables: build() it with their values"
+        )
     if not sequence.declared_channels:
-        raise _Refused("it declares no channel")
+        raise _InvalidSequence("the sequence declares no channel")
     atoms = len(sequence.register.qubit_ids)
     if atoms > qubits:
-        raise _Refused(f"{atoms} atoms do not fit on {qubits} qubits")
+        raise _InvalidSequence(f"{atoms} atoms do not fit on {qubits} qubits")
     if atoms > ATOMS:
-        raise _Refused(f"{atoms} atoms are more than the {ATOMS} that are simulated")
+        raise _InvalidSequence(f"{atoms} atoms; at most {ATOMS} can be simulated")
     if sequence.get_duration() == 0:
-        raise _Refused("it is empty: it has no pulse")
+        raise _InvalidSequence("the sequence has no pulse")
 
 
 def _simulate(sequence: Sequence[BaseDevice], shots: int, seed: int) -> dict[str, int]:
@@ -138,16 +140,16 @@ def _simulate(sequence: Sequence[BaseDevice], shots: int, seed: int) -> dict[str
     from pulser.backend import BitStrings, EmulationConfig
     from pulser_simulation import QutipBackendV2
 
-    # Pulser draws from numpy's global state
+    # Pulser uses numpy's global generator
     numpy.random.seed(seed % 2**32)
-    observed = BitStrings(evaluation_times=[1.0], num_shots=shots)
-    backend = QutipBackendV2(sequence, config=EmulationConfig(observables=[observed]))
-    # a typed union with what a remote backend returns
+    observable = BitStrings(evaluation_times=[1.0], num_shots=shots)
+    backend = QutipBackendV2(sequence, config=EmulationConfig(observables=[observable]))
+    # the declared type includes the results of remote backends
     bits = getattr(backend.run(), "final_bitstrings")  # noqa: B009
     return {str(word): int(count) for word, count in sorted(bits.items())}
 
 
-def _line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 

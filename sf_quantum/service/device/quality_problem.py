@@ -1,4 +1,4 @@
-"""The problem of the quality jobs, whose optimum is known."""
+"""The problem of quality jobs, with a known optimum."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from sf_quantum.samplers.problem import document
 from sf_quantum.service.device.noise import FIELD_RANGE
 
 SPINS = 12
-# One field fills the device's range, the other terms a tenth of it: control errors are
-# parts of the range, and therefore large beside these terms.
+# One field has the full range of the device. Control errors are relative to the range, and
+# therefore large compared with the other terms.
 WEAK = 0.1
 
 
 def problem(qubits: int) -> dict[str, JSON]:
-    """Return a chain with a planted ground state: a BQM, serialized.
+    """Return a chain with a planted ground state, as a serialized BQM.
 
-    Every term is lowest in the planted state, which is therefore the only optimum. It has
-    as many spins up as down, so that both read-out errors show.
+    The planted state minimizes every term and is therefore the unique optimum. Half of its
+    spins are up, so that it is sensitive to both read-out errors.
     """
     spins = _planted(qubits)
     fields = [FIELD_RANGE, *[WEAK] * (len(spins) - 1)]
@@ -34,7 +34,7 @@ def problem(qubits: int) -> dict[str, JSON]:
 
 
 def optimum(bqm: Mapping[str, JSON]) -> float:
-    """Return the energy of the planted state, in which every term is at its lowest."""
+    """Return the energy of the planted state."""
     biases = [_floats(bqm[f"{name}_biases"]) for name in ("linear", "quadratic")]
     return -fsum(abs(bias) for vector in biases for bias in vector)
 
@@ -42,13 +42,13 @@ def optimum(bqm: Mapping[str, JSON]) -> float:
 def hits(result: JSON, energy: float) -> tuple[int, int]:
     """Count the reads of a serialized sample set.
 
-    :returns: those with an energy, and all
+    :returns: the number of reads with the given energy, and of all reads
     """
     vectors = result.get("vectors") if isinstance(result, dict) else None
-    found = vectors if isinstance(vectors, dict) else {}
-    energies, counts = (
-        _data(found.get(name)) for name in ("energy", "num_occurrences")
-    )
+    if not isinstance(vectors, dict):
+        return 0, 0
+    energies = _data(vectors.get("energy"))
+    counts = _data(vectors.get("num_occurrences"))
     good = sum(
         count
         for value, count in zip(energies, counts, strict=True)
@@ -58,7 +58,7 @@ def hits(result: JSON, energy: float) -> tuple[int, int]:
 
 
 def _planted(qubits: int) -> list[int]:
-    # pairs of pairs: neighbours agree and disagree as often
+    # neighbours are equal and different in turn
     return [1 if place % 4 < 2 else -1 for place in range(min(SPINS, qubits))]
 
 

@@ -1,4 +1,4 @@
-"""The runners of the emulated device: what computes a job, by the kind of its payload."""
+"""The runners of the emulated device, which compute jobs of each kind."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Protocol
 from sf_quantum.files import JSON
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.neal import NealSampler
-from sf_quantum.service.device.circuit import CircuitRunner
-from sf_quantum.service.device.sequence import SequenceRunner
+from sf_quantum.service.device.circuit import CircuitSimulator
+from sf_quantum.service.device.sequence import SequenceSimulator
 from sf_quantum.service.domain.jobs import Kind
 
 
 class Runner(Protocol):
-    """Computes one kind of payload; its methods may be called from several threads."""
+    """Computes jobs of one kind; must be thread-safe."""
 
     def check(
         self, content: JSON, parameters: Mapping[str, int | None], *, qubits: int
     ) -> None:
-        """Refuse a payload that cannot run, before it is queued.
+        """Reject a payload that cannot run, before it is queued.
 
-        :param qubits: of the device
+        :param qubits: number of qubits of the device
         :raises FieldError: naming the field of the request
         """
 
@@ -33,19 +33,18 @@ class Runner(Protocol):
     ) -> dict[str, JSON]:
         """Compute the result; blocks.
 
-        :param parameters: ``num_reads`` and ``seed`` are given
-        :param interrupted: once it returns true, run returns soon, whatever it has
-        :returns: JSON whose ``info``, if it has any, is an object
+        :param parameters: at least ``num_reads`` and ``seed``
+        :param interrupted: polled; if true, ``run`` returns soon with an arbitrary result
+        :returns: the result as JSON; ``info``, if present, is an object
         """
 
 
-class ProblemRunner:
-    """Anneals a BQM by the same sampler that runs without a QPU."""
+class ProblemRunner(Runner):
+    """Simulated annealing of a BQM, with the ``neal`` sampler."""
 
     def check(
         self, content: JSON, parameters: Mapping[str, int | None], *, qubits: int
     ) -> None:
-        """See :meth:`Runner.check`."""
         size = problem.size(problem.check(content, "problem"))
         if size > qubits:
             detail = f"{size} variables do not fit on {qubits} qubits"
@@ -57,7 +56,6 @@ class ProblemRunner:
         parameters: Mapping[str, int | None],
         interrupted: Callable[[], bool],
     ) -> dict[str, JSON]:
-        """See :meth:`Runner.run`."""
         bqm = content if isinstance(content, dict) else {}
         return problem.sample(NealSampler(interrupted), bqm, parameters)
 
@@ -66,6 +64,6 @@ def installed() -> dict[Kind, Runner]:
     """Return the runners by kind."""
     return {
         "problem": ProblemRunner(),
-        "sequence": SequenceRunner(),
-        "circuit": CircuitRunner(),
+        "sequence": SequenceSimulator(),
+        "circuit": CircuitSimulator(),
     }

@@ -1,4 +1,4 @@
-"""Pulse sequences (Pulser's abstract representation), simulated where Pulser is."""
+"""Simulation of pulse sequences in Pulser's abstract representation."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ MISSING = (
     "this service cannot run sequences: pulser-simulation is not installed "
     "(pip install 'sf-quantum[pulser]')"
 )
-# each check is a process of its own: limits those of many requests at once
+# limits the number of processes, since each check starts one
 _checks = threading.BoundedSemaphore(2)
-_asking_specs = threading.Lock()
+_specs_lock = threading.Lock()
 
 
-class SequenceRunner:
+class SequenceSimulator:
     """Simulates sequences, without noise; see :class:`.runners.Runner`."""
 
     def check(
@@ -38,17 +38,17 @@ class SequenceRunner:
     ) -> None:
         """See :meth:`.runners.Runner.check`; takes about a second."""
         if not isinstance(content, str):
-            raise FieldError("sequence", "expected a text")
+            raise FieldError("sequence", "expected text")
         if not available():
             raise FieldError("sequence", MISSING)
         with _checks:
-            give_up = time.monotonic() + CHECK_SECONDS
+            deadline = time.monotonic() + CHECK_SECONDS
             answer = _ask(
                 {"sequence": content, "qubits": qubits},
-                lambda: time.monotonic() > give_up,
+                lambda: time.monotonic() > deadline,
             )
         if answer is None:
-            detail = f"it takes more than {CHECK_SECONDS:.0f} s to read"
+            detail = f"parsing takes more than {CHECK_SECONDS:.0f} s"
             raise FieldError("sequence", detail)
         if "error" in answer:
             raise FieldError("sequence", str(answer["error"]))
@@ -61,14 +61,15 @@ class SequenceRunner:
     ) -> dict[str, JSON]:
         """See :meth:`.runners.Runner.run`.
 
-        :returns: ``counter``, the counts of the bit strings, atoms in the order of the
-            register, as Pasqal's own service answers and its clients read
-        :raises InputError: if it cannot be simulated
+        :returns: ``counter``, the counts of the bit strings, with atoms in the order of
+            the register, as in Pasqal's cloud service
+        :raises InputError: if the sequence cannot be simulated
         """
         if not available():
             raise InputError(MISSING)
-        request: dict[str, JSON] = {"sequence": content, "qubits": sys.maxsize}
-        request |= {
+        request: dict[str, JSON] = {
+            "sequence": content,
+            "qubits": sys.maxsize,
             "shots": parameters.get("num_reads") or 1,
             "seed": parameters.get("seed") or 0,
         }
@@ -81,12 +82,12 @@ class SequenceRunner:
 
 
 def specs(name: str, qubits: int) -> str:
-    """Describe the emulated device; the first time takes about a second.
+    """Describe the emulated device; the first call takes about a second.
 
-    :param name: of the device, which is the whole description without Pulser
-    :returns: JSON text, Pulser's abstract representation of a device
+    :param name: name of the device, which is the only content without Pulser
+    :returns: Pulser's abstract representation of a device, JSON
     """
-    with _asking_specs:  # later callers wait for the first one's answer
+    with _specs_lock:  # concurrent calls start only one process
         return _specs(name, qubits)
 
 
@@ -106,9 +107,9 @@ def _specs(name: str, qubits: int) -> str:
 def _ask(
     request: Mapping[str, JSON], give_up: Callable[[], bool]
 ) -> dict[str, JSON] | None:
-    """Have a process of its own answer a request; ``None`` if it was given up."""
+    """Run a process that answers a request; ``None`` if it was abandoned."""
     command = [sys.executable, "-m", "sf_quantum.service.device.pulser_process"]
-    # one thread each: a simulation shares the machine with the service
+    # single-threaded, since simulations share the machine with the service
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     with tempfile.TemporaryFile() as output:
         with subprocess.Popen(
@@ -119,10 +120,10 @@ def _ask(
             env={**os.environ, **threads},
         ) as process:
             try:
-                given_up = _follow(process, json.dumps(request), give_up)
+                abandoned = _wait(process, json.dumps(request), give_up)
             finally:
                 process.kill()
-        if given_up:
+        if abandoned:
             return None
         output.seek(0)
         try:
@@ -132,13 +133,12 @@ def _ask(
     if isinstance(answer, dict):
         return answer
     if process.returncode == -signal.SIGXCPU:
-        return {
-            "error": f"it takes more than {pulser_process.CPU_SECONDS} s to simulate"
-        }
-    return {"error": f"its simulation ended with status {process.returncode}"}
+        limit = f"{pulser_process.CPU_SECONDS} s"
+        return {"error": f"the simulation takes more than {limit} of CPU time"}
+    return {"error": f"the simulation ended with status {process.returncode}"}
 
 
-def _follow(
+def _wait(
     process: subprocess.Popen[bytes], request: str, give_up: Callable[[], bool]
 ) -> bool:
     if process.stdin is None:
@@ -146,7 +146,7 @@ def _follow(
     try:
         process.stdin.write(request.encode() + b"\n")
         process.stdin.flush()
-    except BrokenPipeError:  # it died at once; its status says why
+    except BrokenPipeError:  # the process has ended; its status is reported
         return False
     while process.poll() is None:
         if give_up():

@@ -1,10 +1,10 @@
-"""The technologies of emulated QPUs: how long a job takes, and their errors."""
+"""The technologies of emulated QPUs: run times and errors."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from sf_quantum.samplers.neal import SWEEPS
 
@@ -13,10 +13,10 @@ HOUR = 3600.0
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds that a job takes on real hardware.
+    """The run time of a job on real hardware.
 
-    :param setup_seconds: once per job
-    :param shot_seconds: per shot (read), with any delay but without the read-out
+    :param setup_seconds: per job
+    :param shot_seconds: per shot (read), including delays, without read-out
     :param readout_seconds: per shot
     """
 
@@ -31,10 +31,10 @@ class Timing:
 
 @dataclass(frozen=True)
 class Errors:
-    """The errors of a device that has just been calibrated.
+    """The errors of a newly calibrated device.
 
-    :param control: standard deviation of what is added to each bias of an annealer, in
-        parts of the range of its couplers
+    :param control: standard deviation of the error of each bias of an annealer, relative
+        to the range of its couplers
     :param false_one: probability that a 0 is read as 1
     :param false_zero: probability that a 1 is read as 0
     """
@@ -44,21 +44,26 @@ class Errors:
     false_zero: float = 0.0
 
     def times(self, factor: float) -> Errors:
-        """Return all of them multiplied."""
-        return Errors(*(factor * value for value in astuple(self)))
+        """Return the errors multiplied by a factor."""
+        return Errors(
+            control=factor * self.control,
+            false_one=factor * self.false_one,
+            false_zero=factor * self.false_zero,
+        )
 
     def aged(self, age: float, excess: float = 1.0) -> dict[str, float]:
-        """Return those that are not 0 by the names that a device gives them.
+        """Return the errors that are not 0, by name of the reading.
 
-        Drift adds an independent control error of the same size; the others double.
+        Until the end of a calibration, drift adds an independent control error of the same
+        size and doubles the read-out errors.
 
-        :param age: of the calibration, from 0 to 1
-        :param excess: factor on those of a good calibration of that age
+        :param age: age of the calibration, from 0 to 1
+        :param excess: factor on the errors of a good calibration of that age
         """
         factor = (1.0 + age) * excess
         grown = {
             "control_error": self.control * math.hypot(1.0, age) * excess,
-            # at one half a bit carries no information
+            # at 0.5 a bit carries no information
             "readout_false_one": min(0.5, self.false_one * factor),
             "readout_false_zero": min(0.5, self.false_zero * factor),
         }
@@ -67,11 +72,11 @@ class Errors:
 
 @dataclass(frozen=True)
 class Technology:
-    """One kind of QPU.
+    """A technology of QPUs.
 
-    :param calibration_seconds: the lifetime of a calibration
-    :param sweep_seconds: annealing time that one Metropolis sweep stands for; 0 where a
-        shot takes as long whatever is computed
+    :param calibration_seconds: lifetime of a calibration
+    :param sweep_seconds: annealing time equivalent to a Metropolis sweep; 0 if the time of
+        a shot is constant
     """
 
     timing: Timing
@@ -80,20 +85,20 @@ class Technology:
     sweep_seconds: float = 0.0
 
     def job_seconds(self, parameters: Mapping[str, int | None]) -> float:
-        """Return the seconds that a job takes on the hardware.
+        """Return the run time of a job on the hardware.
 
-        :param parameters: of which ``num_reads`` and ``num_sweeps`` matter
+        :param parameters: ``num_reads`` and ``num_sweeps`` are used
         """
         shots = parameters.get("num_reads") or 1
-        longer = (parameters.get("num_sweeps") or SWEEPS) - SWEEPS
-        return self.timing.job_seconds(shots) + shots * longer * self.sweep_seconds
+        extra = (parameters.get("num_sweeps") or SWEEPS) - SWEEPS
+        return self.timing.job_seconds(shots) + shots * extra * self.sweep_seconds
 
 
 ANNEALING_SECONDS = 20e-6
 TECHNOLOGIES: Mapping[str, Technology] = {
     # D-Wave: access time = programming + overhead + reads * (anneal + readout + delay),
     # https://docs.dwavesys.com/docs/latest/timing_qa_cycle_time.html; the figures are
-    # those of the sample set in Ocean's "Samplesets and Solutions": programming
+    # from the sample set in Ocean's "Samplesets and Solutions": programming
     # 15,760 us and access overhead 2,259 us; anneal 20 us and delay 20.54 us; readout
     # 45.32 us. Integrated control errors: where h and J are 1, "the QPU might actually
     # solve" 1.01 (https://docs.dwavesys.com/docs/latest/c_qpu_ice.html). Drift is
@@ -106,9 +111,9 @@ TECHNOLOGIES: Mapping[str, Technology] = {
     ),
     # Paper 000, section 3: "each quantum task will last ~ 10 s"; paper 001: "in the
     # order of seconds". A shot: 250 us, the default repetition delay of IBM's Eagle
-    # processors (their conf_*.json in qiskit-ibm-runtime), which read-out, about 1 us,
-    # disappears in. Read-out errors: the medians of ibm_sherbrooke's 127 qubits
-    # (props_sherbrooke.json there), which were all calibrated on the same day.
+    # processors (their conf_*.json in qiskit-ibm-runtime), which includes the
+    # read-out of about 1 us. Read-out errors: medians of the 127 qubits of ibm_sherbrooke
+    # (props_sherbrooke.json there), all calibrated on the same day.
     "superconducting": Technology(
         Timing(9.75, 250e-6, 0.0),
         Errors(false_one=0.0205, false_zero=0.0137),
@@ -118,8 +123,8 @@ TECHNOLOGIES: Mapping[str, Technology] = {
     # emulated there with two minutes; paper 000: jobs "include the calibration time for
     # an arbitrary register geometry"; paper 004: "the shot rate is on the order of
     # 1 Hz", imaging included. 1700 shots are the half hour of paper 000. Read-out
-    # errors: what Pulser assumed of such devices (pulser-core, noise_model.py, legacy
-    # defaults). That the laser is calibrated once a day is our assumption.
+    # errors: legacy defaults of Pulser (pulser-core, noise_model.py). The daily
+    # calibration of the laser is an assumption.
     "neutral-atom": Technology(
         Timing(120.0, 1.0, 0.0),
         Errors(false_one=0.01, false_zero=0.05),

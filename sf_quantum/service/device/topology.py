@@ -1,9 +1,9 @@
-"""The graphs of annealers: their qubits and couplers.
+"""The working graphs of annealers: qubits and couplers.
 
 Pegasus: Boothby et al., "Next-Generation Topology of D-Wave Quantum Processors"
 (arXiv:2003.00133). Zephyr: Boothby, Raymond and King, "Zephyr Topology of D-Wave Quantum
-Processors" (D-Wave technical report 14-1056A-A, 2021). Qubits are
-numbered as D-Wave's own tools do, which therefore recognise the graph.
+Processors" (D-Wave technical report 14-1056A-A, 2021). Qubits
+have D-Wave's linear numbering, so that its tools recognize the graph.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import product
 
-# the shifts of the twelve qubits of a Pegasus tile, vertical and horizontal
+# offsets of the twelve qubits of a Pegasus tile, vertical and horizontal
 _SHIFTS = (2, 2, 2, 2, 10, 10, 10, 10, 6, 6, 6, 6)
 _OTHER_SHIFTS = (6, 6, 6, 6, 2, 2, 2, 2, 10, 10, 10, 10)
-# the qubits of a Zephyr tile, of one direction
+# qubits per orientation of a Zephyr tile
 _TILE = 4
 Pair = tuple[int, int]
 
@@ -26,9 +26,9 @@ Pair = tuple[int, int]
 class Graph:
     """The working graph of an annealer.
 
-    :param shape: the numbers that describe it together with its kind
-    :param labels: qubits are numbered below this; not every number has one
-    :param couplers: pairs of qubits, the smaller number first, sorted
+    :param shape: parameters of the topology, in D-Wave's notation
+    :param labels: upper bound of the qubit numbers, some of which are unused
+    :param couplers: sorted pairs of qubits, lower number first
     """
 
     kind: str
@@ -38,12 +38,12 @@ class Graph:
 
     @cached_property
     def qubits(self) -> tuple[int, ...]:
-        """The qubits there are, sorted."""
+        """The numbers of the qubits, sorted."""
         return tuple(sorted({qubit for pair in self.couplers for qubit in pair}))
 
     @cached_property
     def id(self) -> str:
-        """Identifies the graph."""
+        """Hash of the graph."""
         text = f"{self.kind}{self.shape}{self.couplers}"
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
@@ -51,28 +51,28 @@ class Graph:
         """Return the graph without some qubits and their couplers."""
         if not qubits:
             return self
-        gone = set(qubits)
-        left = tuple(pair for pair in self.couplers if gone.isdisjoint(pair))
-        return replace(self, couplers=left)
+        removed = set(qubits)
+        couplers = tuple(pair for pair in self.couplers if removed.isdisjoint(pair))
+        return replace(self, couplers=couplers)
 
 
 def pegasus(size: int) -> Graph:
-    """Build P of a size of 2 or more, of the connected fabric only."""
-    pairs = sorted({_ordered(pair) for pair in _pegasus(size)})
+    """Build P(size), for sizes of 2 or more, without qubits outside the main fabric."""
+    pairs = sorted({(min(pair), max(pair)) for pair in _pegasus(size)})
     return Graph("pegasus", (size,), 24 * size * (size - 1), tuple(pairs))
 
 
 def zephyr(size: int) -> Graph:
-    """Build Z of a size of 1 or more, with four qubits to a tile."""
-    pairs = sorted({_ordered(pair) for pair in _zephyr(size)})
+    """Build Z(size, 4), for sizes of 1 or more."""
+    pairs = sorted({(min(pair), max(pair)) for pair in _zephyr(size)})
     labels = 4 * _TILE * size * (2 * size + 1)
     return Graph("zephyr", (size, _TILE), labels, tuple(pairs))
 
 
 @cache
 def smallest_pegasus(qubits: int) -> Graph:
-    """Build the smallest one with at least so many qubits."""
-    # P has 24 m (m - 1) labels, 8 (m - 1) of which are outside the fabric
+    """Build the smallest Pegasus graph with at least the given number of qubits."""
+    # P(m) has 24 m (m - 1) labels, of which 8 (m - 1) are outside the main fabric
     size = 2
     while 8 * (3 * size - 1) * (size - 1) < qubits:
         size += 1
@@ -81,7 +81,7 @@ def smallest_pegasus(qubits: int) -> Graph:
 
 @cache
 def smallest_zephyr(qubits: int) -> Graph:
-    """Build the smallest one with at least so many qubits."""
+    """Build the smallest Zephyr graph with at least the given number of qubits."""
     size = 1
     while 4 * _TILE * size * (2 * size + 1) < qubits:
         size += 1
@@ -94,10 +94,6 @@ TOPOLOGIES: Mapping[str, Callable[[int], Graph]] = {
 }
 
 
-def _ordered(pair: Pair) -> Pair:
-    return min(pair), max(pair)
-
-
 def _pegasus(m: int) -> Iterator[Pair]:
     last = m - 1
 
@@ -105,7 +101,7 @@ def _pegasus(m: int) -> Iterator[Pair]:
         return ((u * m + w) * 12 + k) * last + z
 
     def inside(u: int, w: int, k: int) -> bool:
-        # a qubit at the rim crosses no other
+        # qubits at the rim have no internal couplers
         shifts = (_OTHER_SHIFTS, _SHIFTS)[u]
         return (w > 0 or k >= min(shifts)) and (w < last or k < max(shifts))
 

@@ -45,7 +45,9 @@ def preview(
     except FieldError as error:
         raise Refused(422, error.detail, error.field) from error
     device = queue.device
-    return operation.shown(device), operation.shown(operation.change(device, values))
+    return operation.settings(device), operation.settings(
+        operation.change(device, values)
+    )
 
 
 async def run(
@@ -77,7 +79,7 @@ async def run(
         finally:
             queue.between_jobs.release()
     except Refused as error:
-        old = operation.shown(queue.device)
+        old = operation.settings(queue.device)
         outcome = _cut(f"refused: {error.field or operation.name}: {error.detail}")
         # without unknown and nested values, as requests may be large
         parameters: dict[str, JSON] = {
@@ -99,7 +101,7 @@ async def _run(
     device = queue.device
     changed = operation.change(device, operation.values(given))
     changed = changed.model_copy(update={"changed": device.clock()})
-    old, new = operation.shown(device), operation.shown(changed)
+    old, new = operation.settings(device), operation.settings(changed)
     entry = audit.AuditEntry(user, operation.name, given, old, new)
     await audit.append(queue.store, entry)
     queue.jobs.replace_device(changed)

@@ -236,7 +236,7 @@ def _operation(operation: Operation[Device], queue: Queue) -> OperationAnswer:
         what=operation.what,
         parameters=[ParameterAnswer(**asdict(one)) for one in operation.parameters],
         drained=operation.drained,
-        now=dict(operation.shown(queue.device)),
+        now=dict(operation.settings(queue.device)),
     )
 
 

@@ -169,19 +169,15 @@ class Keyed(Policy, Generic[K]):
         """Return a job's key, which must be constant while the job is pending."""
 
     def add(self, job: PendingJob) -> None:
-        """See :meth:`Policy.add`."""
         self._jobs.add((self.key(job), job.number), job)
 
     def remove(self, job: PendingJob) -> None:
-        """See :meth:`Policy.remove`."""
         self._jobs.remove((self.key(job), job.number))
 
     def order(self) -> Iterator[PendingJob]:
-        """See :meth:`Policy.order`."""
         return iter(self._jobs.jobs)
 
     def ahead(self, job: PendingJob) -> dict[Kind, Work]:
-        """See :meth:`Policy.ahead`."""
         return self._jobs.before((self.key(job), job.number))
 
 
@@ -189,11 +185,9 @@ class ByClass:
     """Mixin: production before test before development; production pre-empts the others."""
 
     def preempts(self, pending: PendingJob, running: PendingJob) -> bool:
-        """See :meth:`Policy.preempts`."""
         return pending.job_class == CLASSES[0] != running.job_class
 
     def passing(self, job_class: JobClass) -> Sequence[JobClass]:
-        """See :meth:`Policy.passing`."""
         return CLASSES[: RANKS[job_class]]
 
 

@@ -15,5 +15,4 @@ class Classes(ByClass, Keyed[tuple[int]]):
     """
 
     def key(self, job: PendingJob) -> tuple[int]:
-        """See :meth:`Keyed.key`."""
         return (RANKS[job.job_class],)

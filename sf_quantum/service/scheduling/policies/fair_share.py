@@ -83,7 +83,6 @@ class FairShare(ByClass, Policy):
         return cls(shares, clock, number_option(options, "half_life_seconds", DAY))
 
     def add(self, job: PendingJob) -> None:
-        """See :meth:`Policy.add`."""
         owner = account_of(job)
         queues = self._queues[job.job_class]
         if owner not in queues:
@@ -92,7 +91,6 @@ class FairShare(ByClass, Policy):
         self._invalidate(owner, CLASSES[RANKS[job.job_class] + 1 :])
 
     def remove(self, job: PendingJob) -> None:
-        """See :meth:`Policy.remove`."""
         owner = account_of(job)
         queues = self._queues[job.job_class]
         queues[owner].remove(job)
@@ -109,7 +107,6 @@ class FairShare(ByClass, Policy):
         return None
 
     def order(self) -> Iterator[PendingJob]:
-        """See :meth:`Policy.order`."""
         for queues in self._queues.values():
             for _, job in heapq.merge(*(queue.order() for queue in queues.values())):
                 yield job
@@ -190,41 +187,34 @@ class FairShare(ByClass, Policy):
         return [(used + (above + seconds) * weight) / share for seconds in more]
 
     def used(self, past: Used) -> None:
-        """See :meth:`Policy.used`."""
         owner = account_of(past)
         self.usage.charge(owner, past.user, past.qpu_seconds, past.when)
         self._invalidate(owner)
 
     def remembers_seconds(self) -> float:
-        """See :meth:`Policy.remembers_seconds`."""
         return HALF_LIVES * self._half_life_seconds
 
     def began(self, job: PendingJob) -> None:
-        """See :meth:`Policy.began`."""
         self._charge(job, job.qpu_seconds)
         self._expected.used(job.lease, job.seconds)
 
     def ended(self, job: PendingJob, qpu_seconds: float) -> None:
-        """See :meth:`Policy.ended`."""
         self._charge(job, qpu_seconds - job.qpu_seconds)
         if job.qpu_seconds:
             more = qpu_seconds / job.qpu_seconds - 1
             self._expected.used(job.lease, more * job.seconds)
 
     def leased(self, lease: Lease) -> None:
-        """See :meth:`Policy.leased`."""
         self._expected.add(lease)
         self._shares.leased(lease)
         self._invalidate(account_of(lease))
 
     def released(self, lease: Lease) -> None:
-        """See :meth:`Policy.released`."""
         self._expected.remove(lease.id)
         self._shares.released(lease)
         self._invalidate(account_of(lease))
 
     def choose(self, pending: Sequence[PendingLease], held: Sequence[Lease]) -> int:
-        """See :meth:`Policy.choose`."""
         counts = Counter(map(account_of, held))
 
         def per_share(index: int) -> tuple[float, int]:

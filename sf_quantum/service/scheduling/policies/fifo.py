@@ -10,5 +10,4 @@ class Fifo(Keyed[tuple[()]]):
     """Runs jobs in the order of submission, without pre-emption."""
 
     def key(self, job: PendingJob) -> tuple[()]:
-        """See :meth:`Keyed.key`."""
         return ()

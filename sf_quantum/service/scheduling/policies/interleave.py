@@ -74,7 +74,6 @@ class Interleave(ByClass, Keyed[tuple[int, float]]):
         return RANKS[job.job_class], job.submitted + patience
 
     def choose(self, pending: Sequence[PendingLease], held: Sequence[Lease]) -> int:
-        """See :meth:`Policy.choose`."""
         if pending[0].passed >= MOST_PASSES:
             return 0
         load = sum(LOAD[lease.pattern] for lease in held)
