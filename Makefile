@@ -53,7 +53,7 @@ $(VENV)/installed-run: pyproject.toml sf_quantum/clustering/_kernels.c sf_quantu
 	  { echo "sf_quantum needs Python 3.11 or newer: make PYTHON=python3.12"; exit 1; }
 	@echo "creating the virtual environment $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@echo "installing sf_quantum and StreamFlow (330 MB, less than a minute)"
+	@echo "installing sf_quantum and StreamFlow (under 400 MB, about a minute)"
 	$(call install,--no-compile --editable .)
 
 $(VENV)/installed: $(VENV)/installed-run

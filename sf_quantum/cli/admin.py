@@ -31,7 +31,7 @@ Format: TypeAlias = Callable[[JSON], Iterator[str]]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add a subcommand for each action."""
     parser.epilog = (
-        "All but `status` and listing maintenance needs an admin, and is audited "
+        "All actions but `status` and listing maintenance need an admin, and are audited "
         "(`audit`). WHEN: 2026-11-21T16:00, or from now: 90s, 30m, 2h, 7d."
     )
     actions = parser.add_subparsers(dest="act", required=True, metavar="ACT")
@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         return added
 
     add("status", "show the QPU's status and its maintenance", _status, _format_status)
-    add("open", "let jobs and leases start; ends maintenance", _turn, _format_status)
+    add("open", "let jobs and leases start, and end maintenance", _turn, _format_status)
     for name, help_ in (
         ("drain", "let nothing start; the running job ends"),
         ("close", "let nothing start; the running job is queued again"),

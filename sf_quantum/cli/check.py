@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
                 _counted(findings.deployments, "deployment"),
                 *(f"{qpu} {why}" for qpu, why in findings.silent.items()),
             )
-            print(f"{file}: fine ({', '.join(counts)})")
+            print(f"{file}: OK ({', '.join(counts)})")
     return code
 
 

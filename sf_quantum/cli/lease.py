@@ -45,7 +45,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "time, or with --elsewhere a QPU is offline; 2 for bad input."
     )
     add_selection(parser)
-    parser.add_argument("--class", dest="class_", choices=CLASSES, help="of the leases")
+    parser.add_argument(
+        "--class", dest="class_", choices=CLASSES, help="class of the leases"
+    )
     parser.add_argument(
         "--project",
         metavar="NAME",

@@ -47,7 +47,9 @@ OPTIONS = {
     ),
     "auth": Option("auth.mode", "MODE", str, "none (default), token or munge"),
     "tokens": Option("auth.tokens", "FILE", str, "tokens file, see sfq token"),
-    "munge-socket": Option("auth.munge", "PATH", str, "munged's, if not the usual one"),
+    "munge-socket": Option(
+        "auth.munge", "PATH", str, "munged's socket, if not the default"
+    ),
     "name": Option("device.name", "NAME", str, "name of the QPU (default emulator)"),
     "technology": Option(
         "device.technology",

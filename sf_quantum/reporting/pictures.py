@@ -153,9 +153,7 @@ def _label_timeline(axes: Axes, lanes: Lanes, seconds: float) -> None:
     axes.set_yticks(range(len(lanes)), [name for name, _ in lanes])
     axes.invert_yaxis()
     axes.set_xlim(0, seconds * 1.01 or 1.0)
-    axes.set_xlabel(
-        "seconds since the first job asked for a location (hatched: not completed)"
-    )
+    axes.set_xlabel("seconds since the first job was ready (hatched: not completed)")
     _plain(axes, grid="x", without=("top", "right", "left"))
     axes.tick_params(axis="y", length=0)
 

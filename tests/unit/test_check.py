@@ -122,7 +122,7 @@ def found(name: str = FILE) -> list[str]:
 
 def test_a_good_file_is_fine(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", FILE]) == 0
-    assert capsys.readouterr().out == "sf.yml: fine (1 workflow, 3 deployments)\n"
+    assert capsys.readouterr().out == "sf.yml: OK (1 workflow, 3 deployments)\n"
 
 
 def test_every_problem_of_every_file_is_printed(

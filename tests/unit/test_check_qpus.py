@@ -85,7 +85,7 @@ def checked(
 def test_what_can_run_is_fine(
     service: RunningService, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fine = "sf.yml: fine (1 workflow, 2 deployments)\n"
+    fine = "sf.yml: OK (1 workflow, 2 deployments)\n"
     assert checked(service.url, capsys, QPU) == (0, fine)
 
 
@@ -138,6 +138,6 @@ def test_one_that_does_not_answer_is_no_reason_and_is_told(
     code, out = checked(f"unix:{tmp_path}/nobody", capsys, QPU)
     assert code == 0
     assert out.startswith(
-        "sf.yml: fine (1 workflow, 2 deployments, qpu could not be queried"
+        "sf.yml: OK (1 workflow, 2 deployments, qpu could not be queried"
     )
     assert len(out.splitlines()) == 1
