@@ -1,4 +1,4 @@
-"""Checks of ``sfq.slurm`` beyond its schema: names and numbers that have to agree."""
+"""Checks of ``sfq.slurm`` beyond its schema: references and limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sf_quantum.qpu import qrmi_config
 TYPE = "sfq.slurm"
 #: StreamFlow's default of maxConcurrentJobs
 ONE_JOB = 1
-# Slurm's clients block while its controller is down
+# Slurm's commands block while the controller is down
 TIMEOUT_SECONDS = 5.0
 
 
@@ -32,7 +32,7 @@ def check(
 ) -> Iterator[FileProblem]:
     """Check the allocations, clusters and QPUs of a deployment.
 
-    :param where: the keys of ``config`` in the file
+    :param where: the path of ``config`` in the file
     """
     services = mapping(config.get("services"))
     jobs = config.get("maxConcurrentJobs", ONE_JOB)
@@ -79,7 +79,7 @@ def _partitions() -> list[str]:
 def allocations(
     config: dict[str, JSON], where: Where
 ) -> Iterator[tuple[dict[str, JSON], Where]]:
-    """The ``allocation`` of the deployment and those of its services, with their keys."""
+    """The ``allocation`` of the deployment and of each service, with its path in the file."""
     yield mapping(config.get("allocation")), (*where, "allocation")
     for service, content in mapping(config.get("services")).items():
         below = (*where, "services", service, "allocation")
@@ -104,10 +104,10 @@ def _reserve(
 def _unused(
     document: Document, allocation: dict[str, JSON], jobs: int, where: Where
 ) -> Iterator[FileProblem]:
-    """Check that nodes are not held for more jobs than StreamFlow runs at once."""
+    """Check that nodes are not held for more jobs than StreamFlow runs concurrently."""
     reserve = allocation.get("reserve")
     counts = reserve if isinstance(reserve, dict) else Counter(_reserved(allocation))
-    sizes = {f"reserve has {service}": count for service, count in counts.items()}
+    sizes = {f"reserve for {service} is": count for service, count in counts.items()}
     sizes["keep is"] = allocation.get("keep")
     for what, count in sizes.items():
         if isinstance(count, int) and count > jobs:
@@ -117,7 +117,7 @@ def _unused(
     most, kept = allocation.get("max"), allocation.get("keep")
     if isinstance(most, int) and isinstance(kept, int) and kept > most:
         what = f"keep is {kept}, but max is {most}"
-        yield document.problem(where, what, "write a keep of at most max")
+        yield document.problem(where, what, "write a value of keep that is at most max")
 
 
 def _reserved(allocation: dict[str, JSON]) -> list[str]:
@@ -129,13 +129,13 @@ def _reserved(allocation: dict[str, JSON]) -> list[str]:
 def _qpus(
     document: Document, file: Path, services: dict[str, JSON], where: Where
 ) -> Iterator[FileProblem]:
-    """Check that the site's file, if it exists, has the QPUs that the services name."""
+    """Check that ``qrmiConfig``, if it exists, defines the QPUs of the services."""
     if not file.is_file():
         return
     try:
         known = qrmi_config.names(str(file))
     except InputError as error:
-        right = "name a qrmi_config.json as QRMI's SPANK plugin reads it"
+        right = "give the path of a qrmi_config.json for QRMI's SPANK plugin"
         yield document.problem((*where, "qrmiConfig"), str(error), right)
         return
     for service, content in services.items():

@@ -192,7 +192,7 @@ async def test_an_allocation_ends_itself_without_its_driver(
                 with suppress(psutil.NoSuchProcess):
                     shell.resume()
         # and what ran on it has not ended well
-        assert "CANCELLED (its allocation ended itself)" in await failing
+        assert "CANCELLED (its allocation ended by itself)" in await failing
 
 
 @pytest.mark.parametrize("allocation", [ELASTIC, RESERVED], ids=["elastic", "reserved"])

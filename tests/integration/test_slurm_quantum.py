@@ -217,7 +217,7 @@ def test_no_node_is_asked_for_while_the_qpu_is_offline(
     assert site.submissions() == set()
     service.ask("POST", "/v1/device/open", {})
     assert driver.wait(timeout=60) == 0, site.project.log[-3000:]
-    assert "Job /solve/0 waits for its QPU no longer" in site.project.log
+    assert "Job /solve/0 no longer waits for its QPU" in site.project.log
     assert site.project.log.count(waits) == 1
 
 

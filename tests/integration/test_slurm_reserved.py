@@ -189,6 +189,6 @@ async def test_an_unknown_service_is_refused(lab: Lab, tmp_path: Path) -> None:
         with pytest.raises(WorkflowDefinitionException) as error:
             await held.cluster.connector.deploy(False)
     assert str(error.value) == (
-        "Deployment cluster: `reserve` names service gpu, which it does not have; "
-        "it has node, qpu."
+        "Deployment cluster: `reserve` names service gpu, which does not exist; "
+        "its services: node, qpu."
     )

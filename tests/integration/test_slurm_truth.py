@@ -232,7 +232,7 @@ async def test_a_job_that_slurm_has_forgotten(
         assert code == 4
         assert "is FAILED with exit code 4" in text
         text = await lost
-    assert "is LOST (Slurm has forgotten it, and it left no exit code)" in text
+    assert "is LOST (Slurm no longer knows it, and it left no exit code)" in text
 
 
 async def test_sbatch_is_refused_for_a_passing_reason(
@@ -250,9 +250,9 @@ async def test_sbatch_is_refused_for_a_passing_reason(
             assert await jobs.run("echo well") == ("well", 0)
     assert stand_ins.count("tries") == 3
     assert [
-        r.getMessage() for r in caplog.records if "cannot take" in r.getMessage()
+        r.getMessage() for r in caplog.records if "cannot accept" in r.getMessage()
     ] == [
-        f"Slurm cannot take job /{jobs.name}/1 now, next try in {pause} s: Batch job submission "
+        f"Slurm cannot accept job /{jobs.name}/1 now, next attempt in {pause} s: Batch job submission "
         "failed: Unable to contact slurm controller (connect failure)"
         for pause in (0.5, 1)
     ]
@@ -428,7 +428,7 @@ async def test_a_job_that_is_not_wanted_any_more(lab: Lab, tmp_path: Path) -> No
 
 async def test_a_pipe_is_refused(lab: Lab, tmp_path: Path) -> None:
     async with cluster(lab, tmp_path) as jobs:
-        with pytest.raises(WorkflowExecutionException, match="cannot be piped"):
+        with pytest.raises(WorkflowExecutionException, match="cannot have a pipe"):
             await jobs.run("true", stdout=asyncio.subprocess.PIPE)
 
 

@@ -262,12 +262,12 @@ SLURM = {
     "reserved service": ("allocation: {strategy: reserved, reserve: [quantum, quantom]}", "allocation.reserve[1]: deployment cluster has no service 'quantom'; did you mean quantum?"),
     "reserved service, counted": ("allocation: {strategy: reserved, reserve: {quantom: 1}}", "allocation.reserve.quantom: deployment cluster has no service 'quantom'; did you mean quantum?"),
     "released after": ("allocation: {strategy: reserved, reserve: [quantum], release: {after: /lop/solve}}", "allocation.release.after: the workflow has no step /lop/solve; did you mean /loop/solve?"),
-    "reserved for nobody": ("allocation: {strategy: reserved, reserve: [quantum, quantum]}", "allocation: reserve has quantum 2, but maxConcurrentJobs allows 1 at once; write maxConcurrentJobs: 2 or more"),
+    "reserved for nobody": ("allocation: {strategy: reserved, reserve: [quantum, quantum]}", "allocation: reserve for quantum is 2, but maxConcurrentJobs allows 1 at once; write maxConcurrentJobs: 2 or more"),
     "kept for nobody": ("allocation: {strategy: elastic, keep: 3}", "allocation: keep is 3, but maxConcurrentJobs allows 1 at once; write maxConcurrentJobs: 3 or more"),
     "none may be kept": ("allocation: {strategy: elastic, max: 0}", "allocation.max: 0 is not allowed; write 1 or more"),
     "key of the deployment": ("alocation: elastic", "alocation: unknown key; did you mean allocation?"),
     "file of QPUs": ("qrmiConfig: none.json", "qrmiConfig: none.json: no such file; name an existing file"),
-    "file of other things": ("qrmiConfig: job.json", "qrmiConfig: job.json: resources: expected a list; name a qrmi_config.json as QRMI's SPANK plugin reads it"),
+    "file of other things": ("qrmiConfig: job.json", "qrmiConfig: job.json: resources: expected a list; give the path of a qrmi_config.json for QRMI's SPANK plugin"),
 }  # fmt: skip
 SERVICE = {
     "key": ("partitoin: qpu", "partitoin: unknown key; did you mean partition?"),
@@ -276,7 +276,7 @@ SERVICE = {
     "strategy": ("allocation: {strategy: elstic}", "allocation.strategy: unknown strategy 'elstic'; did you mean elastic?"),
     "reserved service": ("allocation: {strategy: reserved, reserve: [quantom]}", "allocation.reserve[0]: deployment cluster has no service 'quantom'; did you mean quantum?"),
     "QPU": ("qpu: [fresno, fresnl]", "qpu[1]: qrmi_config.json has no QPU 'fresnl'; did you mean fresno?"),
-    "another cluster": ("clusters: north", "clusters: sfq.slurm follows the jobs of the login node's own cluster only; write a deployment of its own for each cluster"),
+    "another cluster": ("clusters: north", "clusters: sfq.slurm follows the jobs of the login node's own cluster only; write a separate deployment for each cluster"),
     "no list of QPUs": ("qpu: fresno", "qpu: 'fresno' has the wrong type; write a list"),
 }  # fmt: skip
 
@@ -323,7 +323,7 @@ def test_more_kept_than_there_may_be(cluster: None) -> None:
     edited(FILE, "Jobs: 4\n", f"Jobs: 4\n      allocation: {new}\n")
     assert found() == [
         f"{FILE}:30: deployments.cluster.config.allocation: keep is 3, but max is 2;"
-        " write a keep of at most max"
+        " write a value of keep that is at most max"
     ]
 
 

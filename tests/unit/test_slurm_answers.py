@@ -85,7 +85,7 @@ def test_what_lasts(state: str, expected: bool) -> None:
 def test_our_own_reasons_have_words() -> None:
     outcome = JobOutcome("7", answers.LOST, EndReason.FORGOTTEN)
     assert outcome.sentence() == (
-        "Slurm job 7 is LOST (Slurm has forgotten it, and it left no exit code)"
+        "Slurm job 7 is LOST (Slurm no longer knows it, and it left no exit code)"
     )
 
 

@@ -7,14 +7,14 @@ import pytest
 from sf_quantum.connectors.slurm.forecast import (
     FOLLOWS_SECONDS,
     MARGIN_SECONDS,
-    Forecast,
+    JobForecast,
 )
 from sf_quantum.connectors.steps import QuantumSteps
 
 
-def learned(wave: int = 3) -> Forecast:
+def learned(wave: int = 3) -> JobForecast:
     """A forecast after a quantum step, from 0 to 10, and the jobs that came after it."""
-    forecast = Forecast()
+    forecast = JobForecast()
     forecast.started("q", None)
     assert forecast.quantum
     assert forecast.due(10) == 0
@@ -65,7 +65,7 @@ def test_nobody_comes() -> None:
 
 
 def test_jobs_that_come_late_came_for_another_reason() -> None:
-    forecast = Forecast()
+    forecast = JobForecast()
     forecast.started("q", None)
     forecast.ended("q", 10)
     forecast.job_arrived(10 + FOLLOWS_SECONDS)

@@ -57,4 +57,4 @@ async def test_a_failure_is_told_without_its_last_lines() -> None:
     failed = JobOutcome("7", "FAILED", exit_code=3)
     result = await per_step.read_result(_Login(LOST), JOB, failed, "/spool/out", MARK)
     assert "is FAILED with exit code 3" in result.output
-    assert result.output.endswith("what it printed cannot be read")
+    assert result.output.endswith("its output cannot be read")

@@ -194,7 +194,7 @@ async def test_a_success_without_a_sign_of_its_script_is_none(
         outcome = await submitted.ended
     assert not outcome.good
     assert (outcome.state, outcome.reason) == (answers.LOST, EndReason.NEVER_BEGAN)
-    assert "LOST (nothing shows that its script began)" in outcome.sentence()
+    assert "LOST (there is no sign that its script began)" in outcome.sentence()
 
 
 async def test_what_nobody_waits_for_is_cancelled_until_it_is_over(

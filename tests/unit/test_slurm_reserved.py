@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from sf_quantum.connectors.slurm.allocation import Allocation, AllocationGone
+from sf_quantum.connectors.slurm.allocation import AllocationGone, SlurmAllocation
 from sf_quantum.connectors.slurm.answers import JobOutcome
 from sf_quantum.connectors.slurm.per_step import StepJob, StepResult
 from sf_quantum.connectors.slurm.reserved import Components
@@ -34,7 +34,7 @@ class _Held:
 
 async def test_no_job_gets_nodes_that_are_being_given_back() -> None:
     held = _Held()
-    components = Components([("qpu", cast("Allocation", held))])
+    components = Components([("qpu", cast("SlurmAllocation", held))])
     first, second = (
         asyncio.create_task(
             components.run(StepJob(name, Service(), "qpu", "true"), 0.0)

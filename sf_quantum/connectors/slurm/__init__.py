@@ -1,1 +1,1 @@
-"""``sfq.slurm``: the partitions of a Slurm cluster, told truthfully and quickly."""
+"""``sfq.slurm``: jobs, allocations and QPU leases on a Slurm cluster."""

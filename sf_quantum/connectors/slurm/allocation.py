@@ -1,4 +1,4 @@
-"""Nodes that are held for more than one job, and the jobs that run on them as steps."""
+"""Allocations that serve several jobs, each of which runs as a step."""
 
 from __future__ import annotations
 
@@ -23,26 +23,25 @@ from sf_quantum.connectors.slurm.per_step import (
 from sf_quantum.connectors.slurm.queue import SlurmQueue, capitalized
 from sf_quantum.connectors.slurm.scripts import JobMark
 
-# an allocation that ends is COMPLETING for a moment
+# between two queries while an allocation that is ending is COMPLETING
 STATE_PAUSE_SECONDS = 0.2
 RETRY_SECONDS = 1.0
-# how much later than its allocation's end a step's mark may be seen
+# how long after the end of its allocation the mark of a step may appear
 MARK_SECONDS = 5.0
-# how long a step that is cancelled is looked for: its srun may only be on its way
+# how long to look for a step to cancel: its srun may not have started it yet
 CANCEL_SECONDS = 10
 
 
 class AllocationGone(Exception):
-    """An allocation could not run a job, which has not begun."""
+    """An allocation ended or proved unusable before the job began."""
 
 
-class Allocation:
+class SlurmAllocation:
     """A batch job that only holds its nodes, or one component of such a job.
 
-    :param queue: where it was submitted
     :param leader: the batch job
-    :param own: the component, the batch job itself if it has only one
-    :param group: the component's number, None if there is only one
+    :param own: the component; None if the batch job has only one
+    :param group: the number of the component; None if there is only one
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class Allocation:
 
     @property
     def over(self) -> bool:
-        """Whether no job can run on it any more."""
+        """Whether it can run no more jobs."""
         return self._given_back or self._useless or self._has_ended
 
     @property
@@ -70,20 +69,20 @@ class Allocation:
         return self._leader.ended.done() or self._own.ended.done()
 
     def lasts(self, seconds: float) -> bool:
-        """Whether its time limit leaves so much, as far as that is known.
+        """Whether, as far as known, its time limit leaves this many seconds.
 
-        One that has run no job does: another would last no longer.
+        True for an unused allocation, since a new one would last no longer.
         """
         row = self._own.row
         if not self._used or row is None or row.state != "RUNNING" or not row.ended:
             return True
         return time.time() + seconds <= row.ended
 
-    async def granted(self) -> Allocation:
-        """Wait until it has its nodes.
+    async def granted(self) -> SlurmAllocation:
+        """Wait until the nodes are granted.
 
-        :returns: itself
-        :raises WorkflowExecutionException: if it ends before; says why
+        :returns: the allocation itself
+        :raises WorkflowExecutionException: if it ends before; the message has the reason
         """
         try:
             await asyncio.shield(self._leader.granted)
@@ -97,10 +96,10 @@ class Allocation:
         return self
 
     async def run(self, job: StepJob, requested: float) -> StepResult:
-        """Run a job on it to its end.
+        """Run a job to its end.
 
-        :param requested: when the job wanted its nodes, epoch seconds
-        :raises AllocationGone: if it has ended before the job began
+        :param requested: when the job requested nodes, epoch seconds
+        :raises AllocationGone: if the allocation ended before the job began
         """
         self._used = True
         while not self.over:
@@ -108,7 +107,7 @@ class Allocation:
             try:
                 mark = await self._run_step(job, key)
             except asyncio.CancelledError:
-                # with an allocation end its steps, and soon the spool
+                # the end of an allocation ends its steps, and the spool may be removed soon
                 if not self.over:
                     await self._cancel(key)
                 raise
@@ -121,7 +120,7 @@ class Allocation:
         raise AllocationGone
 
     async def give_back(self) -> None:
-        """End it; a component leaves the others as they are."""
+        """End the allocation, or only this component of a heterogeneous one."""
         if not self._given_back and not self._has_ended:
             self._own.usage.given_back(time.time())
             component = f"+{self._group}" if self._group else ""
@@ -143,13 +142,13 @@ class Allocation:
             )
             await asyncio.wait([ended], timeout=MARK_SECONDS)
             left = None if ended.done() else await self._left_mark(key)
-            # its own may have been seen meanwhile
+            # the mark may have arrived meanwhile
             return await ended if left is None or ended.done() else left
         finally:
             ended.cancel()
 
     async def _left_mark(self, key: str) -> JobMark:
-        """The mark of a step whose ``srun`` is gone as well, made up if there is none."""
+        """The mark of a step whose ``srun`` has ended, too; a substitute if there is none."""
         # `began` is removed only when there is a mark
         command = f"""\
 f={shlex.quote(self._path(key, ""))} began=0
@@ -175,7 +174,7 @@ cat "$f"mark 2>/dev/null || echo "{key} {self._own.slurm_job} 1 ${{began:-0}} - 
                     f"Job {job.name} cannot be started: {text}"
                 )
             return
-        # it may have begun although the answer was lost
+        # the step may have begun even if the answer was lost
         if not self._has_ended:
             raise AllocationGone
 
@@ -204,7 +203,7 @@ cat "$f"mark 2>/dev/null || echo "{key} {self._own.slurm_job} 1 ${{began:-0}} - 
             "time": None if job.seconds is None else time_limit(job.seconds),
             "nodes": "1",
             "ntasks": "1",
-            # a batch script is bound to no CPU
+            # as in a batch script, which is not bound to CPUs
             "cpu-bind": "none",
             "input": "none",
         }
@@ -220,9 +219,9 @@ cat "$f"mark 2>/dev/null || echo "{key} {self._own.slurm_job} 1 ${{began:-0}} - 
         )
 
     async def _cancel(self, key: str) -> None:
-        """End a step, also one that Slurm does not know yet."""
+        """Cancel a step, even if Slurm does not know it yet."""
         with suppress(WorkflowExecutionException):
-            # without its script it ends by itself; it is over when `began` is gone
+            # without its script, a step ends at once; it has ended when `began` is removed
             await self._queue.login.run(f"""\
 f={shlex.quote(self._path(key, ""))} n=0
 : >"$f"tried || exit
@@ -235,7 +234,7 @@ done""")
     async def _outcome(self, job: StepJob, mark: JobMark) -> JobOutcome | None:
         """How a job ended.
 
-        :returns: None if it is to be tried again
+        :returns: None if the job has to be started again
         :raises AllocationGone: if the allocation ended before the job began
         """
         end = await self._allocation_end(mark)
@@ -262,9 +261,9 @@ done""")
         )
 
     async def _allocation_end(self, mark: JobMark) -> JobOutcome | None:
-        """How the allocation ended, as the end of a job in it.
+        """How the allocation ended, as the outcome of a job in it.
 
-        :returns: None if it has not, or only the job itself can say
+        :returns: None if it still runs, or if only the job's mark is available
         """
         while True:
             for batch_job in (self._own, self._leader):
@@ -283,7 +282,7 @@ done""")
             await asyncio.sleep(STATE_PAUSE_SECONDS)
 
     async def _srun_error(self, key: str) -> str:
-        # a message about every step on a cluster without CPU binding
+        # srun prints this line for every step on a cluster without CPU binding
         text, code = await self._queue.login.ask(
             "grep -v 'lacks support for cpu binding' "
             f"{shlex.quote(self._path(key, 'srun'))}"
@@ -292,7 +291,6 @@ done""")
 
 
 def _never_good(outcome: JobOutcome) -> JobOutcome:
-    """The end of an allocation as that of a job in it."""
     if outcome.good:
         return replace(outcome, state="CANCELLED", reason=EndReason.ALLOCATION_ENDED)
     return outcome

@@ -1,4 +1,4 @@
-"""What Slurm's commands print, and what it means for a step."""
+"""The commands that query Slurm, parsers of their output, and the outcome of a job."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from enum import Enum
 
 from sf_quantum.connectors.slurm.scripts import UNKNOWN, JobMark
 
-# squeue(1), "JOB STATE CODES": every other state is one that a job leaves again
+# squeue(1), "JOB STATE CODES": no other state is final
 ENDED = frozenset(
     "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED "
     "TIMEOUT".split()
 )
-#: the state of a job that Slurm no longer knows and that left nothing behind
+#: the state of a job that Slurm no longer knows and that left no mark
 LOST = "LOST"
-# squeue(1), "JOB REASON CODES", and those of slurm_string.c that it leaves out: reasons
-# that no other job's end can change
+# squeue(1), "JOB REASON CODES", and further ones from slurm_string.c: reasons that persist
+# even if other jobs end
 _HOPELESS = re.compile(
     "AccountNotAllowed|BadConstraints|DependencyNeverSatisfied|InvalidAccount|InvalidQOS|"
     "JobHeldAdmin|JobHeldUser|JobHoldMaxRequeue|JobLaunchFailure|NodeDown|"
@@ -26,9 +26,9 @@ _HOPELESS = re.compile(
     r"QOSNotAllowed|QOSMin\w+|(Assoc|QOS)Max\w*PerJob(Limit)?|"
     "ReqNodeNotAvail|ReservationDeleted"
 )
-# errors of sbatch(1) after which the same submission may succeed: slurm_errno.c and
-# errno(3), for a controller that is down, starting, busy or full, and for MUNGE; and the
-# limits on how many jobs may wait, which sbatch names before it refuses a job
+# errors of sbatch(1) after which a retry may succeed: from slurm_errno.c and errno(3),
+# for a controller that is down, starting, busy or full, and for MUNGE; and the limits on
+# the number of pending jobs, which sbatch prints before it rejects a job
 _TEMPORARY = re.compile(
     "unable to contact slurm controller|socket timed out|zero bytes were transmitted|"
     "communication connection failure|connection (refused|reset|timed out)|"
@@ -39,35 +39,35 @@ _TEMPORARY = re.compile(
     r"submitjobs?\w*limit",
     re.IGNORECASE,
 )
-# errors of srun(1) that blame the nodes and not the job: slurm_errno.c
+# errors of srun(1) caused by the nodes and not by the job: slurm_errno.c
 _NODE_TROUBLE = re.compile(
     "launch failed|node (not responding|failure)|nodes? .*(down|not available)|"
     "communication connection failure|connection refused|no route to host",
     re.IGNORECASE,
 )
-# a controller that is down holds up its clients
+# Slurm's commands block while the controller is down
 PATIENCE_SECONDS = 60
 SQUEUE_FIELDS = "%F|%i|%T|%r|%S|%e|%D|%N"
 _JOB_ID = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)
 
 
 class EndReason(Enum):
-    """Why a job ended, where that is our conclusion and not Slurm's own word."""
+    """Why a job ended, where this plugin infers the reason and Slurm gives none."""
 
-    NEVER_BEGAN = "nothing shows that its script began"
-    FORGOTTEN = "Slurm has forgotten it, and it left no exit code"
+    NEVER_BEGAN = "there is no sign that its script began"
+    FORGOTTEN = "Slurm no longer knows it, and it left no exit code"
     NO_EXIT_CODE = "it left no exit code"
-    ALLOCATION_ENDED = "its allocation ended itself"
+    ALLOCATION_ENDED = "its allocation ended by itself"
 
 
 @dataclass(frozen=True)
 class QueueRow:
-    """A line of ``squeue``: a job as it is now.
+    """A line of ``squeue``: the current state of a job.
 
-    :param job: its id; of a task of an array, the array's
+    :param job: the job id; for a task of an array, the id of the array
     :param started: epoch seconds
-    :param ended: epoch seconds; of a running job, when its time limit ends it
-    :param nodes: how many it has, or asks for
+    :param ended: epoch seconds; for a running job, when its time limit expires
+    :param nodes: the number of nodes allocated or requested
     """
 
     job: str
@@ -80,31 +80,32 @@ class QueueRow:
 
     @property
     def over(self) -> bool:
-        """Whether it will not run (again)."""
+        """Whether the state is final."""
         return self.state in ENDED
 
     @property
     def lasts(self) -> bool:
-        """Whether it runs, or will run (again)."""
+        """Whether the job runs, or will run (again)."""
         return not self.over and self.state != "COMPLETING"
 
     @property
     def freed(self) -> bool:
-        """Whether its nodes are as good as free, and Slurm knows since when."""
+        """Whether the nodes are free or being freed, and Slurm knows since when."""
         return not self.lasts and self.ended is not None
 
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """How a job ended, or how it is.
+    """How a job ended, or its state if it has not ended.
 
-    :param slurm_job: its id
-    :param state: Slurm's word for it, or :data:`LOST`
-    :param reason: Slurm's word for it, or our conclusion
-    :param exit_code: of its script
-    :param signal: the number of the signal that ended it, 0 for none
-    :param started: epoch seconds, None if it never ran
+    :param slurm_job: the job id
+    :param state: Slurm's job state, or :data:`LOST`
+    :param reason: Slurm's reason, or the inferred one
+    :param exit_code: the exit code of the job script
+    :param signal: the number of the signal that ended the job, 0 for none
+    :param started: epoch seconds, None if the job never ran
     :param ended: epoch seconds
+    :param restarts: how many times Slurm has requeued the job
     """
 
     slurm_job: str
@@ -118,10 +119,7 @@ class JobOutcome:
 
     @classmethod
     def of_mark(cls, slurm_job: str, mark: JobMark) -> JobOutcome:
-        """What a job's own script says.
-
-        :param slurm_job: the job's id
-        """
+        """The outcome according to the mark of the job's script."""
         return cls(
             slurm_job,
             "FAILED" if mark.exit_code else "COMPLETED",
@@ -132,27 +130,27 @@ class JobOutcome:
 
     @property
     def good(self) -> bool:
-        """Only this is success."""
+        """Whether the job succeeded."""
         return (self.state, self.exit_code, self.signal) == ("COMPLETED", 0, 0)
 
     @property
     def plain(self) -> bool:
-        """Whether its script ended by itself, so that the exit code says it all."""
+        """Whether the script ended by itself, so that its exit code is the whole result."""
         return self.state in ("COMPLETED", "FAILED") and self.signal == 0
 
     def is_later_run(self, ended: float | None) -> bool:
-        """Whether this is about a run after the one that ended then."""
+        """Whether this outcome is of a run after the one that ended at ``ended``."""
         if self.restarts == 0 or ended is None:
             return False
         return self.started is None or self.state == "PENDING" or self.started >= ended
 
     @property
     def why(self) -> str:
-        """The reason in words."""
+        """The reason as text."""
         return self.reason.value if isinstance(self.reason, EndReason) else self.reason
 
     def sentence(self) -> str:
-        """The whole of it, for a message."""
+        """The outcome as text, for a message."""
         words = [f"Slurm job {self.slurm_job} is {self.state}"]
         if self.why not in ("", "None", self.state):
             words.append(f"({self.why})")
@@ -172,9 +170,9 @@ class JobOutcome:
 
 
 def is_hopeless(reason: str) -> bool:
-    """Whether the reason why a job is pending will not pass by itself.
+    """Whether a job that is pending for this reason will probably never start.
 
-    :param reason: as ``squeue`` prints it, with what may follow a comma
+    :param reason: as ``squeue`` prints it; text after a comma is ignored
     """
     return _HOPELESS.fullmatch(reason.strip("()").split(",")[0]) is not None
 
@@ -182,14 +180,14 @@ def is_hopeless(reason: str) -> bool:
 def submitted_job(text: str, code: int) -> str | None:
     """The id of a submitted job, None if the submission failed.
 
-    :param text: what the command printed; ``sbatch`` warns on the same stream
+    :param text: the output of the command, including warnings of ``sbatch``
     """
     found = _JOB_ID.search(text) if code == 0 else None
     return None if found is None else found[1]
 
 
 def is_temporary(text: str, code: int) -> bool:
-    """Whether a command that failed may succeed a little later."""
+    """Whether a command that failed may succeed on a retry."""
     return code == UNKNOWN or _TEMPORARY.search(text) is not None
 
 
@@ -199,7 +197,7 @@ def is_node_trouble(text: str) -> bool:
 
 
 def in_one_line(text: str) -> str:
-    """An error message of Slurm's without its prefixes and line breaks."""
+    """An error message of Slurm in one line, without the prefixes."""
     lines = [line.removeprefix("sbatch: ") for line in text.splitlines()]
     words = [" ".join(line.removeprefix("error: ").split()) for line in lines]
     return "; ".join(line for line in words if line) or "no message"
@@ -208,7 +206,7 @@ def in_one_line(text: str) -> str:
 def squeue(text: str) -> dict[str, list[QueueRow]]:
     """Read the output of ``squeue`` in the format :data:`SQUEUE_FIELDS`.
 
-    :returns: the rows by job; more than one for an array
+    :returns: the rows by job id; an array may have several
     """
     rows: dict[str, list[QueueRow]] = {}
     for line in text.splitlines():
@@ -231,8 +229,8 @@ def squeue(text: str) -> dict[str, list[QueueRow]]:
 def scontrol(text: str, job: str) -> list[JobOutcome]:
     """Read the output of ``scontrol --oneliner show job``.
 
-    :param job: only this one, or the tasks of this array
-    :returns: one for each job or array task; those still active as well
+    :param job: id of the job or array whose records are wanted
+    :returns: one for each job or array task, active ones included
     """
     records = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines()]
     return [
@@ -252,13 +250,10 @@ def scontrol(text: str, job: str) -> list[JobOutcome]:
 
 
 def sacct(text: str) -> list[JobOutcome]:
-    """Read the output of ``sacct`` as :func:`sacct_command` asks for it.
-
-    :returns: one for each job
-    """
+    """Read the output of :func:`sacct_command`, one outcome for each job."""
     lines = [line.split("|") for line in text.splitlines()]
     return [
-        # "CANCELLED by 1000"
+        # the state may be "CANCELLED by 1000"
         _outcome(job, state.split()[0], reason, code, started, ended)
         for job, state, reason, code, started, ended in (
             words for words in lines if len(words) == 6 and re.match(r"\d", words[0])
@@ -267,8 +262,8 @@ def sacct(text: str) -> list[JobOutcome]:
 
 
 def squeue_command(ids: str) -> str:
-    """The command that asks for jobs, separated by commas."""
-    # without the user, Slurm sends everybody's jobs where more than one is asked for
+    """The ``squeue`` command for job ids separated by commas."""
+    # without --user, Slurm sends the jobs of all users if --jobs lists more than one
     return (
         f"SLURM_TIME_FORMAT=%s timeout {PATIENCE_SECONDS} squeue --noheader "
         f"--states=all --user=\"$(id -un)\" --jobs={ids} --format='{SQUEUE_FIELDS}'"
@@ -276,7 +271,7 @@ def squeue_command(ids: str) -> str:
 
 
 def scontrol_command(job: str, patience_seconds: float = PATIENCE_SECONDS) -> str:
-    """The command that asks for everything about a job."""
+    """The ``scontrol`` command for the full record of a job."""
     return (
         f"SLURM_TIME_FORMAT=%s timeout {patience_seconds:g} "
         f"scontrol --oneliner show job {job}"
@@ -284,7 +279,7 @@ def scontrol_command(job: str, patience_seconds: float = PATIENCE_SECONDS) -> st
 
 
 def sacct_command(job: str) -> str:
-    """The command that asks the accounting, where there is one, for a job."""
+    """The ``sacct`` command for a job, for clusters with accounting."""
     return (
         f"SLURM_TIME_FORMAT=%s timeout {PATIENCE_SECONDS} sacct --noheader --parsable2 "
         f"--allocations --jobs={job} --format=JobID,State,Reason,ExitCode,Start,End"
@@ -292,12 +287,12 @@ def sacct_command(job: str) -> str:
 
 
 def is_forgotten(text: str) -> bool:
-    """Whether Slurm says that it does not know a job."""
+    """Whether Slurm reports that it does not know the job."""
     return "Invalid job id" in text
 
 
 def worst(outcomes: list[JobOutcome]) -> JobOutcome:
-    """The outcome of an array: the first that is no success."""
+    """The outcome of an array: the first failure, if there is one."""
     return next((one for one in outcomes if not one.good), outcomes[0])
 
 

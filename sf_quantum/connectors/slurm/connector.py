@@ -1,4 +1,4 @@
-"""The connector ``sfq.slurm``: StreamFlow's own, except for how it runs jobs."""
+"""The connector ``sfq.slurm``: StreamFlow's Slurm connector with its own way to run jobs."""
 
 from __future__ import annotations
 
@@ -52,15 +52,16 @@ from sf_quantum.files import JSON
 
 
 class SlurmConnector(Stock):
-    """Runs jobs on a cluster's partitions (Contract 6).
+    """Runs jobs on the partitions of a cluster (Contract 6).
 
-    The parameters are the configuration's; see ``schemas/slurm.json``. Those not named
-    here are StreamFlow's.
+    The parameters are the configuration keys in ``schemas/slurm.json``. Those not listed
+    below are StreamFlow's.
 
-    :param allocation: how nodes are taken and given back
-    :param orphanTimeout: seconds after which an allocation ends itself when the
-        connection to its driver is lost
-    :param qrmiConfig: the QPUs' definitions, in the format of QRMI's SPANK plugin
+    :param allocation: the strategy that requests and releases nodes
+    :param orphanTimeout: seconds after which an allocation without a connection to its
+        driver ends
+    :param qrmiConfig: the file with the QPU definitions, in the format of QRMI's SPANK
+        plugin
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class SlurmConnector(Stock):
         initialise(deployment_name, config_dir, connector, service, **stock)
         self._settings = read_settings(allocation)
         self._orphan_seconds = orphanTimeout
-        # StreamFlow made them, as our class
+        # StreamFlow has created them with `_service_class`
         self._services = {
             name: service
             for name, service in self.services.items()
@@ -100,10 +101,7 @@ class SlurmConnector(Stock):
 
     @classmethod
     def get_schema(cls) -> str:
-        """What ``config`` may hold.
-
-        :returns: the JSON Schema
-        """
+        """The JSON Schema of ``config``."""
         return (
             files("sf_quantum.connectors")
             .joinpath("schemas/slurm.json")
@@ -113,8 +111,8 @@ class SlurmConnector(Stock):
     async def deploy(self, external: bool) -> None:
         """Start the guardian of this driver, and treat SIGTERM as Ctrl-C.
 
-        :raises WorkflowDefinitionException: if a service names a QPU that is not defined,
-            or nodes of an unknown service are to be reserved
+        :raises WorkflowDefinitionException: if the QPU of a service is not defined, or
+            ``reserve`` names an unknown service
         """
         self._qpus.check()
         self._check_reserved()
@@ -124,14 +122,11 @@ class SlurmConnector(Stock):
     async def get_available_locations(
         self, service: str | None = None
     ) -> MutableMapping[str, AvailableLocation]:
-        """The one location of the cluster.
-
-        :param service: one of the deployment's
-        """
+        """The cluster as a single location."""
         locations = await super().get_available_locations(service)
         if self._inner_ssh_connector:
-            # StreamFlow made the inner connector and cannot find it by name, which it does
-            # for a location with mounts
+            # StreamFlow looks up the inner connector of a location with mounts by name, and
+            # does not find one that it has created itself
             for location in locations.values():
                 location.location.mounts = {}
         return locations
@@ -149,7 +144,7 @@ class SlurmConnector(Stock):
         timeout: int | None = None,  # noqa: ASYNC109 - StreamFlow's signature
         job_name: str | None = None,
     ) -> tuple[str, int] | None:
-        """Run a command on the login node, and a job where Slurm puts it.
+        """Run a command on the login node, or as a Slurm job if it has a job name.
 
         :raises WorkflowExecutionException: if Slurm refuses the job or ends it, or an
             unexpected error occurs
@@ -193,16 +188,16 @@ class SlurmConnector(Stock):
             return _answer(job_name, result)
 
     async def undeploy(self, external: bool) -> None:
-        """End every job and allocation."""
+        """End all jobs and allocations."""
         await self._give_back()
         await super().undeploy(external)
 
     async def _give_back(self) -> None:
-        # called by the journal's scheduler and by StreamFlow, in any order
+        # called by the journal's scheduler and by StreamFlow in any order
         async with self._giving_back:
             strategies, self._strategies = self._strategies, {}
             queues, self._queues = self._queues, {}
-            # each is closed whatever becomes of the others
+            # closes each of them even if closing another fails
             async with AsyncExitStack() as stack:
                 for queue in queues.values():
                     stack.push_async_callback(queue.close)
@@ -218,8 +213,8 @@ class SlurmConnector(Stock):
                 if name not in self._services:
                     raise WorkflowDefinitionException(
                         f"Deployment {self.deployment_name}: `reserve` names service "
-                        f"{name}, which it does not have; "
-                        f"it has {', '.join(self._services) or 'none'}."
+                        f"{name}, which does not exist; "
+                        f"its services: {', '.join(self._services) or 'none'}."
                     )
 
     def _body(
@@ -230,7 +225,7 @@ class SlurmConnector(Stock):
         workdir: str | None,
         use: QpuUse | None,
     ) -> str:
-        """The job script: the service's template around the command."""
+        """The job script: the command in the template of the service."""
         exports = [
             f"export {key}={shlex.quote(value)} &&"
             for variables in (location.environment, environment or {})
@@ -248,9 +243,9 @@ class SlurmConnector(Stock):
         return script
 
     async def _strategy(self, queue: SlurmQueue, job: StepJob) -> Strategy:
-        """The way in which a job's service takes its nodes."""
+        """The strategy of a job's service, created on first use."""
         settings = job.service.settings or self._settings
-        # an allocation serves jobs whatever their folder, a reserved one all its services
+        # an allocation serves jobs of any folder, and a reserved one all its services
         spool, service = "", job.service_name
         if isinstance(settings, ReservedSettings):
             if service in settings.services:
@@ -261,11 +256,11 @@ class SlurmConnector(Stock):
             spool = queue.login.spool
         key = (settings, spool, service)
         if key not in self._strategies and isinstance(settings, ReservedSettings):
-            # its nodes may come with the QPUs' leases
+            # Slurm may acquire the leases of the QPUs with the nodes
             qpus = {name for s in settings.services for name in self._services[s].qpu}
             if qpus:
                 await self._qpus.online(queue, job.name, sorted(qpus))
-        # another job may have made it meanwhile
+        # another job may have created it meanwhile
         if key not in self._strategies:
             self._strategies[key] = self._new_strategy(queue, settings, job)
         return self._strategies[key]
@@ -273,7 +268,7 @@ class SlurmConnector(Stock):
     def _new_strategy(
         self, queue: SlurmQueue, settings: AllocationSettings, job: StepJob
     ) -> Strategy:
-        # on the driver's own machine there is no connection that could be lost
+        # there is no connection to lose if the driver runs on the login node
         orphan_seconds = self._orphan_seconds
         if queue.login.local:
             orphan_seconds = min(orphan_seconds, scripts.GONE_SECONDS)
@@ -291,14 +286,14 @@ class SlurmConnector(Stock):
                 return PerStep(context)
 
     def _template(self, service: str) -> str:
-        """A service's job script, around nothing."""
+        """The job script of a service, with an empty command."""
         script: str = self.template_map.get_command(command="", template=service)
         return script
 
     async def _queue(
         self, location: ExecutionLocation, workdir: str | None
     ) -> SlurmQueue:
-        """The queue with the spool beside this work directory."""
+        """The queue whose spool is beside this work directory."""
         folder = posixpath.dirname(workdir) if workdir else "/tmp"
         if not self._queues and (record := journal.current()) is not None:
             record.before_end.append(self._give_back)
@@ -313,18 +308,18 @@ class SlurmConnector(Stock):
         return self._queues[folder]
 
     def _absolute(self, path: str | None) -> str | None:
-        """A path beside the StreamFlow file."""
+        """The absolute form of a path relative to the StreamFlow file."""
         if path is None:
             return None
         folder = Path(self.config_dir)
-        if folder.is_file():  # as StreamFlow gives it where `lazy` is false
+        if folder.is_file():  # StreamFlow passes the file where `lazy` is false
             folder = folder.parent
         return str((folder / Path(path).expanduser()).absolute())
 
 
 @contextmanager
 def _naming(job: str) -> Iterator[None]:
-    """Turn every exception into one of StreamFlow's; an unexpected one names the job."""
+    """Convert unexpected exceptions into StreamFlow's, with the name of the job."""
     try:
         yield
     except WorkflowException:
@@ -335,7 +330,7 @@ def _naming(job: str) -> Iterator[None]:
 
 
 def _answer(job: str, result: StepResult) -> tuple[str, int]:
-    """What StreamFlow gets.
+    """The output and exit code for StreamFlow.
 
     :raises WorkflowExecutionException: if Slurm ended the job
     """
@@ -347,20 +342,21 @@ def _answer(job: str, result: StepResult) -> tuple[str, int]:
 
 
 def _interrupt() -> None:
-    """Stop as on Ctrl-C, also where a shell that started us with ``&`` has it ignored."""
+    """Act as on Ctrl-C, even if the driver was started with ``&`` and ignores SIGINT."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.kill(os.getpid(), signal.SIGINT)
 
 
 def _file(stream: int | str | None) -> str | None:
-    """The file that a stream is.
+    """The file of a stream, None for the default.
 
-    :returns: None if Slurm is to choose
-    :raises WorkflowExecutionException: if it is a pipe
+    :raises WorkflowExecutionException: if the stream is a pipe
     """
     if stream == asyncio.subprocess.DEVNULL:
         return "/dev/null"
     if stream == asyncio.subprocess.PIPE:
-        raise WorkflowExecutionException("A Slurm job cannot be piped to.")
+        raise WorkflowExecutionException(
+            "A Slurm job cannot have a pipe as its input or output."
+        )
     return stream if isinstance(stream, str) else None

@@ -1,7 +1,7 @@
-"""``elastic``: allocations taken when jobs want them, and kept a while for the next.
+"""``elastic``: allocations are requested on demand, and kept for a while for further jobs.
 
-This is malleability at the level of the workflow (paper 001, section III-B): between two
-jobs an allocation can be given back or another be taken, and nothing has to be moved.
+This is malleability at the level of the workflow (paper 001, section III-B): allocations are
+released and requested between jobs, so that no running job has to be resized.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from streamflow.core.utils import get_job_step_name
 from streamflow.log_handler import logger
 
 from sf_quantum.connectors.slurm import scripts, services
-from sf_quantum.connectors.slurm.allocation import Allocation, AllocationGone
-from sf_quantum.connectors.slurm.forecast import Forecast
+from sf_quantum.connectors.slurm.allocation import AllocationGone, SlurmAllocation
+from sf_quantum.connectors.slurm.forecast import JobForecast
 from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
 from sf_quantum.connectors.slurm.per_step import StepJob, StepResult, StrategyContext
 from sf_quantum.connectors.slurm.services import ElasticSettings, Service
@@ -28,15 +28,15 @@ from sf_quantum.files import JSON
 class Elastic:
     """The allocations of one service.
 
-    After every event :meth:`_balance` compares what there is with what is wanted.
+    After every event :meth:`_balance` adjusts the allocations to the demand.
 
-    An allocation whose time limit leaves too little for a job is given back, and the job
-    gets another: too little for the job's own time limit, or else for the longest job of
-    its step so far. How long a step's first jobs take is not known, so the time limit of
-    their allocation may end those that have none of their own.
+    An allocation is given back, and replaced for the job, if its remaining time is shorter
+    than the job's time limit, or, for a job without one, than the longest job of its step
+    so far. The duration of the first jobs of a step is unknown, so jobs without a time
+    limit may be ended by that of their allocation.
 
-    :param name: the service's
-    :param template: a job script of the service, whose directives its allocations have
+    :param name: the name of the service
+    :param template: a job script of the service; allocations get its directives
     """
 
     def __init__(
@@ -52,15 +52,15 @@ class Elastic:
         self._service = service
         self._settings = settings
         self._template = template
-        self._forecast = Forecast()
-        # what jobs wait for, and for how many seconds they want it
-        self._wanted: dict[asyncio.Future[Allocation], float] = {}
-        # the longest job of each step
+        self._forecast = JobForecast()
+        # the allocations that jobs wait for, with the seconds needed
+        self._wanted: dict[asyncio.Future[SlurmAllocation], float] = {}
+        # the duration of the longest job of each step
         self._longest_seconds: dict[str, float] = {}
-        # and since when
-        self._free: dict[Allocation, float] = {}
-        self._busy: set[Allocation] = set()
-        # by the Slurm jobs that they depend on, None for those that depend on none
+        # idle allocations, with the time since which they are idle
+        self._free: dict[SlurmAllocation, float] = {}
+        self._busy: set[SlurmAllocation] = set()
+        # by the Slurm jobs on which they depend, None for no dependency
         self._requests: dict[str | None, list[asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -69,7 +69,7 @@ class Elastic:
             context.steps.listeners.append(self)
 
     async def run(self, job: StepJob) -> StepResult:
-        """Run a job on an allocation, which is taken if none is free."""
+        """Run a job on a free allocation, or on a new one."""
         requested = time.time()
         self._forecast.job_arrived(time.monotonic())
         try:
@@ -89,7 +89,7 @@ class Elastic:
             self._balance()
 
     async def close(self) -> None:
-        """Give every allocation back."""
+        """Give all allocations back."""
         self._closed = True
         if self in self._context.steps.listeners:
             self._context.steps.listeners.remove(self)
@@ -106,24 +106,24 @@ class Elastic:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def quantum_step_started(self, step: str, seconds: float | None) -> None:
-        """Give back what is not kept."""
+        """Give back the allocations that need not be kept."""
         ends = None if seconds is None else time.monotonic() + seconds
         self._forecast.started(step, ends)
         self._balance()
 
     def quantum_job_submitted(self, step: str, deployment: str, slurm_job: str) -> None:
-        """Request nodes that Slurm gives after this job."""
+        """Request nodes with a dependency on this job."""
         if self._settings.dependent and deployment == self._context.deployment:
             self._forecast.submitted(step, slurm_job)
             self._balance()
 
     def quantum_step_ended(self, step: str) -> None:
-        """Hold nodes for the jobs that come now."""
+        """Hold nodes for the jobs that follow the step."""
         self._forecast.ended(step, time.monotonic())
         self._balance()
 
     def _needed(self, job: StepJob) -> float:
-        """How many seconds a job takes at most, as far as that is known."""
+        """The longest expected duration of a job in seconds, 0 if unknown."""
         if job.seconds is not None:
             return job.seconds
         return self._longest_seconds.get(get_job_step_name(job.name), 0.0)
@@ -136,8 +136,8 @@ class Elastic:
                 self._longest_seconds.get(step, 0.0), ended - began
             )
 
-    async def _get(self, seconds: float) -> Allocation:
-        wanted: asyncio.Future[Allocation] = asyncio.Future()
+    async def _get(self, seconds: float) -> SlurmAllocation:
+        wanted: asyncio.Future[SlurmAllocation] = asyncio.Future()
         self._wanted[wanted] = seconds
         self._balance()
         try:
@@ -150,19 +150,19 @@ class Elastic:
             self._balance()
             raise
 
-    def _make_free(self, allocation: Allocation) -> None:
+    def _make_free(self, allocation: SlurmAllocation) -> None:
         if allocation.over or self._closed:
             self._give_back(allocation)
         else:
             self._free[allocation] = time.monotonic()
         self._balance()
 
-    def _give_back(self, allocation: Allocation) -> None:
+    def _give_back(self, allocation: SlurmAllocation) -> None:
         self._free.pop(allocation, None)
         self._spawn(asyncio.create_task(allocation.give_back()))
 
     def _balance(self) -> None:
-        """Have as many allocations as are wanted: no fewer, and in the end no more."""
+        """Assign, give back and request allocations according to the demand."""
         if self._closed:
             return
         now = time.monotonic()
@@ -178,7 +178,7 @@ class Elastic:
 
     def _assign(self) -> None:
         for wanted, seconds in list(self._wanted.items()):
-            # the one used last, so that the others become idle for long
+            # the most recently used one, so that the others reach the idle time
             long_enough = (one for one in reversed(self._free) if one.lasts(seconds))
             allocation = next(long_enough, None)
             if allocation is not None:
@@ -186,7 +186,7 @@ class Elastic:
                 self._busy.add(allocation)
                 wanted.set_result(allocation)
         if self._wanted:
-            # too short for those jobs: there may be others in their place
+            # their remaining time is too short for the waiting jobs: replace them
             for allocation in list(self._free):
                 self._give_back(allocation)
 
@@ -200,7 +200,7 @@ class Elastic:
         return 0.0 if self._forecast.quantum else self._settings.idle
 
     def _request_or_cancel(self, due: int) -> None:
-        """Request what is lacking, and cancel requests for what is not."""
+        """Request missing allocations, and cancel requests that are not needed."""
         there = len(self._free) + len(self._busy)
         maximum = self._settings.maximum
         room = math.inf if maximum is None else maximum - there
@@ -209,12 +209,12 @@ class Elastic:
         for ended, count in self._forecast.dependent().items():
             lacking_by[ended] = max(0, count - len(self._free))
         for stale in [one for one in self._requests if one not in lacking_by]:
-            # the step has ended, or has one more job now
+            # the step has ended or has another job now
             self._requests.setdefault(None, []).extend(self._requests.pop(stale))
         for dependency, count in lacking_by.items():
             requests = self._requests.setdefault(dependency, [])
             needed = min(count, room)
-            # what would be kept may still come
+            # a request for an allocation that would be kept need not be cancelled
             spared = 0 if dependency else min(self._settings.keep - there, room)
             while len(requests) > max(needed, spared):
                 requests.pop().cancel()
@@ -225,7 +225,7 @@ class Elastic:
             room -= len(requests)
 
     def _set_timer(self, now: float) -> None:
-        """Balance again when nothing has happened for long enough."""
+        """Schedule the next balance at the next idle or forecast time."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -234,17 +234,17 @@ class Elastic:
         later = [at for at in times if now < at < math.inf]
         if later:
             loop = asyncio.get_running_loop()
-            # a timer may be early by the resolution of its clock
+            # a timer may fire early by the resolution of its clock
             self._timer = loop.call_later(min(later) - now + 0.001, self._balance)
 
     async def _take(self, dependency: str | None) -> None:
-        """One allocation, from the request to its nodes."""
+        """Request one allocation, and wait for its nodes."""
         began = time.monotonic()
-        requests: list[Allocation] = []
+        requests: list[SlurmAllocation] = []
         granted = None
         try:
             granted = await self._granted(requests, dependency)
-        except Exception as error:  # noqa: BLE001 - a job waits, and fails with it
+        except Exception as error:  # noqa: BLE001 - the waiting job fails with it
             self._refused(error, dependency)
         finally:
             task = asyncio.current_task()
@@ -264,11 +264,11 @@ class Elastic:
             self._make_free(granted)
 
     async def _granted(
-        self, requests: list[Allocation], dependency: str | None
-    ) -> Allocation:
-        """Wait for nodes; after a while, fewer will do.
+        self, requests: list[SlurmAllocation], dependency: str | None
+    ) -> SlurmAllocation:
+        """Wait for nodes; after ``patience`` seconds, accept fewer.
 
-        :param requests: gets every allocation that was requested
+        :param requests: receives every allocation that is requested
         """
         nodes = self._service.options.get("nodes")
         requests.append(await self._request(_most(nodes), dependency))
@@ -280,17 +280,19 @@ class Elastic:
                 async with asyncio.timeout(self._settings.patience):
                     return await requests[0].granted()
             patient = dependency in self._forecast.dependent()
-        # an update would keep its place in the queue, but Slurm then gives the fewest
+        # updating the job would keep its place in the queue, but Slurm then grants the minimum
         return await self._either(requests, nodes)
 
-    async def _either(self, requests: list[Allocation], nodes: JSON) -> Allocation:
-        """Wait for a first request, or for one that takes fewer nodes.
+    async def _either(
+        self, requests: list[SlurmAllocation], nodes: JSON
+    ) -> SlurmAllocation:
+        """Wait for the first request, or for another that accepts fewer nodes.
 
-        :param requests: has the first, and gets the other
+        :param requests: contains the first request and receives the other
         :raises WorkflowExecutionException: if both are refused
         """
 
-        async def fewer() -> Allocation:
+        async def fewer() -> SlurmAllocation:
             requests.append(await self._request(nodes))
             return await requests[-1].granted()
 
@@ -307,7 +309,9 @@ class Elastic:
             for task in waiting:
                 task.cancel()
 
-    async def _request(self, nodes: JSON, dependency: str | None = None) -> Allocation:
+    async def _request(
+        self, nodes: JSON, dependency: str | None = None
+    ) -> SlurmAllocation:
         service, name = self._service, self._name or self._context.deployment
         instead: dict[str, JSON] = {"nodes": nodes}
         if dependency is not None:
@@ -322,10 +326,10 @@ class Elastic:
             directives,
             at_once=services.at_once_options(name, service, directives, **instead),
         )
-        return Allocation(self._context.queue, leader)
+        return SlurmAllocation(self._context.queue, leader)
 
     def _refused(self, error: Exception, dependency: str | None) -> None:
-        """Let a job fail that no other request can serve; log it where none waits."""
+        """Fail a waiting job that no other request can serve, or log the error."""
         waiting = [one for one in self._wanted if not one.done()]
         others = {*self._requests[None]} - {asyncio.current_task()}
         if dependency is None and len(waiting) > len(others):
@@ -341,6 +345,6 @@ class Elastic:
 
 
 def _most(nodes: JSON) -> JSON:
-    """The upper end of a range of nodes."""
+    """The maximum of a range of nodes."""
     found = re.search(r"-(\d+[km]?)$", str(nodes))
     return found[1] if found else nodes

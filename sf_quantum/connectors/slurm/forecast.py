@@ -1,4 +1,4 @@
-"""How many jobs will come when a quantum step ends, from how many came last time."""
+"""Predicts the number of jobs after a quantum step from that of its last run."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# in addition to the time that an allocation was in the queue last time
+# added to the time that the last allocation was pending
 MARGIN_SECONDS = 0.5
-#: jobs that come within this time after a quantum step came because of it
+#: jobs that arrive within this time after a quantum step are counted as its followers
 FOLLOWS_SECONDS = 5.0
 
 
@@ -16,10 +16,11 @@ FOLLOWS_SECONDS = 5.0
 class _QuantumStep:
     """A quantum step.
 
-    :param followers: how many jobs came after it last time, before the first of them ended
-    :param arrived: how many have come since it ended this time
-    :param ends: while it runs, when it should end
-    :param jobs: while it runs, its jobs on Slurm
+    :param followers: the number of jobs that arrived after its last run, before the first
+        of them ended
+    :param arrived: the number of jobs that have arrived since the current run ended
+    :param ends: the expected end of the current run
+    :param jobs: the Slurm jobs of the current run
     """
 
     followers: int = 0
@@ -29,26 +30,26 @@ class _QuantumStep:
     jobs: tuple[str, ...] = ()
 
 
-class Forecast:
-    """The jobs of one service that quantum steps let expect; all times are of one clock."""
+class JobForecast:
+    """The expected jobs of one service after quantum steps; all times are of one clock."""
 
     def __init__(self) -> None:
-        #: how long an allocation was in the queue last time
+        #: how long the last allocation was pending
         self.queued_seconds = 0.0
         self._steps: dict[str, _QuantumStep] = {}
-        # the step whose followers are being counted, and until when the first may come
+        # the step whose followers are being counted, and the latest arrival of the first
         self._last: _QuantumStep | None = None
         self._until = 0.0
 
     @property
     def quantum(self) -> bool:
-        """Whether a quantum step runs."""
+        """Whether a quantum step is running."""
         return any(step.running for step in self._steps.values())
 
     def started(self, name: str, ends: float | None) -> None:
-        """A quantum step has started.
+        """Record the start of a quantum step.
 
-        :param ends: when it ends if it takes as long as last time, None if that is unknown
+        :param ends: its expected end, None if unknown
         """
         self._stop_counting()
         step = self._steps.setdefault(name, _QuantumStep())
@@ -56,41 +57,41 @@ class Forecast:
         step.ends = math.inf if ends is None else ends
 
     def submitted(self, name: str, slurm_job: str) -> None:
-        """A job of the step is a Slurm job, and Slurm knows best when that ends."""
+        """Record a Slurm job of the step, on whose end allocations can depend."""
         if name in self._steps:
             self._steps[name].jobs += (slurm_job,)
 
     def passed(self, dependency: str) -> None:
-        """Slurm has seen the end of the jobs that nodes were to wait for."""
+        """Record that the Slurm jobs of a dependency have ended."""
         for step in self._steps.values():
             if step.running and ":".join(step.jobs) == dependency:
                 step.ends, step.jobs = -math.inf, ()
 
     def ended(self, name: str, now: float) -> None:
-        """A quantum step has ended."""
+        """Record the end of a quantum step."""
         self._stop_counting()
         if name in self._steps:
             self._last, self._until = self._steps[name], now + FOLLOWS_SECONDS
             self._last.running, self._last.arrived = False, 0
 
     def forget(self) -> None:
-        """Expect no jobs after any step, until some come again."""
+        """Expect no jobs after any step until followers are counted again."""
         self._last = None
         for step in self._steps.values():
             step.followers = 0
 
     def job_arrived(self, now: float) -> None:
-        """A job wants its nodes."""
+        """Record that a job requests nodes."""
         if self._last is not None and (self._last.arrived or now < self._until):
             self._last.arrived += 1
 
     def job_ended(self) -> None:
-        """A job has ended: what comes now may have its nodes."""
+        """Stop counting followers: jobs that arrive from now on can reuse nodes."""
         if self._last is not None and self._last.arrived:
             self._stop_counting()
 
     def due(self, now: float) -> int:
-        """How many jobs will come so soon that nodes may be held for them."""
+        """The number of jobs expected so soon that nodes may be held for them."""
         return sum(
             step.followers
             for step in self._steps.values()
@@ -98,7 +99,7 @@ class Forecast:
         ) + self._still_to_come(now)
 
     def dependent(self) -> dict[str, int]:
-        """How many jobs will come after these Slurm jobs, in the form of a dependency."""
+        """The number of jobs expected after Slurm jobs, by ids in ``--dependency`` form."""
         return {
             ":".join(step.jobs): step.followers
             for step in self._steps.values()
@@ -106,7 +107,7 @@ class Forecast:
         }
 
     def changes(self, now: float) -> Iterator[float]:
-        """When :meth:`due` changes although nothing happens."""
+        """The times at which :meth:`due` changes without an event."""
         for step in self._steps.values():
             if step.running and step.followers and not step.jobs:
                 yield self._request_time(step)

@@ -6,7 +6,7 @@
       SUBMITTING ──────────> QUEUED ────────> RUNNING
           │                    │ ^ <────────── │ ^
           │                    │ │  requeued   │ │
-          │      a mark, or no │ │             │ │ no outcome: Slurm could not be asked,
+          │      a mark, or no │ │             │ │ no outcome: the query failed,
           │     longer active  v │             v │ or the job runs (again)
           │                   ENDING <───────────┘
           │ refused              │ the outcome
@@ -14,24 +14,24 @@
        SETTLED <───────────── ENDED
             Slurm's own times
 
-      QUEUED, RUNNING, ENDING ── nobody waits for it ──> ABANDONED ──> SETTLED
+      QUEUED, RUNNING, ENDING ── given up ──> ABANDONED ──> SETTLED
 
-SUBMITTING  ``sbatch`` is tried until Slurm accepts or refuses the job.
-QUEUED      Slurm has the job; as far as is known it does not run.
-RUNNING     It has its nodes.
-ENDING      There is a sign of its end: the mark of its script, or ``squeue`` no longer
-            lists it as active, or does not know it. Slurm is being asked how it ended.
-            "I could not ask" is no answer: the job goes back to where it was, and the
-            next sign has it asked about again.
-ENDED       The outcome is known and is what the step gets. The journal waits for the
-            times at which Slurm took and freed the nodes.
-ABANDONED   Nobody waits for it. It is cancelled until Slurm says that it is over; an answer
-            about its end that is still on its way makes it ENDED.
-SETTLED     The journal has everything.
+SUBMITTING  ``sbatch`` is run until Slurm accepts or refuses the job.
+QUEUED      Slurm has accepted the job, which is not known to run.
+RUNNING     The nodes are granted.
+ENDING      There is a sign of the job's end: its script has left a mark, or ``squeue`` no
+            longer lists the job as active, or does not list it at all. Slurm is queried for
+            the outcome. If the query fails, the job returns to its previous state, and the
+            next sign triggers another query.
+ENDED       The outcome is known and has been passed to the step. The journal entry still
+            lacks the times at which Slurm granted and freed the nodes.
+ABANDONED   The outcome is not needed any more. The job is cancelled until Slurm reports its
+            end; a pending query that returns an outcome makes it ENDED.
+SETTLED     The journal entry is complete.
 
-Only :class:`~sf_quantum.connectors.slurm.queue.SlurmQueue` moves a job, by the methods of
-:class:`BatchJob` that are named after what happened. Everyone else reads its attributes
-and awaits ``granted`` and ``ended``.
+Only :class:`~sf_quantum.connectors.slurm.queue.SlurmQueue` changes the state of a job, by
+the methods of :class:`BatchJob` that are named after events. Other classes read the
+attributes and await ``granted`` and ``ended``.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from sf_quantum.connectors.slurm.answers import (
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import Service
 
-# how often Slurm may deny that it knows a job before it is asked how that ended
+# consecutive polls without a job after which the job counts as ending
 DENIALS = 3
-# pending for so long, a job is worth a message
+# pending seconds after which the reason is logged
 LONG_SECONDS = 10.0
 
 
@@ -76,10 +76,10 @@ _ACTIVE = {BatchJobState.QUEUED, BatchJobState.RUNNING, BatchJobState.ENDING}
 
 @dataclass(frozen=True)
 class PendingReason:
-    """Why a job does not start, worth a message once.
+    """The reason why a job is pending, for a message.
 
-    :param reason: in Slurm's words
-    :param hopeless: it will not pass by itself
+    :param reason: as printed by Slurm
+    :param hopeless: whether the job will probably never start
     """
 
     reason: str
@@ -87,15 +87,15 @@ class PendingReason:
 
 
 class BatchJob:
-    """A job of Slurm's: a step's own, or one that holds nodes for others.
+    """A Slurm job that runs a job of a step, or holds nodes for several.
 
-    :param name: what it is called in messages
-    :param usage: its entries in the journal
-    :param array: it is an array, whose tasks leave no marks
+    :param name: the name in messages
+    :param usage: the journal entries
+    :param array: whether it is an array, whose tasks leave no marks
     """
 
     def __init__(self, name: str, usage: NodeUsage, *, array: bool = False) -> None:
-        #: what its files and its comment in Slurm's queue are named after
+        #: the name of its files in the spool, and part of its comment in Slurm's queue
         self.key = uuid.uuid4().hex
         self.name = name
         self.array = array
@@ -103,39 +103,39 @@ class BatchJob:
         self.state = BatchJobState.SUBMITTING
         #: Slurm's id, empty until it is known
         self.slurm_job = ""
-        #: its latest line in ``squeue``
+        #: the latest line of ``squeue``
         self.row: QueueRow | None = None
-        #: what its script left when it ended
+        #: the mark of its script
         self.mark: JobMark | None = None
-        #: done when a job that holds nodes has them; cancelled if it never will
+        #: done when the nodes of an allocation are granted; cancelled if it ends before
         self.granted: asyncio.Future[JobMark] = asyncio.Future()
         self.ended: asyncio.Future[JobOutcome] = asyncio.Future()
         self._components: list[BatchJob] = []
         self._before = BatchJobState.SUBMITTING
         self._denials = 0
-        # the state in Slurm's latest answer to how it ended, empty if there was none
+        # the state in the latest answer of scontrol, empty if there was none
         self._shown = ""
         self._reported: set[str] = set()
         self._queued_at = 0.0
 
     @property
     def active(self) -> bool:
-        """Whether Slurm has it, and its end is waited for."""
+        """Whether Slurm has accepted the job, and its outcome is still needed."""
         return self.state in _ACTIVE
 
     @property
     def unsettled(self) -> bool:
-        """Whether only the journal still waits for its end."""
+        """Whether only the journal entry is incomplete."""
         return self.state in (BatchJobState.ENDED, BatchJobState.ABANDONED)
 
     def accepted(self, slurm_job: str, now: float) -> None:
-        """Slurm has taken it.
+        """Slurm has accepted the job.
 
         :param now: on the event loop's clock
         """
         self._queued_at = now
         self.usage.submitted(slurm_job)
-        # its script may have been quicker than the answer of sbatch, and knows better
+        # a mark may precede the answer of sbatch, and its job id takes precedence
         self.slurm_job = self.slurm_job or slurm_job
         granted = self.granted.done()
         self._be(BatchJobState.RUNNING if granted else BatchJobState.QUEUED)
@@ -143,13 +143,13 @@ class BatchJob:
             self.state = BatchJobState.ENDING
 
     def refused(self) -> None:
-        """Slurm has not taken it, or it was given up before."""
+        """Slurm has refused the job, or the submission was given up."""
         self.state = BatchJobState.SETTLED
 
     def component(self, slurm_job: str, usage: NodeUsage) -> BatchJob:
-        """A further component of a heterogeneous job, which leaves no mark.
+        """Add a further component of a heterogeneous job, which leaves no mark.
 
-        :param slurm_job: its own id
+        :param slurm_job: the job id of the component
         """
         component = BatchJob(self.name, usage)
         component.slurm_job = slurm_job
@@ -162,7 +162,7 @@ class BatchJob:
         return component
 
     def marked(self, mark: JobMark) -> None:
-        """Its script left a mark: it has its nodes, or it has ended."""
+        """The script has left a mark: the nodes are granted, or the job has ended."""
         if not self.active and self.state is not BatchJobState.SUBMITTING:
             return
         self.slurm_job = mark.slurm_job
@@ -179,14 +179,14 @@ class BatchJob:
             self.granted.set_result(mark)
 
     def listed(self, rows: Sequence[QueueRow]) -> None:
-        """``squeue`` answered.
+        """``squeue`` has answered.
 
-        :param rows: its own, none if Slurm does not know it
+        :param rows: the rows of this job, empty if Slurm does not know it
         """
         self._denials = 0 if rows else self._denials + 1
         if rows:
             self.row = rows[0]
-        # a single denial may come from a controller that has just started
+        # a controller that has just started may not list the job yet
         if all(row.over for row in rows) and (rows or self._denials >= DENIALS):
             self.state = BatchJobState.ENDING
         elif rows:
@@ -197,8 +197,9 @@ class BatchJob:
     def pending_reasons(
         self, rows: Sequence[QueueRow], now: float
     ) -> Iterator[PendingReason]:
-        """Why it does not start, if that is worth a message that there was none of yet.
+        """The reasons why the job is pending that have not been logged yet.
 
+        :param rows: the rows of this job in ``squeue``
         :param now: on the event loop's clock
         """
         for row in rows:
@@ -213,12 +214,12 @@ class BatchJob:
                 yield PendingReason(reason, hopeless)
 
     def shown(self, records: list[JobOutcome]) -> JobOutcome | None:
-        """``scontrol`` answered.
+        """``scontrol`` has answered.
 
-        :param records: its own; more than one for an array or several components
-        :returns: how it ended, None if it will run (again), or still runs
+        :param records: one for each task or component of the job
+        :returns: the outcome, None if the job runs or will run (again)
         """
-        # a job of several components has the script in its first
+        # the script of a heterogeneous job runs in the first component
         outcome = answers.worst(records) if self.array else records[0]
         self._shown = outcome.state
         if all(one.state in answers.ENDED for one in records):
@@ -229,23 +230,23 @@ class BatchJob:
         return None
 
     def unanswered(self) -> None:
-        """Slurm could not be asked how it ended."""
+        """The query for the outcome has failed."""
         self._shown = ""
 
     def is_proven(self, outcome: JobOutcome) -> bool:
-        """Whether a success has left a mark.
+        """Whether a successful outcome is confirmed by a mark.
 
-        Submitted twice because an answer was lost, a job ends well without having done
-        anything: its script finds the other's lock.
+        If a job was submitted twice because an answer was lost, the script of the second
+        finds the lock of the first, and ends successfully without running the command.
         """
         return self.mark is not None or self.array or not outcome.good
 
     def locked(self, owner: str, outcome: JobOutcome) -> JobOutcome | None:
-        """The lock of its script was read, which the first of two submissions takes.
+        """The lock, which the first of two submissions acquires, has been read.
 
-        :param owner: the Slurm job in it, empty if there is none
-        :param outcome: of this one
-        :returns: how the job ended, None if it is the other that matters
+        :param owner: the job id in the lock, empty if there is no lock
+        :param outcome: the outcome of this submission
+        :returns: the outcome of the job, None if the other submission determines it
         """
         if owner == self.slurm_job:
             return outcome
@@ -255,23 +256,23 @@ class BatchJob:
         return replace(outcome, state=LOST, reason=EndReason.NEVER_BEGAN)
 
     def forgotten(self) -> JobOutcome:
-        """Slurm knows the job no longer: only its mark may."""
+        """The outcome by the mark, since Slurm no longer knows the job."""
         if self.mark is not None:
             return JobOutcome.of_mark(self.mark.slurm_job, self.mark)
         return JobOutcome(self.slurm_job, LOST, EndReason.FORGOTTEN)
 
     def undetermined(self) -> JobOutcome | None:
-        """Slurm did not say in time how it ended.
+        """The outcome by the mark, since Slurm did not answer in time.
 
-        :returns: the outcome by its mark, None if that is not to be trusted
+        :returns: None if the mark is missing or may be outdated
         """
-        # what still runs for Slurm although it ended well may be cancelled, or run again
+        # a job that succeeded but still runs for Slurm may yet be cancelled or requeued
         if self.mark is None or (self._shown == "RUNNING" and not self.mark.exit_code):
             return None
         return JobOutcome.of_mark(self.mark.slurm_job, self.mark)
 
     def concluded(self, outcome: JobOutcome | None) -> None:
-        """The question how it ended has been answered, with None if it has not ended."""
+        """The query for the outcome has finished, with None if the job has not ended."""
         if self.state is BatchJobState.SETTLED:
             return
         if outcome is None:
@@ -287,27 +288,27 @@ class BatchJob:
             self.granted.cancel()
 
     def abandoned(self) -> None:
-        """Nobody waits for it any more."""
+        """The outcome is not needed any more."""
         if self.active:
             self.state = BatchJobState.ABANDONED
 
     def settled(self, rows: Sequence[QueueRow]) -> None:
-        """Put Slurm's own times into the journal, if it has them.
+        """Complete the journal entry if Slurm has freed the nodes or forgotten the job.
 
-        :param rows: its own in ``squeue``, none if Slurm does not know it
+        :param rows: the rows of this job in ``squeue``, empty if Slurm does not know it
         """
         if all(row.over or (row.freed and self.usage.nodes) for row in rows):
             self.usage.settle(rows[0] if rows else None)
             self.state = BatchJobState.SETTLED
 
     def _be(self, state: BatchJobState) -> None:
-        """Be queued or running, now or after a question that has no answer."""
+        """Set the state, or the state to return to if a query is in progress."""
         self._before = state
         if self.state is not BatchJobState.ENDING:
             self.state = state
 
     def _timed(self, outcome: JobOutcome) -> JobOutcome:
-        """Take the times from the mark of the same run, since Slurm's are whole seconds."""
+        """Use the times of the mark of the same run, as Slurm's are whole seconds."""
         mark = self.mark
         if mark is None or not outcome.plain or outcome.is_later_run(mark.ended):
             return outcome
@@ -320,13 +321,13 @@ def _where(*states: str) -> BatchJobState:
 
 
 class NodeUsage:
-    """What of Slurm a job held when, for the run's journal (Contract 8).
+    """The nodes of a Slurm job over time, for the run's journal (Contract 8).
 
-    :param deployment: its name
+    :param deployment: the name of the deployment
     :param service_name: None for the deployment's default
     :param strategy: ``per-step``, ``reserved`` or ``elastic``
-    :param job: StreamFlow's name of the job, None if it serves more than one
-    :param component: its number in a heterogeneous job, None if it is none
+    :param job: StreamFlow's name of the job, None if the nodes serve several
+    :param component: the number of the component in a heterogeneous job, else None
     """
 
     def __init__(
@@ -347,7 +348,7 @@ class NodeUsage:
             "quantum": service.on_quantum_nodes,
             "job": job,
         }
-        #: how many nodes it holds, as far as that is known
+        #: the number of nodes, as far as known
         self.nodes = 0
         self._allocation = ""
         self._component = "" if component is None else f"+{component}"
@@ -358,43 +359,43 @@ class NodeUsage:
         self._settled = False
 
     def requested(self, at: float) -> None:
-        """The driver asks for it."""
+        """The driver has requested the nodes."""
         self._requested = at
 
     def submitted(self, slurm_job: str) -> None:
-        """Slurm has taken it.
+        """Slurm has accepted the job.
 
-        :param slurm_job: its id, of a component the first one's
+        :param slurm_job: the job id; for a component, that of the first
         """
         self._allocation = f"{slurm_job}{self._component}"
         self._write("requested", self._requested, 0)
 
     def started(self, at: float) -> None:
-        """Its script has begun."""
+        """The script has begun."""
         self._started = at
 
     def seen(self, row: QueueRow) -> None:
-        """``squeue`` lists it."""
+        """``squeue`` lists the job."""
         if row.state in ("RUNNING", "COMPLETING"):
             self._seen_on(row)
         elif row.state == "PENDING" and self.nodes:
             self._release(row.ended or row.started or self._started or self._requested)
 
     def given_back(self, at: float) -> None:
-        """Slurm is asked to end it, perhaps not for the first time."""
+        """The driver gives the nodes back; only the first call counts."""
         if self._ended is None:
             self._ended = at
 
     def ended(self, outcome: JobOutcome) -> None:
-        """It is over, by its mark or by Slurm's word."""
+        """The job has ended, according to its mark or to Slurm."""
         self._ended = outcome.ended
         if self._started is None:
             self._started = outcome.started
 
     def settle(self, row: QueueRow | None) -> None:
-        """Close the entry with Slurm's own times, or where it has none with the script's.
+        """Complete the entry with Slurm's times, or else with those of the script.
 
-        :param row: what Slurm says of it, None if it has forgotten
+        :param row: the row of ``squeue``, None if Slurm no longer knows the job
         """
         if self._settled:
             return
@@ -410,10 +411,10 @@ class NodeUsage:
         self._release(requested if ended is None else ended)
 
     def record(self, job: str, submitted: float, outcome: JobOutcome) -> None:
-        """Record how a job in it ended.
+        """Record the outcome of a job that ran on these nodes.
 
-        :param job: StreamFlow's name of it
-        :param submitted: when it wanted its nodes, epoch seconds
+        :param job: StreamFlow's name of the job
+        :param submitted: when the job requested nodes, epoch seconds
         """
         record = journal.current()
         started, ended = outcome.started, outcome.ended
@@ -438,7 +439,7 @@ class NodeUsage:
             )
 
     def _seen_on(self, row: QueueRow) -> None:
-        # of a job that is completing Slurm lists only the nodes that are not free yet
+        # for a COMPLETING job, Slurm lists only the nodes that are not free yet
         all_nodes = row.node_list and row.state != "COMPLETING"
         if all_nodes and row.started is not None:
             self._hold(row.started, row.nodes, row.node_list)
@@ -472,7 +473,7 @@ class NodeUsage:
 
 
 def _refined(second: float, moment: float | None) -> float:
-    """The more precise time of the same event, since Slurm keeps whole seconds."""
+    """The more precise time of the same event, as Slurm's times are whole seconds."""
     if moment is not None and second <= moment < second + 1:
         return moment
     return second

@@ -1,8 +1,8 @@
-"""The login node: Slurm's commands run there, and a shell there cleans up.
+"""The login node, which runs Slurm's commands and a shell that cleans up.
 
-The shell stays open. It looks for marks in the spool when the driver asks it to. When its
-input ends, because the driver is gone or its connection is lost, it cancels everything that
-the driver submitted: however the driver ends, and over SSH as well.
+The shell stays open and reports the marks in the spool to the driver. When its input ends,
+because the driver has ended or the connection is lost, it cancels all jobs that the driver
+submitted. This works however the driver ends, and over SSH as well.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ P = ParamSpec("P")
 LOOK_SECONDS = 2.0
 LOOK_PAUSE_SECONDS = 0.1
 RETRY_SECONDS = 1.0
-# how long a driver that lost only its connection has to come back
+# how long the shell waits for a driver that has lost its connection to reconnect
 GRACE_SECONDS = 45
 LOCAL_GRACE_SECONDS = 3
 ANSWER_SECONDS = 60
 CLOSE_SECONDS = 5
-# StreamFlow gives a local shell five seconds, and kills it then
+# StreamFlow kills a local shell after five seconds
 END_SECONDS = 8
-# where this line is missing, the connection was lost, whatever exit code StreamFlow makes
-# of that: sbatch's, of an option that is wrong, is the same as that of an ssh that broke
+# If this line is missing, the connection was lost. The exit code does not show that: sbatch
+# has the same one for a wrong option as ssh has for a broken connection.
 _END = re.compile(r"(.*)^sfq ended with (\d+)", re.DOTALL | re.MULTILINE)
 _BEGIN = """\
 exec 2>&1
 trap 'printf "\\nsfq ended with %d\\n" $?' EXIT"""
 
-# A job that was being submitted shows up late, so nothing must be found several times in a
-# row; a shell that has a successor leaves everything to it.
+# A job that was being submitted appears late in the queue, so the queue must be empty several
+# times in a row. A shell with a successor leaves the cleaning up to it.
 _SETUP = """\
 trap '' HUP INT TERM PIPE
 d={spool} run={run} me={me} grace={grace}
@@ -63,7 +63,7 @@ look() {{
   done
 }}
 owner() {{ [ "$(cat "$d/owner")" = $me ]; }}
-# a job that ends may still put something there
+# a job that is ending may still write files there
 remove() {{
   n=0
   until rm -rf "$d" || [ $n -ge 20 ]; do n=$((n + 1)); sleep 0.1; done
@@ -85,14 +85,14 @@ end() {{
   done
   remove
 }}
-# in the background: a connector kills a shell that does not end soon; dash waits for a
-# function that has no parentheses
+# in the background, since a connector kills a shell that does not end soon; dash would wait
+# for a function without the parentheses
 trap '(end) </dev/null >/dev/null 2>&1 &' EXIT"""
 
 
 @contextmanager
 def reaching(location: ExecutionLocation) -> Iterator[None]:
-    """Raise one exception for all that StreamFlow and asyncssh raise on a lost connection.
+    """Convert the exceptions of StreamFlow and asyncssh for a lost connection.
 
     :raises WorkflowExecutionException: if the machine cannot be reached
     """
@@ -108,10 +108,10 @@ def reaching(location: ExecutionLocation) -> Iterator[None]:
 class LoginNode:
     """The login node, for one run of a deployment.
 
-    :param connector: of the inner deployment
-    :param location: the inner one
+    :param connector: the connector of the inner deployment
+    :param location: the location of the inner deployment
     :param spool: see :mod:`sf_quantum.connectors.slurm.scripts`
-    :param run: what the comments of this driver's jobs start with
+    :param run: the id of the driver's run in the comments of its jobs
     """
 
     def __init__(
@@ -131,27 +131,27 @@ class LoginNode:
 
     @property
     def name(self) -> str:
-        """Its host's."""
+        """The name of the host."""
         return self._location.name
 
     @property
     def local(self) -> bool:
-        """Whether it is the driver's own machine."""
+        """Whether the driver runs on the login node."""
         return self._location.local
 
     async def run(self, command: str) -> tuple[str, int]:
-        """Run a shell command in a session of its own, so that it delays no other.
+        """Run a shell command in a separate session, so that commands run concurrently.
 
-        It goes on when its caller is cancelled: StreamFlow's SSH connector does not
-        recover from a cancelled connection attempt.
+        The command continues if the caller is cancelled: StreamFlow's SSH connector does
+        not recover from a cancelled connection attempt.
 
-        :returns: its output, stderr included, and its exit code
-        :raises WorkflowExecutionException: if the machine cannot be reached, or the
-            connection was lost, so that it is not known what came of the command
+        :returns: the output, stderr included, and the exit code
+        :raises WorkflowExecutionException: if the login node cannot be reached, or the
+            connection was lost, so that the result of the command is unknown
         """
         words = ["sh", "-c", shlex.quote(f"{_BEGIN}\n{command}")]
         with reaching(self._location):
-            # with an input of its own it does not go through the shell that all share
+            # with stdin set, StreamFlow does not use the shared shell
             result = await asyncio.shield(
                 self._connector.run(
                     self._location, words, stdin="/dev/null", capture_output=True
@@ -166,12 +166,14 @@ class LoginNode:
         return ended[1].strip(), int(ended[2])
 
     async def write(self, file: str, content: bytes) -> None:
-        """Write a file of mode 0600 through a pipe: command lines show in ``ps`` and logs.
+        """Write a file of mode 0600.
 
-        :param file: nothing is there afterwards if the content did not arrive whole
-        :raises WorkflowExecutionException: if the machine cannot be reached
+        The content goes through a pipe, since ``ps`` and logs show command lines. An
+        incomplete file is removed.
+
+        :raises WorkflowExecutionException: if the login node cannot be reached
         """
-        # others may write it at once or read it; a lost connection ends the input
+        # the file may be read or written concurrently; a lost connection truncates the input
         script = (
             f"umask 077; f={shlex.quote(file)}; t=$f.$$; "
             f"cat >$t && [ $(wc -c <$t) -eq {len(content)} ] && mv $t $f || rm -f $t"
@@ -184,10 +186,10 @@ class LoginNode:
                 await stream.write(content)
 
     async def ask(self, command: str) -> tuple[str, int]:
-        """Run a shell command that changes nothing, or nothing more if it is run again.
+        """Run an idempotent shell command.
 
-        :returns: as :meth:`run`; with exit code :data:`scripts.UNKNOWN`, and a message, if
-            what came of it is not known
+        :returns: as :meth:`run`; a message and the exit code :data:`scripts.UNKNOWN` if the
+            result is unknown
         """
         try:
             return await self.run(command)
@@ -195,26 +197,26 @@ class LoginNode:
             return str(error), scripts.UNKNOWN
 
     async def squeue(self, ids: Collection[str]) -> str | None:
-        """Ask Slurm for jobs.
+        """Run ``squeue`` for some jobs.
 
-        :param ids: theirs, of which Slurm may have forgotten some
-        :returns: what :func:`answers.squeue` reads; None if the command failed, which says
-            nothing about a job
+        :param ids: the job ids, which Slurm need not know any more
+        :returns: the output, for :func:`answers.squeue`; None if the command failed, so
+            that nothing is known about the jobs
         """
         text, code = await self.ask(answers.squeue_command(",".join(ids)))
         if code == 0:
             return text
-        # Slurm denies only one by itself, and leaves out of many what it does not know
+        # an unknown id is an error only if it is the only one; of several, it is omitted
         if len(ids) == 1 and answers.is_forgotten(text):
             return ""
         message = text or f"exit code {code}"
-        warn(f"squeue failed, jobs are waited for all the same: {message}")
+        warn(f"squeue failed and will be run again: {message}")
         return None
 
     async def sweep(self, key: str = "") -> bool:
-        """Cancel what is in Slurm's queue under a key, or under any of this driver's.
+        """Cancel the jobs of this driver in Slurm's queue, or the one with a given key.
 
-        :returns: whether nothing of it is left for sure
+        :returns: whether the cancellation is certain
         """
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
@@ -228,42 +230,41 @@ class LoginNode:
         return code == 0
 
     async def look(self, urgent: bool) -> list[JobMark]:
-        """Give a sign of life, and find the marks left since the last time.
+        """Update the driver's sign of life in the spool, and read the new marks.
 
-        :param urgent: wait up to :data:`LOOK_SECONDS` for one
-        :returns: the marks, each once
+        :param urgent: wait up to :data:`LOOK_SECONDS` for a mark
         """
         polls = round(LOOK_SECONDS / LOOK_PAUSE_SECONDS) if urgent else 0
         seen = " ".join(shlex.quote(file) for file in self._seen)
         try:
-            # the rest of an answer would be taken for the beginning of the next
+            # the rest of an interrupted answer would be read as the beginning of the next
             text = await asyncio.shield(self._execute(f"look {polls} {seen}"))
         except WorkflowExecutionException as error:
-            warn(f"The marks of jobs are read again in {RETRY_SECONDS:g} s: {error}")
+            warn(f"Cannot read job marks, next attempt in {RETRY_SECONDS:g} s: {error}")
             self._drop()
             await asyncio.sleep(RETRY_SECONDS)
             return []
         marks = scripts.marks(text)
         if text and not marks:
-            # what is no mark stays there, and is found again at once
+            # an invalid mark is not removed, and would be read again at once
             await asyncio.sleep(RETRY_SECONDS)
         self._seen = [scripts.path(self.spool, mark.key, "mark") for mark in marks]
         return marks
 
     async def close(self) -> None:
-        """End the shell and remove what is in the spool."""
-        # the shell may be looking
+        """End the shell and remove the spool."""
+        # the shell may be waiting for marks
         stop = f": >{shlex.quote(self.spool)}/stop"
         await self._finish("trap - EXIT; remove", stop)
 
     async def leave(self) -> None:
-        """End the shell, which cancels on the node what the driver could not."""
+        """End the shell, which then cancels the jobs that the driver could not cancel."""
         await self._finish("grace=0", "true")
 
     async def _finish(self, last: str, before: str) -> None:
-        """Give the shell its last command; one that hangs is left to itself.
+        """Run a last command in the shell and close it, without waiting if it hangs.
 
-        :param before: what is run beside it first
+        :param before: a command that runs first, outside the shell
         """
         shell, self._shell = self._shell, None
         if shell is None:
@@ -285,9 +286,9 @@ class LoginNode:
 
     async def _opened(self) -> Shell:
         if self._shell is None or await self._shell.closed():
-            # the driver's guardian must not end it: it cleans up after the driver itself
+            # the driver's guardian must not end this shell, which cleans up after the driver
             me = uuid.uuid4().hex
-            # connectors give the same shell for the same words, even one that hangs
+            # connectors return the same shell for the same command, even if it hangs
             words = ["env", "-u", guardian.MARKER, f"SFQ_SHELL={me}", "sh"]
             shell = await self._connector.get_shell(words, self._location)
             setup = _SETUP.format(
@@ -302,7 +303,7 @@ class LoginNode:
         return self._shell
 
     def _drop(self) -> None:
-        """Leave a shell to itself: nothing must wait for one that hangs."""
+        """Close the shell in the background, since it may hang."""
         shell, self._shell = self._shell, None
         if shell is not None:
             self._end(shell)
@@ -322,9 +323,11 @@ async def _closed(shell: Shell, location: ExecutionLocation) -> None:
 def survives_errors(
     work: Callable[P, Awaitable[None]],
 ) -> Callable[P, Coroutine[None, None, None]]:
-    """Let no unexpected error end a task without which jobs are waited for for ever.
+    """Log unexpected errors of a background task and let it continue.
 
-    :param work: what the task does, again later if it fails
+    Without these tasks, the end of a job would never be noticed.
+
+    :param work: one round of the task, which is repeated if it fails
     """
 
     @functools.wraps(work)
@@ -333,8 +336,8 @@ def survives_errors(
             await work(*args, **options)
         except Exception as error:  # noqa: BLE001 - see above
             message = f"{type(error).__name__}: {error}"
-            warn(f"Slurm's jobs are waited for all the same: {message}")
-            logger.debug("An error while Slurm's jobs are waited for", exc_info=error)
+            warn(f"Unexpected error while following Slurm jobs, continuing: {message}")
+            logger.debug("Unexpected error while following Slurm jobs", exc_info=error)
             await asyncio.sleep(RETRY_SECONDS)
 
     return surviving
@@ -344,7 +347,7 @@ _warned: dict[str, float] = {}
 
 
 def warn(text: str) -> None:
-    """Log a warning, once a minute."""
+    """Log a warning at most once a minute."""
     now = time.monotonic()
     if now - _warned.get(text, -60.0) >= 60:
         _warned[text] = now

@@ -1,6 +1,6 @@
-"""``per-step``: each job is submitted on its own, and holds nothing afterwards.
+"""``per-step``: each job is a Slurm job of its own.
 
-What all strategies share is here as well: the job that they run, and its result.
+The module also has the types that all strategies share: the job and its result.
 """
 
 from __future__ import annotations
@@ -25,24 +25,22 @@ from sf_quantum.connectors.steps import QuantumSteps
 
 LAST_LINES = 20
 LAST_BYTES = 8192
-# a lost connection may come back, and a slow file system show a file
+# the connection may be lost for a while, or a slow file system show a file late
 READ_ATTEMPTS = 5
 READ_PAUSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class StepJob:
-    """A job of the workflow, as Slurm is to run it.
+    """A job of the workflow.
 
-    :param name: StreamFlow's
-    :param service: what it asks for
+    :param name: StreamFlow's name of the job
     :param service_name: None for the deployment's default
     :param body: the job script
-    :param workdir: where it runs
     :param stdin: a file, or None
-    :param stdout: a file, or None for the job's own output
-    :param stderr: a file, or None for where its output goes
-    :param seconds: its time limit, None for the service's
+    :param stdout: a file, or None to return the output
+    :param stderr: a file, or None for that of ``stdout``
+    :param seconds: the time limit, None for that of the service
     """
 
     name: str
@@ -58,10 +56,10 @@ class StepJob:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What came of a job.
+    """The result of a job.
 
-    :param output: what it printed, as far as that went to no file of its own; of a job
-        that failed, how it ended and the last lines of its errors
+    :param output: the output unless it went to ``stdout``; for a failed job, its outcome
+        and the last lines of its errors
     """
 
     outcome: JobOutcome
@@ -69,7 +67,7 @@ class StepResult:
 
 
 class Strategy(Protocol):
-    """A way to take and give back nodes."""
+    """A way to request and give back nodes."""
 
     async def run(self, job: StepJob) -> StepResult:
         """Run a job to its end.
@@ -83,10 +81,11 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True)
 class StrategyContext:
-    """What every strategy needs.
+    """The context that all strategies share.
 
-    :param deployment: its name, for the journal
-    :param orphan_seconds: after which an allocation ends without a sign of its driver
+    :param deployment: the name of the deployment, for the journal
+    :param orphan_seconds: seconds without a sign of life of the driver after which an
+        allocation ends
     """
 
     deployment: str
@@ -102,10 +101,10 @@ class StrategyContext:
         *,
         at_once: str | None,
     ) -> None:
-        """Submit a job that only holds its nodes.
+        """Submit a job that only holds nodes.
 
-        :param options: of ``sbatch``, for a shell
-        :param directives: of its script, for ``sbatch``
+        :param options: options of ``sbatch``, quoted for the shell
+        :param directives: the ``#SBATCH`` lines of the script
         :param at_once: see :func:`sf_quantum.connectors.slurm.scripts.submission`
         :raises WorkflowExecutionException: if Slurm refuses it
         """
@@ -126,7 +125,7 @@ class PerStep:
         self._queue = context.queue
 
     async def run(self, job: StepJob) -> StepResult:
-        """Submit a job and wait for its end; cancel it if it is not wanted any more.
+        """Submit a job and wait for its end; the job is cancelled with the caller.
 
         :raises WorkflowExecutionException: if Slurm refuses it
         """
@@ -159,22 +158,22 @@ class PerStep:
                 job = replace(job, stderr=await self._file(batch_job, "StdErr"))
             if scripts.has_option(job.body, "-o", "--output") and job.stdout is None:
                 output = await self._file(batch_job, "StdOut")
-            # a future that is cancelled would pass for a job that has ended
+            # a cancelled future would count as the end of the job
             outcome = await asyncio.shield(batch_job.ended)
         except BaseException:
             await self._queue.cancel(batch_job)
             self._queue.abandon(batch_job)
             raise
         usage.record(job.name, requested, outcome)
-        # the mark counts what is in our file
+        # the mark has the size of the default output file only
         mark = batch_job.mark if output == own_output else None
         return await read_result(self._queue.login, job, outcome, output, mark)
 
     async def close(self) -> None:
-        """Nothing outlives its job."""
+        """Do nothing: no nodes are held beyond a job."""
 
     async def _file(self, batch_job: BatchJob, key: str) -> str:
-        """Where the job's own template sends what it prints: a line for each file."""
+        """The files to which the job's template redirects a stream, one per line."""
         return await _read(
             self._queue.login,
             f"scontrol show job {batch_job.slurm_job} | "
@@ -189,11 +188,11 @@ async def read_result(
     output: str,
     mark: JobMark | None,
 ) -> StepResult:
-    """Read what a job left.
+    """Read the output of a job.
 
-    :param output: the file with what it printed
-    :param mark: which may show that it printed nothing
-    :raises WorkflowExecutionException: if what it printed cannot be read
+    :param output: the output files, one per line
+    :param mark: the job's mark, which shows whether the output is empty
+    :raises WorkflowExecutionException: if the output cannot be read
     """
     if outcome.good:
         if job.stdout is not None or (mark is not None and mark.output_bytes == 0):
@@ -207,29 +206,29 @@ async def read_result(
         last = await _read(login, tail)
         lines = f"; its last lines:\n{last}" if last else "; it printed nothing"
     except WorkflowExecutionException:
-        lines = "; what it printed cannot be read"
+        lines = "; its output cannot be read"
     return StepResult(outcome, f"{outcome.sentence()}{lines}")
 
 
 async def _read(login: LoginNode, command: str) -> str:
-    """The output of a command, also over a connection that is lost meanwhile."""
+    """The output of a command, which is run again if it fails."""
     for _ in range(READ_ATTEMPTS):
         text, code = await login.ask(command)
         if code == 0:
             return text.strip()
         await asyncio.sleep(READ_PAUSE_SECONDS)
     raise WorkflowExecutionException(
-        f"What a job printed cannot be read: {answers.in_one_line(text)}"
+        f"The output of a job cannot be read: {answers.in_one_line(text)}"
     )
 
 
 def _quoted(files: str) -> str:
-    """Files for a shell: an array has one for each task."""
+    """Files, one per line (an array has one for each task), quoted for the shell."""
     return " ".join(shlex.quote(file) for file in files.splitlines())
 
 
 def _options(job: StepJob, output: str) -> str:
-    """The options of ``sbatch`` that come from the job, then the service's."""
+    """The options of ``sbatch`` of the job, followed by those of the service."""
     options = {
         "chdir": job.workdir,
         "input": _literal(job.stdin),
@@ -248,10 +247,10 @@ def _options(job: StepJob, output: str) -> str:
 
 
 def _literal(path: str | None) -> str | None:
-    """A path in which sbatch(1) replaces nothing."""
+    """A path without the patterns that sbatch(1) replaces."""
     return path and path.replace("%", "%%")
 
 
 def time_limit(seconds: int) -> str:
-    """A time limit as ``sbatch`` reads it: minutes without a bound, and seconds."""
+    """A time limit in the format ``minutes:seconds`` of ``sbatch``."""
     return f"{seconds // 60}:{seconds % 60:02}"

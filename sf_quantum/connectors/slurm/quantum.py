@@ -1,7 +1,7 @@
-"""The QPUs of a deployment's services: how a job gets leases, and what it did with them.
+"""The QPUs of a deployment's services: leases for jobs, and the account of QPU jobs.
 
-Where QRMI's SPANK plugin is installed, Slurm takes the leases with the nodes (``--qpu=``);
-where it is not, ``sfq lease`` takes them on the node, around the job's command. Either way
+If QRMI's SPANK plugin is installed, Slurm acquires the leases with the nodes (``--qpu=``).
+Otherwise ``sfq lease`` acquires them on the node, around the job's command. In both cases
 ``sfq lease`` leaves an account of the QPU jobs.
 """
 
@@ -35,19 +35,19 @@ from sf_quantum.qpu import RESOURCES, account, qrmi_config
 from sf_quantum.qpu.account import CommandRun, LeaseUsage
 from sf_quantum.qpu.leases import TROUBLE_SECONDS
 
-# even a job that is not to wait asks: how long an answer of the login node may take
+# added to a job's waiting time, so that the login node can answer even if that is 0
 ASK_SECONDS = 10.0
-# how often an account is looked for that a slow file system may not show yet
+# attempts to read an account, which a slow file system may show late
 LOOKS = 10
-# sysexits.h: EX_NOINPUT, and the shell's own
+# EX_NOINPUT of sysexits.h, and the shell's exit code for an unknown command
 NO_FILE = 66
 NO_COMMAND = 127
 # sysexits.h: EX_TEMPFAIL
 TRY_AGAIN = 75
 # sbatch(1) lists the options of SPANK plugins with its own
 _HAS_PLUGIN = "sbatch --help | grep -Eq -e '--qpu([=[, ]|$)'"
-# The plugin leaves out what it cannot acquire (spank_qrmi.c), and such a job would be a
-# silent classical run.
+# The plugin omits QPUs that it cannot acquire (spank_qrmi.c); without this check, such a job
+# would silently run without its QPU.
 _SPANK = """\
 have=",${{{own}-$SLURM_JOB_QPU_RESOURCES}},"
 for qpu in {names}; do
@@ -64,13 +64,14 @@ exec {command}"""
 class QpuUse:
     """A job's use of its QPUs.
 
-    :param job: StreamFlow's name of it
-    :param account: what the names of the files start with that it leaves
-    :param config: the QPUs' definitions on the cluster; None for those that its
-        environment has
-    :param hints: for its wait on the node. The plugin takes none, but a job under it
-        leaves a QPU that goes offline, if it can run elsewhere
-    :param waited: how many seconds it waited before it was submitted
+    :param job: StreamFlow's name of the job
+    :param spank: whether QRMI's SPANK plugin acquires the leases
+    :param account: the path prefix of the job's account files
+    :param config: the file with the QPU definitions on the cluster; None for the
+        definitions in the job's environment
+    :param hints: for ``sfq lease`` on the node. The plugin accepts none, but with it, too,
+        a job that can run elsewhere gives up a QPU that goes offline
+    :param waited: seconds that the job waited before its submission
     """
 
     job: str
@@ -82,17 +83,13 @@ class QpuUse:
     waited: float = 0.0
 
     def command(self, line: str) -> str:
-        """Wrap the job's command.
-
-        :param line: for ``sh``
-        :returns: another, which runs it under its leases and leaves an account
-        """
+        """Wrap a shell command so that it runs with its leases and leaves an account."""
         key = qpu_jobs.job_key(self.job)
         purpose = shlex.quote(qpu_jobs.purpose(self.job))
         variables = [f"{name}_SFQ_JOB_KEY={key}" for name in self.qpus]
         variables += [f"{name}_SFQ_PURPOSE={purpose}" for name in self.qpus]
         lease = f"env {' '.join(variables)} sfq lease --qpu {','.join(self.qpus)}"
-        # the tasks of an array have one of these each
+        # each task of an array has its own account
         file = f'{shlex.quote(self.account)}."$SLURM_JOB_ID"'
         command = f"/bin/sh -c {shlex.quote(line)}"
         rest = "--elsewhere " if self.hints.has_alternative else ""
@@ -131,17 +128,17 @@ class _QpuState:
 
     @property
     def sentence(self) -> str:
-        """Why a job waits for it."""
+        """Why a job waits for the QPU, for a message."""
         if self.state == "offline":
             return f"QPU {self.qpu} is offline ({self.note or 'no reason given'})"
         return self.note
 
 
 class ServiceQpus:
-    """The QPUs that the services of one deployment name.
+    """The QPUs that the services of a deployment use.
 
-    :param deployment: its name, for messages
-    :param config: the file with the QPUs' definitions, on the driver's host
+    :param deployment: the name of the deployment, for messages
+    :param config: the file with the QPU definitions on the driver's host
     """
 
     def __init__(
@@ -156,16 +153,16 @@ class ServiceQpus:
         self._plugin = asyncio.Lock()
         self._has_plugin: bool | None = None
         self._requests: dict[tuple[str, ...], asyncio.Task[list[_QpuState] | None]] = {}
-        # since when a QPU has not answered
+        # when each QPU stopped answering
         self._silent: dict[str, float] = {}
         self._warned: set[str] = set()
-        # the job that a QPU job belongs to, where jobs share an allocation's lease
+        # the job that submitted each QPU job, since jobs may share the lease of an allocation
         self._owners: dict[str, str] = {}
 
     def check(self) -> None:
-        """Check that the QPUs that the services name are defined.
+        """Check that the QPUs of the services are defined.
 
-        :raises WorkflowDefinitionException: if one is not, or the file is wrong
+        :raises WorkflowDefinitionException: if one is not, or the file is invalid
         """
         if self._config is None:
             return
@@ -179,9 +176,9 @@ class ServiceQpus:
                     ) from error
 
     async def prepare(self, queue: SlurmQueue, job: str) -> None:
-        """Learn, once, whether Slurm has the plugin.
+        """Determine once whether Slurm has QRMI's SPANK plugin.
 
-        :param job: the first to want to know, for messages
+        :param job: the name of the job that waits for the result, for messages
         """
         async with self._plugin:
             if self._has_plugin is not None or not self._services:
@@ -192,9 +189,8 @@ class ServiceQpus:
                 service.spank = self._has_plugin
 
     async def lend(self, queue: SlurmQueue, job: str, qpus: list[str]) -> QpuUse:
-        """Wait until a job's QPUs are online.
+        """Wait until a job's QPUs are online, and describe how the job uses them.
 
-        :returns: how it gets them
         :raises WorkflowExecutionException: as :meth:`online`
         """
         started, job_hints = time.monotonic(), hints.of(job)
@@ -215,13 +211,13 @@ class ServiceQpus:
         )
 
     async def online(self, queue: SlurmQueue, job: str, qpus: Collection[str]) -> None:
-        """Wait as long as one of some QPUs is offline.
+        """Wait until no QPU is offline.
 
-        One that does not answer is waited for, too, but not longer than ``sfq lease``
-        would: the nodes may reach it although the login node does not.
+        The wait for a QPU that does not answer is limited to that of ``sfq lease``: the
+        nodes may be able to reach it even if the login node cannot.
 
-        :raises WorkflowExecutionException: if the job can run elsewhere, and one is
-            offline, or has not answered for as long as the job is to wait
+        :raises WorkflowExecutionException: if the job can run elsewhere, and a QPU is
+            offline or has not answered within the job's waiting time
         """
         job_hints = hints.of(job)
         patience = job_hints.wait_seconds
@@ -233,7 +229,7 @@ class ServiceQpus:
                 await self._until_online(queue, job, qpus)
         except TimeoutError as error:
             raise WorkflowExecutionException(
-                f"Job {job} is not submitted: the login node cannot be asked"
+                f"Job {job} is not submitted: the login node does not answer"
             ) from error
 
     async def _until_online(
@@ -256,13 +252,13 @@ class ServiceQpus:
             waited = True
             await asyncio.sleep(min(pause, deadline.left))
         if waited:
-            logger.info(f"Job {job} waits for its QPU no longer")
+            logger.info(f"Job {job} no longer waits for its QPU")
 
     async def settle(self, queue: SlurmQueue, use: QpuUse, *, good: bool) -> None:
         """Write a job's QPU jobs into the journal.
 
-        :param good: the job succeeded
-        :raises WorkflowExecutionException: if it did, but without its QPU
+        :param good: whether the job succeeded
+        :raises WorkflowExecutionException: if it succeeded, but without its QPU
         """
         files = f"{shlex.quote(use.account)}.*"
         looks = " ".join(map(str, range(LOOKS if good else 1)))
@@ -281,12 +277,14 @@ class ServiceQpus:
             _check_used(use, [run for run in runs if run.status == 0])
 
     def _own(self, use: QpuUse, run: CommandRun) -> CommandRun:
-        """What is this job's own; what is new goes into the journal."""
+        """Keep the QPU jobs of this job, and write the new ones into the journal."""
         leases = []
         for lease in run.leases:
             own: list[dict[str, JSON]] = []
             if lease.jobs is None:
-                _record(use, run, lease, {})  # its kind of QPU does not tell
+                _record(
+                    use, run, lease, {}
+                )  # this type of QPU does not report its jobs
             for qpu_job in lease.jobs or []:
                 key = f"{lease.qpu} {qpu_job.get('id')}"
                 new = key not in self._owners
@@ -300,9 +298,9 @@ class ServiceQpus:
     async def _states(
         self, queue: SlurmQueue, job: str, qpus: Collection[str]
     ) -> list[_QpuState] | None:
-        """The states of QPUs, asked for once for all jobs that want them now.
+        """The states of QPUs; concurrent jobs share one request.
 
-        :returns: None if they cannot be asked for on the login node
+        :returns: None if the login node cannot determine them
         """
         key = (queue.login.spool, *qpus)
         if key not in self._requests:
@@ -314,7 +312,7 @@ class ServiceQpus:
     async def _request(
         self, queue: SlurmQueue, job: str, qpus: Collection[str]
     ) -> list[_QpuState] | None:
-        """Ask on the login node, where the QPUs' definitions are brought if need be."""
+        """Run ``sfq qpus`` on the login node, after copying the QPU definitions if needed."""
         file = _definitions(queue.login.spool)
         command = f"sfq qpus --json --qpu {','.join(qpus)}"
         if self._config:
@@ -330,7 +328,7 @@ class ServiceQpus:
             text, code = await self._run(queue, job, command)
             if code == NO_FILE:
                 self._warn(
-                    f"Job {job} waits: {self._config} cannot be brought to "
+                    f"Job {job} waits: {self._config} cannot be copied to "
                     f"{queue.login.name}, where jobs read it: {trouble}"
                 )
                 await asyncio.sleep(next(pauses))
@@ -338,16 +336,13 @@ class ServiceQpus:
         if states is None:
             no_command = code == NO_COMMAND
             self._warn_unasked(
-                qpus, "there is no sfq" if no_command else " ".join(text.split())
+                qpus,
+                "sfq is not installed there" if no_command else " ".join(text.split()),
             )
         return states
 
     async def _run(self, queue: SlurmQueue, job: str, command: str) -> tuple[str, int]:
-        """Run a command on the login node, again while that cannot be reached.
-
-        :param job: whose it is, for the message
-        :returns: its output, stderr included, and its exit code
-        """
+        """Run a command on the login node, and retry while the node is unreachable."""
         pauses = backoff.CLUSTER.pauses()
         while True:
             try:
@@ -357,9 +352,9 @@ class ServiceQpus:
                 await asyncio.sleep(next(pauses))
 
     async def _hand_over(self, queue: SlurmQueue, file: str, config: str) -> str:
-        """Bring the definitions, which may hold credentials.
+        """Copy the QPU definitions, which may contain credentials, to the login node.
 
-        :returns: why they may not be there now
+        :returns: the error to report if the file is missing afterwards
         """
         names = sorted({name for s in self._services.values() for name in s.qpu})
         definitions = [qrmi_config.read(config, name) for name in names]
@@ -371,10 +366,10 @@ class ServiceQpus:
             await queue.login.write(file, json.dumps({"resources": entries}).encode())
         except WorkflowExecutionException as error:
             return str(error)
-        return "it did not arrive whole"
+        return "the file arrived incomplete"
 
     def _hindrance(self, states: list[_QpuState] | None) -> _QpuState | None:
-        """The QPU that a job waits for, if it waits for one."""
+        """The QPU that a job has to wait for, if any."""
         now = time.monotonic()
         for state in states or []:
             if state.state == "offline":
@@ -388,13 +383,13 @@ class ServiceQpus:
             else:
                 self._warn(
                     f"Deployment {self._deployment}: jobs are submitted although "
-                    f"{state.note}: the nodes may reach it"
+                    f"{state.note}: the nodes may be able to reach it"
                 )
         return None
 
     def _warn_unasked(self, qpus: Collection[str], why: str) -> None:
         self._warn(
-            f"Deployment {self._deployment}: the login node cannot tell whether QPU "
+            f"Deployment {self._deployment}: the login node cannot determine whether QPU "
             f"{', '.join(qpus)} is online, so jobs are submitted: {why}"
         )
 
@@ -405,7 +400,7 @@ class ServiceQpus:
 
 
 def _read_states(text: str) -> list[_QpuState] | None:
-    """Read what ``sfq qpus --json`` printed, among what other programs print."""
+    """Read the output of ``sfq qpus --json``, ignoring lines of other programs."""
     for line in text.splitlines():
         if line.startswith("{"):
             try:
@@ -431,8 +426,8 @@ def _check_used(use: QpuUse, runs: Sequence[CommandRun]) -> None:
             lease.trouble for run in runs for lease in run.leases if lease.trouble
         ]
         raise WorkflowExecutionException(
-            f"Job {use.job} succeeded, but it is not known whether its result is that of "
-            f"QPU {names}: {'; '.join(trouble) or 'sfq lease left no account'}"
+            f"Job {use.job} succeeded, but whether its result came from "
+            f"QPU {names} is unknown: {'; '.join(trouble) or 'sfq lease left no account'}"
         )
 
 

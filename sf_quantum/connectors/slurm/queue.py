@@ -1,8 +1,8 @@
 """The jobs of one deployment in Slurm's queue: submitted, followed, cancelled.
 
-The end of a job is seen soon through the mark of its script. ``squeue``, one call for all
-jobs and no more often than the deployment's ``pollingInterval``, sees those that could
-leave none. Then Slurm is asked how it ended. What that makes of a job is decided in
+The mark of its script shows the end of a job promptly. ``squeue``, one call for all jobs in
+each ``pollingInterval`` of the deployment, shows the end of jobs that could not leave a mark.
+Slurm is then queried for the outcome. The state transitions of a job are in
 :mod:`sf_quantum.connectors.slurm.job`.
 """
 
@@ -30,9 +30,9 @@ from sf_quantum.connectors.slurm.job import (
 from sf_quantum.connectors.slurm.login import LoginNode, survives_errors
 from sf_quantum.connectors.slurm.scripts import JobMark
 
-# Slurm's own record is a moment behind the mark of a script that failed
+# Slurm's record of a failed job may appear after the mark of its script
 DETAIL_SECONDS = 5.0
-# Slurm need not be waited for long where a mark says how the job ended as well
+# a mark has the outcome as well, so there is no need to wait long for Slurm
 PATIENCE_WITH_MARK_SECONDS = 3
 CLOSE_SECONDS = 5.0
 
@@ -40,16 +40,15 @@ CLOSE_SECONDS = 5.0
 class SlurmQueue:
     """See the module.
 
-    :param login: where Slurm's commands are
-    :param run: what the comments of this driver's jobs start with
-    :param interval_seconds: between two calls of ``squeue`` at least
+    :param run: the id of the driver's run in the comments of its jobs
+    :param interval_seconds: the minimum time between two calls of ``squeue``
     """
 
     def __init__(self, login: LoginNode, run: str, interval_seconds: float) -> None:
         self.login = login
         self._run = run
         self._interval = interval_seconds
-        # until they are settled, by key
+        # by key; removed when they are settled
         self._jobs: dict[str, BatchJob] = {}
         self._steps: dict[str, asyncio.Future[JobMark]] = {}
         self._submissions: set[asyncio.Task[tuple[str, int]]] = set()
@@ -61,13 +60,13 @@ class SlurmQueue:
     async def submit(
         self, job: BatchJob, options: str, script: str, *, at_once: str | None = None
     ) -> None:
-        """Hand a job to Slurm, again and again while that cannot take it.
+        """Submit a job, and retry while Slurm cannot accept it.
 
-        :param job: a new one, which is followed from now on
-        :param options: of ``sbatch``, for a shell
+        :param job: a new job, which is followed until it is settled
+        :param options: options of ``sbatch``, quoted for the shell
         :param script: the batch script
         :param at_once: see :func:`sf_quantum.connectors.slurm.scripts.submission`
-        :raises WorkflowExecutionException: if Slurm refuses it for good; with its words
+        :raises WorkflowExecutionException: if Slurm refuses it, with Slurm's message
         """
         await self.start_watching()
         command = scripts.submission(
@@ -102,12 +101,12 @@ class SlurmQueue:
                 raise WorkflowExecutionException(f"Slurm refuses {job.name}: {message}")
             pause = next(pauses)
             logger.warning(
-                f"Slurm cannot take {job.name} now, next try in {pause:g} s: {message}"
+                f"Slurm cannot accept {job.name} now, next attempt in {pause:g} s: {message}"
             )
             await asyncio.sleep(pause)
 
     async def _shielded_submission(self, key: str, command: str) -> tuple[str, int]:
-        """Submit; a job that is given up at that moment is cancelled once it is there."""
+        """Submit; if the caller is cancelled, the job is cancelled after its submission."""
         task = asyncio.create_task(self.login.ask(command))
         self._submissions.add(task)
         task.add_done_callback(self._submissions.discard)
@@ -125,20 +124,16 @@ class SlurmQueue:
     def follow_component(
         self, leader: BatchJob, number: int, usage: NodeUsage
     ) -> BatchJob:
-        """Follow a further component of a heterogeneous job that was submitted."""
+        """Follow a further component of a submitted heterogeneous job."""
         usage.requested(time.time())
-        # the components of a job have ids in a row (sbatch(1), heterogeneous jobs)
+        # components have consecutive job ids (sbatch(1), heterogeneous jobs)
         slurm_job = str(int(leader.slurm_job) + number)
         component = leader.component(slurm_job, usage)
         self._jobs[component.key] = component
         return component
 
     async def step_mark(self, key: str) -> JobMark:
-        """Wait for the end of a step within an allocation.
-
-        :param key: the step's
-        :returns: its mark
-        """
+        """Wait for the mark of a step within an allocation."""
         self._steps[key] = asyncio.Future()
         try:
             return await self._steps[key]
@@ -146,15 +141,12 @@ class SlurmQueue:
             del self._steps[key]
 
     async def cancel(self, *jobs: BatchJob) -> None:
-        """Cancel jobs that have not ended, and wait for none of them."""
+        """Cancel the jobs that have not ended, without waiting for their end."""
         if ids := [job.slurm_job for job in jobs if not job.ended.done()]:
             await self.scancel(" ".join(ids))
 
     async def scancel(self, arguments: str) -> None:
-        """Run ``scancel``; what it misses the login node's shell cancels later.
-
-        :param arguments: for a shell
-        """
+        """Run ``scancel``; if it fails, the login node's shell cancels the jobs later."""
         with suppress(WorkflowExecutionException, TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self.login.run(
@@ -162,13 +154,13 @@ class SlurmQueue:
                 )
 
     def abandon(self, job: BatchJob) -> None:
-        """Wait for a job no longer; its journal entry is settled all the same."""
+        """Stop waiting for a job; its journal entry is still settled."""
         job.abandoned()
 
     async def close(self) -> None:
-        """Cancel every job, settle the journal and let the login node go.
+        """Cancel all jobs, settle the journal and close the login node.
 
-        What takes too long is left to the login node's shell.
+        Jobs that cannot be cancelled in time are left to the login node's shell.
         """
         active = [job for job in self._jobs.values() if job.active]
         await self.cancel(*active)
@@ -176,7 +168,7 @@ class SlurmQueue:
             job.abandoned()
         if self._watch is not None:
             self._watch.cancel()
-        # what is being submitted now could not be cancelled yet
+        # jobs that are being submitted could not be cancelled yet
         late = (
             self._submissions
             and (await asyncio.wait(self._submissions, timeout=CLOSE_SECONDS))[1]
@@ -187,10 +179,10 @@ class SlurmQueue:
         await self.login.close()
 
     async def start_watching(self) -> None:
-        """Have what is in the spool removed however the driver ends, and marks seen."""
+        """Start the login node's shell, and read marks in the background."""
         if self._watch is None:
             self._see(await self.login.look(urgent=False))
-            # not twice, by jobs that came at once
+            # another job may have started the task meanwhile
             self._watch = self._watch or asyncio.create_task(self._look_on())
 
     async def _look_on(self) -> None:
@@ -202,7 +194,7 @@ class SlurmQueue:
         self._see(await self.login.look(urgent=self._is_busy()))
         if self._is_busy() or self._unsettled():
             if _now() - self._polled >= self._interval:
-                # never twice at a time, and marks are looked for meanwhile
+                # one poll at a time, while marks are still read
                 self._polled = math.inf
                 self._spawn(self._poll())
         else:
@@ -229,24 +221,24 @@ class SlurmQueue:
 
     @survives_errors
     async def _poll(self) -> None:
-        """One ``squeue`` for all jobs: those waited for, and the journal's."""
-        asked = {
+        """Run one ``squeue`` for all active and unsettled jobs."""
+        polled = {
             job: job.slurm_job
             for job in self._jobs.values()
             if job.state is not BatchJobState.SUBMITTING
         }
         try:
-            text = await self.login.squeue({*asked.values()}) if asked else ""
+            text = await self.login.squeue({*polled.values()}) if polled else ""
         finally:
             self._polled = _now()
         if text is None:
             return
         rows = answers.squeue(text)
         lasting = []
-        for job, slurm_job in asked.items():
+        for job, slurm_job in polled.items():
             own = rows.get(slurm_job, [])
             if job.slurm_job != slurm_job:
-                continue  # meanwhile its mark has told of another
+                continue  # its mark has changed the id meanwhile
             if job.active:
                 before = job.state
                 job.listed(own)
@@ -255,7 +247,7 @@ class SlurmQueue:
                     _log_pending(job, reason)
             elif job.unsettled:
                 job.settled(own)
-                # a cancelled job may be started again, or its node fail after its mark
+                # a cancelled job may be requeued, or its node may fail after its mark
                 if any(row.lasts for row in own):
                     lasting.append(slurm_job)
             if job.state is BatchJobState.SETTLED:
@@ -274,7 +266,7 @@ class SlurmQueue:
 
     @survives_errors
     async def _conclude(self, job: BatchJob) -> None:
-        """Ask Slurm how a job ended, and its mark where Slurm does not know."""
+        """Determine the outcome from Slurm, or from the mark if Slurm has none."""
         outcome = None
         try:
             outcome = await self._outcome(job)
@@ -290,14 +282,14 @@ class SlurmQueue:
             if outcome is not None or job.state is not BatchJobState.ENDING:
                 return outcome
             if job.mark is None:
-                return None  # the next poll asks again
+                return None  # the next poll tries again
             await asyncio.sleep(pause)
         return job.undetermined()
 
     async def _ask(self, job: BatchJob) -> JobOutcome | None:
-        """Ask once how a job ended.
+        """Query the outcome once.
 
-        :returns: None if that is not known yet, or it is to run again, or still runs
+        :returns: None if it is not known yet, or the job still runs or is requeued
         """
         patience = answers.PATIENCE_SECONDS
         if job.mark is not None:
@@ -326,11 +318,11 @@ class SlurmQueue:
 
     async def _forgotten(self, job: BatchJob) -> JobOutcome:
         if job.mark is None:
-            # an exception of which says nothing about the job
+            # an exception here means a lost connection, not a lost job
             text, code = await self.login.run(answers.sacct_command(job.slurm_job))
             if code == 0 and (outcomes := answers.sacct(text)):
                 return answers.worst(outcomes)
-            # its mark may be seen only now, on a slow file system
+            # a slow file system may show the mark late
             await asyncio.sleep(self._interval)
         return job.forgotten()
 
@@ -362,5 +354,5 @@ def _log_pending(job: BatchJob, pending: PendingReason) -> None:
 
 
 def capitalized(name: str) -> str:
-    """What a job is called, at the beginning of a sentence."""
+    """The name of a job for the beginning of a sentence."""
     return name[:1].upper() + name[1:]

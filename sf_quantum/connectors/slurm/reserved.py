@@ -1,7 +1,7 @@
 """``reserved``: one allocation for the whole run, heterogeneous where services differ.
 
 ``reserve: [compute]`` is the baseline of paper 001, which holds its nodes while the QPU
-works; ``[compute, quantum]`` is the co-scheduling of papers 000 and 003.
+is busy; ``[compute, quantum]`` is the co-scheduling of papers 000 and 003.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from streamflow.core.utils import get_job_step_name
 from streamflow.log_handler import logger
 
 from sf_quantum.connectors.slurm import scripts
-from sf_quantum.connectors.slurm.allocation import Allocation, AllocationGone
+from sf_quantum.connectors.slurm.allocation import AllocationGone, SlurmAllocation
 from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
 from sf_quantum.connectors.slurm.per_step import (
     PerStep,
@@ -31,10 +31,10 @@ from sf_quantum.connectors.slurm.services import (
 
 
 class Reserved:
-    """One allocation, with a component for each job that may run at once.
+    """One allocation, with a component for each concurrent job.
 
-    :param services: every service by name
-    :param template: makes a service's job script, whose directives its nodes have
+    :param services: all services by name
+    :param template: makes a job script of a service; its component gets the directives
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Reserved:
         self._closed = False
 
     async def run(self, job: StepJob) -> StepResult:
-        """Run a job on its component, or by itself once that has been given back."""
+        """Run a job on a component, or per step if the quantum nodes have been given back."""
         requested = time.time()
         while not (job.service.quantum and self._quantum_released):
             components = await self._components()
@@ -75,7 +75,7 @@ class Reserved:
         return await self._per_step.run(job)
 
     async def close(self) -> None:
-        """Give everything back."""
+        """Give the allocation back."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -83,14 +83,14 @@ class Reserved:
             await components.give_back()
 
     async def _components(self) -> Components:
-        """The run's nodes, once there are any."""
+        """The components, once their nodes are granted."""
         async with self._lock:
             if self._closed:
                 raise asyncio.CancelledError
             if self._held and self._held[-1].over:
                 logger.warning(
-                    f"The allocation of {self._context.deployment} ended before the run: "
-                    "another one is requested."
+                    f"The allocation of {self._context.deployment} ended before the run; "
+                    "another is requested."
                 )
                 lost = self._held[-1]
                 lost.release(lost.services)
@@ -105,7 +105,7 @@ class Reserved:
             if not (self._quantum_released and self._services[name].quantum)
             for _ in range(count)
         ]
-        # the first component cannot be given back before the others
+        # the first component cannot be given back before the others, so it is a classical one
         names.sort(key=lambda name: self._services[name].quantum)
         services = [self._services[name] for name in names]
         lines = self._directives(names)
@@ -119,11 +119,11 @@ class Reserved:
             at_once=at_once_options(names[0], services[0], lines) if alone else None,
         )
         queue = self._context.queue
-        held = [Allocation(queue, leader, group=None if alone else 0)]
+        held = [SlurmAllocation(queue, leader, group=None if alone else 0)]
         for number, name in enumerate(names[1:], start=1):
             usage = self._usage(name, component=number)
             own = queue.follow_component(leader, number, usage)
-            held.append(Allocation(queue, leader, own, number))
+            held.append(SlurmAllocation(queue, leader, own, number))
         components = Components(zip(names, held, strict=True))
         try:
             await held[0].granted()
@@ -142,7 +142,7 @@ class Reserved:
         )
 
     def _directives(self, names: Sequence[str]) -> list[str]:
-        """The lines of all components' templates, if any has some."""
+        """The directives of all components, empty if no template has any."""
         each = [scripts.directives(self._template(name)) for name in names]
         lines = [line for own in each for line in ["#SBATCH hetjob", *own]][1:]
         return lines if any(each) else []
@@ -161,7 +161,7 @@ class Reserved:
                 self._timer = loop.call_later(self._settings.idle, self._release)
 
     def _is_last(self, job: StepJob) -> bool:
-        """Whether the quantum nodes are not needed after a job that ended well."""
+        """Whether the quantum nodes can be released after this successful job."""
         if get_job_step_name(job.name) == self._settings.release_after:
             self._jobs_before_release -= 1
         return (
@@ -169,7 +169,7 @@ class Reserved:
         )
 
     def _release(self) -> None:
-        """Give the quantum nodes back, each as soon as it has no job."""
+        """Give back the quantum nodes, each as soon as it is idle."""
         self._quantum_released = True
         for components in self._held[-1:]:
             components.release(
@@ -178,29 +178,29 @@ class Reserved:
 
 
 class Components:
-    """The nodes of one allocation, by service, each of which runs one job at a time.
+    """The components of one allocation, each of which runs one job at a time.
 
-    :param held: the allocation's components in its order, with their services
+    :param held: the components in their order in Slurm, with the names of their services
     """
 
-    def __init__(self, held: Iterable[tuple[str, Allocation]]) -> None:
+    def __init__(self, held: Iterable[tuple[str, SlurmAllocation]]) -> None:
         self._held = list(held)
         self._released: set[str] = set()
-        self._busy: set[Allocation] = set()
-        self._given_back: set[Allocation] = set()
-        self._free: dict[str, asyncio.Queue[Allocation]] = {}
+        self._busy: set[SlurmAllocation] = set()
+        self._given_back: set[SlurmAllocation] = set()
+        self._free: dict[str, asyncio.Queue[SlurmAllocation]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         for name, allocation in self._held:
             self._free.setdefault(name, asyncio.Queue()).put_nowait(allocation)
 
     @property
     def services(self) -> list[str]:
-        """The services that it has nodes of."""
+        """The names of the services."""
         return list(self._free)
 
     @property
     def over(self) -> bool:
-        """Whether a component that was not released is gone."""
+        """Whether a component has ended that was not released, or all are released."""
         return self._released.issuperset(self._free) or any(
             allocation.over
             for name, allocation in self._held
@@ -208,32 +208,32 @@ class Components:
         )
 
     async def run(self, job: StepJob, requested: float) -> StepResult:
-        """Run a job on nodes of its service, as soon as these have no other.
+        """Run a job on a component of its service, as soon as one is free.
 
-        :param requested: when the job wanted its nodes, epoch seconds
-        :raises AllocationGone: if they are gone by then
+        :param requested: when the job requested nodes, epoch seconds
+        :raises AllocationGone: if the component has ended by then
         """
         free = self._free[job.service_name or ""]
         allocation = await free.get()
         self._busy.add(allocation)
         try:
-            # it may have been given back between its last job's end and here
+            # the component may have been given back since its last job ended
             if allocation in self._given_back:
                 raise AllocationGone
             return await allocation.run(job, requested)
         finally:
             self._busy.discard(allocation)
-            # also if it is gone: others wait for it
+            # even if it has ended, since other jobs wait for it
             free.put_nowait(allocation)
             self._give_released_back()
 
     def release(self, services: Iterable[str]) -> None:
-        """Give the nodes of services back, as soon as they have no job."""
+        """Give back the components of services, each as soon as it is idle."""
         self._released.update(services)
         self._give_released_back()
 
     async def give_back(self) -> None:
-        """Give everything back at once."""
+        """Give back all components at once."""
         for _, allocation in reversed(self._held):
             await allocation.give_back()
         await asyncio.gather(*self._tasks)
@@ -241,7 +241,7 @@ class Components:
     def _give_released_back(self) -> None:
         first = self._held[0][1]
         for name, allocation in reversed(self._held):
-            # the first one's end is the others' as well
+            # the end of the first component ends the others
             busy = self._busy if allocation is first else self._busy & {allocation}
             if name in self._released and not busy | (self._given_back & {allocation}):
                 self._given_back.add(allocation)

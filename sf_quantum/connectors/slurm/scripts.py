@@ -1,23 +1,23 @@
 """The shell scripts that run on the cluster, and the marks that they leave.
 
-Everything is kept in the *spool*, a folder of mode 0700 beside the jobs' own, on the file
-system that nodes and login node share. A script that ends leaves a *mark* there, one line
-that is complete as soon as it is seen::
+Their files are in the *spool*, a folder of mode 0700 beside the jobs' work directories, on
+the file system that nodes and login node share. When a script ends, it leaves a *mark* in
+the spool, one line that is written atomically::
 
     KEY SLURM_JOB EXIT_CODE STARTED ENDED OUTPUT_BYTES
 
-and that of an allocation leaves one as soon as it has its nodes::
+The script of an allocation leaves one when the nodes are granted::
 
     KEY SLURM_JOB up STARTED - 0
 
-For a step within an allocation whose script could leave none, the login node's ``srun``
-leaves one, with the time 0 if the script never began::
+If the script of a step within an allocation could not leave a mark, the ``srun`` on the login
+node leaves one, with the start time 0 if the script never began::
 
     KEY SLURM_JOB EXIT_CODE STARTED - 0
 
-``spool`` and ``key``, in the functions below, are that folder and the job's own name in it.
-Where the spool cannot be written, as on a full disk, a script ends with 74 (EX_IOERR of
-sysexits.h) and does nothing.
+In the functions below, ``spool`` is that folder and ``key`` the name of the job's files in it.
+If the spool cannot be written, for example because the disk is full, a script ends with exit
+code 74 (EX_IOERR of sysexits.h) without running the command.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# variables of a Slurm command or job around this shell, which would mislead ours
+# an enclosing Slurm job or command sets variables that would affect the commands run here
 _CLEAR = """\
 for v in $(env | sed -n 's/^\\(S\\(LURM\\|RUN\\|ALLOC\\)_[A-Za-z0-9_]*\\)=.*/\\1/p'); do
   [ $v = SLURM_CONF ] || unset $v
 done"""
-# Bash and dash both start a command in the background with its input from /dev/null and
-# SIGINT and SIGQUIT ignored, unless `env` undoes that (coreutils 8.31 can). It runs there
-# so that signals reach it while the shell waits.
+# The command runs in the background so that signals reach it while the shell waits. Bash and
+# dash then redirect its input from /dev/null and ignore SIGINT and SIGQUIT; `env` restores the
+# signals (coreutils 8.31 or later).
 _RUN = """\
 rm -f "$d/$k.mark"
 began=$(date +%s.%N)
@@ -53,7 +53,7 @@ pid=$!
 wait $pid; code=$?
 while kill -0 $pid 2>/dev/null; do wait $pid; code=$?; done
 rm -f "$d/$k.sh"
-# Slurm ends the command and this shell one after the other, and says itself what it ended
+# Slurm ends the command and then this shell; no mark is left, as Slurm reports the end itself
 [ $code -ne 0 ] || sleep 0.02
 [ -n "$ended" ] || mark $code $(date +%s.%N)
 [ $code -ne 143 ] || {{ trap - TERM; kill -TERM $$; }}
@@ -64,17 +64,17 @@ mark() {
   echo "$k $SLURM_JOB_ID $1 $began $2 ${size:-0}" >"$d/$k.tmp" &&
     mv "$d/$k.tmp" "$d/$k.mark" && rm -f "$d/$k.began"
 }"""
-# sbatch may have reached Slurm although it failed, so the same job may be there twice
+# a failed sbatch may still have reached Slurm, so the same job may be in the queue twice
 _ONCE = """\
 (set -C; echo "$SLURM_JOB_ID" >"$d/$k.lock") 2>/dev/null
-# the other may be about to write it
+# the other job may be about to write its id
 [ -s "$d/$k.lock" ] || sleep 1
 case $(cat "$d/$k.lock") in "$SLURM_JOB_ID") ;; '') exit 74 ;; *) exit 0 ;; esac"""
 _HOLD = """\
 step=$SLURM_STEP_ID
-# an allocation that salloc made has no batch job: this is a step
+# an allocation made by salloc has no batch script: this script is a step
 if [ -n "$step" ]; then
-  # an earlier one may have outlived its `srun`: this one follows when it ends
+  # an earlier step may have outlived its `srun`: wait until it has ended
   until first=$(squeue --steps --noheader --jobs="$SLURM_JOB_ID" --format='%i %j' |
     sed -n "s/^$SLURM_JOB_ID\\.\\([0-9]*\\) $k-hold\\$/\\1/p" | sort -n | head -n 1)
     [ -n "$first" ] || exit 75
@@ -83,7 +83,7 @@ if [ -n "$step" ]; then
 {as_batch}
 fi
 if [ ! -e "$d/$k.up" ]; then
-  # QRMI's SPANK plugin gives an allocation its leases, with a prefix for each QPU
+  # QRMI's SPANK plugin exports the leases in variables with a prefix for each QPU
   q=
   for n in $(echo "${{QRMI_JOB_QPU_RESOURCES-$SLURM_JOB_QPU_RESOURCES}}" | tr , ' '); do
     q="$q|$n"_
@@ -93,23 +93,23 @@ if [ ! -e "$d/$k.up" ]; then
   mark up - && : >"$d/$k.up" || exit 74
 fi
 while :; do
-  # Slurm may end this before the shell: that is no reason to end the allocation
+  # a failed sleep means that Slurm is ending this step: keep the allocation
   sleep {pause} || exit
-  # by the clock of the file system, as the others
+  # by the clock of the file system, like the times of the other files
   now=$(: >"$d/$k.now"; stat -c %Y "$d/$k.now")
-  # opening a file makes NFS look past its cache
+  # opening a file makes NFS revalidate its cache
   cat "$d/alive" "$d/gone" >/dev/null 2>&1
   alive=$(stat -c %Y "$d/alive" 2>/dev/null) || break
   [ $((now - alive)) -lt {orphan} ] || break
   gone=$(stat -c %Y "$d/gone" 2>/dev/null) || continue
   [ $((now - gone)) -lt {gone} ] || break
 done
-# a step that ends leaves the allocation as it is
+# the end of a step does not end the allocation
 n=0
 until [ -z "$step" ] || scancel "$SLURM_JOB_ID" || [ $n -ge {tries} ]; do
   n=$((n + 1)); sleep {pause}
 done"""
-# the variables of a step describe its one task; here they become those of a batch job
+# turns the variables of a step, which describe its one task, into those of a batch job
 _AS_BATCH = """\
   for v in $(env | sed -n 's/^\\(S\\(RUN\\|LURM\\)_[A-Z0-9_]*\\)=.*/\\1/p'); do
     case ${v#SLURM_} in
@@ -124,7 +124,7 @@ JOB_CPUS_PER_NODE_PACK*) unset "$v"
   export SLURM_JOB_NODELIST="$SLURM_NODELIST" SLURM_NNODES=1 SLURM_JOB_NUM_NODES=1
   SLURM_CLUSTER_NAME=$(scontrol show config | sed -n 's/^ClusterName *= //p')
   export SLURM_CLUSTER_NAME
-  # in MB, which Slurm shows as 1500M or 1.50G
+  # in MB; Slurm prints 1500M or 1.50G
   eval "$(echo "$job" |
     sed -n 's/.* MinMemory\\([A-Za-z]*\\)=\\([0-9.]*\\)\\([MGT]\\) .*/\\1 \\2 \\3/p' |
     awk '{ print "export SLURM_MEM_PER_" toupper($1) "=" $2 * 1024 ^ (index("MGT", $3) - 1) }'
@@ -136,8 +136,8 @@ _STEP = """\
 . "$d/{holder}.env"
 exec {streams}
 date +%s.%N >"$d/$k.began" || exit 74"""
-# the variables of a component have names of their own, and `srun` needs an option that
-# names the component: no variable does that
+# the variables of a component have a suffix, and `srun` selects the component only by an
+# option, not by a variable
 _COMPONENT = """\
 eval "$(export -p | sed -n 's/_HET_GROUP_{group}=/=/p')"
 export SLURM_JOB_ID="$SLURM_JOB_ID_HET_GROUP_0" SLURM_NNODES="$SLURM_JOB_NUM_NODES"
@@ -149,7 +149,7 @@ PATH=$(echo "$PATH" | sed "s|${{0%/*}}:||") exec srun --het-group={group} "$@"
 END-SRUN
 chmod +x "$d/$k.tmp" && mv "$d/$k.tmp" "$d/srun{group}/srun" || exit 74"""
 
-# a script that has left its mark removes the file `began`
+# a script that leaves its mark removes the file `began`
 _SRUN = """\
 f={file}
 (set -C; : >"$f"tried) 2>/dev/null || exit 0
@@ -186,8 +186,9 @@ END-SBATCH-{key}
 ) || exit
 fi
 echo "$id" | tee "$f"id"""
-# It has a comment of its own: an attempt that gets no nodes leaves a job that failed, which
-# is not the job. Where variables change what `sbatch` asks for, `sbatch` is used.
+# The comment differs from that of `sbatch`: an attempt without nodes leaves a failed job in the
+# queue, which must not be taken for the submitted one. `sbatch` is used where environment
+# variables set its options.
 _AT_ONCE = r"""
 there() {{
   case $(squeue --noheader --states=CF,R,S,ST --jobs="$id" 2>&1) in
@@ -195,7 +196,7 @@ there() {{
   esac
 }}
 hold() {{
-  # not into a file that may be being read
+  # a running step may be reading the old file
   cat >"$f"new <<'END-SALLOC-{key}' && mv "$f"new "$f"hold && echo "$id" >"$f"given || {{
 {body}
 END-SALLOC-{key}
@@ -205,7 +206,7 @@ END-SALLOC-{key}
     {clear}
     host=$(uname -n) n=0
     export SLURM_SUBMIT_DIR="$PWD" SLURM_SUBMIT_HOST="${{host%%.*}}"
-    # the allocation does not end because this `srun` does
+    # the end of this `srun` does not end the allocation
     while srun --jobid="$id" --quiet --overlap --nodes=1 --ntasks=1 --job-name={key}-hold \
       /bin/sh "$f"hold; code=$?; there
     do
@@ -239,22 +240,23 @@ _MARK_LINE = re.compile(
     rf"([\w-]+) +(\d+) +(up|\d+) +({_TIMESTAMP}) +(-|{_TIMESTAMP}) +(\d+)"
 )
 
-# how often an allocation checks whether its driver lives
+# seconds between two checks of an allocation whether its driver is alive
 PAUSE_SECONDS = 5
-#: how long an allocation outlives its driver at most
+#: the longest time for which an allocation outlives its driver
 GONE_SECONDS = 55
-#: the exit code (EX_TEMPFAIL of sysexits.h) of a command whose answer is not known
+#: the exit code (EX_TEMPFAIL of sysexits.h) of a command whose result is unknown
 UNKNOWN = 75
-# how often the holder of an allocation tries to end it, or to begin
+# attempts of the script of an allocation to start, or to end the allocation
 TRIES = 60
 
 
 @dataclass(frozen=True)
 class JobMark:
-    """What a script left behind: see the module.
+    """The mark of a script: see the module.
 
-    :param exit_code: None for an allocation that has its nodes
-    :param ended: None as well if the script did not tell of its end
+    :param exit_code: None for an allocation whose nodes have been granted
+    :param started: epoch seconds
+    :param ended: epoch seconds; None for an allocation, or if the script left no mark
     """
 
     key: str
@@ -266,7 +268,7 @@ class JobMark:
 
 
 def marks(text: str) -> list[JobMark]:
-    """Read marks, one a line; other lines are left out."""
+    """Read marks, one per line; other lines are ignored."""
     lines = filter(None, map(_MARK_LINE.fullmatch, text.splitlines()))
     return [
         JobMark(
@@ -282,10 +284,9 @@ def marks(text: str) -> list[JobMark]:
 
 
 def job(spool: str, key: str, body: str) -> str:
-    """A batch job that runs a script and leaves a mark.
+    """The batch script that runs a job script and leaves a mark.
 
-    :param body: the script, with the directives that it brings
-    :returns: the script for ``sbatch``
+    :param body: the job script, including its ``#SBATCH`` directives
     """
     return "\n".join([*_head(spool, key, directives(body)), _ONCE, _run(key, body)])
 
@@ -299,13 +300,12 @@ def step(
     holder: str,
     group: int | None,
 ) -> str:
-    """A script that runs within an allocation as if that were its own batch job.
+    """A shell script that runs a job within an allocation, as if it were a batch job.
 
-    :param body: the script
-    :param streams: redirections, for a shell
-    :param holder: the allocation's key
-    :param group: the component of a heterogeneous allocation, None if it is none
-    :returns: a shell script
+    :param body: the job script
+    :param streams: shell redirections
+    :param holder: the key of the allocation
+    :param group: the component of a heterogeneous allocation; None if it has only one
     """
     lines = [
         *_head(spool, key, []),
@@ -317,12 +317,11 @@ def step(
 
 
 def srun(spool: str, key: str, *, slurm_job: str, options: str, body: str) -> str:
-    """A command that starts a step once, however often it is run, and does not wait for it.
+    """An idempotent shell command that starts a step in the background.
 
-    :param slurm_job: the allocation's
-    :param options: of ``srun``, for a shell
-    :param body: of :func:`step`
-    :returns: a shell command
+    :param slurm_job: the job id of the allocation
+    :param options: options of ``srun``, quoted for the shell
+    :param body: the script from :func:`step`
     """
     return _SRUN.format(
         file=shlex.quote(path(spool, key, "")),
@@ -336,11 +335,10 @@ def srun(spool: str, key: str, *, slurm_job: str, options: str, body: str) -> st
 
 
 def holder(spool: str, key: str, lines: Iterable[str], *, orphan_seconds: float) -> str:
-    """A batch job that only holds its nodes, as long as its driver lives.
+    """The batch script of an allocation, which holds its nodes while its driver is alive.
 
-    :param lines: the directives for ``sbatch``
-    :param orphan_seconds: how old the driver's last sign of life may get
-    :returns: the script for ``sbatch``
+    :param lines: the ``#SBATCH`` directives
+    :param orphan_seconds: the maximum age of the driver's last sign of life
     """
     hold = _HOLD.format(
         pause=PAUSE_SECONDS,
@@ -361,18 +359,17 @@ def submission(
     body: str,
     at_once: str | None = None,
 ) -> str:
-    """A shell command that submits once, however often it is run.
+    """An idempotent shell command that submits a job and prints its id.
 
-    An answer that was lost leaves the job's id in the spool, once its script has begun, or
-    at least the comment in the queue.
+    If the answer of ``sbatch`` is lost, the job is found again by its id in the spool, or by
+    its comment in the queue before its script has begun.
 
-    :param comment: the job's own
-    :param options: of ``sbatch``, for a shell
+    :param comment: the unique comment of the job
+    :param options: options of ``sbatch``, quoted for the shell
     :param body: the batch script
-    :param at_once: of ``salloc``, which gives free nodes without waiting for the next cycle
-        of Slurm's scheduler; the script then runs there as a step. Where none are free, the
-        accounting keeps a job that failed and never had nodes
-    :returns: the command, which prints the job's id
+    :param at_once: options of ``salloc``, which grants free nodes without waiting for the
+        next cycle of Slurm's scheduler; the script then runs as a step. If no nodes are
+        free, the accounting shows a failed job that never had nodes
     """
     fast = ""
     if at_once is not None:
@@ -397,7 +394,7 @@ def submission(
 
 
 def path(spool: str, key: str, kind: str) -> str:
-    """A file of a job in the spool."""
+    """The path of a job's file in the spool."""
     return posixpath.join(spool, f"{key}.{kind}")
 
 
@@ -410,10 +407,7 @@ def _run(key: str, body: str) -> str:
 
 
 def directives(script: str) -> list[str]:
-    """The lines of a job script that ``sbatch`` reads options from.
-
-    :returns: those before its first command (sbatch(1))
-    """
+    """The ``#SBATCH`` lines of a job script, before its first command (sbatch(1))."""
     lines = []
     for line in script.splitlines():
         if line.strip() and not line.startswith("#"):
@@ -424,7 +418,7 @@ def directives(script: str) -> list[str]:
 
 
 def has_option(script: str, *names: str) -> bool:
-    """Whether a job script brings one of these options of ``sbatch``."""
+    """Whether a job script has a directive with one of these options."""
     words = (word for line in directives(script) for word in line.split()[1:])
     return any(word.startswith(names) for word in words)
 

@@ -1,4 +1,4 @@
-"""What a service asks of Slurm: options of ``sbatch``, and how nodes are allocated."""
+"""The services of a deployment: options of ``sbatch``, and the allocation settings."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from streamflow.deployment.connector.queue_manager import QueueManagerService
 
 from sf_quantum.files import JSON
 
-# the same job id may be another job there, and scontrol(1) asks one cluster at a time
+# job ids are unique only within a cluster, and scontrol(1) queries one cluster at a time
 ONE_CLUSTER = (
     "sfq.slurm follows the jobs of the login node's own cluster only",
-    "write a deployment of its own for each cluster",
+    "write a separate deployment for each cluster",
 )
-# options of sbatch without which the variables of a batch job are the same
+# options of sbatch that do not change the environment variables of a batch job
 _AT_ONCE = frozenset(
     "account constraint exclude exclusive gres licenses mem nodelist nodes partition qos "
     "reservation time".split()
@@ -27,17 +27,17 @@ _AT_ONCE = frozenset(
 
 @dataclass(frozen=True)
 class PerStepSettings:
-    """``per-step``: each job is a submission of its own."""
+    """``per-step``: each job is submitted separately."""
 
 
 @dataclass(frozen=True)
 class ReservedSettings:
     """``reserved``: one allocation for the run, shared by services with equal settings.
 
-    :param counts: the services, and how many jobs of each at once
-    :param release_after: the step after which the quantum part is given back
-    :param release_times: after how many of its jobs
-    :param idle: seconds without a quantum job after which it is given back
+    :param counts: the services, with the number of concurrent jobs of each
+    :param release_after: the step after which the quantum nodes are given back
+    :param release_times: the number of jobs of that step after which they are given back
+    :param idle: seconds without a quantum job after which they are given back
     """
 
     counts: tuple[tuple[str, int], ...]
@@ -47,20 +47,20 @@ class ReservedSettings:
 
     @property
     def services(self) -> list[str]:
-        """Those whose nodes are reserved."""
+        """The services whose nodes are reserved."""
         return [name for name, _ in self.counts]
 
 
 @dataclass(frozen=True)
 class ElasticSettings:
-    """``elastic``: allocations of the service's own shape, kept between jobs.
+    """``elastic``: allocations with the service's options, kept between jobs.
 
-    :param keep: how many are kept although they are idle
-    :param maximum: how many there are at most; None for as many as there are jobs
-    :param idle: seconds without a job after which one is given back
-    :param patience: seconds in the queue after which fewer nodes will do
-    :param ahead: nodes are requested while a quantum step runs
-    :param dependent: Slurm itself waits for the step's end, where the step is a Slurm job
+    :param keep: the number of allocations kept even if they are idle
+    :param maximum: the maximum number of allocations; None for no limit
+    :param idle: seconds without a job after which an allocation is given back
+    :param patience: pending seconds after which fewer nodes are accepted
+    :param ahead: whether nodes are requested while a quantum step runs
+    :param dependent: whether such a request has a dependency on the step's Slurm jobs
     """
 
     keep: int
@@ -75,9 +75,9 @@ AllocationSettings: TypeAlias = PerStepSettings | ReservedSettings | ElasticSett
 
 
 def read_settings(value: str | Mapping[str, JSON]) -> AllocationSettings:
-    """Read the key ``allocation``; its schema has checked it and says what is what.
+    """Read the configuration key ``allocation``, already validated by the schema.
 
-    :param value: the strategy's name, or a mapping with ``strategy``
+    :param value: the name of the strategy, or a mapping with the key ``strategy``
     """
     config = {"strategy": value} if isinstance(value, str) else dict(value)
     return _READERS[config.pop("strategy")](**config)
@@ -117,13 +117,13 @@ _READERS: dict[JSON, Callable[..., AllocationSettings]] = {
 
 
 class Service(QueueManagerService):
-    """A named kind of submission: StreamFlow's keys of a Slurm service, and ours.
+    """A Slurm service of StreamFlow with additional keys.
 
     :param file: path of a job template
     :param qpu: names of the QPUs that its jobs use
-    :param allocation: how its nodes are taken, if not as the deployment says
-    :param options: every other key is an option of ``sbatch`` in camel case
-    :raises WorkflowDefinitionException: if the option ``clusters`` is there
+    :param allocation: the allocation settings; None for those of the deployment
+    :param options: options of ``sbatch`` in camel case
+    :raises WorkflowDefinitionException: if the option ``clusters`` is set
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Service(QueueManagerService):
         if options.get("clusters"):
             raise WorkflowDefinitionException(f"clusters: {'; '.join(ONE_CLUSTER)}")
         self.qpu = list(qpu or [])
-        #: whether Slurm has the SPANK plugin, whose option takes their leases
+        #: whether QRMI's SPANK plugin acquires the leases of the QPUs
         self.spank = False
         self.settings = None if allocation is None else read_settings(allocation)
         self.options = options
@@ -151,7 +151,7 @@ class Service(QueueManagerService):
 
     @property
     def on_quantum_nodes(self) -> bool:
-        """Whether its nodes are those of a QPU; a hybrid step may hold classical ones."""
+        """Whether its nodes are those of a QPU; a hybrid step may use classical ones."""
         gres, partition = self.options.get("gres"), self.options.get("partition")
         return (
             re.search("qpu|quantum", f"{gres},{partition}", re.IGNORECASE) is not None
@@ -159,15 +159,15 @@ class Service(QueueManagerService):
 
     @property
     def partition(self) -> str | None:
-        """The partition it names, if any."""
+        """The partition, None for Slurm's default."""
         value = self.options.get("partition")
         return None if value is None else str(value)
 
     def words(self, **instead: JSON) -> list[str]:
-        """Its options for a shell.
+        """The options of ``sbatch`` for the shell.
 
-        :param instead: options that take the place of its own; None leaves one out
-        :returns: one word for each, quoted as StreamFlow does: the shell sees variables
+        :param instead: options that override those of the service; None omits one
+        :returns: one word per option, quoted as by StreamFlow: the shell expands variables
         """
         qpu = ",".join(self.qpu) if self.spank and self.qpu else None
         options: Mapping[str, JSON] = {**self.options, "qpu": qpu, **instead}
@@ -175,31 +175,29 @@ class Service(QueueManagerService):
 
 
 def holder_options(name: str, service: Service, **instead: JSON) -> str:
-    """The options of a job that only holds a service's nodes.
+    """The options of ``sbatch`` for a job that only holds nodes of a service.
 
-    :param name: what it is for
+    :param name: the suffix of the job name
     :param instead: see :meth:`Service.words`
-    :returns: for a shell
     """
     words = [
         "--output=/dev/null",
         f'--job-name="sfq {name}"',
         *service.words(**instead),
     ]
-    # started again it would have none of its jobs any more
+    # a requeued allocation would have lost its steps
     return " ".join([*words, "--no-requeue"])
 
 
 def at_once_options(
     name: str, service: Service, lines: Sequence[str], **instead: JSON
 ) -> str | None:
-    """The options of ``salloc`` for the same nodes, which it gives at once if they are free.
+    """The options of ``salloc``, which grants the same nodes at once if they are free.
 
-    :param lines: the directives that the batch job would have
+    :param lines: the directives of the batch job
     :param instead: see :meth:`Service.words`
-    :returns: for a shell; None where only a batch job gives what the service asks for, and
-        for more than one node, of which a step knows too little to have the variables of a
-        batch job
+    :returns: None if the service needs a batch job, or more than one node: a step lacks the
+        information to set the environment variables of a batch job on several nodes
     """
     options = {**service.options, **instead}
     if lines or service.qpu or options.keys() - _AT_ONCE:
@@ -211,9 +209,9 @@ def at_once_options(
 
 
 def component_options(names: Sequence[str], services: Sequence[Service]) -> str:
-    """The options of a job of several components that only holds their nodes.
+    """The options of ``sbatch`` for a heterogeneous job that only holds nodes.
 
-    Slurm runs its script in the first, and so takes the leases of all there.
+    Slurm runs the script in the first component, which gets the leases of all QPUs.
     """
     taken = [qpu for service in services if service.spank for qpu in service.qpu]
     leases = [",".join(dict.fromkeys(taken)) or None, *[None] * len(names)]
@@ -225,10 +223,10 @@ def component_options(names: Sequence[str], services: Sequence[Service]) -> str:
 
 def _words(key: str, value: JSON) -> Iterator[str]:
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", key).lower()
-    if key == "waitAllNodes":  # the one switch that takes a number
+    if key == "waitAllNodes":  # the only flag with a numeric value
         value = 1 if value else None
     if value is True:
         yield f"--{name}"
     elif value is not None and value is not False:
-        # with "=", since some options may come without a value
+        # with "=", since the value of some options is optional
         yield '--{}="{}"'.format(name, str(value).replace('"', '\\"'))
