@@ -112,6 +112,7 @@ def test_all_attempts_of_all_jobs_that_are_over_count(store: Store) -> None:
         ("https://host/0", None, "https://host/0"),
         (f"{RUN}: /solve/0", None, f"{RUN}: /solve/0"),
         (None, None, "of the lease"),
+        ("", None, ""),
     ],
 )
 def test_a_purpose_names_run_and_step(

@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.http import limits
-from sf_quantum.service.http.auth import Unauthorized, get_sender
+from sf_quantum.service.http.auth import MUNGE_HEADER, Unauthorized, get_sender
 from sf_quantum.service.http.limits import Guard, Limits, TokenBuckets
 
 SECRET = "s3cret"
@@ -243,6 +243,26 @@ async def test_a_flood_from_one_address_waits_for_itself() -> None:
     assert {(await one).status for one in flood} == {200}
     assert most == limits.AUTHENTICATIONS_AT_ONCE
     assert not app._authenticating._semaphores
+
+
+async def test_a_token_does_not_wait_for_munge_credentials() -> None:
+    asked, let_go = asyncio.Event(), asyncio.Event()
+
+    async def slow_munge(connection: HTTPConnection) -> Identity:
+        if MUNGE_HEADER in connection.headers:
+            asked.set()
+            await let_go.wait()
+        return await authenticate(connection)
+
+    app = Guard(echo, slow_munge, Limits())
+    munge = {MUNGE_HEADER.lower(): "x"}
+    flood = [asyncio.create_task(Exchange(**munge).to(app)) for _ in range(20)]
+    await asked.wait()
+    async with asyncio.timeout(60):
+        assert (await Exchange(user="bob").to(app)).status == 200
+    assert not any(one.done() for one in flood)
+    let_go.set()
+    await asyncio.gather(*flood)
 
 
 async def test_routes_find_who_was_authenticated_once() -> None:

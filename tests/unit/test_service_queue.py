@@ -441,6 +441,19 @@ async def test_asked_again_it_stops_without_patience(
         assert state(queue, job) == "Queued"
 
 
+async def test_an_error_in_the_background_ends_the_queue(
+    tmp_path: Path, device: Device
+) -> None:
+    async def fails() -> None:
+        raise LookupError("what no background task should do")
+
+    async with running(tmp_path, device) as queue:
+        queue.run_in_background(fails())
+        await asyncio.wait_for(queue.finished(), 60)
+        assert isinstance(queue.broken, LookupError)
+        assert "background task" in str(queue.failure)
+
+
 async def test_order_and_shares_survive_a_restart(
     tmp_path: Path, device: Device, gate: Gate
 ) -> None:

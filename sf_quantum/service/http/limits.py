@@ -20,7 +20,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.identities import Identity
-from sf_quantum.service.http.auth import Authenticate, AuthError, set_sender
+from sf_quantum.service.http.auth import (
+    MUNGE_HEADER,
+    Authenticate,
+    AuthError,
+    set_sender,
+)
 
 # of a body from a sender without a valid credential
 UNAUTHENTICATED_BYTES = 64 * 1024
@@ -155,8 +160,11 @@ class Guard:
 
     async def _sender(self, connection: HTTPConnection) -> Identity | AuthError:
         sender: Identity | AuthError
+        address = _address(connection.scope)
+        # a token is checked at once, and does not wait for munged
+        munge = MUNGE_HEADER in connection.headers
         try:
-            async with self._authenticating.of(_address(connection.scope)):
+            async with self._authenticating.of(f"{address} {munge}"):
                 sender = await self._authenticate(connection)
         except AuthError as error:
             sender = error

@@ -99,8 +99,10 @@ class JobQueue:
             self.run_in_background(purge_regularly(self.store, seconds))
 
     def run_in_background(self, work: Coroutine[None, None, None]) -> None:
-        """Run work until the queue stops; an error in it breaks the queue."""
-        self._tasks.append(asyncio.create_task(work))
+        """Run work until the queue stops; an error in it breaks and stops the queue."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._background_ended)
+        self._tasks.append(task)
 
     @property
     def device(self) -> Device:
@@ -342,6 +344,10 @@ class JobQueue:
             self.jobs.look()
             self.leases.availability_changed()
             await self.availability.changed(window)
+
+    def _background_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._stop(0.0)
 
     def _stop(self, drain_seconds: float) -> None:
         for task in self._tasks:

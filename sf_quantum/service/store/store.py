@@ -41,7 +41,7 @@ class Store(Database):
             schema=SCHEMA,
             upgrades=UPGRADES,
             functions={
-                "purpose_run": lambda text: text and Purpose.parse(text).run,
+                "purpose_run": lambda text: Purpose.parse(text).run if text else None,
                 "purpose_step": lambda text: text and Purpose.parse(text).step,
             },
         )
