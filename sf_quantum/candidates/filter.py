@@ -33,7 +33,6 @@ from sf_quantum.candidates.decision import (
     describe,
     explain,
 )
-from sf_quantum.candidates.failures import last_line, traceback_filter
 from sf_quantum.candidates.targets import (
     StatusPoller,
     StatusReply,
@@ -42,6 +41,7 @@ from sf_quantum.candidates.targets import (
     status_source,
     target_name,
 )
+from sf_quantum.candidates.tracebacks import last_line, traceback_filter
 from sf_quantum.connectors import hints
 from sf_quantum.connectors.hints import JobHints
 from sf_quantum.connectors.observed_connector import JobEnd

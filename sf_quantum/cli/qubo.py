@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from sf_quantum.clustering.aggregation import (
+from sf_quantum.clustering.qubo import (
     PENALTIES,
     WEIGHTS,
     identity,

@@ -9,7 +9,6 @@ import numpy as np
 from dimod import SampleSet
 
 from sf_quantum.cli.arguments import add_points, not_negative, number, positive, whole
-from sf_quantum.clustering.aggregation import Overlaps, identity, overlaps
 from sf_quantum.clustering.agreement import adjusted_rand
 from sf_quantum.clustering.loop import (
     Criteria,
@@ -21,6 +20,7 @@ from sf_quantum.clustering.loop import (
     summary,
 )
 from sf_quantum.clustering.points import read_points
+from sf_quantum.clustering.qubo import Overlaps, identity, overlaps
 from sf_quantum.clustering.result import read_clustering
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, lack, read_json, replacing, write_json

@@ -8,8 +8,8 @@ import numpy as np
 from dimod import SampleSet
 from numpy.typing import NDArray
 
-from sf_quantum.clustering.aggregation import Overlaps
 from sf_quantum.clustering.methods import Doubles, Ints, canonical
+from sf_quantum.clustering.qubo import Overlaps
 from sf_quantum.clustering.silhouette import DistanceSums, Score
 
 #: the score of a consensus that says nothing: none, or one of a single cluster

@@ -12,7 +12,6 @@ from typing import cast
 import numpy as np
 from dimod import SampleSet
 
-from sf_quantum.clustering.aggregation import Overlaps
 from sf_quantum.clustering.consensus import (
     NO_SCORE,
     Consensus,
@@ -21,6 +20,7 @@ from sf_quantum.clustering.consensus import (
     score_selections,
 )
 from sf_quantum.clustering.methods import Doubles, Ints
+from sf_quantum.clustering.qubo import Overlaps
 from sf_quantum.clustering.result import Clustering
 from sf_quantum.clustering.silhouette import Score
 from sf_quantum.errors import InputError

@@ -18,7 +18,6 @@ from scipy.spatial.distance import cdist
 from sklearn.metrics import silhouette_samples
 
 from sf_quantum.clustering import consensus
-from sf_quantum.clustering.aggregation import Overlaps, overlaps, qubo
 from sf_quantum.clustering.consensus import (
     NO_SCORE,
     Selection,
@@ -35,6 +34,7 @@ from sf_quantum.clustering.loop import (
     summary,
 )
 from sf_quantum.clustering.methods import Doubles, Ints, canonical
+from sf_quantum.clustering.qubo import Overlaps, overlaps, qubo
 from sf_quantum.clustering.result import Cluster, Clustering
 from sf_quantum.clustering.silhouette import DistanceSums
 from sf_quantum.files import JSON, write_json

@@ -10,14 +10,14 @@ from dimod import BinaryQuadraticModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sf_quantum.clustering.aggregation import (
+from sf_quantum.clustering.methods import Doubles, canonical
+from sf_quantum.clustering.qubo import (
     PENALTIES,
     WEIGHTS,
     Overlaps,
     overlaps,
     qubo,
 )
-from sf_quantum.clustering.methods import Doubles, canonical
 from sf_quantum.clustering.result import Cluster, Clustering
 from sf_quantum.errors import InputError
 
