@@ -15,7 +15,7 @@ import pytest
 
 from sf_quantum.errors import QpuError
 from sf_quantum.net import munge
-from tests.lab import Lab, running, shared
+from tests.lab import ROOT, Lab, running, shared
 from tests.lab_conf import Options
 from tests.lab_supervisor import SYSTEM_PATH, missing, munged_command
 from tests.waiting import until
@@ -84,6 +84,26 @@ def slurm() -> None:
     """Slurm is installed; without it, the test is skipped."""
     if lacking := missing():
         pytest.skip(lacking)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Ask for no coverage where Slurm is missing, and with it the tests of much code."""
+    measuring = config.pluginmanager.getplugin("_cov")
+    if measuring is not None and missing():
+        measuring.options.cov_fail_under = None
+
+
+@pytest.fixture(scope="module")
+def measured(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Processes that a module's tests start count for coverage, where it is measured.
+
+    Not all do: coverage doubles what a process costs before Python 3.12.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if getattr(request.config.option, "cov_source", None):
+            patch.setenv("COVERAGE_PROCESS_START", str(ROOT / "pyproject.toml"))
+            patch.setenv("COVERAGE_FILE", str(ROOT / ".coverage"))
+        yield
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # the same numbers, but for what JSON and adding up in another order do to them
 TOLERANCE = 1e-9
 
+pytestmark = pytest.mark.usefixtures("measured")
+
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[QpuService]:

@@ -28,11 +28,16 @@ from tests.integration.services import SFQ, only_by_qrmi
 from tests.service import RunningService, example_bqm, running_service
 from tests.waiting import until
 
-CLEAN = {
-    key: value
-    for key, value in os.environ.items()
-    if not key.startswith(("QRMI_", "SLURM_", "SFQ_"))
-}
+pytestmark = pytest.mark.usefixtures("measured")
+
+
+def _clean() -> dict[str, str]:
+    """This process's environment, less what names a QPU."""
+    return {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("QRMI_", "SLURM_", "SFQ_"))
+    }
 
 
 @pytest.fixture
@@ -44,7 +49,7 @@ def service() -> Iterator[RunningService]:
 def _start(*words: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*SFQ, "lease", *words],
-        env={**CLEAN, **environment},
+        env={**_clean(), **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -326,7 +331,7 @@ def test_bad_input(words: list[str], said: str) -> None:
 def _qpus(*words: str, **environment: str) -> tuple[int, list[list[str]]]:
     done = subprocess.run(
         [*SFQ, "qpus", *words],
-        env={**CLEAN, **environment},
+        env={**_clean(), **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -355,7 +360,7 @@ def test_qpus_tell_announced_maintenance(service: RunningService) -> None:
     service.ask("POST", "/v1/device/maintenance", {"starts": time.time() + 600})
     done = subprocess.run(
         [*SFQ, "qpus", "--url", service.url],
-        env=CLEAN,
+        env=_clean(),
         capture_output=True,
         text=True,
         check=True,
@@ -367,7 +372,7 @@ def test_qpus_for_programs(service: RunningService) -> None:
     service.acquire()
     done = subprocess.run(
         [*SFQ, "qpus", "--json", "--qpu", "a,b"],
-        env={**CLEAN, "a_SFQ_URL": service.url, "b_SFQ_URL": "unix:/nowhere/s"},
+        env={**_clean(), "a_SFQ_URL": service.url, "b_SFQ_URL": "unix:/nowhere/s"},
         capture_output=True,
         text=True,
         check=False,
@@ -383,7 +388,11 @@ def test_qpus_for_programs(service: RunningService) -> None:
     assert (other["qpu"], other["state"], other["leases"]) == ("b", "no answer", None)
     assert "does not answer" in other["note"]
     done = subprocess.run(
-        [*SFQ, "qpus", "--json"], env=CLEAN, capture_output=True, text=True, check=True
+        [*SFQ, "qpus", "--json"],
+        env=_clean(),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     told = json.loads(done.stdout)
     assert (told["types"]["sfq"], told["qpus"]) == (None, [])

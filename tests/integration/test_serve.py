@@ -27,6 +27,7 @@ SFQ = [
 ]
 # jobs of minutes: whatever ends them within a test is not their time
 MINUTES = ["--technology", "neutral-atom", "--time-scale", "1"]
+pytestmark = pytest.mark.usefixtures("measured")
 
 
 class Service:
