@@ -1,4 +1,4 @@
-"""Pauses between attempts, and deadlines: one set of policies for the whole package.
+"""Pauses between attempts, and deadlines.
 
 Libraries such as tenacity repeat a call until it succeeds. The loops of this package also
 wait for events, and go back to the first pause when there is progress, so they use only
@@ -34,13 +34,13 @@ class Backoff:
             pause = min(pause * self.growth, self.longest_seconds)
 
 
-#: requests to a QPU service, which is back within seconds when it is restarted
+#: requests to a QPU service, which restarts within seconds
 REQUEST = Backoff(0.2, 3.0)
-#: leases of a QPU that has no queue for them, or is in trouble
+#: leases of a QPU that is in trouble or does not queue lease requests
 LEASE = Backoff(0.1, 10.0, growth=1.6)
 #: Slurm's controller and the login node, which many users share
 CLUSTER = Backoff(0.5, 30.0)
-#: details of a job that Slurm writes a moment after it has ended
+#: job details, which Slurm writes a moment after the job has ended
 DETAIL = Backoff(0.05, 0.4)
 #: the service's own database, on a disk that is full or slow
 DATABASE = Backoff(0.1, 2.0, growth=3.0)
@@ -57,5 +57,5 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds until then, at least 0; infinite if the deadline is never."""
+        """The remaining seconds, at least 0; infinite without a deadline."""
         return max(0.0, self._moment - time.monotonic())

@@ -1,4 +1,4 @@
-"""The errors of sf_quantum, with the exit status of a command that meets them.
+"""The errors of sf_quantum, and the exit status of a command that fails with them.
 
 ::
 
@@ -11,16 +11,13 @@ from __future__ import annotations
 
 
 class QuantumError(Exception):
-    """Base class of our errors; the text is one line for a person.
-
-    ``exit_code`` is the exit status of a command (Contract 1).
-    """
+    """Base class of all errors; the text is a one-line message for the user."""
 
     exit_code = 1
 
 
 class InputError(QuantumError):
-    """Bad input: the text says what is wrong, where, and what would be right."""
+    """Invalid input: the text names the place, the fault and what is expected."""
 
     exit_code = 2
 

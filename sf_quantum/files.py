@@ -25,7 +25,7 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
     """
     path = Path(path)
     if path.exists() and not path.is_file():
-        raise InputError(f"{path}: not a file; name one that may be replaced")
+        raise InputError(f"{path}: not a file; name a file that may be replaced")
     try:
         descriptor, temporary = tempfile.mkstemp(
             dir=path.parent, prefix=f".{path.name}."
@@ -35,7 +35,9 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
-        os.chmod(temporary, 0o666 & ~_umask())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, path)
     except OSError as error:
         raise _cannot_write(path, error) from error
@@ -53,8 +55,7 @@ def check_writable(path: str | Path) -> None:
     folder = path.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK) or path.is_dir():
         raise InputError(
-            f"{path}: cannot be written; name a file in an existing folder that you may "
-            "write to"
+            f"{path}: cannot be written; name a file in an existing, writable folder"
         )
 
 
@@ -71,7 +72,7 @@ def write_json(path: str | Path, content: JSON) -> None:
 def read_json(path: str | Path, kind: str) -> dict[str, JSON]:
     """Read a JSON object.
 
-    :param kind: what the file should hold ("problem", "samples"), for errors
+    :param kind: the expected content ("problem", "samples"), for messages
     :raises InputError: if the file is missing, empty or not a JSON object
     """
     try:
@@ -94,26 +95,18 @@ def read_json(path: str | Path, kind: str) -> dict[str, JSON]:
 
 
 def cannot_read(path: str | Path, kind: str, error: Exception) -> InputError:
-    """Make the error, to be raised ``from`` its cause, for a file that cannot be read."""
+    """Return the error for a file that cannot be read, to raise ``from`` its cause."""
     why = error.strerror if isinstance(error, OSError) else "it is not text"
-    return InputError(
-        f"{path}: cannot be read as {kind}: {why}; name a file that you may read"
-    )
+    return InputError(f"{path}: cannot be read as {kind}: {why}; name a readable file")
 
 
 def lack(error: Exception) -> str:
-    """Describe what a file's content lacks, from the error that accessing it raised."""
+    """Describe what is missing in a file's content, from the error raised on access."""
     return f"no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _cannot_write(path: Path, error: OSError) -> InputError:
     return InputError(
         f"{path}: cannot be written: {error.strerror}; "
-        "name an existing folder with room that you may write to"
+        "name an existing, writable folder with free space"
     )
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -1,4 +1,4 @@
-"""What StreamFlow loads: the names under which a StreamFlow file asks for us."""
+"""The plugin that StreamFlow loads, and the names for use in StreamFlow files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class QuantumPlugin(StreamFlowPlugin):
     """The plugin ``sf_quantum``."""
 
     def register(self) -> None:
-        """Register our connectors, our filter and our scheduler."""
+        """Register the connectors, the binding filter and the scheduler."""
         self.register_binding_filter("sfq.candidate", CandidateFilter)
         self.register_connector("sfq.emulator", EmulatorConnector)
         self.register_connector("sfq.nodes", NodesConnector)

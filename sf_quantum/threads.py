@@ -1,4 +1,4 @@
-"""Calls that may block for long, in threads of their own."""
+"""Long-running calls in daemon threads."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from typing import NoReturn
 from sf_quantum import __version__
 from sf_quantum.errors import QuantumError
 
-# By name, one line of help. A command's module is imported only when it is called, so that
-# ``sfq --help`` and every step of a workflow start fast.
+# Help by command. A command's module is imported only when the command is called, so
+# that ``sfq --help`` and every step of a workflow start fast.
 COMMANDS = {
     "cluster": "cluster points with one method",
     "qubo": "build the QUBO whose optimum is the consensus of several clusterings",
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.debug:
             raise
     except BrokenPipeError:
-        # the reader (head, less) closed the pipe: nothing may be flushed to it at exit
+        # the reader (head, less) closed the pipe: do not flush to it at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:

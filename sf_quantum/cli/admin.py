@@ -24,7 +24,7 @@ from sf_quantum.reporting.columns import align
 _DEVICE, _WINDOWS = "/v1/device", "/v1/device/maintenance"
 _OPERATIONS, _AUDIT = "/v1/admin/operations", "/v1/admin/audit"
 Action: TypeAlias = Callable[[ServiceClient, argparse.Namespace], JSON]
-#: makes the lines to print of what an action returned
+#: formats the result of an action as lines
 Format: TypeAlias = Callable[[JSON], Iterator[str]]
 
 
@@ -45,12 +45,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         return added
 
     add("status", "show the QPU's status and its maintenance", _status, _format_status)
-    add("open", "let jobs and leases start, and end maintenance", _turn, _format_status)
+    add(
+        "open",
+        "accept jobs and leases, and end maintenance",
+        _set_status,
+        _format_status,
+    )
     for name, help_ in (
-        ("drain", "let nothing start; the running job ends"),
-        ("close", "let nothing start; the running job is queued again"),
+        ("drain", "accept no jobs or leases; the running job ends"),
+        ("close", "accept no jobs or leases; the running job is queued again"),
     ):
-        closing = add(name, help_, _turn, _format_status)
+        closing = add(name, help_, _set_status, _format_status)
         closing.add_argument(
             "message", nargs="?", default="", help="shown to refused users"
         )
@@ -80,8 +85,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
         lambda client, _: request(client, "GET", _OPERATIONS),
         _format_operations,
     )
-    _run_options(add("run", "run an operation of the device", _run, _format_outcome))
-    audit = add("audit", "list what admins did, latest first", _audit, _format_audit)
+    operation = add("run", "run an operation of the device", _run, _format_outcome)
+    operation.add_argument("name", help="of the operation, see `sfq admin operations`")
+    operation.add_argument(
+        "values", nargs="*", metavar="KEY=VALUE", help="its parameters, numbers"
+    )
+    operation.add_argument(
+        "--dry-run", action="store_true", help="check and report, but change nothing"
+    )
+    operation.add_argument(
+        "--wait",
+        type=float,
+        default=10.0,
+        metavar="S",
+        help="seconds to wait for the running job (default: %(default)g)",
+    )
+    audit = add("audit", "list admins' actions, latest first", _audit, _format_audit)
     audit.add_argument(
         "--limit", type=int, default=100, metavar="N", help="(default: %(default)s)"
     )
@@ -99,30 +118,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _run_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", help="of the operation, see `sfq admin operations`")
-    parser.add_argument(
-        "values", nargs="*", metavar="KEY=VALUE", help="its parameters, numbers"
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="check and report, but change nothing"
-    )
-    parser.add_argument(
-        "--wait",
-        type=float,
-        default=10.0,
-        metavar="S",
-        help="seconds to wait for the running job (default: %(default)g)",
-    )
-
-
 def _status(client: ServiceClient, _: argparse.Namespace) -> JSON:
     device = request(client, "GET", _DEVICE)
     windows = request(client, "GET", _WINDOWS)
     return {**device, "windows": windows} if isinstance(device, dict) else device
 
 
-def _turn(client: ServiceClient, args: argparse.Namespace) -> JSON:
+def _set_status(client: ServiceClient, args: argparse.Namespace) -> JSON:
     body: dict[str, JSON] = {} if args.act == "open" else {"message": args.message}
     request(client, "POST", f"{_DEVICE}/{args.act}", body)
     return _status(client, args)
@@ -234,7 +236,7 @@ def _format_audit(entries: JSON) -> Iterator[str]:
         for entry in objects(entries)
     ]
     heads = ("time", "user", "action", "changed", "outcome")
-    yield from align([heads, *rows]) if rows else ["no admin has done anything"]
+    yield from align([heads, *rows]) if rows else ["no entries"]
 
 
 def _changes(entry: dict[str, JSON]) -> list[str]:

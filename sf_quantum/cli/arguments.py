@@ -97,6 +97,6 @@ def add_points(parser: argparse.ArgumentParser) -> None:
         type=whole,
         default=EXACT_UP_TO,
         metavar="N",
-        help="with more points, silhouettes are estimated from a sample and reported "
-        "with their standard error (default %(default)s)",
+        help="for more points, estimate silhouettes from a sample and report their "
+        "standard error (default %(default)s)",
     )

@@ -40,7 +40,7 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = (
-        "CMD finds its QPUs in its environment, in the dialect of QRMI's SPANK plugin. "
+        "CMD finds its QPUs in environment variables, those of QRMI's SPANK plugin. "
         "Exit status: CMD's, 128+n if signal n ended it; 75 if no lease was granted in "
         "time, or with --elsewhere a QPU is offline; 2 for bad input."
     )
@@ -77,9 +77,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--elsewhere",
         action="store_true",
-        help="CMD can also run elsewhere: end with 75 when a QPU goes offline, before "
-        "CMD has its lease or while nothing of CMD runs there (without it: wait until "
-        "the QPU is back)",
+        help="CMD can also run elsewhere: end with 75 if a QPU goes offline while CMD "
+        "waits for its lease or has no job running there (without it: wait until the "
+        "QPU is back)",
     )
     parser.add_argument(
         "--time-limit",
@@ -90,13 +90,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--held",
         action="store_true",
-        help="acquire no leases: CMD uses those of the environment, which the batch "
-        "system acquired and gives back",
+        help="acquire no leases: CMD uses the leases in its environment, which the "
+        "batch system acquires and releases",
     )
     parser.add_argument(
         "--account",
         metavar="FILE",
-        help="when CMD has ended, append a line of JSON with its QPU jobs",
+        help="append a line of JSON with CMD's QPU jobs when CMD has ended",
     )
     parser.add_argument(
         "cmd",
@@ -113,7 +113,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: a number of seconds expected")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of seconds")
     return value
 
 
@@ -122,21 +122,21 @@ def run(args: argparse.Namespace) -> int:
 
     :returns: its exit status
     :raises InputError: if an option is wrong
-    :raises QpuError: if there is no lease
+    :raises QpuError: if no lease is granted
     """
     logging.basicConfig(format="sfq lease: %(message)s", stream=sys.stderr)
     if args.held:
         _check_held(args)
     if args.account is not None:
-        _append(args.account, "")  # a wrong path is found before a lease is acquired
+        _append(args.account, "")  # fail before a lease is acquired
     command = _Command(args.cmd, args.time_limit)
     with command.signals():
-        ask_usage = (_run_held if args.held else _run_leased)(args, command)
+        usage = (_run_held if args.held else _run_leased)(args, command)
         if args.account is not None:
-            ran = CommandRun(command.status, ask_usage(), command.waited_seconds)
+            ran = CommandRun(command.status, usage(), command.waited_seconds)
             try:
                 _append(args.account, f"{account.dumps(ran)}\n")
-            except InputError as error:  # how the command ended matters more
+            except InputError as error:  # the command's exit status matters more
                 _print(str(error))
     command.report_loss()
     return command.status
@@ -157,7 +157,7 @@ def _run_held(
 ) -> Callable[[], list[LeaseUsage]]:
     """Run the command under the leases of the environment.
 
-    :returns: asks what they were used for
+    :returns: a function that requests their usage
     """
     names = account.named(selection(args).names, os.environ)
     leases = account.leases_of(names, os.environ) if args.elsewhere else []
@@ -174,9 +174,9 @@ def _jobs(client: Qpu, token: str) -> Collection[Mapping[str, JSON]]:
 def _run_leased(
     args: argparse.Namespace, command: _Command
 ) -> Callable[[], list[LeaseUsage]]:
-    """Run the command under leases of its own, which are given back at its end.
+    """Run the command under leases of its own, which are released when it ends.
 
-    :returns: asks what they were used for
+    :returns: a function that requests their usage
     """
     options = {"class": args.class_, "project": args.project}
     qpus = selection(args, **options).qpus(os.environ)
@@ -226,10 +226,6 @@ def _announce_wait(client: Qpu, reason: QpuError) -> None:
 
 
 def _append(path: str, text: str) -> None:
-    """Append to the account.
-
-    :raises InputError: if that cannot be done
-    """
     try:
         with open(path, "a", encoding="utf-8") as file:
             file.write(text)
@@ -238,21 +234,21 @@ def _append(path: str, text: str) -> None:
 
 
 class _Command:
-    """The command: before it runs, while it runs, and how it ended."""
+    """The command, from the wait for its leases to its exit status."""
 
     def __init__(self, words: Sequence[str], time_limit: float | None) -> None:
         self._words = list(words)
         self._time_limit = time_limit
         self._process: subprocess.Popen[bytes] | None = None
         self._loss: QpuLoss | None = None
-        #: set once it is not to run any more
+        #: set once the command must not start
         self.unwanted = threading.Event()
         self.status = 0
-        #: how long it waited for its leases
+        #: how long the command waited for its leases
         self.waited_seconds = 0.0
 
     def run(self, environment: Mapping[str, str]) -> None:
-        """Run it to its end or its time limit; the status is what a shell would report."""
+        """Run the command until its end or time limit, with a shell's exit status."""
         if self.unwanted.is_set():
             return
         try:
@@ -273,7 +269,7 @@ class _Command:
             self.status = QpuError.exit_code
 
     def leave(self, loss: QpuLoss) -> None:
-        """End it, since it can run elsewhere; called in another thread."""
+        """Terminate the command, which can run elsewhere; called in another thread."""
         self._loss = loss
         if self._process is None:
             self.status = QpuError.exit_code
@@ -282,12 +278,11 @@ class _Command:
             _terminate(self._process)
 
     def report_loss(self) -> None:
-        """Print why it was ended, after its own output."""
+        """Print why the command was terminated, after its own output."""
         if self._loss and self.status == QpuError.exit_code:
             why = self._loss.detail or "no reason given"
             _print(
-                f"QPU {self._loss.qpu} is offline: {why}; left, since the command can "
-                "run elsewhere"
+                f"QPU {self._loss.qpu} is offline: {why}; the command can run elsewhere"
             )
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
@@ -300,7 +295,7 @@ class _Command:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Forward signals to the command; before it runs, they end the wait for it."""
+        """Forward signals to the command; while it waits for leases, end the wait."""
         previous = {
             number: signal.signal(number, self._handle)
             for number in FORWARDED
@@ -330,7 +325,7 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
 
 
 def _killed_with_parent() -> Callable[[], None] | None:
-    """Make what has Linux kill the command with us, since SIGKILL cannot be forwarded."""
+    """Return a child's hook that lets it die with this process, also by SIGKILL."""
     if sys.platform != "linux":
         return None
     import ctypes

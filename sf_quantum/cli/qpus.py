@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = (
         "Without options: the kinds installed, and the QPUs of the environment. Exit "
-        "status: 2 if a QPU refuses or cannot be used from here, else 75 if one does "
+        "status: 2 if a QPU refuses or cannot be used from here, else 75 if a QPU does "
         "not answer."
     )
     add_selection(parser)
@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the tables, or the object.
 
-    :returns: 0; 2 if a QPU refuses or cannot be used, else 75 if one does not answer
+    :returns: 0; 2 if a QPU refuses or cannot be used, else 75 if a QPU does not answer
     :raises InputError: if an option is wrong
     """
     selected = selection(args)
@@ -57,9 +57,9 @@ class QpuReport:
     """The status of a QPU, as far as it is known; the fields are those of ``--json``.
 
     :param state: online, offline, no answer, refused or unusable
-    :param eta_seconds: after how long a job submitted now would start
-    :param note: why it is not online, or when it stops taking jobs
-    :param maintenance_seconds: after how long it does, if that is announced
+    :param eta_seconds: time until a job submitted now would start
+    :param note: why the QPU is not online, or when it stops taking jobs
+    :param maintenance_seconds: time until the next announced maintenance
     """
 
     qpu: str
@@ -75,7 +75,7 @@ class QpuReport:
 
 
 def _unusable(type_: str) -> str | None:
-    """Why a kind of QPU cannot be used here, or not fully."""
+    """Return why a kind of QPU cannot be used here, or not fully."""
     try:
         kind = qpu.load(type_)
     except InputError as error:
@@ -99,7 +99,7 @@ def _report(client: Qpu) -> QpuReport:
 def _of_status(client: Qpu, status: QpuStatus) -> QpuReport:
     note, stops = status.reason, status.maintenance_seconds
     if stops is not None and status.online:
-        note = f"takes no jobs in {stops:.0f} s: maintenance is announced"
+        note = f"stops taking jobs in {stops:.0f} s: maintenance is announced"
     return QpuReport(
         qpu=client.name,
         type=client.type,

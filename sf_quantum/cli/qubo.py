@@ -55,14 +55,14 @@ def run(args: argparse.Namespace) -> int:
     clusterings = [read_clustering(args.clusterings[0])]
     points = clusterings[0].size
     clusterings += [read_clustering(path, points) for path in args.clusterings[1:]]
-    found = overlaps(clusterings)
-    if not found.candidates:
+    overlap = overlaps(clusterings)
+    if not overlap.candidates:
         raise InputError(
             f"{', '.join(args.clusterings)}: no cluster in any of them; "
             "nothing to aggregate (for DBSCAN, raise --radius)"
         )
-    model = qubo(found, args.weights, args.penalty)
-    weight = weights(found.candidates, args.weights)
+    model = qubo(overlap, args.weights, args.penalty)
+    weight = weights(overlap.candidates, args.weights)
     write_json(
         args.output,
         {
@@ -70,11 +70,11 @@ def run(args: argparse.Namespace) -> int:
             "identity": identity(clusterings),
             "weights": args.weights,
             "penalty": args.penalty,
-            "points": len(found.atoms),
-            "atoms": int(found.members.shape[1]),
+            "points": len(overlap.atoms),
+            "atoms": int(overlap.members.shape[1]),
             "candidates": [
                 asdict(candidate) | {"weight": float(w)}
-                for candidate, w in zip(found.candidates, weight, strict=True)
+                for candidate, w in zip(overlap.candidates, weight, strict=True)
             ],
             "bqm": model.to_serializable(),
         },

@@ -20,8 +20,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="JOURNAL",
         nargs="*",
         default=["."],
-        help="a journal, or a folder or StreamFlow file, of which the newest run is shown "
-        "(default: the current folder); several are shown one after the other",
+        help="journals, or folders or StreamFlow files whose newest run is shown "
+        "(default: the current folder)",
     )
     parser.add_argument(
         "--json",
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 def _picture(text: str) -> Path:
     path = Path(text)
     if path.suffix.lower() not in (".png", ".svg"):
-        raise argparse.ArgumentTypeError(f"{text!r}: a .png or .svg file expected")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a .png or .svg file")
     return path
 
 

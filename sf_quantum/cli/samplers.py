@@ -55,10 +55,10 @@ def _parameters(name: str) -> list[tuple[str, ...]]:
 def _descriptions(text: str) -> dict[str, str]:
     """Extract each parameter's description from a docstring, as one line."""
     fields = re.split(r"^\s*:", text, flags=re.MULTILINE)[1:]
-    found = (re.match(r"param (\w+): (.*)", field, re.DOTALL) for field in fields)
+    matches = (re.match(r"param (\w+): (.*)", field, re.DOTALL) for field in fields)
     # the default has a column of its own
     return {
-        one[1]: re.sub(r" \(default [^)]*\)|``", "", " ".join(one[2].split()))
-        for one in found
-        if one
+        match[1]: re.sub(r" \(default [^)]*\)|``", "", " ".join(match[2].split()))
+        for match in matches
+        if match
     }

@@ -62,8 +62,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--window",
         type=not_negative,
         default=DEFAULTS.window,
-        help="score samples up to this far above the lowest energy, relative to it; inf "
-        "for all (default %(default)s)",
+        help="score samples whose energy exceeds the lowest by at most this fraction "
+        "of it; inf for all (default %(default)s)",
     )
     parser.add_argument(
         "--output",
@@ -78,8 +78,8 @@ def run(args: argparse.Namespace) -> int:
     """Score one iteration and write the state of the loop."""
     points, _, truth = read_points(args.points, args.label)
     clusterings = [read_clustering(path, len(points)) for path in args.clusterings]
-    found = overlaps(clusterings)
-    samples = read_samples(args.samples, found)
+    overlap = overlaps(clusterings)
+    samples = read_samples(args.samples, overlap)
     problem = samples.info.get("problem")
     if problem is not None and problem != identity(clusterings):
         raise InputError(
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         )
     state = read_state(args.previous, len(points)) if args.previous else State()
     criteria = Criteria(args.threshold, args.limit, args.window, args.exact_up_to)
-    consensus, record = best_consensus(points, found, samples, criteria)
+    consensus, record = best_consensus(points, overlap, samples, criteria)
     if truth is not None:
         record["adjusted_rand"] = adjusted_rand(consensus.labels, truth)
     advance(state, consensus, record, clusterings, samples.info, args.seed)
@@ -108,14 +108,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def read_samples(path: str, found: Overlaps) -> SampleSet:
+def read_samples(path: str, overlap: Overlaps) -> SampleSet:
     """Read samples, and check that they fit the problem.
 
-    :raises InputError: if the file is not a SampleSet, or of another problem
+    :raises InputError: if the file is not a SampleSet, or belongs to another problem
     """
     content = read_json(path, "samples")
     try:
-        # dimod annotates the class and not this method
+        # dimod leaves this method untyped
         samples: SampleSet = SampleSet.from_serializable(content)  # type: ignore[no-untyped-call]
         variables = sorted(samples.variables)
         if not np.isfinite(samples.record.energy).all():
@@ -124,9 +124,9 @@ def read_samples(path: str, found: Overlaps) -> SampleSet:
         raise InputError(
             f"{path}: not a dimod SampleSet as sfq solve writes it ({lack(error)})"
         ) from error
-    if variables != list(range(len(found.candidates))):
+    if variables != list(range(len(overlap.candidates))):
         raise InputError(
-            f"{path}: samples of {len(variables)} variables, but the clusterings "
-            f"have {len(found.candidates)} clusters; give the clusterings of the problem"
+            f"{path}: samples of {len(variables)} variables, but the clusterings have "
+            f"{len(overlap.candidates)} clusters; give the clusterings of the problem"
         )
     return samples

@@ -61,7 +61,7 @@ OPTIONS = {
         "device.time_scale",
         "FACTOR",
         float,
-        "seconds to wait per second on a real QPU (default 1)",
+        "seconds to run per second on a real QPU (default 1)",
     ),
     "vqpus": Option("vqpus", "N", int, "leases held at once (default 1)"),
     "qubits": Option("device.qubits", "N", int, "largest problem (default 5000)"),
@@ -165,7 +165,7 @@ def _configuration(args: argparse.Namespace) -> Configuration:
     keys = {option.key: f"--{name}" for name, option in OPTIONS.items()}
     values = {key: value for key in keys if (value := getattr(args, key)) is not None}
     if "listen.socket" not in values and values.keys() & {"listen.host", "listen.port"}:
-        values["listen.socket"] = None  # the configuration file's
+        values["listen.socket"] = None  # override the configuration file
     if (faults := values.get("device.faults")) is not None:
         values["device.faults"] = _faults(str(faults))
     return load(

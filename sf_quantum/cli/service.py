@@ -1,4 +1,4 @@
-"""Options that select QPUs, and what commands share that send requests to a service."""
+"""Options that select QPUs, and helpers of commands that send requests to a service."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="a QPU of the environment or of the QRMI configuration; several with "
-        "commas, or by repeating the option (default: those of the environment)",
+        help="a QPU of the environment or of the QRMI configuration; separate several "
+        "with commas, or repeat the option (default: all QPUs of the environment)",
     )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
+    address = parser.add_mutually_exclusive_group()
+    address.add_argument(
         "--qrmi-config", metavar="FILE", help="a site's qrmi_config.json"
     )
-    where.add_argument(
+    address.add_argument(
         "--url",
         help="a QPU service: unix:/path.sock, http://127.0.0.1:PORT, https://...",
     )
-    who = parser.add_mutually_exclusive_group()
-    who.add_argument(
+    credential = parser.add_mutually_exclusive_group()
+    credential.add_argument(
         "--token-file",
         metavar="FILE",
         help="the bearer token that the service requires",
     )
-    who.add_argument(
+    credential.add_argument(
         "--munge",
         nargs="?",
         const=True,
         metavar="SOCKET",
-        help="send MUNGE credentials, of the munged at SOCKET",
+        help="send MUNGE credentials, created by the munged at SOCKET",
     )
 
 
@@ -75,16 +75,16 @@ def add_service(parser: argparse.ArgumentParser) -> None:
 
 
 def service(args: argparse.Namespace) -> ServiceClient:
-    """Make the client of the selected service.
+    """Return the client of the selected service.
 
-    :raises InputError: if more than one is selected, or it is not ours
+    :raises InputError: if several are selected, or the QPU's type is not ``sfq``
     """
     qpus = selection(args).qpus(os.environ)
     if len(qpus) > 1:
         raise InputError(f"--qpu: name one of {', '.join(qpu.name for qpu in qpus)}")
     if not isinstance(qpus[0], SfqQpu):
         raise InputError(
-            f"QPU {qpus[0].name!r} is of type {qpus[0].type}, not a service of sfq's"
+            f"QPU {qpus[0].name!r} has type {qpus[0].type}; expected type sfq"
         )
     return qpus[0].service
 
@@ -97,9 +97,9 @@ def request(
     *,
     wait_seconds: float = 0.0,
 ) -> JSON:
-    """Send one request and read its answer.
+    """Send one request and return its answer.
 
-    :param wait_seconds: how long the service may take, beyond the usual
+    :param wait_seconds: added to the usual timeout
     :raises InputError: if it is refused
     :raises QpuError: if the service does not answer, or is in trouble
     """
@@ -110,13 +110,13 @@ def request(
 
 
 def objects(content: JSON) -> list[dict[str, JSON]]:
-    """The objects of a list; none if it is something else."""
-    listed = content if isinstance(content, list) else []
-    return [one for one in listed if isinstance(one, dict)]
+    """Return the objects of a list; none if the content is not a list."""
+    items = content if isinstance(content, list) else []
+    return [item for item in items if isinstance(item, dict)]
 
 
 def future_time(text: str) -> float:
-    """Parse a time, or a distance from now into the future.
+    """Parse a time, or a duration from now into the future.
 
     :raises argparse.ArgumentTypeError: if it is neither
     """
@@ -124,7 +124,7 @@ def future_time(text: str) -> float:
 
 
 def past_time(text: str) -> float:
-    """Parse a time, or a distance from now into the past.
+    """Parse a time, or a duration from now into the past.
 
     :raises argparse.ArgumentTypeError: if it is neither
     """
@@ -132,28 +132,28 @@ def past_time(text: str) -> float:
 
 
 def format_time(moment: JSON) -> str:
-    """Write seconds since the epoch as a time in UTC."""
+    """Format seconds since the epoch as a time in UTC."""
     if not isinstance(moment, int | float):
         return "-"
     return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def format_seconds(value: JSON) -> str:
-    """Write seconds with three digits or, from 100 on, as a whole number."""
+    """Format seconds with three digits or, from 100 on, as a whole number."""
     if not isinstance(value, int | float):
         return "-"
     return f"{value:.3g}" if value < 100 else f"{value:.0f}"
 
 
 def _time(text: str, direction: int) -> float:
-    """Parse ISO 8601 (local time if it has no zone), or a distance: 90s, 30m, 2h, 7d."""
-    if distance := re.fullmatch(r"(\d{1,9})([smhd])", text):
-        number, unit = distance.groups()
+    # ISO 8601, in local time if it has no zone
+    if duration := re.fullmatch(r"(\d{1,9})([smhd])", text):
+        number, unit = duration.groups()
         return time.time() + direction * int(number) * _UNITS[unit]
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError) as error:
         raise argparse.ArgumentTypeError(
-            f"{text!r}: expected a time such as 2026-11-21T16:00 or a distance such "
+            f"{text!r}: expected a time such as 2026-11-21T16:00 or a duration such "
             "as 30m, 2h or 7d"
         ) from error

@@ -171,14 +171,14 @@ def _solve_there(
 ) -> dict[str, JSON]:
     sampler = remote.sampler()
     # importing dimod takes longer than most problems
-    from sf_quantum.samplers.presolve import Booked
+    from sf_quantum.samplers.presolve import LeasedPresolve
 
     begin = time.monotonic()
     carried = _carried(sampler, before)
-    samples = problem.sample(Booked(sampler), bqm, {**carried, **parameters})
+    samples = problem.sample(LeasedPresolve(sampler), bqm, {**carried, **parameters})
     info = _info(samples)
     parts = info.get("parts")
-    # parts that were sent one by one were a job each
+    # each part that was sent separately was a job of its own
     jobs = parts if isinstance(parts, list) else [info]
     timings = [job.get("timing") for job in jobs if isinstance(job, dict)]
     info["timing"] = _timing(timings, time.monotonic() - begin)

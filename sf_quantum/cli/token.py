@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock the file, which is created if need be, against others that add a line."""
+    """Lock the file, created if missing, against concurrent additions."""
     while True:
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -75,7 +75,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _with_line(path: Path, line: str) -> str:
-    """Add a line to the text of a tokens file, which is otherwise kept if possible."""
+    """Return a tokens file's text with a line added, reformatted only if necessary."""
     import yaml
 
     from sf_quantum import validation

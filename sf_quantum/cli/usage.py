@@ -1,4 +1,4 @@
-"""``sfq usage``: who used a QPU, for how long, and how long their jobs waited for it."""
+"""``sfq usage``: reports of QPU usage and waiting times."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ PAGE = 1000
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = (
-        "A job counts once it has ended, in whatever state, with all its attempts. "
-        "Users see their own jobs, admins all jobs. WHEN: 2026-11-21T16:00, or a "
-        "distance into the past: 90s, 30m, 2h, 7d."
+        "A job counts once it has ended, in any state, with all its attempts. Users "
+        "see their own jobs, admins all jobs. WHEN: 2026-11-21T16:00, or a duration "
+        "before now: 90s, 30m, 2h, 7d."
     )
     add_service(parser)
     parser.add_argument(
@@ -53,14 +53,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--by",
         choices=REPORTS,
         default="user",
-        help="what a row adds up (default: %(default)s)",
+        help="what each row sums up (default: %(default)s)",
     )
     parser.add_argument(
         "--from",
         dest="from_",
         type=past_time,
         metavar="WHEN",
-        help="start of the period (default: as long as the service remembers)",
+        help="start of the period (default: all that the service has)",
     )
     parser.add_argument(
         "--until",

@@ -1,7 +1,7 @@
-"""Compile the kernels when the package is built, so that no step ever compiles.
+"""A build hook that compiles the kernels, so that no step has to.
 
-The library is plain C without Python's headers, so one wheel serves every Python 3.
-Where the machine has no C compiler, the one in the `ziglang` wheel is used.
+The library is plain C without Python's headers, so one wheel suits every Python 3. On
+machines without a C compiler, the compiler in the `ziglang` wheel is used.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCE = Path("sf_quantum/clustering/_kernels.c")
 LIBRARY = "sf_quantum/clustering/_kernels.so"
-# sums may be reordered where a pragma says so; NaN, infinity and rounding keep their meaning
+# pragmas allow sums to be reordered; NaN, infinity and rounding keep their meaning
 FLAGS = ["-O3", "-std=gnu11", "-shared", "-fPIC", "-fopenmp-simd", "-fno-math-errno",
          "-ffp-contract=off"]  # fmt: skip
 
 
 def system_compiler() -> list[str] | None:
-    """The compiler that ``CC`` or the PATH names, or None."""
+    """Return the compiler of ``CC`` or the PATH, or ``None``."""
     if named := os.environ.get("CC"):
         return shlex.split(named)
     return next(([name] for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
 
 
 class KernelsBuildHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Hatchling's hook: adds the compiled library to the wheel, or beside the source."""
+    """Adds the compiled library to the wheel, or beside the source if editable."""
 
     def dependencies(self) -> list[str]:
         return [] if system_compiler() else ["ziglang>=0.13"]

@@ -1,8 +1,8 @@
-"""From samples of the QUBO to consensus partitions, all of them scored in one pass."""
+"""From samples of the QUBO to consensus partitions and their scores."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from dimod import SampleSet
@@ -12,41 +12,41 @@ from sf_quantum.clustering.methods import Doubles, Ints, canonical
 from sf_quantum.clustering.qubo import Overlaps
 from sf_quantum.clustering.silhouette import DistanceSums, Score
 
-#: the score of a consensus that says nothing: none, or one of a single cluster
+#: the score of a consensus with a single cluster, or of none
 NO_SCORE = -1.0
-#: partitions scored in one pass; each more costs a label per point of memory
+#: partitions scored in one pass; each takes memory for a label per point
 BATCH = 32
-#: groups of points in one pass; each more costs a sum per point of memory
+#: groups of points in one pass; each takes memory for a sum per point
 GROUPS = 64
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The samples that choose the same clusters, up to equal ones of other methods."""
+    """The samples that choose the same clusters, or equal clusters of other methods."""
 
-    #: candidates by truth
+    #: for each candidate, whether it is chosen
     chosen: NDArray[np.bool_]
-    #: the lowest energy among the samples
+    #: the lowest energy of the samples
     energy: float
-    #: how many reads chose it
+    #: the number of reads
     reads: int
 
 
 @dataclass(frozen=True)
 class Consensus:
-    """A selection, completed to a partition of all points, and its score."""
+    """A selection, completed to a partition of all n points, and its score."""
 
     selection: Selection
-    #: n labels from 0
+    #: n labels, counted from 0
     labels: Ints
     score: Score
 
 
-def feasible_selections(found: Overlaps, samples: SampleSet) -> list[Selection]:
-    """The distinct selections without overlap, lowest energy first.
+def feasible_selections(overlap: Overlaps, samples: SampleSet) -> list[Selection]:
+    """Return the distinct selections without overlap, lowest energy first.
 
-    Two samples are one selection if they cut the points alike, whichever of several equal
-    clusters they name.
+    Samples are the same selection if they partition the points alike, whichever of
+    several equal clusters they choose.
 
     :param samples: variable i is candidate i
     """
@@ -54,56 +54,54 @@ def feasible_selections(found: Overlaps, samples: SampleSet) -> list[Selection]:
         return []
     columns = np.argsort([int(variable) for variable in samples.variables])
     chosen = samples.record.sample[:, columns] > 0
-    covers = chosen.astype(np.int64) @ found.members.astype(np.int64)
+    covers = chosen.astype(np.int64) @ overlap.members.astype(np.int64)
     allowed = (covers.max(axis=1, initial=0) == 1) & chosen.any(axis=1)
     selections: dict[bytes, Selection] = {}
     order = np.argsort(samples.record.energy, kind="stable")
     for row in order[allowed[order]]:
-        key = canonical(atom_clusters(found, chosen[row])).tobytes()
+        key = canonical(atom_clusters(overlap, chosen[row])).tobytes()
         reads = int(samples.record.num_occurrences[row])
         if key in selections:
-            before = selections[key]
-            selections[key] = Selection(
-                before.chosen, before.energy, before.reads + reads
-            )
+            known = selections[key]
+            selections[key] = replace(known, reads=known.reads + reads)
         else:
             energy = float(samples.record.energy[row])
             selections[key] = Selection(chosen[row], energy, reads)
     return list(selections.values())
 
 
-def atom_clusters(found: Overlaps, chosen: NDArray[np.bool_]) -> Ints:
-    """For each atom the chosen candidate it belongs to (counted from 0), or -1."""
-    members = found.members[chosen]
+def atom_clusters(overlap: Overlaps, chosen: NDArray[np.bool_]) -> Ints:
+    """Return each atom's chosen candidate, counted from 0 among the chosen, or -1."""
+    members = overlap.members[chosen]
     return np.where(members.any(axis=0), members.argmax(axis=0), -1).astype(np.int32)
 
 
 def score_selections(
-    points: Doubles, found: Overlaps, selections: list[Selection], exact_up_to: int
+    points: Doubles, overlap: Overlaps, selections: list[Selection], exact_up_to: int
 ) -> list[Consensus]:
     """Complete each selection to all points and score it.
 
-    Points in no chosen cluster join the one whose centroid is nearest (Rocco et al.,
-    2025). Where no point is left over, a partition is a map of atoms and a single pass
-    over the pairs of points serves all; where some are, atoms are cut finer first.
+    Points in no chosen cluster join the cluster with the nearest centroid (Rocco et
+    al., 2025). If there are none, a partition maps atoms to clusters, and a single pass
+    over the pairs of points scores many partitions; else atoms are split first.
 
-    :param points: n by d
-    :param exact_up_to: above so many points the scores are estimates
-    :returns: one for each selection, in their order
+    :param points: shape (n, d)
+    :param exact_up_to: above this number of points, scores are estimates
+    :returns: the consensus of each selection, in the same order
     """
     results: list[Consensus] = []
     batch: list[Ints] = []
-    groups = found.atoms
-    centred = points - points.mean(axis=0)  # far from 0, sums lose their digits
+    groups = overlap.atoms
+    centred = points - points.mean(axis=0)  # sums far from 0 lose precision
     for selection in selections:
-        labels, complete = _complete(centred, found, selection)
+        labels, complete = _complete(centred, overlap, selection)
         finer = groups if complete else _refine(groups, labels)
         cut = finer.max() > groups.max() and finer.max() >= GROUPS
         if batch and (len(batch) == BATCH or cut):
             results += _score(
                 points, groups, batch, exact_up_to, selections[len(results) :]
             )
-            batch, groups = [], found.atoms
+            batch, groups = [], overlap.atoms
             finer = groups if complete else _refine(groups, labels)
         batch.append(labels)
         groups = finer
@@ -138,11 +136,10 @@ def _score(
 
 
 def _complete(
-    points: Doubles, found: Overlaps, selection: Selection
+    points: Doubles, overlap: Overlaps, selection: Selection
 ) -> tuple[Ints, bool]:
-    """Labels of all points, and whether none of them was left over."""
-    of_atom = atom_clusters(found, selection.chosen)
-    labels = of_atom[found.atoms]
+    """Return the labels of all points, and whether the selection covers them all."""
+    labels = atom_clusters(overlap, selection.chosen)[overlap.atoms]
     left = np.flatnonzero(labels < 0)
     if not len(left):
         return canonical(labels), True

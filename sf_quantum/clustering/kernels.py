@@ -17,16 +17,16 @@ from sf_quantum.errors import QuantumError
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int32]
 
-#: points in one tile at most: TILE in ``_kernels.c``
+#: maximum number of points in a tile: TILE in ``_kernels.c``
 TILE = 256
-#: double, int32, int64 and bytes
+#: dtypes that the kernels read: double, int32, int64 and bytes
 KINDS = ("f8", "i4", "i8", "u1")
 
 
 def spatial_order(points: Doubles) -> Ints:
-    """Rows in the order of a k-d tree's leaves: neighbours in it are near in space.
+    """Return the rows in the order of a k-d tree's leaves, so that neighbours are near.
 
-    :param points: n by d
+    :param points: shape (n, d)
     :returns: a permutation of 0 .. n - 1
     """
     order = np.empty(len(points), np.int32)
@@ -35,10 +35,10 @@ def spatial_order(points: Doubles) -> Ints:
 
 
 def core_points(points: Doubles, radius: float, least: int) -> NDArray[np.bool_]:
-    """Which points have ``least`` points, themselves among them, within ``radius``.
+    """Find the points with at least ``least`` points, with themselves, in ``radius``.
 
-    :param points: n by d
-    :returns: n truth values
+    :param points: shape (n, d)
+    :returns: for each point, whether it is a core point
     """
     core = np.empty(len(points), np.uint8)
     _call("sfq_core_points", points, *points.shape, float(radius), least, core)
@@ -46,13 +46,13 @@ def core_points(points: Doubles, radius: float, least: int) -> NDArray[np.bool_]
 
 
 def nearest(points: Doubles, queries: Doubles, radius: float) -> Ints:
-    """For each query the row of the nearest point within ``radius``, or -1.
+    """Find the row of the nearest point within ``radius`` of each query, or -1.
 
-    :param points: n by d
-    :param queries: m by d
+    :param points: shape (n, d)
+    :param queries: shape (m, d)
     :returns: m row numbers
     """
-    found = np.empty(len(queries), np.int32)
+    rows = np.empty(len(queries), np.int32)
     _call(
         "sfq_nearest",
         points,
@@ -60,16 +60,16 @@ def nearest(points: Doubles, queries: Doubles, radius: float) -> Ints:
         queries,
         len(queries),
         float(radius),
-        found,
+        rows,
     )
-    return found
+    return rows
 
 
 def spanning_forest(points: Doubles, longest: float = np.inf) -> tuple[Ints, Doubles]:
-    """The Euclidean minimum spanning forest of edges no longer than ``longest``.
+    """Return the Euclidean minimum spanning forest of edges no longer than ``longest``.
 
-    :param points: n by d
-    :returns: edges (m by 2 row numbers) and their lengths (m)
+    :param points: shape (n, d)
+    :returns: edges, pairs of row numbers of shape (m, 2), and their m lengths
     """
     edges = np.empty((len(points), 2), np.int32)
     lengths = np.empty(len(points))
@@ -84,10 +84,11 @@ def kmeans_step(
 ) -> tuple[int, Doubles, NDArray[np.int64]]:
     """Assign each point to its nearest centre, in place.
 
-    :param points: n by d
-    :param centres: k by d
-    :param labels: n, overwritten
-    :returns: how many labels changed, each cluster's sum of points (k by d), its size
+    :param points: shape (n, d)
+    :param centres: shape (k, d)
+    :param labels: n labels, overwritten
+    :returns: the number of changed labels, each cluster's sum of points, of shape (k,
+        d), and each cluster's size
     """
     sums = np.empty_like(centres)
     sizes = np.empty(len(centres), np.int64)
@@ -109,13 +110,13 @@ def pair_sums(
 ) -> Doubles:
     """Sum each point's distances to every group that its tile needs.
 
-    The result does not depend on how many threads there are.
+    The result does not depend on the number of threads.
 
-    :param points: n by d, sorted so that each tile lies in one group
-    :param starts: tiles + 1 offsets into the points, at most :data:`TILE` apart
+    :param points: shape (n, d), sorted so that each tile lies in one group
+    :param starts: where tiles start, and the end; at most :data:`TILE` apart
     :param group: the group of each tile
-    :param need: tiles by groups
-    :returns: n by groups; entries that were not needed are incomplete
+    :param need: shape (tiles, groups)
+    :returns: shape (n, groups); entries that are not needed are incomplete
     """
     columns = np.ascontiguousarray(points.T)
     wanted = np.ascontiguousarray(need, np.uint8)
@@ -141,7 +142,7 @@ def pair_sums(
         return sums
 
     total = np.zeros((len(points), groups))
-    for sums in _each_in_threads(work, chunks):
+    for sums in _in_threads(work, chunks):
         total += sums
     return total
 
@@ -151,9 +152,10 @@ def group_sums(
 ) -> Doubles:
     """Sum each query's distances to every group of points.
 
-    :param queries: m by d
-    :param points: n by d; group g is the rows ``offsets[g]`` to ``offsets[g + 1]``
-    :returns: m by groups
+    :param queries: shape (m, d)
+    :param points: shape (n, d); group g is the rows ``offsets[g]`` to ``offsets[g +
+        1]``
+    :returns: shape (m, groups)
     """
     columns = np.ascontiguousarray(points.T)
     groups = len(offsets) - 1
@@ -174,13 +176,13 @@ def group_sums(
             )
         return sums
 
-    return np.concatenate(_each_in_threads(work, len(parts)))
+    return np.concatenate(_in_threads(work, len(parts)))
 
 
-def _each_in_threads(work: Callable[[int], Doubles], count: int) -> list[Doubles]:
+def _in_threads(work: Callable[[int], Doubles], count: int) -> list[Doubles]:
     # OpenMP's own format: "4", or "4,2" for nested loops
-    asked = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    threads = int(asked) if asked.isdecimal() else 0
+    wanted = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    threads = int(wanted) if wanted.isdecimal() else 0
     threads = min(count, threads or len(sched_getaffinity(0)))
     if threads == 1:
         return [work(index) for index in range(count)]
@@ -208,7 +210,7 @@ def _call(name: str, *arguments: NDArray[np.generic] | float) -> int:
 
 
 def _pointer(array: NDArray[np.generic]) -> ctypes.c_void_p:
-    # a view with strides would be read as if it had none
+    # the kernels ignore strides
     if not array.flags.c_contiguous or array.dtype.str[1:] not in KINDS:
         raise ValueError(
             "the kernels read contiguous arrays of double and integer only"

@@ -1,4 +1,4 @@
-"""The state of the loop from one iteration to the next, and its end."""
+"""The state that the loop passes from one iteration to the next, and when it ends."""
 
 from __future__ import annotations
 
@@ -28,29 +28,22 @@ from sf_quantum.files import JSON, lack, read_json
 
 #: keys of the samples' ``info`` that the summary keeps
 INFO_KEYS = (
-    "sampler",
-    "qpu",
-    "technology",
-    "calibration",
-    "timing",
-    "presolve",
-    "optimum",
-    "optimal_share",
-    "feasible_share",
-)
+    "sampler qpu technology calibration timing presolve "
+    "optimum optimal_share feasible_share"
+).split()
 
 
 @dataclass(frozen=True)
 class Criteria:
     """When the loop ends, and which samples are scored."""
 
-    #: the loop ends at this score or above
+    #: the score at which the loop ends
     threshold: float = 0.8
-    #: or after so many iterations
+    #: maximum number of iterations
     limit: int = 10
-    #: samples this far above the lowest energy, relative to it, are scored too
+    #: maximum energy of scored samples above the lowest energy, relative to it
     window: float = 0.1
-    #: points above which silhouettes are estimated from a sample
+    #: number of points above which silhouettes are estimated from a sample
     exact_up_to: int = 200_000
 
 
@@ -71,29 +64,29 @@ class State:
         return cast(float, self.iterations[self.best - 1]["score"])
 
     def again(self, criteria: Criteria) -> bool:
-        """Whether the loop should go on."""
+        """Whether the loop continues."""
         return self.score < criteria.threshold and len(self.iterations) < criteria.limit
 
 
 def best_consensus(
-    points: Doubles, found: Overlaps, samples: SampleSet, criteria: Criteria
+    points: Doubles, overlap: Overlaps, samples: SampleSet, criteria: Criteria
 ) -> tuple[Consensus, dict[str, JSON]]:
     """Score the consensus of every distinct feasible low-energy sample.
 
-    :param points: n by d
-    :param samples: of the problem that ``found`` gave
-    :returns: the one of highest score (all points in one cluster, with score -1, if no
-        sample is feasible), and what to record of them all
+    :param points: shape (n, d)
+    :param samples: of the problem built from ``overlap``
+    :returns: the consensus with the highest score (all points in one cluster, with
+        score -1, if no sample is feasible), and the iteration's record
     """
-    selections = feasible_selections(found, samples)
+    selections = feasible_selections(overlap, samples)
     reads = int(samples.record.num_occurrences.sum()) if len(samples) else 0
     lowest = selections[0].energy if selections else 0.0
-    # an infinite window reaches all, also from an energy of 0
+    # an infinite window includes all samples even if the lowest energy is 0
     reach = criteria.window * max(abs(lowest), sys.float_info.min)
     low = [s for s in selections if s.energy - lowest <= reach]
-    scored = score_selections(points, found, low, criteria.exact_up_to)
-    # the first of equals has the lowest energy
-    best = max(scored, key=lambda c: c.score.mean, default=_nothing(found))
+    scored = score_selections(points, overlap, low, criteria.exact_up_to)
+    # of equal scores, max() takes the first, which has the lowest energy
+    best = max(scored, key=lambda c: c.score.mean, default=_nothing(overlap))
     ending = [c for c in scored if c.score.mean >= criteria.threshold]
     return best, {
         "score": best.score.mean,
@@ -102,7 +95,7 @@ def best_consensus(
         "clusters": int(best.labels.max()) + 1,
         "energy": best.selection.energy if scored else None,
         "lowest_energy": lowest if selections else None,
-        "candidates": len(found.candidates),
+        "candidates": len(overlap.candidates),
         "reads": reads,
         "feasible_reads": sum(s.reads for s in selections),
         "feasible_samples": len(selections),
@@ -122,9 +115,8 @@ def advance(
 ) -> None:
     """Add an iteration to the state.
 
-    :param record: of :func:`best_consensus`
+    :param record: from :func:`best_consensus`
     :param info: ``info`` of the samples
-    :param seed: seed of the iteration
     """
     iteration: dict[str, JSON] = {"iteration": len(state.iterations) + 1, "seed": seed}
     iteration |= record
@@ -178,10 +170,10 @@ def summary(state: State, criteria: Criteria, points: int, features: int) -> JSO
 
 
 def read_state(path: str | Path, points: int) -> State:
-    """Read the state of the iteration before.
+    """Read the state of the previous iteration.
 
     :param points: the number of points
-    :raises InputError: if the file is no state, or of another number of points
+    :raises InputError: if the file is not a state, or for another number of points
     """
     content = read_json(path, "state")
     try:
@@ -191,7 +183,7 @@ def read_state(path: str | Path, points: int) -> State:
             labels=cast("list[int]", content["labels"]),
             clusterings=cast("list[JSON]", content["clusterings"]),
         )
-        # every key that the next steps read
+        # fails unless every key that the next steps read is there
         summary(state, Criteria(), points, 0)
         consensus, *inputs = (
             np.bincount(np.asarray(labels) + 1).sum()
@@ -214,11 +206,11 @@ def read_state(path: str | Path, points: int) -> State:
 
 
 def state_content(state: State) -> JSON:
-    """The state as :func:`read_state` reads it."""
+    """Convert the state to the form that :func:`read_state` reads."""
     return cast(JSON, {"type": "state", **vars(state)})
 
 
-def _nothing(found: Overlaps) -> Consensus:
-    none = Selection(np.zeros(len(found.candidates), bool), 0.0, 0)
-    one_cluster: Ints = np.zeros(len(found.atoms), np.int32)
-    return Consensus(none, one_cluster, Score(NO_SCORE, 0.0, True))
+def _nothing(overlap: Overlaps) -> Consensus:
+    empty = Selection(np.zeros(len(overlap.candidates), bool), 0.0, 0)
+    one_cluster: Ints = np.zeros(len(overlap.atoms), np.int32)
+    return Consensus(empty, one_cluster, Score(NO_SCORE, 0.0, True))

@@ -1,7 +1,8 @@
-"""The three clustering methods: k-means, DBSCAN, single linkage.
+"""The clustering methods: k-means, DBSCAN, single linkage.
 
-Each takes points (n by d) and gives n labels from 0; -1 is noise. Labels are numbered in
-the order in which clusters first appear, so that equal partitions have equal labels.
+Each takes points of shape (n, d) and returns n labels from 0 on; -1 is noise. Clusters
+are numbered in the order in which they first appear, so equal partitions have equal
+labels.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from sf_quantum.errors import InputError
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int32]
 
-#: k-means stops here if it has not converged (the reference code of Rocco et al. 2025)
+#: limit of k-means (from the reference code of Rocco et al., 2025)
 MOST_ITERATIONS = 200
 
 
 def kmeans(points: Doubles, centres: list[int]) -> Ints:
-    """Lloyd's algorithm from the given points as centres.
+    """Cluster by Lloyd's algorithm, with the given points as initial centres.
 
     A centre that loses all its points stays where it is, so there may be fewer clusters
     than centres.
@@ -28,7 +29,6 @@ def kmeans(points: Doubles, centres: list[int]) -> Ints:
     Source: S. Lloyd, Least squares quantization in PCM, IEEE Trans. Inf. Theory 28(2),
     1982.
 
-    :param points: n by d
     :param centres: k row numbers
     :raises InputError: if there are more centres than points, or a row does not exist
     """
@@ -38,33 +38,33 @@ def kmeans(points: Doubles, centres: list[int]) -> Ints:
         raise InputError(
             f"centre {outside[0]}: no such point; rows are 0 to {len(points) - 1}"
         )
-    points = points - points.mean(axis=0)  # far from 0, sums lose their digits
+    points = points - points.mean(axis=0)  # sums far from 0 lose precision
     positions = points[np.asarray(centres)]
     labels = np.full(len(points), -1, np.int32)
     for _ in range(MOST_ITERATIONS):
         changed, sums, sizes = kernels.kmeans_step(points, positions, labels)
         if not changed:
             break
-        held = sizes > 0
-        positions[held] = sums[held] / sizes[held, None]
+        filled = sizes > 0
+        positions[filled] = sums[filled] / sizes[filled, None]
     return canonical(labels)
 
 
 def dbscan(points: Doubles, radius: float, least: int) -> Ints:
-    """DBSCAN: core points connected within ``radius``, and the border points they reach.
+    """Cluster by DBSCAN: core points connected within ``radius``, and border points.
 
-    A border point in reach of several clusters joins that of its nearest core point,
-    which unlike the original does not depend on the order of the points.
+    A border point within reach of several clusters joins that of its nearest core
+    point; in the original algorithm this depends on the order of the points.
 
     Source: M. Ester et al., A density-based algorithm for discovering clusters, KDD
     1996. Clusters are the trees of the core points' minimum spanning forest cut at
     ``radius``.
 
-    :param points: n by d
     :param radius: in the units of the features
-    :param least: points within ``radius`` (itself among them) that make a point core
+    :param least: minimum number of points within ``radius`` of a core point, with
+        itself
     """
-    # more than all points are needed for no core point; how many more makes no difference
+    # the kernel takes an int32; any number above that of the points is equivalent
     core = kernels.core_points(points, radius, min(least, len(points) + 1))
     labels = np.full(len(points), -1, np.int32)
     if not core.any():
@@ -79,18 +79,17 @@ def dbscan(points: Doubles, radius: float, least: int) -> Ints:
 
 
 def single_linkage(points: Doubles, clusters: int) -> Ints:
-    """Agglomerative clustering by the nearest pair, cut into ``clusters`` clusters.
+    """Cluster by single linkage, cut into ``clusters`` clusters.
 
-    The clusters are the trees left when the longest edges of the Euclidean minimum
-    spanning tree are taken away (J. C. Gower and G. J. S. Ross, Minimum spanning trees
-    and single linkage cluster analysis, Applied Statistics 18(1), 1969).
+    The clusters are the trees that remain after removing the longest edges of the
+    Euclidean minimum spanning tree (J. C. Gower and G. J. S. Ross, Minimum spanning
+    trees and single linkage cluster analysis, Applied Statistics 18(1), 1969).
 
-    :param points: n by d
     :raises InputError: if there are fewer points than clusters
     """
     check_clusters(clusters, len(points))
     edges, lengths = kernels.spanning_forest(points)
-    # equal lengths are ordered by their ends, so that the cut is the same everywhere
+    # edges of equal length are ordered by their ends, so that the cut is reproducible
     order = np.lexsort((edges.max(axis=1), edges.min(axis=1), lengths))
     kept = edges[order[: len(points) - clusters]]
     return canonical(components(len(points), kept))
@@ -109,10 +108,11 @@ def components(n: int, edges: Ints) -> Ints:
     """Label the connected components of a forest.
 
     :param n: number of vertices
-    :param edges: m by 2
+    :param edges: shape (m, 2)
     :returns: n labels
     """
-    # pointer jumping (Shiloach and Vishkin 1982): the labels' chains halve each round
+    # pointer jumping (Shiloach and Vishkin, 1982): each round halves the chains of
+    # labels
     label = np.arange(n)
     while True:
         a, b = label[edges[:, 0]], label[edges[:, 1]]

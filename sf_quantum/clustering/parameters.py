@@ -1,4 +1,4 @@
-"""Which parameters a method runs with: drawn from ranges by a seed, or given in a file."""
+"""The parameters of the methods: drawn from ranges by a seed, or read from a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sf_quantum.clustering.methods import (
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, read_json
 
-#: what a method takes: ``centres``, or ``radius`` and ``least``, or ``clusters``
+#: of a method: ``centres``, or ``radius`` and ``least``, or ``clusters``
 Parameters: TypeAlias = dict[str, JSON]
 
 METHODS = ("kmeans", "dbscan", "single-linkage")
@@ -33,21 +33,21 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Ranges:
-    """What parameters are drawn from; the defaults are those of Rocco et al. (2025)."""
+    """Ranges to draw parameters from; the defaults are those of Rocco et al. (2025)."""
 
     #: number of clusters, both ends included
     clusters: tuple[int, int] = (4, 10)
     #: DBSCAN's radius in the units of the features, the upper end excluded
     radius: tuple[float, float] = (1.2, 4.5)
-    #: points within the radius that make a point core
+    #: minimum number of points within the radius of a core point
     least: int = 10
 
 
 def draw(method: str, points: int, ranges: Ranges, seed: int) -> Parameters:
-    """Draw a method's parameters; the same seed gives the same everywhere.
+    """Draw a method's parameters; the same seed gives the same parameters everywhere.
 
     :param points: number of points
-    :raises InputError: if the ranges ask for more clusters than there are points
+    :raises InputError: if more clusters are drawn than there are points
     """
     random = np.random.default_rng([seed, METHODS.index(method)])
     if method == "dbscan":
@@ -61,33 +61,32 @@ def draw(method: str, points: int, ranges: Ranges, seed: int) -> Parameters:
 
 
 def from_file(path: str | Path, method: str, seed: int) -> Parameters:
-    """Take a method's parameters from a file: by seed, then by method.
+    """Read a method's parameters from a file, by seed and method.
 
     :param path: JSON such as ``{"0": {"single-linkage": {"clusters": 4}}}``
-    :raises InputError: if the file has nothing for this seed and method, or anything but
-        the method's own parameters
+    :raises InputError: if the file has no parameters for this seed and method, or
+        others than the method's own
     """
     content = read_json(path, "parameters")
     seeds = sorted(content, key=lambda text: (len(text), text))
     if str(seed) not in content:
-        raise InputError(f"{path}: nothing for seed {seed}; it has {', '.join(seeds)}")
+        raise InputError(f"{path}: no seed {seed}; the seeds are {', '.join(seeds)}")
     of_seed = content[str(seed)]
-    found = of_seed.get(method) if isinstance(of_seed, dict) else None
+    parameters = of_seed.get(method) if isinstance(of_seed, dict) else None
     where = f"{path}, {seed}.{method}"
-    if not isinstance(found, dict) or found.keys() != _NAMES[method]:
+    if not isinstance(parameters, dict) or parameters.keys() != _NAMES[method]:
         raise InputError(
             f"{where}: expected an object with {' and '.join(sorted(_NAMES[method]))}"
         )
-    for name, value in found.items():
+    for name, value in parameters.items():
         if not _fits(name, value):
-            raise InputError(f"{where}.{name}: {_EXPECTED[name]} expected")
-    return found
+            raise InputError(f"{where}.{name}: expected {_EXPECTED[name]}")
+    return parameters
 
 
 def apply(method: str, points: Doubles, parameters: Parameters) -> Ints:
     """Run a method with its parameters.
 
-    :param points: n by d
     :returns: n labels, -1 for noise
     :raises InputError: if the parameters do not fit the points
     """

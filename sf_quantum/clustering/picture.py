@@ -1,4 +1,4 @@
-"""The picture of a result: the consensus, the clusterings it comes from, the scores."""
+"""The picture of a result: the consensus, its input clusterings, and the scores."""
 
 from __future__ import annotations
 
@@ -12,32 +12,22 @@ from numpy.typing import NDArray
 from sf_quantum.clustering.loop import State
 from sf_quantum.clustering.points import Points
 
-#: seven from B. Wong, Points of view: Color blindness, Nature Methods 8, 2011; seven darker
+#: seven from B. Wong, Points of view: Color blindness, Nature Methods 8, 2011; seven
+#: darker
 COLOURS = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#D55E00",
-    "#56B4E9",
-    "#CC79A7",
-    "#F0E442",
-    "#004266",
-    "#8A5F00",
-    "#005C43",
-    "#7F3800",
-    "#7A4864",
-    "#4D4D4D",
-    "#B8A800",
-)
+    "#0072B2 #E69F00 #009E73 #D55E00 #56B4E9 #CC79A7 #F0E442 "
+    "#004266 #8A5F00 #005C43 #7F3800 #7A4864 #4D4D4D #B8A800"
+).split()
 NOISE = "#BBBBBB"
-#: more points than this only darken the picture
+#: more points would only darken the picture
 DRAWN = 20_000
 
 
 def draw(points: Points, state: State, threshold: float) -> Figure:
     """Draw the best consensus beside its inputs, and the score by iteration.
 
-    Points of more than two features are drawn along their first two principal components.
+    Points of more than two features are drawn along their first two principal
+    components.
     """
     rows = np.arange(len(points.values))
     if len(rows) > DRAWN:
@@ -77,7 +67,7 @@ def _title(name: str, labels: NDArray[np.int64]) -> str:
 def _plane(points: Points) -> tuple[NDArray[np.float64], list[str]]:
     values = points.values
     if values.shape[1] == 1:
-        # spread sideways so that points do not hide each other
+        # spread vertically so that points do not hide each other
         jitter = np.random.default_rng(0).uniform(size=len(values))
         return np.column_stack([values[:, 0], jitter]), [
             points.features[0],
@@ -93,7 +83,7 @@ def _plane(points: Points) -> tuple[NDArray[np.float64], list[str]]:
 def _colours(
     labels: NDArray[np.int64], consensus: NDArray[np.int64]
 ) -> NDArray[np.str_]:
-    """Colour each cluster like the consensus cluster with which it shares most points."""
+    """Colour each cluster as the consensus cluster with which it shares most points."""
     ours, theirs = int(labels.max(initial=-1)) + 1, int(consensus.max()) + 1
     inside = labels >= 0
     shared = np.bincount(

@@ -1,4 +1,4 @@
-"""Read points: CSV or TSV with a header, or ``.npy`` (Contract 2)."""
+"""Reading of points: CSV or TSV with a header, or ``.npy`` (Contract 2)."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from sf_quantum.files import cannot_read
 
 #: the squares of larger numbers, and of their differences, may not be finite
 LARGEST = 1e150
-#: what NumPy raises for a header it cannot parse, or a size it has no room for
+#: raised by NumPy for an invalid header, or an array that does not fit into memory
 BROKEN_NPY = (OSError, ValueError, SyntaxError, tokenize.TokenError, MemoryError)
 
 
 class Points(NamedTuple):
-    """Points and what their file said of them."""
+    """The content of a file of points."""
 
-    #: n by d, finite
+    #: shape (n, d), finite
     values: NDArray[np.float64]
     #: the names of the d features
     features: list[str]
-    #: the column of ground truth, n texts, where it was asked for
+    #: the n values of the column of ground truth, if it was selected
     truth: list[str] | None
 
 
 def read_points(path: str | Path, label: str | None = None) -> Points:
     """Read a file of points.
 
-    :param path: ``.npy`` (n by d numbers), ``.tsv`` or anything else as CSV
-    :param label: the column that is ground truth and not a feature
-    :raises InputError: one line that names the file and the line, for a file that is
-        missing, empty, ragged, not numeric or not finite (or above :data:`LARGEST`), or
-        has fewer than two points
+    :param path: ``.npy`` (an array of shape (n, d)), ``.tsv``, or any other suffix for
+        CSV
+    :param label: the column with the ground truth, which is not a feature
+    :raises InputError: naming the file and line, if the file is missing, empty, ragged,
+        not numeric or not finite (or above :data:`LARGEST`), or has fewer than two
+        points
     """
     path = Path(path)
     points = (
@@ -111,7 +112,7 @@ def _read_text(path: Path, label: str | None) -> Points:
 
 
 def _lines(path: Path) -> tuple[list[str], str]:
-    """The lines that are there, and what stands between the cells of each."""
+    """Return the lines without empty ones at the end, and their delimiter."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -120,10 +121,10 @@ def _lines(path: Path) -> tuple[list[str], str]:
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:
-        raise InputError(f"{path}: empty; expected a header and a line for each point")
+        raise InputError(f"{path}: empty; expected a header and one line per point")
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     if '"' in text:
-        # ASCII's own separator of units is in no cell that a person wrote
+        # cells contain commas; ASCII's unit separator does not occur in text
         return ["\x1f".join(r) for r in csv.reader(lines, delimiter=delimiter)], "\x1f"
     return lines, delimiter
 
@@ -165,10 +166,10 @@ def _numbers(
             for column in columns:
                 if not _is_number(cells[column]):
                     cell = cells[column].strip()
-                    what = f"{cell!r} is not a number" if cell else "no number"
+                    fault = f"{cell!r} is not a number" if cell else "no number"
                     raise InputError(
-                        f"{path}, line {number}, {header[column]}: {what}; "
-                        "a column of ground truth is named with --label"
+                        f"{path}, line {number}, {header[column]}: {fault}; "
+                        "name a column of ground truth with --label"
                     ) from None
         raise InputError(f"{path}: {error}") from None
     return values

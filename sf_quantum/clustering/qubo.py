@@ -1,9 +1,9 @@
 """From several clusterings to the QUBO whose optimum is their consensus.
 
 Every cluster of every clustering is a candidate; candidates that share a point overlap.
-A consensus is a set of candidates without overlap: an independent set, of greatest weight
-(N. Li and L. J. Latecki, Clustering aggregation as maximum-weight independent set, NIPS
-2012; as a QUBO: R. Rocco et al., QCE 2025, eq. 1).
+A consensus is a set of candidates without overlap: an independent set, of greatest
+weight (N. Li and L. J. Latecki, Clustering aggregation as maximum-weight independent
+set, NIPS 2012; as a QUBO: R. Rocco et al., QCE 2025, eq. 1).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from sf_quantum.clustering.methods import Doubles, Ints
 from sf_quantum.clustering.result import Clustering
 from sf_quantum.errors import InputError
 
-#: ``size``: eq. 1 of Rocco et al.; ``quality``: size times mean silhouette (Li, Latecki)
+#: ``size``: eq. 1 of Rocco et al.; ``quality``: size times mean silhouette (Li,
+#: Latecki)
 WEIGHTS = ("quality", "size")
 #: ``candidates``: eq. 1's lambda; ``tight``: see :func:`penalties`
 PENALTIES = ("tight", "candidates")
@@ -27,9 +28,9 @@ PENALTIES = ("tight", "candidates")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A cluster that the consensus may take."""
+    """A cluster that may become part of the consensus."""
 
-    #: which of the clusterings it comes from, from 0
+    #: index of its clustering
     clustering: int
     method: str
     label: int
@@ -39,21 +40,21 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Overlaps:
-    """Which points and which candidates meet.
+    """The candidates, and the points that they share.
 
-    An atom is a set of points that every clustering labels alike; a candidate is a set of
-    atoms, so whatever holds of points can be worked out on a handful of atoms.
+    An atom is a set of points that every clustering labels alike. A candidate is a set
+    of atoms, so computations on many points reduce to computations on a few atoms.
     """
 
-    #: n: the atom of each point
+    #: the atom of each of the n points
     atoms: Ints
     candidates: list[Candidate]
-    #: candidates by atoms
+    #: shape (candidates, atoms): whether the candidate contains the atom
     members: NDArray[np.bool_]
 
     @property
     def pairs(self) -> NDArray[np.bool_]:
-        """Candidates by candidates: whether two different ones share a point."""
+        """Shape (candidates, candidates): whether two different candidates overlap."""
         shared = (self.members.astype(np.int64) @ self.members.T.astype(np.int64)) > 0
         np.fill_diagonal(shared, False)
         return shared
@@ -93,7 +94,7 @@ def overlaps(clusterings: list[Clustering]) -> Overlaps:
 
 
 def identity(clusterings: list[Clustering]) -> str:
-    """A text that differs for other clusterings, and for the same in another order."""
+    """Return a hash of the clusterings, which depends on their order."""
     digest = hashlib.sha256()
     for clustering in clusterings:
         digest.update(clustering.labels.astype("<i4").tobytes())
@@ -101,7 +102,7 @@ def identity(clusterings: list[Clustering]) -> str:
 
 
 def weights(candidates: list[Candidate], kind: str) -> Doubles:
-    """The candidates' weights, the greatest of which is 1 (or all are 0 or less).
+    """Return the candidates' weights; the greatest is 1, unless all are 0 or less.
 
     :param kind: one of :data:`WEIGHTS`
     """
@@ -112,31 +113,34 @@ def weights(candidates: list[Candidate], kind: str) -> Doubles:
 
 
 def penalties(weight: Doubles, pairs: NDArray[np.bool_], kind: str) -> Doubles:
-    """The penalty of each overlapping pair, 0 elsewhere.
+    """Return the penalty of each overlapping pair, 0 elsewhere.
 
-    Leaving out the lighter of two overlapping candidates changes the energy by its weight
-    less the penalty, so any penalty above the lighter weight keeps the optimum free of
-    overlaps; the smaller it is, the lower the barriers an annealer has to cross.
+    Removing the lighter of two overlapping candidates changes the energy by its weight
+    minus the penalty, so any penalty above the lighter weight keeps the optimum free of
+    overlaps. The smaller the penalty, the lower the barriers that an annealer must
+    cross.
 
-    :param weight: C weights
-    :param pairs: C by C, symmetric
+    :param weight: weights of C candidates
+    :param pairs: shape (C, C), symmetric
     :param kind: ``tight``: 1.05 times the lighter weight; ``candidates``: C for all
-    :returns: C by C
+    :returns: shape (C, C)
     """
     if kind == "candidates":
         return np.where(pairs, float(len(weight)), 0.0)
     lighter = np.minimum.outer(weight, weight)
-    # a weight of 0 or less is never worth taking, but must not make an overlap free
+    # a candidate of weight <= 0 is never chosen, but its overlaps must cost something
     return np.where(pairs, 1.05 * np.where(lighter > 0, lighter, 0.05), 0.0)
 
 
-def qubo(found: Overlaps, weights_kind: str, penalty_kind: str) -> BinaryQuadraticModel:
+def qubo(
+    overlap: Overlaps, weights_kind: str, penalty_kind: str
+) -> BinaryQuadraticModel:
     """Build eq. 1 of Rocco et al. (2025): minimise -sum w_i x_i + sum l_ij x_i x_j.
 
     :returns: a binary model whose variable i is candidate i
     """
-    weight = weights(found.candidates, weights_kind)
-    pairs = found.pairs
+    weight = weights(overlap.candidates, weights_kind)
+    pairs = overlap.pairs
     penalty = penalties(weight, pairs, penalty_kind)
     rows, columns = np.nonzero(np.triu(pairs))
     model = BinaryQuadraticModel("BINARY")

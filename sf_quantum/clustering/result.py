@@ -1,4 +1,4 @@
-"""A clustering and the file it travels in from ``sfq cluster`` to the other tools."""
+"""A clustering, and its file, which ``sfq cluster`` writes for the other tools."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class Cluster:
 
     label: int
     size: int
-    #: mean silhouette of its points within its own clustering; 0 where that has only one
+    #: mean silhouette of its points in its clustering; 0 if that has only one cluster
     silhouette: float
-    #: standard error of the mean; 0 where it is exact
+    #: standard error of the mean; 0 if it is exact
     error: float
 
 
 @dataclass(frozen=True)
 class Clustering:
-    """What one method made of the points."""
+    """The result of one method."""
 
     method: str
     parameters: Parameters
     seed: int
-    #: whether every point was counted for the silhouettes
+    #: whether the silhouettes are exact, not estimated from a sample
     exact: bool
     clusters: list[Cluster]
     #: n labels, -1 for noise
@@ -50,12 +50,12 @@ class Clustering:
 def assess(
     points: Doubles, labels: Ints, exact_up_to: int
 ) -> tuple[list[Cluster], bool]:
-    """Size and quality of each cluster; noise is in none and counts nowhere.
+    """Return size and quality of each cluster; noise is ignored.
 
-    :param points: n by d
-    :param labels: n, canonical
-    :param exact_up_to: above so many points the silhouettes are estimated
-    :returns: the clusters, and whether every point was counted
+    :param points: shape (n, d)
+    :param labels: n canonical labels
+    :param exact_up_to: above this number of points, silhouettes are estimated
+    :returns: the clusters, and whether the silhouettes are exact
     :raises InputError: if there are too many clusters
     """
     distances = DistanceSums(points, labels, exact_up_to)
@@ -86,8 +86,8 @@ def write_clustering(path: str | Path, clustering: Clustering) -> None:
 def read_clustering(path: str | Path, points: int | None = None) -> Clustering:
     """Read a clustering.
 
-    :param points: the number of points it should label, where that is known
-    :raises InputError: if the file is no clustering, or of another number of points
+    :param points: the expected number of points, if known
+    :raises InputError: if the file is not a clustering, or for another number of points
     """
     content = read_json(path, "clustering")
     try:
@@ -123,7 +123,7 @@ def parse_clustering(content: dict[str, JSON]) -> Clustering:
     ):
         raise ValueError("method, clusters and labels do not agree")
     if labels.min() < -1 or not all(math.isfinite(c.silhouette) for c in clusters):
-        raise ValueError("a label below -1, or a silhouette that is no number")
+        raise ValueError("a label is below -1, or a silhouette is not finite")
     return Clustering(
         method=str(content["method"]),
         parameters=cast(Parameters, content["parameters"]),

@@ -1,7 +1,7 @@
-"""The silhouette of one partition, or of many at once, exact or from a sample.
+"""The silhouettes of one or many partitions, exact or estimated from a sample.
 
-P. J. Rousseeuw, Silhouettes, J. Comput. Appl. Math. 20, 1987. A point in a cluster of its
-own has s = 0, as there and in scikit-learn.
+P. J. Rousseeuw, Silhouettes, J. Comput. Appl. Math. 20, 1987. The only point of a
+cluster has s = 0, as in the paper and in scikit-learn.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from numpy.typing import NDArray
 from sf_quantum.clustering import kernels
 from sf_quantum.errors import InputError
 
-Doubles = NDArray[np.float64]
+Doubles = kernels.Doubles
 Ints = NDArray[np.integer]
 
-#: above so many points silhouettes are estimated from a sample, unless the user says so
+#: default number of points above which silhouettes are estimated from a sample
 EXACT_UP_TO = 200_000
-#: points in a sample, over all strata
+#: number of points in a sample, over all strata
 SAMPLE = 10_000
-#: sums kept at once, 8 bytes each and a few times over: above so many points times groups
-#: silhouettes are estimated, and above ten times as many refused
+#: limit of points times groups, which take several arrays of 8 bytes each: above it,
+#: silhouettes are estimated; above ten times the limit, they are refused
 MOST_SUMS = 20_000_000
 
 
 class Score(NamedTuple):
-    """A mean silhouette and what it rests on."""
+    """A mean silhouette and its precision."""
 
     mean: float
-    #: standard error of the mean; 0 where every point was counted
+    #: standard error of the mean; 0 if it is exact
     error: float
     exact: bool
 
 
 @dataclass
 class Silhouettes:
-    """Silhouettes of the points in ``rows``, weighted to stand for all points."""
+    """Silhouettes of all points, or of a stratified sample."""
 
-    #: row numbers of the points that were looked at
+    #: row numbers of the points
     rows: Ints
     #: the silhouette of each
     values: Doubles
@@ -52,7 +52,7 @@ class Silhouettes:
     exact: bool
 
     def mean(self, chosen: NDArray[np.bool_] | None = None) -> Score:
-        """The mean over all points, or over the strata in ``chosen``.
+        """Estimate the mean over all points, or over the strata in ``chosen``.
 
         W. G. Cochran, Sampling Techniques (1977), eq. 5.6: a stratified sample.
         """
@@ -72,7 +72,7 @@ class Silhouettes:
         return Score(float(weights @ means), float(error), self.exact)
 
     def means(self) -> list[Score]:
-        """The mean of each stratum by itself."""
+        """Estimate the mean of each stratum."""
         taken = np.bincount(self.strata, minlength=len(self.population))
         n, m = self.population, np.maximum(taken, 1)
         mean = np.bincount(self.strata, self.values, len(n)) / m
@@ -86,14 +86,14 @@ class Silhouettes:
 
 
 class DistanceSums:
-    """Sums of distances between points and groups of points, one pass for all partitions.
+    """Sums of distances between points and groups of points, shared by all partitions.
 
-    :param points: n by d
-    :param groups: the group of each point, -1 for points to leave out; a partition is
-        then a map from groups to clusters
-    :param exact_up_to: above so many points only a stratified sample is looked at
+    :param points: shape (n, d)
+    :param groups: the group of each point, -1 for points to ignore; a partition maps
+        groups to clusters
+    :param exact_up_to: above this number of points, a stratified sample is used
     :param seed: of the sample
-    :raises InputError: if there are more groups than memory has room for
+    :raises InputError: if there are too many groups for the memory
     """
 
     def __init__(
@@ -116,8 +116,9 @@ class DistanceSums:
         self.groups = groups[self.rows]
         self.sizes = np.bincount(self.groups, minlength=self.count)
         self.offsets = np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
-        # the means, and the mean squared distances from them, bound distances from below
-        # and above (Jensen); differences from the means keep their digits
+        # A group's mean, and the sum of squared distances from it, bound mean distances
+        # to the group from below and above (Jensen). Differences from means keep
+        # precision.
         self._shift = self.points.mean(axis=0) if len(self.points) else 0
         shifted = self.points - self._shift
         self._rounding = 1e-12 * float(np.abs(shifted).max(initial=0))
@@ -128,10 +129,10 @@ class DistanceSums:
         self._tiles() if self.exact else self._sample(seed)
 
     def silhouettes(self, partitions: Sequence[Ints]) -> list[Silhouettes]:
-        """Silhouettes of several partitions of the same points.
+        """Compute the silhouettes of several partitions of the same points.
 
-        :param partitions: each gives the cluster (0 .. k - 1) of every group
-        :returns: for each partition the silhouettes; all 0 where it has one cluster
+        :param partitions: for each partition, the cluster (0 .. k - 1) of every group
+        :returns: the silhouettes of each partition; all 0 if it has one cluster
         """
         needed = [self._needed_clusters(partition) for partition in partitions]
         if self.exact:
@@ -172,7 +173,7 @@ class DistanceSums:
     def _sample(self, seed: int) -> None:
         random = np.random.default_rng(seed)
         share = SAMPLE / max(len(self.points), 1)
-        # at least two of each group, where there are two, so that it has a variance
+        # at least two points of each group if possible, so that a variance is defined
         wanted = np.minimum(np.maximum(np.ceil(self.sizes * share), 2), self.sizes)
         chosen = [
             low + random.choice(size, int(take), replace=False)
@@ -181,7 +182,7 @@ class DistanceSums:
         self._sampled = np.sort(np.concatenate([*chosen, []]).astype(np.int64))
 
     def _needed_clusters(self, partition: Ints) -> NDArray[np.bool_]:
-        """For each tile the clusters that may be its own or its nearest other one."""
+        """Find each tile's own cluster, and those that may be nearest to its points."""
         if not self.exact:
             return np.ones((1, int(partition.max(initial=-1)) + 1), bool)
         k = int(partition.max(initial=-1)) + 1
@@ -200,7 +201,7 @@ class DistanceSums:
         most = np.sqrt((distance + radius) ** 2 + spread)
         own = partition[self._tile_group]
         most[np.arange(len(own)), own] = np.inf
-        # a cluster is dropped only if it is farther by more than rounding can explain
+        # a cluster is excluded only if it is farther away by more than rounding errors
         nearest = most.min(axis=1, initial=np.inf)[:, None]
         needed: NDArray[np.bool_] = least * (1 - 1e-9) - self._rounding <= nearest
         needed[np.arange(len(own)), own] = True
@@ -220,21 +221,21 @@ class DistanceSums:
             size = np.bincount(partition, self.sizes, k)
             with np.errstate(invalid="ignore", divide="ignore"):
                 mean = (sums @ member) / size
-                everyone = np.arange(len(chosen))
-                inside = mean[everyone, own] * (size / (size - 1))[own]
-                mean[everyone, own] = np.inf
+                points = np.arange(len(chosen))
+                inside = mean[points, own] * (size / (size - 1))[own]
+                mean[points, own] = np.inf
                 mean[:, size == 0] = np.inf
                 if self.exact:
                     mean[~needed[self._tile_of]] = np.inf
                 other = mean.min(axis=1)
                 values = (other - inside) / np.maximum(inside, other)
-            # alone in its cluster, or all points in one place
+            # the only point of its cluster, or all points equal
             values[(size[own] < 2) | ~np.isfinite(values)] = 0
         return Silhouettes(self.rows[chosen], values, strata, self.sizes, self.exact)
 
 
 def _grouped_rows(points: Doubles, groups: Ints) -> Ints:
-    """Rows sorted by group, near in space within a group."""
+    """Return the rows sorted by group, and within a group in spatial order."""
     rows = kernels.spatial_order(points)
     rows = rows[groups[rows] >= 0]
     return rows[np.argsort(groups[rows], kind="stable")]

@@ -1,7 +1,7 @@
-"""MUNGE credentials: the user of a process of this cluster, as its ``munged`` attests.
+"""MUNGE credentials, with which ``munged`` attests a process's user across a cluster.
 
-libmunge comes with MUNGE's daemon on every node that has one; ctypes calls it, so that
-nothing has to be built or installed for Python.
+libmunge is installed with MUNGE's daemon, and called through ctypes: no Python package
+is needed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from functools import cache
 
 from sf_quantum.errors import InputError, QpuError
 
-# of munge.h, whose numbers are its ABI
+# from munge.h; the numbers are part of its ABI
 _SUCCESS = 0
 _OPT_SOCKET = 8
-# from here on the credential is at fault: format, version, cipher, MAC, compression,
-# realm, invalid, expired, rewound, replayed, not meant for us
+# errors of the credential itself: format, version, cipher, MAC, compression, realm,
+# invalid, expired, rewound, replayed, not authorized
 _FIRST_OF_CREDENTIAL, _LAST_OF_CREDENTIAL = 8, 18
 
 
@@ -26,9 +26,9 @@ class CredentialRefused(Exception):
 
 
 def encode(socket: str | None = None) -> str:
-    """Make a credential of this process, with an empty payload; it is accepted once.
+    """Create a credential of this process, with an empty payload; it is accepted once.
 
-    :param socket: of ``munged``; libmunge's own by default
+    :param socket: of ``munged``; libmunge's default if ``None``
     :raises InputError: if libmunge is not installed
     :raises QpuError: if ``munged`` does not answer
     """
@@ -45,11 +45,10 @@ def encode(socket: str | None = None) -> str:
 
 
 def decode(credential: str, socket: str | None = None) -> int:
-    """Find out whose process made a credential; blocks until ``munged`` answers.
+    """Return the uid of the process that created a credential; blocks.
 
-    :param socket: of ``munged``; libmunge's own by default
-    :returns: the user's number
-    :raises CredentialRefused: if it does not hold, or held once before
+    :param socket: of ``munged``; libmunge's default if ``None``
+    :raises CredentialRefused: if the credential is invalid, or was used before
     :raises InputError: if libmunge is not installed
     :raises QpuError: if ``munged`` does not answer
     """
@@ -64,7 +63,7 @@ def decode(credential: str, socket: str | None = None) -> int:
         code = library.munge_decode(
             text, context, *map(ctypes.byref, (payload, length, uid, gid))
         )
-        # there even when an expired or replayed credential is refused
+        # allocated even if the credential is refused as expired or replayed
         _free(library, payload)
         if _FIRST_OF_CREDENTIAL <= code <= _LAST_OF_CREDENTIAL:
             raise CredentialRefused(_words(library.munge_strerror(code)))
@@ -74,7 +73,7 @@ def decode(credential: str, socket: str | None = None) -> int:
 
 
 def check(socket: str | None = None) -> None:
-    """Make sure that credentials can be made and read here.
+    """Check that credentials can be created and decoded here.
 
     :raises InputError: if libmunge is not installed
     :raises QpuError: if ``munged`` does not answer
@@ -113,7 +112,7 @@ def _library() -> ctypes.CDLL:
 
 
 def _free(library: ctypes.CDLL, pointer: ctypes.c_char_p | ctypes.c_void_p) -> None:
-    # looked up through libmunge: the allocator that made it, whichever C library that is
+    # looked up through libmunge, so that it belongs to the C library that allocated
     library.free(pointer)
 
 

@@ -1,7 +1,7 @@
 """HTTP over TCP, TLS or a Unix socket with the standard library alone.
 
-A command on a compute node calls this: importing requests or aiohttp would cost it more
-time than its job takes.
+Commands on compute nodes use it: importing requests or aiohttp would take longer than
+their jobs.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from urllib.parse import urlsplit
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 
-# sun_path of <sys/un.h> has 108 bytes, one of which ends it
+# sun_path of <sys/un.h> has 108 bytes, including the final zero
 SOCKET_PATH_BYTES = 107
 
 
 class Unreachable(QpuError):
-    """The connection failed: whether the request arrived is not known."""
+    """The connection failed; the request may or may not have arrived."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Answer:
     body: bytes
 
     def json(self) -> dict[str, JSON]:
-        """Read the body as a JSON object; anything else is an empty one."""
+        """Parse the body as a JSON object; any other body yields an empty object."""
         try:
             content = json.loads(self.body)
         except ValueError:
@@ -43,13 +43,13 @@ class Answer:
 
 
 class Client:
-    """One service; each request has its own connection, so that threads may share it.
+    """A client of one service, which threads may share: each request has a connection.
 
     :param url: ``unix:/path.sock``, ``http://127.0.0.1:port`` or ``https://...``
     :param headers: sent with every request
-    :param credential: makes a header for one request, where each needs its own
-    :raises InputError: if the URL is of another form, or sends plain HTTP to another
-        machine, or if a header could not be sent
+    :param credential: called for each request; returns further headers
+    :raises InputError: if the URL has another form, or plain HTTP would go to another
+        machine, or a header is not printable ASCII
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class Client:
         self._credential = credential
         for name, value in headers.items():
             if not (value.isascii() and value.isprintable()):
-                # the value stays out of the text: it is a credential
-                raise InputError(f"{name}: its value is not plain printable text")
+                # the value is not shown: it is a credential
+                raise InputError(f"{name}: the value is not printable ASCII")
         self._path = _socket_path(url)
         self._prefix = ""
         if self._path is None:
@@ -80,7 +80,7 @@ class Client:
         *,
         timeout_seconds: float = 10.0,
     ) -> Answer:
-        """Send one request and read its answer, whatever its status.
+        """Send one request and return its answer, whatever the status.
 
         :raises Unreachable: if the connection fails or no answer comes in time
         :raises InputError: if the service's certificate cannot be verified
@@ -101,7 +101,7 @@ class Client:
             raise Unreachable(f"no answer within {timeout_seconds:g} s") from error
         except ssl.SSLCertVerificationError as error:
             raise InputError(
-                f"{self.url}: its certificate cannot be verified: "
+                f"{self.url}: the certificate cannot be verified: "
                 f"{error.verify_message.rstrip('.').lower()}; SSL_CERT_FILE names the "
                 "authorities to trust"
             ) from error
@@ -159,13 +159,13 @@ def _address(url: str) -> tuple[bool, str, int]:
             f"{url}: expected unix:/path.sock, http://127.0.0.1:PORT or https://HOST"
         )
     if parts.scheme == "http" and not is_loopback(parts.hostname):
-        raise InputError(f"{url}: another machine is only reached over https")
+        raise InputError(f"{url}: http is for this machine only; use https")
     tls = parts.scheme == "https"
     return tls, parts.hostname, port or (443 if tls else 80)
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether a host name or address never leaves this machine."""
+    """Whether a host name or address is a loopback of this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -174,7 +174,7 @@ def is_loopback(host: str) -> bool:
 
 def _reason(error: OSError | http.client.HTTPException) -> str:
     if isinstance(error, http.client.RemoteDisconnected):
-        return "it closed the connection without an answer"
+        return "the connection was closed without an answer"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error) or type(error).__name__

@@ -317,7 +317,7 @@ def config_text(config: Mapping[str, JSON], key: str) -> str | None:
     """
     value = config.get(key)
     if value is not None and (not isinstance(value, str) or not value):
-        raise InputError(f"{key}: expected a text")
+        raise InputError(f"{key}: expected text")
     return value
 
 

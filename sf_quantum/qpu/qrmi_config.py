@@ -82,7 +82,7 @@ def _entries(path: str) -> dict[str, tuple[str, dict[str, JSON]]]:
 def _text(entry: dict[str, JSON], key: str, where: str) -> str:
     value = entry.get(key)
     if not isinstance(value, str) or not value:
-        raise InputError(f"{where}.{key}: expected a text")
+        raise InputError(f"{where}.{key}: expected text")
     return value
 
 
@@ -94,7 +94,7 @@ def _environment(entry: dict[str, JSON], where: str) -> dict[str, str]:
     for key, value in values.items():
         # messages leave the value out: it may be a credential
         if not isinstance(value, str):
-            raise InputError(f"{where}.environment.{key}: expected a text")
+            raise InputError(f"{where}.environment.{key}: expected text")
         if not re.fullmatch(r"[A-Za-z0-9_]+", key):
             detail = "use letters, digits and underscores only"
             raise InputError(f"{where}.environment: {key!r}: {detail}")

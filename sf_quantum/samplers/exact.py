@@ -18,18 +18,18 @@ from sf_quantum.samplers.states import as_binary, quadratic, sample_set
 
 READS = 1000
 TIME_LIMIT = 30.0
-# HiGHS proves an optimum up to 1e-6; with gains of this size that is up to 1e-9 of the
-# greatest gain, which is what is taken for a tie.
+# HiGHS proves an optimum up to 1e-6. With the greatest gain scaled to this, that is
+# 1e-9 of it, the difference that counts as a tie.
 _SCALE = 1000.0
 
 
 class ExactSampler(Sampler):
     """All optima, with a proof that no state has a lower energy.
 
-    Pairs of variables that exclude each other become rows "at most one of these", one row
-    for each clique, which makes independent sets of hundreds of candidates easy. Every
-    other interaction gets an auxiliary variable for its product. Each optimum found is cut
-    off by a further row, until the best remaining state is worse.
+    Pairs of variables that exclude each other become rows "at most one of these", one
+    row for each clique, which makes independent sets of hundreds of candidates easy.
+    Every other interaction gets an auxiliary variable for its product. Each optimum
+    found is cut off by a further row, until the best remaining state is worse.
     """
 
     @property
@@ -64,8 +64,8 @@ class ExactSampler(Sampler):
         """List the optima, each once.
 
         ``info`` reports whether the energy is ``proven`` to be the lowest, a lower
-        ``bound`` of all energies, and whether the list of optima is ``complete``. If the
-        time does not suffice, the result is the best state found, unproven.
+        ``bound`` of all energies, and whether the list of optima is ``complete``. If
+        the time does not suffice, the result is the best state found, unproven.
 
         :param num_reads: maximum number of optima
         :param seed: HiGHS's random seed, which decides which optima are found first
@@ -132,25 +132,21 @@ class _Search:
         self.states = self.states or [[0] * len(self._problem.linear)]
 
     def _solve(self) -> tuple[list[int] | None, bool]:
-        """Find the best remaining state; return it, and whether that is proven."""
+        """Return the best remaining state, and whether the time sufficed."""
         left = self._until - time.monotonic()
         if left <= 0:
             return None, False
-        # HiGHS's clock runs on from one solution to the next
+        # HiGHS counts the time of all its runs
         self._highs.setOptionValue("time_limit", self._highs.getRunTime() + left)
         self._highs.run()
         status = self._highs.getModelStatus()
         final = status != HighsModelStatus.kTimeLimit
-        if status == HighsModelStatus.kInfeasible or not self._found():
+        solution = self._highs.getInfo().primal_solution_status
+        feasible = solution == SolutionStatus.kSolutionStatusFeasible
+        if status == HighsModelStatus.kInfeasible or not feasible:
             return None, final
         values = self._highs.getSolution().col_value[: len(self._problem.linear)]
         return [round(value) for value in values], final
-
-    def _found(self) -> bool:
-        return bool(
-            self._highs.getInfo().primal_solution_status
-            == SolutionStatus.kSolutionStatusFeasible
-        )
 
     def _dual_bound(self) -> float:
         return max(
@@ -177,7 +173,7 @@ def _program(problem: Quadratic, scale: float) -> Highs:
         if i < j and bias and (i, j) not in apart
     ]
     biases = np.array([*problem.linear, *(bias for _, _, bias in products)])
-    # a penalty larger than all gains together may as well equal them: better conditioned
+    # penalties above the sum of all gains are reduced, which improves the conditioning
     gains = -float(biases[biases < 0].sum())
     biases = np.minimum(biases, 2 * gains) if gains else np.sign(biases)
     size = len(biases)

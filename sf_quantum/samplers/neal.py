@@ -22,8 +22,8 @@ SWEEPS = 100
 class NealSampler(Sampler):
     """Simulated annealing, also the sampler of the emulated QPU.
 
-    :param interrupted: called after every read; once it returns true, sampling stops and
-        the completed reads are returned
+    :param interrupted: called after every read; once it returns true, sampling stops
+        and the completed reads are returned
     """
 
     def __init__(self, interrupted: Callable[[], bool] | None = None) -> None:
@@ -69,9 +69,12 @@ class NealSampler(Sampler):
         """
         self.check_parameters(num_reads=num_reads, num_sweeps=num_sweeps)
         seed = seeded(seed)
+        # neal derives the range from the biases and warns if all are zero; any range
+        # will do then, since all states have the same energy
+        flat = not any(bqm.linear.values()) and not any(bqm.quadratic.values())
         samples: SampleSet = self._annealer.sample(
             bqm,
-            beta_range=_beta_range(bqm),
+            beta_range=(0.1, 1.0) if flat else None,
             num_reads=num_reads,
             num_sweeps=num_sweeps,
             seed=seed,
@@ -83,10 +86,3 @@ class NealSampler(Sampler):
             sampler="neal", seed=seed, reads=num_reads, num_sweeps=num_sweeps
         )
         return samples
-
-
-def _beta_range(bqm: BinaryQuadraticModel) -> tuple[float, float] | None:
-    # neal derives the range from the biases and warns if all are zero; any range will do
-    # then, since all states have the same energy
-    flat = not any(bqm.linear.values()) and not any(bqm.quadratic.values())
-    return (0.1, 1.0) if flat else None

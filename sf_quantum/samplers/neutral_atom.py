@@ -1,10 +1,10 @@
 """Neutral atoms: independent sets by the Rydberg blockade.
 
-Each candidate is an atom. Two atoms within the blockade radius are not excited together, so
-atoms of overlapping candidates are placed within it. A slow pulse ends with each atom
-detuned in proportion to its candidate's weight, which makes the heaviest independent set
-the state of lowest energy (H. Pichler et al., arXiv:1808.10816; local detuning: K. Goswami
-et al., Phys. Rev. Research 6, 023031, 2024).
+Each candidate is an atom. Two atoms within the blockade radius are not excited
+together, so atoms of overlapping candidates are placed within it. A slow pulse ends
+with each atom detuned in proportion to its candidate's weight, which makes the heaviest
+independent set the state of lowest energy (H. Pichler et al., arXiv:1808.10816; local
+detuning: K. Goswami et al., Phys. Rev. Research 6, 023031, 2024).
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ if TYPE_CHECKING:
 
 READS = 1000
 DURATION = 4000
-#: maximum atoms of the emulators: 14 take 15 s in QuTiP, a chain of 16 a minute in emu-mps
+#: maximum atoms of the emulators: 14 take 15 s in QuTiP, a chain of 16 a minute in
+#: emu-mps
 ATOMS = {"qutip": 14, "emu-mps": 30}
 MISSING = "the package pulser is not installed (pip install 'sf-quantum[pulser]')"
-# Rabi frequency in rad/us, as strong as devices allow. The blockade radius shrinks as it
-# grows, and must stay at least _ROOM times the minimum distance of atoms.
+# Rabi frequency in rad/us, as strong as devices allow. The blockade radius shrinks as
+# it grows, and must stay at least _ROOM times the minimum distance of atoms.
 _OMEGA = 4 * np.pi
 _ROOM = 1.5
-# Fraction of the weakest blockade, so that a pair costs more than its lighter atom gains.
+# Fraction of the weakest blockade, so that a pair costs more than its lighter atom
+# gains.
 _MARGIN = 0.8
 _STEEPEST = 4.0
 # emu-mps's time step in nanoseconds
@@ -104,12 +106,12 @@ class NeutralAtomSampler(Sampler):
         """Find a register, run the pulse, and read the atoms ``num_reads`` times.
 
         ``info`` has the device, the register, the overlaps it lacks (``missing``), the
-        pairs it blocks without an overlap (``extra``), and whether atoms have individual
-        weights (``local_detuning``): without it a device finds the largest set, not the
-        heaviest. If the register is not exact, the reads are repaired: of each missing
-        overlap the lighter candidate is removed, then candidates that an extra blockade
-        may have excluded are added where they fit, the heaviest first. ``repaired_reads``
-        counts the reads that this changed.
+        pairs it blocks without an overlap (``extra``), and whether atoms have
+        individual weights (``local_detuning``): without it a device finds the largest
+        set, not the heaviest. If the register is not exact, the reads are repaired: of
+        each missing overlap the lighter candidate is removed, then candidates that an
+        extra blockade may have excluded are added where they fit, the heaviest first.
+        ``repaired_reads`` counts the reads that this changed.
 
         :param num_reads: number of samples
         :param seed: seed of the search for positions, and of emulated reads
@@ -155,8 +157,10 @@ class NeutralAtomSampler(Sampler):
                 f"sampler 'neutral-atom': no register of {device.name} holds "
                 f"{len(graph.atoms)} atoms with these overlaps"
             )
-        pulse = _Pulse(omega, duration, _detuning(graph, embedding, omega, device))
-        sequence = _sequence(device, embedding, graph.weights, pulse)
+        detuning = _detuning(graph, embedding, omega, device)
+        sequence = _sequence(
+            device, embedding, graph.weights, omega, detuning, duration
+        )
         timing: JSON = None
         if self._runner is not None:
             text = sequence.to_abstract_repr()
@@ -187,8 +191,8 @@ class NeutralAtomSampler(Sampler):
 class _OverlapGraph:
     """A weighted independent set problem.
 
-    :param atoms: positions of the variables with a positive weight; the other fields are
-        about these only
+    :param atoms: positions of the variables with a positive weight; the other fields
+        are about these only
     :param weights: relative to the heaviest, at most 1
     :param edges: pairs that overlap
     """
@@ -230,20 +234,6 @@ class _OverlapGraph:
         return [[str(self.labels[i]), str(self.labels[j])] for i, j in pairs]
 
 
-@dataclass(frozen=True)
-class _Pulse:
-    """The pulse.
-
-    :param omega: Rabi frequency in rad/us
-    :param duration: in nanoseconds
-    :param detuning: final detuning of the heaviest atom in rad/us
-    """
-
-    omega: float
-    duration: int
-    detuning: float
-
-
 def _device(runner: SequenceRunner | None) -> BaseDevice:
     import pulser
     from pulser.abstract_repr import deserialize_device
@@ -281,7 +271,7 @@ def _blockade(device: BaseDevice) -> tuple[float, float]:
 def _detuning(
     graph: _OverlapGraph, embedding: Embedding, omega: float, device: BaseDevice
 ) -> float:
-    # at the end an edge must cost more than its lighter atom gains
+    # at the end of the pulse, an edge must cost more than its lighter atom gains
     distances = embedding.distances()
     most = _STEEPEST * omega
     for i, j in {*graph.edges} - {*embedding.missing}:
@@ -292,8 +282,19 @@ def _detuning(
 
 
 def _sequence(
-    device: BaseDevice, embedding: Embedding, weights: list[float], pulse: _Pulse
+    device: BaseDevice,
+    embedding: Embedding,
+    weights: list[float],
+    omega: float,
+    detuning: float,
+    duration: int,
 ) -> Sequence[BaseDevice]:
+    """Build the sequence.
+
+    :param omega: Rabi frequency in rad/us
+    :param detuning: final detuning of the heaviest atom in rad/us
+    :param duration: in nanoseconds
+    """
     from pulser import InterpolatedWaveform, Pulse, Register, Sequence
     from pulser.devices import Device
     from pulser.waveforms import CompositeWaveform, ConstantWaveform, RampWaveform
@@ -302,7 +303,7 @@ def _sequence(
     places = {f"q{i}": xy for i, xy in enumerate(embedding.positions)}
     register = Register(places)
     step = device.channels["rydberg_global"].clock_period
-    duration = pulse.duration - pulse.duration % step
+    duration -= duration % step
     try:
         if isinstance(device, Device) and device.requires_layout:
             register = register.with_automatic_layout(device)
@@ -312,17 +313,18 @@ def _sequence(
         if device.dmm_channels and any(lighter.values()):
             dmm = next(iter(device.dmm_channels))
             sequence.config_detuning_map(register.define_detuning_map(lighter), dmm)
-            # once positive, each atom's detuning is its weight times that of the heaviest
+            # once positive, each atom's detuning is its weight times that of the
+            # heaviest
             flat = duration // (2 * step) * step
             falling = CompositeWaveform(
                 ConstantWaveform(flat, 0.0),
-                RampWaveform(duration - flat, 0.0, -pulse.detuning),
+                RampWaveform(duration - flat, 0.0, -detuning),
             )
             sequence.add_dmm_detuning(falling, dmm)
         rise_and_fall = InterpolatedWaveform(
-            duration, [0.0, pulse.omega, pulse.omega, 0.0], times=[0.0, 0.2, 0.8, 1.0]
+            duration, [0.0, omega, omega, 0.0], times=[0.0, 0.2, 0.8, 1.0]
         )
-        rising = RampWaveform(duration, -pulse.detuning, pulse.detuning)
+        rising = RampWaveform(duration, -detuning, detuning)
         sequence.add(Pulse(rise_and_fall, rising, 0.0), "global", protocol="no-delay")
         sequence.measure("ground-rydberg")
     except (ValueError, TypeError, RuntimeError) as error:
@@ -356,7 +358,7 @@ def _emulate(
             results = QutipBackendV2(sequence, config=config).run()
         finally:
             np.random.set_state(state)
-    # a typed union with what a remote backend returns
+    # the declared type includes results of remote backends, which lack the attribute
     counts = getattr(results, "final_bitstrings")  # noqa: B009
     return {str(word): int(count) for word, count in sorted(counts.items())}
 

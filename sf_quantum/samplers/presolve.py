@@ -55,13 +55,13 @@ class Presolve(ComposedSampler):
     """Fix the variables on which all optima agree, and sample the rest part by part.
 
     The rules, and why they preserve tied optima, are in
-    :mod:`~sf_quantum.samplers.reduction`. Parts without a common interaction are sampled
-    one after the other. Their reads are combined by energy, the best with the best and
-    ties in random order, so that a good read of one part is not lost to a bad read of
-    another. Variables that do not change the energy are drawn at random. If the child's
-    property ``distinct`` is true, its samples are distinct states instead of reads: all
-    combinations are formed, and ``info`` has ``proven``, ``complete`` and ``bound`` as
-    :class:`exact <.exact.ExactSampler>` has.
+    :mod:`~sf_quantum.samplers.reduction`. Parts without a common interaction are
+    sampled one after the other. Their reads are combined by energy, the best with the
+    best and ties in random order, so that a good read of one part is not lost to a bad
+    read of another. Variables that do not change the energy are drawn at random. If the
+    child's property ``distinct`` is true, its samples are distinct states instead of
+    reads: all combinations are formed, and ``info`` has ``proven``, ``complete`` and
+    ``bound`` as :class:`exact <.exact.ExactSampler>` has.
 
     :param child: the sampler of the parts
     """
@@ -93,11 +93,11 @@ class Presolve(ComposedSampler):
     ) -> SampleSet:
         """Sample the reduced problem, and extend the samples to the whole problem.
 
-        ``info`` has the entries on which all parts agree; from the largest part, the
-        entries that a later call can start from (the child's property ``carried``);
-        ``presolve``: the numbers of variables fixed, drawn and in each part, and of calls
-        of the child (``asked``); ``parts``: what differs, if there was more than one call;
-        and the keys of :func:`~sf_quantum.samplers.verdict.verdict`.
+        ``info`` has the entries on which all parts agree; the entries of the largest
+        part that a later call can start from (the child's property ``carried``);
+        ``presolve``, the numbers of variables fixed, drawn and in each part, and of
+        calls of the child (``asked``); ``parts``, the entries that differ between
+        calls; and the keys of :func:`~sf_quantum.samplers.verdict.verdict`.
 
         :param seed: seed of the first part; those of the others are derived from it
         :param parameters: the child's parameters
@@ -108,26 +108,26 @@ class Presolve(ComposedSampler):
             check(**parameters)
         binary = as_binary(bqm)
         problem = quadratic(binary)
-        found = reduce(problem)
-        reduced, answers = self._sample_parts(bqm, problem, found, seed, parameters)
+        reduction = reduce(problem)
+        reduced, answers = self._sample_parts(bqm, problem, reduction, seed, parameters)
         if [len(part) for part in reduced.parts] == [len(problem.linear)]:
             samples = answers[0]
         else:
             labels = [*binary.variables]
             # a single answer may hold all parts
-            of = answers if len(answers) > 1 else answers * len(reduced.parts)
+            per_part = answers if len(answers) > 1 else answers * len(reduced.parts)
             blocks = [
                 _PartReads.of(part, _model(reduced.left, part, labels), answer)
-                for part, answer in zip(reduced.parts, of, strict=True)
+                for part, answer in zip(reduced.parts, per_part, strict=True)
             ]
-            rows = self._put_together(reduced, blocks, self._reads(parameters), seed)
+            rows = self._combined(reduced, blocks, self._reads(parameters), seed)
             samples = sample_set(rows, bqm)
         infos = [dict(answer.info) for answer in answers]
         samples.info.clear()
         # no seed is reported where it cannot reproduce the reads
         if "seed" in self._child.parameters or not answers:
             samples.info["seed"] = seed
-        samples.info.update(_alike(infos) | self._carried(reduced, infos))
+        samples.info.update(_common(infos) | self._carried(reduced, infos))
         if self._distinct:
             samples.info.update(_proof(samples, answers, reduced))
         samples.info["presolve"] = {
@@ -137,24 +137,24 @@ class Presolve(ComposedSampler):
             "asked": len(answers),
         }
         if len(infos) > 1:
-            samples.info["parts"] = [_others(info, samples.info) for info in infos]
+            samples.info["parts"] = [_differing(info, samples.info) for info in infos]
         proven = all(info.get("proven") is True for info in infos)
-        samples.info.update(verdict(binary, problem, found, samples, proven=proven))
+        samples.info.update(verdict(binary, problem, reduction, samples, proven=proven))
         return samples
 
     def _answers(
         self,
         bqm: BinaryQuadraticModel,
-        found: Reduction,
+        reduction: Reduction,
         seed: int | None,
         parameters: Mapping[str, JSON],
     ) -> list[SampleSet]:
         labels = [*bqm.variables]
         answers = []
-        # the limit holds for the whole problem
+        # the time limit is for the whole problem
         limit = parameters.get("time_limit", self._child.properties.get("time_limit"))
         begin = time.monotonic()
-        for number, part in enumerate(found.parts):
+        for number, part in enumerate(reduction.parts):
             own = dict(parameters)
             if seed is not None and "seed" in self._child.parameters:
                 own["seed"] = derived(seed, number)
@@ -163,7 +163,7 @@ class Presolve(ComposedSampler):
                 own["time_limit"] = max(left, LEAST_SECONDS)
             # a part that is the whole problem is passed on unchanged
             whole = len(part) == len(labels)
-            model = bqm if whole else _model(found.left, part, labels)
+            model = bqm if whole else _model(reduction.left, part, labels)
             answer = self._child.sample(model, **own)
             if "time_limit" in answer.info:
                 answer.info["time_limit"] = limit
@@ -177,12 +177,12 @@ class Presolve(ComposedSampler):
         self,
         bqm: BinaryQuadraticModel,
         problem: Quadratic,
-        found: Reduction,
+        reduction: Reduction,
         seed: int | None,
         parameters: Mapping[str, JSON],
     ) -> tuple[Reduction, list[SampleSet]]:
-        """Have the parts sampled, and say which these were in the end."""
-        return found, self._answers(bqm, found, seed, parameters)
+        """Sample the parts; return the reduction that was sampled, and the answers."""
+        return reduction, self._answers(bqm, reduction, seed, parameters)
 
     def _carried(
         self, reduced: Reduction, infos: list[dict[str, JSON]]
@@ -202,38 +202,46 @@ class Presolve(ComposedSampler):
         reads = parameters.get("num_reads", self._child.properties.get("num_reads"))
         return reads if isinstance(reads, int) else 1
 
-    def _put_together(
-        self, found: Reduction, blocks: list[_PartReads], reads: int, seed: int | None
+    def _combined(
+        self,
+        reduction: Reduction,
+        blocks: list[_PartReads],
+        reads: int,
+        seed: int | None,
     ) -> Bits:
         random = np.random.default_rng([seed or 0, len(blocks)])
-        fixed = np.array([[*found.fixed.values()]], np.int8)
-        blocks = [*blocks, _PartReads([*found.fixed], fixed, np.zeros(1))]
+        fixed = np.array([[*reduction.fixed.values()]], np.int8)
+        blocks = [*blocks, _PartReads([*reduction.fixed], fixed, np.zeros(1))]
         if self._distinct:
             values = np.array([[0], [1]], np.int8)
-            blocks += [_PartReads([i], values, np.zeros(2)) for i in found.free]
-            chosen = _multiplied([len(block.energies) for block in blocks], reads)
+            blocks += [_PartReads([i], values, np.zeros(2)) for i in reduction.free]
+            chosen = _combinations([len(block.energies) for block in blocks], reads)
         else:
             reads = max((len(block.energies) for block in blocks[:-1]), default=reads)
-            drawn = random.integers(0, 2, (reads, len(found.free)), np.int8)
-            blocks.append(_PartReads(found.free, drawn, np.arange(reads, dtype=float)))
-            tie = found.left.tie or 1.0
-            chosen = [_paired(block.energies / tie, reads, random) for block in blocks]
-        rows = np.empty((len(chosen[0]), len(found.left.linear)), np.int8)
+            drawn = random.integers(0, 2, (reads, len(reduction.free)), np.int8)
+            blocks.append(
+                _PartReads(reduction.free, drawn, np.arange(reads, dtype=float))
+            )
+            tie = reduction.left.tie or 1.0
+            chosen = [
+                _by_energy(block.energies / tie, reads, random) for block in blocks
+            ]
+        rows = np.empty((len(chosen[0]), len(reduction.left.linear)), np.int8)
         for block, which in zip(blocks, chosen, strict=True):
             rows[:, block.part] = block.states[which]
         return rows
 
 
-class Booked(Presolve):
-    """The presolve for a leased QPU, which must be used.
+class LeasedPresolve(Presolve):
+    """The presolve for a leased QPU, which samples in any case.
 
-    If the presolve leaves nothing, the QPU is still given the largest component, since
-    samples without the QPU are not what the lease was for; if the QPU refuses it, half of
-    it, and so on. The other variables are taken from an optimum. All parts are sent as one
-    job, since every job costs set-up time; they share no interaction, so each part's reads
-    are valid on their own. They are sent one by one if the QPU refuses them together or the
-    child's property ``together`` is false. Without a seed the QPU draws its own, so that
-    the same problem remains the same request, which a retry finds again.
+    If the presolve leaves nothing, the QPU still samples the largest component or, as
+    long as it refuses that, half of it; the other variables are taken from an optimum.
+    All parts are sent as one job, since every job costs set-up time; they share no
+    interaction, so each part's reads are valid on their own. They are sent one by one
+    if the QPU refuses them together or the child's property ``together`` is false.
+    Without a seed the QPU draws its own: the same problem is then the same request,
+    which a retry finds again.
     """
 
     def _seed(self, seed: int | None) -> int | None:
@@ -243,33 +251,33 @@ class Booked(Presolve):
         self,
         bqm: BinaryQuadraticModel,
         problem: Quadratic,
-        found: Reduction,
+        reduction: Reduction,
         seed: int | None,
         parameters: Mapping[str, JSON],
     ) -> tuple[Reduction, list[SampleSet]]:
-        if not found.parts:
-            return self._sample_opened(bqm, problem, found, seed, parameters)
+        if not reduction.parts:
+            return self._sample_opened(bqm, problem, reduction, seed, parameters)
         together = self._child.properties.get("together") is not False
-        if len(found.parts) > 1 and together:
-            one = replace(found, parts=[sorted(chain(*found.parts))])
+        if len(reduction.parts) > 1 and together:
+            joined = replace(reduction, parts=[sorted(chain(*reduction.parts))])
             with suppress(InputError):
-                return found, self._answers(bqm, one, seed, parameters)
-        return found, self._answers(bqm, found, seed, parameters)
+                return reduction, self._answers(bqm, joined, seed, parameters)
+        return reduction, self._answers(bqm, reduction, seed, parameters)
 
     def _sample_opened(
         self,
         bqm: BinaryQuadraticModel,
         problem: Quadratic,
-        found: Reduction,
+        reduction: Reduction,
         seed: int | None,
         parameters: Mapping[str, JSON],
     ) -> tuple[Reduction, list[SampleSet]]:
         """Sample the largest decided piece that the QPU accepts."""
-        reduced = focused(problem, found, len(problem.linear))
+        reduced = focused(problem, reduction, len(problem.linear))
         while (size := len(reduced.parts[0])) > 1:
             with suppress(InputError):
                 return reduced, self._answers(bqm, reduced, seed, parameters)
-            reduced = focused(problem, found, size // 2)
+            reduced = focused(problem, reduction, size // 2)
         return reduced, self._answers(bqm, reduced, seed, parameters)
 
 
@@ -287,12 +295,12 @@ def _model(
     return model
 
 
-def _multiplied(sizes: list[int], most: int) -> list[NDArray[np.intp]]:
+def _combinations(sizes: list[int], most: int) -> list[NDArray[np.intp]]:
     chosen = [*islice(product(*(range(size) for size in sizes)), most)]
     return [*np.array(chosen, np.intp).reshape(len(chosen), len(sizes)).T]
 
 
-def _paired(
+def _by_energy(
     energies: NDArray[np.float64], reads: int, random: np.random.Generator
 ) -> NDArray[np.intp]:
     levels = np.round(energies)
@@ -301,7 +309,7 @@ def _paired(
     return order[np.arange(reads) * len(order) // reads]
 
 
-def _alike(infos: list[dict[str, JSON]]) -> dict[str, JSON]:
+def _common(infos: list[dict[str, JSON]]) -> dict[str, JSON]:
     first = infos[0] if infos else {}
     # times add up, so equal times of two parts are still reported for each part
     return {
@@ -313,10 +321,10 @@ def _alike(infos: list[dict[str, JSON]]) -> dict[str, JSON]:
 
 
 def _proof(
-    samples: SampleSet, answers: list[SampleSet], found: Reduction
+    samples: SampleSet, answers: list[SampleSet], reduction: Reduction
 ) -> dict[str, JSON]:
     """Combine the proofs of the parts into one for the whole problem."""
-    states = math.prod(len(answer) for answer in answers) << len(found.free)
+    states = math.prod(len(answer) for answer in answers) << len(reduction.free)
     unproven = sum(
         float(answer.record.energy.min()) - answer.info["bound"] for answer in answers
     )
@@ -328,5 +336,5 @@ def _proof(
     }
 
 
-def _others(info: dict[str, JSON], common: Mapping[str, JSON]) -> dict[str, JSON]:
+def _differing(info: dict[str, JSON], common: Mapping[str, JSON]) -> dict[str, JSON]:
     return {key: value for key, value in info.items() if common.get(key) != value}

@@ -1,9 +1,10 @@
 """QAOA on any Qiskit sampler: a circuit whose angles are tuned for low energies.
 
 E. Farhi, J. Goldstone, S. Gutmann, A quantum approximate optimization algorithm,
-arXiv:1411.4028. The initial angles are linear ramps, which are useful even without tuning
-(J. A. Montanez-Barrera, K. Michielsen, npj Quantum Information 11, 2025). The objective of
-the tuning is the mean of the lowest reads (CVaR: P. Barkoutsos et al., Quantum 4, 256, 2020).
+arXiv:1411.4028. The initial angles are linear ramps, which are useful even without
+tuning (J. A. Montanez-Barrera, K. Michielsen, npj Quantum Information 11, 2025). The
+objective of the tuning is the mean of the lowest reads (CVaR: P. Barkoutsos et al.,
+Quantum 4, 256, 2020).
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ EVALUATIONS = 40
 #: values of ``optimiser``: SciPy's gradient-free methods, or no tuning
 OPTIMISERS = ("cobyla", "nelder-mead", "none")
 MISSING = "the package qiskit is not installed (pip install 'sf-quantum[qaoa]')"
-# Limits of emulation. Tuning takes a minute or two on one core with 16 qubits in Qiskit's
-# own simulator, and with 22 in Aer.
+# Limits of emulation. Tuning takes a minute or two on one core with 16 qubits in
+# Qiskit's own simulator, and with 22 in Aer.
 QUBITS = {"statevector": 16, "aer": 22}
 # share of the reads whose mean energy is the objective
 _LOWEST = 0.25
@@ -55,9 +56,9 @@ _EXPECTED = (
     "expected angles as qaoa writes them: gamma and beta, two lists with one number per "
     "layer"
 )
-# End values of the ramps of gamma and beta. On 12 parts of real clusterings with 7 to 12
-# variables, 1 % of the reads are optimal with these, 7 % after tuning both ramps, and 8 %
-# with the best possible end values.
+# End values of the ramps of gamma and beta. On 12 parts of real clusterings with 7 to
+# 12 variables, 1 % of the reads are optimal with these, 7 % after tuning both ramps,
+# and 8 % with the best possible end values.
 _RAMPS = (2.0, 0.6)
 
 
@@ -86,7 +87,8 @@ class QaoaSampler(Sampler):
     """QAOA, emulated unless a sampler, backend or runner is given.
 
     :param sampler: a Qiskit ``SamplerV2``
-    :param backend: compile circuits for it, and run them on it if ``sampler`` is omitted
+    :param backend: compile circuits for it, and run them on it if ``sampler`` is
+        omitted
     :param runner: used instead of both
     """
 
@@ -99,7 +101,7 @@ class QaoaSampler(Sampler):
         self._sampler = sampler
         self._backend = backend
         self._given = runner
-        #: by file of angles, the size of the problem they are for
+        #: by file of angles, the size of the problem that they were tuned for
         self._written: dict[str, int] = {}
 
     @classmethod
@@ -142,7 +144,8 @@ class QaoaSampler(Sampler):
     ) -> None:
         """Check all parameters of :meth:`sample` but the seed.
 
-        :raises InputError: if a parameter is out of range, or the file of angles invalid
+        :raises InputError: if a parameter is out of range, or the file of angles
+            invalid
         """
         for name, value in (("num_reads", num_reads), ("depth", depth)):
             check(name, value, 1)
@@ -167,21 +170,22 @@ class QaoaSampler(Sampler):
     ) -> SampleSet:
         """Tune the angles, then sample the circuit.
 
-        ``info`` has the runner, the first and last angles, the number of evaluations, and
-        the number of two-qubit gates in the circuit.
+        ``info`` has the runner, the first and last angles, the number of evaluations,
+        and the number of two-qubit gates in the circuit.
 
         :param num_reads: number of samples
         :param seed: seed of emulated reads
         :param depth: number of layers, p
-        :param optimiser: ``cobyla``, ``nelder-mead``, or ``none`` to keep the first angles
+        :param optimiser: ``cobyla``, ``nelder-mead``, or ``none`` to keep the first
+            angles
         :param shots: reads per evaluation of angles
         :param evaluations: maximum number of evaluations
-        :param angles: initial gamma and beta (interpolated to another depth if need be), or
-            the name of a JSON file. Angles are read from the file if it exists, and the
-            tuned angles are written to it: those of the largest problem, if one call after
-            the other samples several parts
-        :raises InputError: if a parameter is invalid, the problem is too large to emulate,
-            or Qiskit is not installed
+        :param angles: initial gamma and beta (interpolated to another depth if need
+            be), or the name of a JSON file. Angles are read from the file if it exists,
+            and the tuned angles are written to it; of several parts, those of the
+            largest
+        :raises InputError: if a parameter is invalid, the problem is too large to
+            emulate, or Qiskit is not installed
         """
         self.check_parameters(
             num_reads=num_reads,
@@ -198,10 +202,13 @@ class QaoaSampler(Sampler):
         runner = self._runner(len(ising.fields), seed)
         run = _Run(runner, ising, _circuit(ising, depth), shots)
         start = _initial_angles(depth, _given_angles(angles))
-        found = run.tuned(start, optimiser, evaluations)
-        rows = run.reads(found, num_reads)
-        if isinstance(angles, str):
-            self._write(angles, len(ising.fields), found)
+        tuned = run.tuned(start, optimiser, evaluations)
+        rows = run.reads(tuned, num_reads)
+        # of several parts, the file keeps the angles of the largest
+        size = len(ising.fields)
+        if isinstance(angles, str) and size >= self._written.get(angles, 0):
+            self._written[angles] = size
+            write_json(angles, _angles_as_json(tuned))
         samples = sample_set(rows, bqm)
         samples.info.update(
             sampler="qaoa",
@@ -214,16 +221,11 @@ class QaoaSampler(Sampler):
             evaluations=run.count - 1,
             two_qubit_gates=run.two_qubit_gates,
             first_angles=_angles_as_json(start),
-            angles=_angles_as_json(found),
+            angles=_angles_as_json(tuned),
         )
         if run.timing:
             samples.info["timing"] = run.timing
         return samples
-
-    def _write(self, path: str, size: int, found: Doubles) -> None:
-        if size >= self._written.get(path, 0):
-            self._written[path] = size
-            write_json(path, _angles_as_json(found))
 
     def _runner(self, qubits: int, seed: int) -> CircuitRunner:
         if self._given is not None:
@@ -275,8 +277,8 @@ class _Run:
         if (backend := runner.backend) is not None:
             size, most = len(ising.fields), backend.num_qubits
             if most is not None and size > most:
-                what = f"{size} variables interact, {runner.name} has {most} qubits"
-                raise InputError(f"sampler 'qaoa': {what}")
+                detail = f"{size} variables interact, {runner.name} has {most} qubits"
+                raise InputError(f"sampler 'qaoa': {detail}")
             compiler = generate_preset_pass_manager(1, backend=backend)
             circuit = compiler.run(circuit)
         self.count = 0
@@ -303,8 +305,8 @@ class _Run:
     def tuned(self, first: Doubles, method: str, evaluations: int) -> Doubles:
         """Tune two factors, the slopes of gamma's and beta's ramps.
 
-        Two factors need few circuits. The gradients of single angles would be lost in the
-        noise of the reads.
+        Two factors need few circuits. The gradients of single angles would be lost in
+        the noise of the reads.
 
         :param method: one of :data:`OPTIMISERS`
         """

@@ -120,10 +120,10 @@ def reduce(problem: Quadratic) -> Reduction:
     )
 
 
-def focused(problem: Quadratic, found: Reduction, size: int) -> Reduction:
+def focused(problem: Quadratic, reduction: Reduction, size: int) -> Reduction:
     """Open one part of a completely decided problem again.
 
-    :param found: a reduction without parts
+    :param reduction: a reduction without parts
     :param size: maximum number of variables; the part is the largest component, cut to it
     :returns: the part, with all other variables fixed as in an optimum; variables that
         are free and do not interact with the part stay free
@@ -131,8 +131,8 @@ def focused(problem: Quadratic, found: Reduction, size: int) -> Reduction:
     parts = _parts(problem, range(len(problem.linear)))
     part = max(parts, key=len, default=[])[:size]
     inside = {*part}
-    free = [i for i in found.free if not inside & {i, *problem.pairs[i]}]
-    decided = dict.fromkeys({*found.free} - {*free}, 0) | found.fixed
+    free = [i for i in reduction.free if not inside & {i, *problem.pairs[i]}]
+    decided = dict.fromkeys({*reduction.free} - {*free}, 0) | reduction.fixed
     fixed = {i: value for i, value in decided.items() if i not in inside}
     left = Quadratic([*problem.linear], [{} for _ in problem.linear])
     for i in part:

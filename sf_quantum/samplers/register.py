@@ -66,11 +66,11 @@ def embed(
 ) -> Embedding | None:
     """Find positions with distances below the blockade radius for edges only.
 
-    Not every graph has such positions (one atom cannot block six others that do not block
-    each other). Positions are optimized from several random starts; pairs that are wrong
-    after a round get less weight in the next one, so that a few pairs are given up instead
-    of all being slightly wrong. The result has the fewest wrong pairs; the search ends
-    early with a result that has none.
+    Not every graph has such positions (one atom cannot block six others that do not
+    block each other). Positions are optimized from several random starts; pairs that
+    are wrong after a round get less weight in the next one, so that a few pairs are
+    given up instead of all being slightly wrong. The result has the fewest wrong pairs;
+    the search ends early with a result that has none.
 
     :param count: number of atoms
     :param seed: seed of the random starts
@@ -90,9 +90,9 @@ def embed(
         target.trust_all()
         for _ in range(ROUNDS):
             flat = minimize(target.error, flat, jac=True, method="L-BFGS-B").x
-            found = target.embedding(flat.reshape(count, 2))
-            if found and (best is None or found.wrong < best.wrong):
-                best = found
+            latest = target.embedding(flat.reshape(count, 2))
+            if latest and (best is None or latest.wrong < best.wrong):
+                best = latest
             if best and not best.wrong:
                 return best
             target.trust(flat)
@@ -144,12 +144,12 @@ class _Target:
         return float((weight * wrong**2).sum() + (beyond**2).sum()), gradient.ravel()
 
     def embedding(self, positions: Doubles) -> Embedding | None:
-        """Compare the blockade graph; ``None`` if the device's limits are violated."""
+        """Return the embedding; ``None`` if the device's limits are violated."""
         # Pulser rounds to picometres; rounding here keeps positions exact when re-read
-        found = Embedding(np.round(positions - positions.mean(axis=0), 4), [], [])
-        distances = found.distances()
+        embedding = Embedding(np.round(positions - positions.mean(axis=0), 4), [], [])
+        distances = embedding.distances()
         np.fill_diagonal(distances, np.inf)
-        out = np.hypot(*found.positions.T).max(initial=0.0)
+        out = np.hypot(*embedding.positions.T).max(initial=0.0)
         if (
             distances.min(initial=np.inf) < self._limits.apart
             or out > self._limits.reach
@@ -157,7 +157,7 @@ class _Target:
             return None
         close = distances < self._limits.radius
         return Embedding(
-            found.positions,
+            embedding.positions,
             _pairs(self._near & ~close),
             _pairs(close & ~self._near),
         )

@@ -15,7 +15,7 @@ class Registry(Generic[T]):
     """A group of entry points, each imported only when it is loaded.
 
     :param group: the group's name
-    :param kind: the word for an entry in messages, such as ``sampler``
+    :param kind: what messages call an entry, such as ``sampler``
     """
 
     def __init__(self, group: str, kind: str) -> None:
@@ -46,9 +46,9 @@ class Registry(Generic[T]):
 
 
 def unknown(kind: str, name: str, known: list[str]) -> str:
-    """Write one line that an unknown name deserves: the closest match and all known names.
+    """Return the message for an unknown name: the closest match and all known names.
 
-    :param kind: the word for what is named, such as ``sampler``
+    :param kind: the kind of thing that has the name, such as ``sampler``
     """
     close = get_close_matches(name, known, n=1)
     meant = f", did you mean {close[0]!r}?" if close else ""

@@ -19,7 +19,7 @@ ENUMERATED = 16
 def verdict(
     binary: BinaryQuadraticModel,
     problem: Quadratic,
-    found: Reduction,
+    reduction: Reduction,
     samples: SampleSet,
     *,
     proven: bool,
@@ -28,13 +28,13 @@ def verdict(
 
     :param binary: the whole problem, with binary variables
     :param problem: the same problem, indexed by position
-    :param found: the problem's :func:`~sf_quantum.samplers.reduction.reduce`
+    :param reduction: the problem's :func:`~sf_quantum.samplers.reduction.reduce`
     :param proven: whether the sampler proves that its best sample is an optimum
     :returns: ``energy``, the lowest; ``feasible_share``, the share of reads without a
         pair of variables that exclude each other (``None`` if there is no such pair);
         ``optimum`` and ``optimal_share`` of the reads, both ``None`` unless the sampler
-        proves the optimum, the presolve finds it, or all parts have at most 16 variables
-        and are enumerated
+        proves the optimum, the presolve finds it, or all parts have at most 16
+        variables and are enumerated
     """
     record = samples.record
     reads = int(record.num_occurrences.sum())
@@ -46,8 +46,8 @@ def verdict(
         quality["feasible_share"] = int(record.num_occurrences[feasible].sum()) / reads
     if proven and lowest is not None:
         optimum = lowest
-    elif all(len(part) <= ENUMERATED for part in found.parts):
-        optimum = float(binary.energy(_best(binary, found)))
+    elif all(len(part) <= ENUMERATED for part in reduction.parts):
+        optimum = float(binary.energy(_best(binary, reduction)))
     else:
         return quality | {"optimum": None, "optimal_share": None}
     optimal = record.energy <= optimum + problem.tie
@@ -63,10 +63,10 @@ def _feasible(rows: Bits, pairs: list[tuple[int, int]]) -> NDArray[np.bool_]:
     return np.asarray(~both.any(axis=1))
 
 
-def _best(binary: BinaryQuadraticModel, found: Reduction) -> dict[object, int]:
-    values = {**found.fixed, **dict.fromkeys(found.free, 0)}
-    for part in found.parts:
-        values.update(zip(part, minimum(found.left, part), strict=True))
+def _best(binary: BinaryQuadraticModel, reduction: Reduction) -> dict[object, int]:
+    values = {**reduction.fixed, **dict.fromkeys(reduction.free, 0)}
+    for part in reduction.parts:
+        values.update(zip(part, minimum(reduction.left, part), strict=True))
     return {label: values[i] for i, label in enumerate(binary.variables)}
 
 

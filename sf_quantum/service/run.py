@@ -238,7 +238,7 @@ def state_folder(path: Path | None, ephemeral: bool) -> Iterator[Path]:
         os.close(os.open(path / DATABASE, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:
         raise InputError(
-            f"{path}: cannot hold the state: {(error.strerror or '').lower()}"
+            f"{path}: cannot store the state: {(error.strerror or '').lower()}"
         ) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -48,21 +48,21 @@ class Answer:
 
 
 def lowest_energy(outputs: Outputs) -> float:
-    """Find the lowest energy of the outputs that are serialized dimod sample sets.
+    """Return the lowest energy in the outputs that are serialized dimod sample sets.
 
-    :raises InputError: if no output is one
+    :raises InputError: if no output is a sample set
     """
-    found = [
+    energies = [
         float(str(energy))
         for output in outputs.values()
         if (samples := _samples(output)) is not None
         for energy in _energies(samples)
     ]
-    if not found:
+    if not energies:
         raise InputError(
             "no output is a sample set: pass energy=, a function that finds the energy"
         )
-    return min(found)
+    return min(energies)
 
 
 def assert_candidate(
@@ -164,7 +164,7 @@ def _alone(
 
 @contextmanager
 def _beside(document: Document, content: dict[str, JSON]) -> Iterator[Path]:
-    """Write a file to the folder of the original, so that relative paths stay valid."""
+    """Write a file in the original's folder, so that relative paths stay valid."""
     path = document.folder / f".candidate-{uuid.uuid4().hex}.yml"
     try:
         path.write_text(json.dumps(content))
@@ -174,11 +174,11 @@ def _beside(document: Document, content: dict[str, JSON]) -> Iterator[Path]:
 
 
 def _run(file: Path, folder: Path, where: str) -> Outputs:
-    beside = Path(sys.executable).parent
+    bin_ = Path(sys.executable).parent
     done = subprocess.run(
-        [beside / "streamflow", "run", file, "--quiet", "--outdir", folder / "out"],
+        [bin_ / "streamflow", "run", file, "--quiet", "--outdir", folder / "out"],
         cwd=folder,
-        env={**os.environ, "PATH": f"{beside}{os.pathsep}{os.environ.get('PATH')}"},
+        env={**os.environ, "PATH": f"{bin_}{os.pathsep}{os.environ.get('PATH')}"},
         capture_output=True,
         text=True,
         timeout=SECONDS,
@@ -220,7 +220,6 @@ def _samples(output: JSON) -> dict[str, JSON] | None:
 
 
 def _content(output: JSON) -> JSON:
-    """Read a file's content, if it is JSON."""
     if mapping(output).get("class") != "File":
         return None
     try:
@@ -231,5 +230,5 @@ def _content(output: JSON) -> JSON:
 
 
 def _energies(samples: dict[str, JSON]) -> list[JSON]:
-    vectors = mapping(mapping(samples.get("vectors")).get("energy"))
-    return listing(vectors.get("data"))
+    vector = mapping(mapping(samples.get("vectors")).get("energy"))
+    return listing(vector.get("data"))

@@ -4,7 +4,7 @@ Tests that need no QPU run for every registered kind, a site's own included::
 
     pytest --pyargs sf_quantum.testing.qpus -k TYPE
 
-For the others, subclass :class:`QpuContract` in a test file, with a QPU or a stand-in::
+For the other tests, subclass :class:`QpuContract`, with a QPU or a stand-in for it::
 
     class TestMine(QpuContract):
         @pytest.fixture
@@ -32,7 +32,7 @@ READS = 100
 
 
 def problem() -> dict[str, JSON]:
-    """Two variables that exclude each other, serialized; the lowest energy is -1.5."""
+    """Serialize two variables that exclude each other; the lowest energy is -1.5."""
     return document(["one", "other"], [-1.0, -0.25], [(0, 1)], [2.0], "BINARY", -0.5)
 
 
@@ -48,7 +48,7 @@ def test_it_is_a_qpu_under_its_own_name(kind: type[Qpu]) -> None:
     assert qpu.load(kind.type) is kind
 
 
-def test_it_says_whether_it_can_be_used_here(kind: type[Qpu]) -> None:
+def test_it_reports_whether_it_can_be_used_here(kind: type[Qpu]) -> None:
     problem = kind.problem()
     assert problem is None or (problem.strip() and "\n" not in problem)
 
@@ -71,7 +71,7 @@ class QpuContract:
         """Return the driver's side of a QPU with a free lease."""
         raise NotImplementedError
 
-    def test_it_tells_how_it_is(self, driver: Qpu) -> None:
+    def test_it_reports_its_status(self, driver: Qpu) -> None:
         status = driver.status()
         assert status.online
         assert not status.reason
@@ -82,14 +82,14 @@ class QpuContract:
         assert status.vqpus >= 1
         assert status.queue_length >= 0
 
-    def test_a_lease_is_taken_renewed_and_given_back(self, driver: Qpu) -> None:
+    def test_a_lease_is_acquired_renewed_and_released(self, driver: Qpu) -> None:
         token = driver.acquire("the contract's")
         assert token
         seconds = driver.renew(token)
         assert seconds is None or seconds > 0
         driver.release(token)
         driver.release(token)
-        # it is free again
+        # the lease is free again
         driver.release(driver.acquire())
 
     def test_the_job_finds_the_qpu_in_its_environment(self, driver: Qpu) -> None:
@@ -97,7 +97,7 @@ class QpuContract:
         try:
             variables = qpu.environment([(driver, token)])
             for key, value in variables.items():
-                # a shell reads them from a file
+                # a shell must be able to read the variables from a file
                 assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key)
                 assert "\n" not in value
             assert variables[RESOURCES[0]] == driver.name
@@ -116,11 +116,11 @@ class QpuContract:
             assert job is not None
             samples = job.solve(problem(), {"num_reads": READS, "seed": None})
             text = json.dumps(samples, allow_nan=False)
-            found: SampleSet = SampleSet.from_serializable(json.loads(text))  # type: ignore[no-untyped-call]
-            assert found.first.sample == {"one": 1, "other": 0}
-            assert found.first.energy == pytest.approx(-1.5)
-            assert int(found.record.num_occurrences.sum()) == READS
-            assert found.info["qpu"]
+            answer: SampleSet = SampleSet.from_serializable(json.loads(text))  # type: ignore[no-untyped-call]
+            assert answer.first.sample == {"one": 1, "other": 0}
+            assert answer.first.energy == pytest.approx(-1.5)
+            assert int(answer.record.num_occurrences.sum()) == READS
+            assert answer.info["qpu"]
             jobs = driver.jobs(token)
             if jobs is not None:
                 assert [job["state"] for job in jobs] == ["Completed"]

@@ -1,10 +1,10 @@
-"""The contract tests of samplers, run for each that is registered and usable here.
+"""The contract tests of samplers, run for each registered sampler that is usable here.
 
 For a site's own sampler::
 
     pytest --pyargs sf_quantum.testing.samplers -k NAME
 
-Skipped tests say why their sampler cannot be used here.
+The reason of a skipped test is why its sampler cannot be used here.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ READS = 200
 
 
 def problem() -> BinaryQuadraticModel:
-    """A ring of four overlapping candidates, undecided by the presolve.
+    """Return a ring of four overlapping candidates, which the presolve cannot decide.
 
-    The optima are 0110 and 1001. A ring can be embedded with neutral atoms too, so every
-    sampler accepts it.
+    The optima are 0110 and 1001. Every sampler accepts it: neutral atoms can embed a
+    ring.
     """
     model = BinaryQuadraticModel("BINARY")
     model.add_linear_from((label, -1.0) for label in "abcd")
@@ -41,7 +41,7 @@ def problem() -> BinaryQuadraticModel:
 
 
 def independent_sets() -> list[BinaryQuadraticModel]:
-    """Edge cases: one variable, no interaction, equal weights, spins."""
+    """Return edge cases: one variable, no interaction, equal weights, spins."""
     ring = problem()
     one = BinaryQuadraticModel({"x": -1.0}, {}, 0.0, "BINARY")
     apart = BinaryQuadraticModel({0: -1.0, 1: -2.0, 2: 1.0}, {}, 3.0, "BINARY")

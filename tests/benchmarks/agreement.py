@@ -1,11 +1,12 @@
-"""How well the consensus finds known clusters: a table of docs/reference/figures.md.
+"""The agreement of the consensus with known clusters: a table of docs/reference/figures.md.
 
     python tests/benchmarks/agreement.py --aggregation FILE
 
-Each row is the median over ten runs of the whole loop (first seeds 0, 10 ... 90, default
-weights, penalty, threshold and limit). The methods are those of the run's best iteration,
-the ones the consensus was made of. FILE is the "Aggregation" set of A. Gionis, H. Mannila
-and P. Tsaparas (ACM TKDD 1(1), 2007) as CSV with columns x, y, label; it is not shipped.
+Each row is the median over ten runs of the whole loop (first seeds 0, 10 ... 90,
+default weights, penalty, threshold and limit). The methods' figures are for the
+clusterings of the run's best iteration, from which the consensus was made. FILE is the
+"Aggregation" set of A. Gionis, H. Mannila and P. Tsaparas (ACM TKDD 1(1), 2007) as CSV
+with columns x, y, label; it is not shipped.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from sf_quantum.samplers.neal import NealSampler
 
 
 class Set(NamedTuple):
-    """Points whose clusters are known."""
+    """A set of points with known clusters."""
 
     name: str
     points: NDArray[np.float64]
@@ -61,7 +62,7 @@ def main() -> None:
 
 
 def sets(aggregation: Path | None) -> Iterator[Set]:
-    """The sets, and the ranges that suit the scale of their features."""
+    """Return the sets, with ranges that suit the scale of their features."""
     if aggregation is not None:
         points = read_points(aggregation, "label")
         name = f"Aggregation ({len(points.values)} points, 2 features, 7 clusters)"
@@ -83,9 +84,10 @@ def sets(aggregation: Path | None) -> Iterator[Set]:
 
 
 def run(known: Set, seed: int) -> tuple[float, ...]:
-    """One run of the loop.
+    """Run the loop once.
 
-    :returns: adjusted Rand index of the consensus and of each method, silhouette, clusters
+    :returns: adjusted Rand index of the consensus and of each method, silhouette,
+        clusters
     """
     state, criteria = State(), Criteria()
     while not state.iterations or state.again(criteria):

@@ -1,10 +1,10 @@
 """``deployments/candidates.yml`` with a QPU that goes offline at a random moment of each iteration.
 
-``python tests/benchmarks/candidates.py [--limit N] [--points N]`` runs the workflow with
-its solver on the nodes alone, then as a candidate under faults, in turns, and prints what
-the faults cost. Whole runs are told, and what the candidate alone took of them, from its
-first asking for a place to its end: everything else is the same work, so on a machine that
-does other things as well that part tells more.
+``python tests/benchmarks/candidates.py [--limit N] [--points N]`` runs the workflow
+with its solver on the nodes alone and as a candidate under faults, alternately, and
+prints the cost of the faults: for whole runs, and for the candidate alone, from its
+first request for a location to its end. Everything else is the same work, so on a
+machine with other load the second figure is the more reliable one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 STEP = "/iterate/solve"
 CLASSICAL = [{"deployment": "nodes"}]
-# how long a run may take in all
+# limit of a run
 PATIENCE_SECONDS = 900.0
 
 
@@ -53,12 +53,12 @@ class Run:
 
     @property
     def rows(self) -> list[report.JobAttempt]:
-        """Its attempts."""
+        """The attempts of all jobs."""
         return report.collect(self.events)
 
     @property
     def seconds(self) -> float:
-        """From the first job that asked for a place to the last that ended."""
+        """From the first job's request for a location to the end of the last job."""
         return max(row.ended or 0 for row in self.rows) - self.rows[0].asked
 
     @property
@@ -68,7 +68,7 @@ class Run:
 
     @property
     def solving(self) -> float:
-        """Seconds from the candidate's asking to its end, of all iterations."""
+        """Seconds from the candidate's requests to its ends, over all iterations."""
         asked: dict[str, float] = {}
         total = 0.0
         for row in self.solved:
@@ -79,7 +79,7 @@ class Run:
 
     @property
     def destroyed(self) -> float:
-        """Seconds on the QPU of jobs that came to nothing."""
+        """Seconds on the QPU of jobs without a result."""
         return sum(
             float(str(event["ran_seconds"] or 0))
             for event in self.events
@@ -109,7 +109,7 @@ def prepare(folder: Path, points: int, limit: int, **qpu: JSON) -> None:
     config["file"] = str(ROOT / "workflows" / "clustering-aggregation.cwl")
     config["settings"] = str(folder / "job.yml")
     content["deployments"]["qpu"]["config"] |= qpu
-    # each fault is to find a QPU that is in use
+    # so that each fault finds the QPU in use
     content["bindingFilters"]["candidate"]["config"]["cooldown"] = 0
     (folder / "candidates.yml").write_text(yaml.safe_dump(content))
     bindings = content["workflows"]["clustering-aggregation"]["bindings"]
@@ -119,7 +119,7 @@ def prepare(folder: Path, points: int, limit: int, **qpu: JSON) -> None:
 
 
 def run(folder: Path, file: str, faults: Faults | None = None) -> Run:
-    """Run a file of the folder, perhaps with somebody who disturbs it."""
+    """Run a file of the folder, with faults if given."""
     temporary = folder / "tmp"
     temporary.mkdir(exist_ok=True)
     environment = {"PATH": f"{BIN}:{os.environ['PATH']}", "TMPDIR": str(temporary)}
@@ -176,7 +176,7 @@ class Faults:
                 threading.Thread(target=self._close, args=arguments).start()
 
     def _close(self, temporary: Path, delay: float, over: threading.Event) -> None:
-        # in the first iteration the QPU is not there from its beginning
+        # in the first iteration the QPU is offline from the start
         if over.wait(delay):
             return
         while not _ask(temporary, "close", {"message": "a fault"}):
@@ -186,7 +186,7 @@ class Faults:
 
 
 def _beginnings(events: Iterator[Event]) -> Iterator[Event | None]:
-    """The first event of each iteration, and ``None`` at the run's end."""
+    """Yield the first event of each iteration, and ``None`` at the run's end."""
     seen: set[str] = set()
     for event in events:
         iteration = ".".join(str(event.get("tag")).split(".")[:2])
@@ -206,7 +206,7 @@ def _ask(temporary: Path, what: str, body: dict[str, JSON]) -> bool:
 
 
 def main() -> int:
-    """Measure, print, and say with the exit status whether the bound holds."""
+    """Measure and print; the exit status is 0 if the bound holds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", type=int, default=80_000)
     parser.add_argument("--limit", type=int, default=10, help="iterations")
@@ -254,7 +254,7 @@ def tell(seed: int, classical: Run, done: Run, faults: Faults) -> None:
 
 
 def spread(ratios: list[float]) -> str:
-    """The median of some ratios, and their range."""
+    """Format the median of some ratios, and their range."""
     low, high = min(ratios), max(ratios)
     return f"{statistics.median(ratios):+.1%} ({low:+.1%} to {high:+.1%})"
 

@@ -1,8 +1,8 @@
-"""How well and how fast candidates decide: a queue that grows and drains, QPUs that are silent.
+"""Quality and speed of candidates' decisions, with a varying queue and unreachable QPUs.
 
-``python tests/benchmarks/decisions.py [--rounds N]`` runs a loop with one candidate that
-prefers the earliest end, while somebody else's jobs come to the QPU and go; then one with
-ten QPUs of which nine do not answer.
+``python tests/benchmarks/decisions.py [--rounds N]`` runs a loop with one candidate
+that prefers the earliest end while other users' jobs fill and leave the QPU's queue,
+then a loop with ten QPUs of which nine do not answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from tests.integration.candidates import bind, candidate, decisions, where
 from tests.integration.conftest import Project
 from tests.integration.services import QpuService
 
-#: of the others: so many jobs at once, of a second each on the annealer, and a pause after
+#: other users' jobs: number per burst (a second each on the annealer), and pause after
+#: it
 JOBS, READS = 8, 12_000
 PAUSE_SECONDS = 4.0
 
@@ -42,7 +43,7 @@ def _project() -> Iterator[Project]:
 
 
 def _come_and_go(service: QpuService, over: threading.Event) -> None:
-    """Let a queue grow and drain, again and again."""
+    """Let a queue grow and drain repeatedly."""
     while not over.is_set():
         leases = [service.occupy(READS) for _ in range(JOBS)]
         while "Queued" in service.occupants() and not over.wait(0.1):
@@ -53,9 +54,10 @@ def _come_and_go(service: QpuService, over: threading.Event) -> None:
 
 
 def earliest(rounds: int) -> bool:
-    """Print where each round went.
+    """Print the target of each round.
 
-    :returns: whether it went where the end was expected first, and both ways
+    :returns: whether each went to the target with the earliest expected end, and both
+        targets were used
     """
     with _project() as project:
         service = QpuService(project.folder / "service", "--vqpus", "16")
@@ -85,12 +87,12 @@ def earliest(rounds: int) -> bool:
 
 
 def _expected(why: str) -> float:
-    """The earlier of the ends that the sentence names is that of where it went."""
+    """Whether the chosen target has the earlier of the ends that the sentence names."""
     return float(why.split(" would end in ")[1].split()[0])
 
 
 def silent() -> bool:
-    """Print how long decisions take while nine of ten QPUs are silent.
+    """Print how long decisions take while nine of ten QPUs do not answer.
 
     :returns: whether all took less than 2.5 s
     """
@@ -114,7 +116,7 @@ def silent() -> bool:
 
 
 def main() -> int:
-    """Measure, and say with the exit status whether it is as it should be."""
+    """Measure; the exit status is 0 if the results are as expected."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=40)
     args = parser.parse_args()

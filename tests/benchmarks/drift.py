@@ -1,9 +1,9 @@
-"""The drift alarm: how many values between false alarms, how many until it finds a drift.
+"""The drift alarm: mean number of values between false alarms, and until a drift is found.
 
 For each reference value k and threshold h, a table of run lengths: the mean number of
 values until the alarm without a drift (ARL0), and after shifts of the mean, beside
-Siegmund's approximation; then the alarm on the emulated device, whose calibrations go
-wrong little by little, and how many false alarms one as it should be raises. All seeded::
+Siegmund's approximation; then the alarm on emulated devices whose calibrations drift,
+and its false alarms on devices that do not. Everything is seeded::
 
     python tests/benchmarks/drift.py [--runs 2000] [--seed 1]
 """
@@ -41,7 +41,7 @@ def length(settings: DriftSettings, shift: float, draws: random.Random) -> int:
 
 
 def measured(settings: DriftSettings, shift: float, runs: int, seed: int) -> str:
-    """Measure a run length: its mean with its standard error, and Siegmund's."""
+    """Format a measured mean run length, its standard error, and Siegmund's value."""
     expected = run_length(settings, shift)
     if expected > MOST:
         return f"- ({expected:,.0f})"
@@ -52,7 +52,7 @@ def measured(settings: DriftSettings, shift: float, runs: int, seed: int) -> str
 
 
 def run_length(settings: DriftSettings, shift: float) -> float:
-    """Return the mean number of values until the alarm, the one that raises it included.
+    """Return the mean number of values until the alarm, including that which raises it.
 
     Siegmund's approximation (Sequential Analysis, 1985, chapter 2), for both sides
     together as Montgomery gives it.
@@ -65,7 +65,7 @@ def run_length(settings: DriftSettings, shift: float) -> float:
 
 
 def one_sided(settings: DriftSettings, shift: float) -> float:
-    """Return the same for the sum upwards alone."""
+    """Return the mean number for the upper sum alone."""
     delta, width = shift - settings.reference, settings.threshold + 1.166
     if delta == 0:
         return width**2
@@ -76,7 +76,7 @@ def one_sided(settings: DriftSettings, shift: float) -> float:
 
 
 class Clock:
-    """A time that goes from reading to reading."""
+    """A clock that advances from reading to reading."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -86,7 +86,7 @@ class Clock:
 
 
 def readings(device: Device, clock: Clock, periods: int) -> Iterator[Reading]:
-    """Every reading of some calibrations."""
+    """Yield every reading of some calibrations."""
     last: Reading | None = None
     for _ in range(periods * READINGS):
         for reading in device.calibrations.readings(device.errors, last):
@@ -98,7 +98,7 @@ def readings(device: Device, clock: Clock, periods: int) -> Iterator[Reading]:
 def alarms(
     technology: str, faults: Faults, periods: int, seed: int
 ) -> Iterator[Reading]:
-    """The readings of an emulated device at which an alarm was raised."""
+    """Return the readings of an emulated device at which an alarm was raised."""
     clock = Clock()
     device = Device(
         technology=technology,
@@ -119,7 +119,7 @@ def alarms(
 
 
 def on_devices(periods: int, seed: int) -> None:
-    """Print how the alarm does on the emulated devices."""
+    """Print the results of the alarm on emulated devices."""
     print(f"\nEmulated devices, {periods} calibrations of {READINGS} readings each:\n")
     print("| technology | false alarms | found | delay, readings | errors by then |")
     print("|---|---|---|---|---|")

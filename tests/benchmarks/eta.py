@@ -1,24 +1,23 @@
-"""How well the service tells when a job will start.
+"""The accuracy of the service's forecasts of when a job starts.
 
     python -m tests.benchmarks.eta [--jobs 400] [--time-scale 0.004] [--seeds 5]
 
 An emulated superconducting QPU (10 s and more per job) gets jobs of 10 to 20,000 shots,
 10 % production, 30 % test, 60 % development, or 40 and 60 % of the two lower classes,
-where nobody pre-empts; its clock runs faster by the time scale. From the first hundred
+without pre-emption; its clock runs faster by the time scale. From the first hundred
 jobs the service learns the device's pace. Of each later job two kinds of ETAs are compared
 with the true time until it started (for the first time, if it was pre-empted): the one at
 its submission, and those while it was pending, every five mean jobs. The error of an ETA is
-|told - true| / true. Where the true time is less than one mean job's it is not counted:
-there is nothing to tell, and the division would mean little; those errors are printed
-in mean jobs.
+|forecast - true| / true. If the true time is less than one mean job's, the ratio would mean
+little: those errors are not counted, but printed in units of a mean job.
 
-``burst`` submits all jobs at once, and asks for the ETAs then. The others submit them at
-random moments (Poisson), at 80, 120 and 500 % of what the device can do, so that jobs of
-a higher class keep arriving while a lower one waits. Beside them stands what an oracle
-gets on the same jobs that knows the true rates and times (eta_oracle.py): ``endless``
-takes the stream to go on for ever as the service must, ``ending`` knows its last job.
-The oracle's jobs take what the model says. The service's take some milliseconds more on
-the host, so that the true load is above the one named, the less so the slower the clock.
+``burst`` submits all jobs at once and then requests the ETAs. The other streams submit
+jobs at random times (Poisson), at 80, 120 and 500 % of the device's capacity, so that
+jobs of a higher class keep arriving while a lower one waits. For comparison, an oracle
+that knows the true rates and times forecasts the same jobs (eta_oracle.py): ``endless``
+assumes an endless stream, as the service must; ``ending`` knows the last job. The
+oracle's jobs take their modelled time. The service's jobs take some milliseconds more
+on the host, so the true load exceeds the nominal one, by less the slower the clock.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ WHO = Identity("ann", admin=True)
 
 
 class PlannedJob(NamedTuple):
-    """A job, and how long after the one before it is submitted."""
+    """A job, and the pause before its submission."""
 
     job_class: JobClass
     shots: int
@@ -83,7 +82,7 @@ class PlannedJob(NamedTuple):
 
 
 class Watched(Store):
-    """Remembers when each job started first."""
+    """Records the first start of each job."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -96,7 +95,7 @@ class Watched(Store):
 
 
 class Answer(NamedTuple):
-    """An ETA, and when it was told."""
+    """An ETA, and when it was requested."""
 
     job: Job
     eta: float
@@ -104,7 +103,7 @@ class Answer(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What was told of a job, and what was true, in seconds."""
+    """The forecast for a job, and the true time, in seconds."""
 
     job_class: JobClass
     eta: float
@@ -112,7 +111,7 @@ class Comparison(NamedTuple):
 
 
 def seconds_of(jobs: list[PlannedJob], scale: float) -> list[float]:
-    """Tell how long jobs take."""
+    """Return how long jobs take."""
     timing = TECHNOLOGIES[TECHNOLOGY].timing
     return [timing.job_seconds(job.shots) * scale for job in jobs]
 
@@ -124,7 +123,7 @@ def draw(
     scale: float,
     seed: int,
 ) -> list[PlannedJob]:
-    """Draw jobs; without a load they come all at once, after the lessons."""
+    """Draw jobs; without a load, all jobs after the learning phase come at once."""
     draws = random.Random(seed)
     shots = [round(10 ** draws.uniform(1, 4.3)) for _ in range(jobs)]
     each = mean(map(TECHNOLOGIES[TECHNOLOGY].timing.job_seconds, shots)) * scale
@@ -134,7 +133,7 @@ def draw(
 
 
 class Session:
-    """Jobs on their way through a service, and what it tells of them."""
+    """Jobs submitted to a service, and its forecasts for them."""
 
     def __init__(self, queue: JobQueue, store: Watched) -> None:
         self._queue = queue
@@ -143,13 +142,13 @@ class Session:
         self.again: list[Answer] = []
 
     def ask(self, job: Job) -> Answer:
-        """Ask for the ETA of a job that waits."""
+        """Request the ETA of a pending job."""
         forecast = self._queue.forecast(job)
         eta = forecast.eta_seconds if forecast is not None else None
         return Answer(job, eta or 0.0, time.monotonic())
 
     async def submit(self, jobs: list[PlannedJob]) -> None:
-        """Submit jobs, each after its pause, and ask for their ETAs."""
+        """Submit jobs, each after its pause, and request their ETAs."""
         leases = {
             name: (
                 await self._queue.leases.acquire(WHO, LeaseRequest(job_class=name))
@@ -174,7 +173,7 @@ class Session:
                 pass
 
     async def keep_asking(self, pause_seconds: float) -> None:
-        """Ask for the ETAs of all that wait, from time to time, until cancelled."""
+        """Request the ETAs of all pending jobs at intervals, until cancelled."""
         while True:
             await asyncio.sleep(pause_seconds)
             waiting = [one.job for one in self.made[LESSONS:]]
@@ -183,7 +182,7 @@ class Session:
             ]
 
     def compare(self, answers: list[Answer]) -> list[Comparison]:
-        """Put what was true beside what was told."""
+        """Pair the forecasts with the true times."""
         return [
             Comparison(
                 one.job.job_class, one.eta, self._started[one.job.number] - one.when
@@ -201,7 +200,7 @@ async def measure(
 ) -> tuple[list[Comparison], list[Comparison]]:
     """Let jobs run.
 
-    :returns: of those after the lessons what was told at their submission, and later
+    :returns: the forecasts for those after the learning phase, at submission and later
     """
     each = mean(seconds_of(jobs, scale))
     with tempfile.TemporaryDirectory(prefix="sfq-eta-") as folder:
@@ -230,7 +229,7 @@ async def measure(
 def oracles(
     jobs: list[PlannedJob], load: float, mix: Mapping[JobClass, float], scale: float
 ) -> dict[str, float]:
-    """Let the oracles tell: their median errors."""
+    """Return the oracles' median errors."""
     seconds = seconds_of(jobs, scale)
     each = mean(seconds)
     whens = accumulate(job.pause_seconds for job in jobs)
@@ -242,7 +241,7 @@ def oracles(
     law = eta_oracle.Law([*rates.values()], seconds)
     found = {}
     for name in ("endless", "ending"):
-        # else those of the lowest class would wait for ever
+        # else jobs of the lowest class would wait for ever
         if name == "ending" or eta_oracle.higher_load(rates, each) < 0.9:
             ends = name == "ending"
             wrong = eta_oracle.errors(coming, law, each, after=LESSONS, ends=ends)
@@ -253,7 +252,7 @@ def oracles(
 def summary(told: list[Comparison], least: float) -> dict[str, float]:
     """Sum up the errors.
 
-    :param least: the mean job's time, and the shortest wait that counts
+    :param least: the time of a mean job, and the shortest wait that counts
     """
     far = [one for one in told if one.true > least]
     errors = [abs(one.eta - one.true) / one.true for one in far]
@@ -290,7 +289,7 @@ def case(
 
 
 def show(name: str, runs: list[dict[str, dict[str, float]]]) -> None:
-    """Print the medians of a case: mean over the seeds, the best and the worst."""
+    """Print a case's medians: mean, best and worst over the seeds."""
     print(f"{name}:")
     for key in runs[0]:
         found = [run[key] for run in runs if key in run]

@@ -1,11 +1,11 @@
-"""What the best forecast could tell: one that knows all but the future.
+"""The best possible forecast, by an oracle that knows everything but the future.
 
-A clock of its own plays the same jobs in the order of the QPU's queue (classes, and a
+A simulated clock runs the same jobs in the order of the QPU's queue (by class; a
 production job pre-empts a lower one, which begins again). At each submission the oracle
-knows every job in the line with its exact time, and by which laws others come: their
-true rates, their times' true distribution and, if asked to, how many are still to come.
-It plays some futures of the line, and tells of the waits in them the one with the least
-mean relative error: their median, each weighted by its reciprocal.
+knows every pending job with its exact time, and the distribution of later jobs: their
+true rates, the true distribution of their times and, optionally, how many are still to
+come. It simulates some futures of the queue, and of their waits forecasts the one with
+the least mean relative error: their median, weighted by the reciprocals.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FUTURES = 100
 
 
 class Coming(NamedTuple):
-    """A job on its way.
+    """A job before its submission.
 
     :param rank: of its class, 0 being the highest
     :param seconds: on the device
@@ -36,7 +36,7 @@ class Coming(NamedTuple):
 
 @dataclass
 class Running:
-    """The job on the device; pre-empted, it begins again."""
+    """The job on the device; it begins again if pre-empted."""
 
     rank: int
     seconds: float
@@ -45,10 +45,10 @@ class Running:
 
 @dataclass
 class Waiting:
-    """What an oracle sees of the line when a job joins it.
+    """The queue that an oracle sees when a job joins it.
 
-    :param before: per class what waits, seconds, the first one last
-    :param to_come: jobs yet to come
+    :param before: by class, the seconds of the pending jobs, the first job last
+    :param to_come: number of later jobs
     """
 
     rank: int
@@ -59,7 +59,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Law:
-    """By which jobs come.
+    """The distribution of jobs.
 
     :param rates: per second, by class
     :param seconds: a sample of their times
@@ -69,9 +69,9 @@ class Law:
     seconds: Sequence[float]
 
     def future(self, line: Waiting, draws: random.Random, *, ends: bool) -> float:
-        """Play one future of a line.
+        """Simulate one future of a queue.
 
-        :param ends: let no more come than are to come
+        :param ends: whether the stream ends with the jobs to come
         :returns: the seconds until the job that joined starts
         """
         total, cumulated = sum(self.rates), [*accumulate(self.rates)]
@@ -106,9 +106,9 @@ class Law:
 
 
 def play(jobs: Sequence[Coming]) -> tuple[list[Waiting], list[float]]:
-    """Play what happens to jobs.
+    """Simulate jobs.
 
-    :returns: of each what was seen when it came, and how long it waited
+    :returns: for each job, the queue that it joined, and how long it waited
     """
     lanes: list[list[int]] = [[] for _ in CLASSES]
     seen, waits = list[Waiting](), [math.nan] * len(jobs)
@@ -147,10 +147,10 @@ def play(jobs: Sequence[Coming]) -> tuple[list[Waiting], list[float]]:
 def errors(
     jobs: Sequence[Coming], law: Law, least: float, *, after: int, ends: bool
 ) -> list[float]:
-    """Say how wrong the oracle is about jobs: |told - true| / true.
+    """Return the relative errors of the oracle: |forecast - true| / true.
 
     :param least: the shortest wait that counts
-    :param after: how many jobs are not counted, the first ones
+    :param after: number of first jobs that do not count
     """
     draws, found = random.Random(1), []
     for line, true in [*zip(*play(jobs), strict=True)][after:]:
@@ -161,7 +161,7 @@ def errors(
 
 
 def higher_load(rates: Mapping[JobClass, float], mean_seconds: float) -> float:
-    """Tell how much of the device's time goes before the lowest class."""
+    """Return the share of the device's time that classes above the lowest take."""
     return sum(rates[name] for name in CLASSES[:-1]) * mean_seconds
 
 

@@ -3,16 +3,16 @@
     python tests/benchmarks/fuzz.py [--auth none|token] [--examples 200] [--seed 1]
     python tests/benchmarks/fuzz.py --auth munge --munge-socket PATH
 
-A service of its own is started. Each operation gets as many requests that its description
-allows as requests that it forbids, from nobody, a user and an admin in turn; half of them
-name a job and a lease that are there and carry a problem that can run, so that they come
-further than the door. No answer may be 5xx (503 from a QPU that is closed excepted), and
-each must be one that the document describes: status, content type and schema. The suite
-runs the short form (tests/integration/test_service_fuzz.py). With MUNGE each request has
-a fresh credential, one of nobody's where root runs this, else one's own as an admin.
+A separate service is started. Each operation gets as many valid requests as invalid
+ones, by its description, from a stranger, a user and an admin in turn; half of them
+name an existing job and lease and carry a problem that can run, so that they pass the
+first checks. No answer may be 5xx (except 503 from a closed QPU), and each must be
+described by the document: status, content type and schema. The test suite runs the
+short form (tests/integration/test_service_fuzz.py). With MUNGE each request has a fresh
+credential: of the user nobody if root runs this, else of the present user as an admin.
 """
 
-# schemathesis' classes are generic in what no caller can name
+# schemathesis' classes are generic in types that callers cannot name
 # mypy: disable-error-code=type-arg
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ OPERATIONS = [operation.name for operation in emulated.OPERATIONS]
 
 
 class Refuted(AssertionError):
-    """An answer that must not be."""
+    """An answer that the document does not allow."""
 
 
 @dataclass
 class Fuzz:
-    """One service and what it answered.
+    """A service and its answers.
 
-    :param senders: a stranger, a user and an admin, as far as they are told apart
+    :param senders: a stranger, a user and an admin, as far as authentication knows them
     """
 
     url: str
@@ -86,7 +86,7 @@ class Fuzz:
     failures: list[str] = field(default_factory=list)
 
     def ask(self, method: str, path: str, body: dict[str, JSON] | None = None) -> None:
-        """Ask as the admin; what is answered does not matter."""
+        """Send a request as the admin, and ignore the answer."""
         self._sent(self.senders[-1], method, path, body)
 
     def operations(self, examples: int) -> None:
@@ -138,7 +138,7 @@ class Fuzz:
             self.ask("PATCH", "/v1/device", {"vqpus": VQPUS})
 
     def known(self, case: Case) -> dict[str, str]:
-        """Put what there is into a request.
+        """Put existing jobs, leases and problems into a request.
 
         :returns: the header of a lease
         """
@@ -180,10 +180,10 @@ def service(
     """Start a service.
 
     :param socket: of munged
-    :returns: its URL, and those who call
+    :returns: its URL, and the senders
     """
     config = folder / "qpu.yml"
-    # or the limit of requests would be all that is tested, and much of it waiting
+    # else mostly the rate limit would be tested
     config.write_text(
         "limits: {requests_per_second: 1000000}\nleases: {wait_seconds: 0.1}\n"
     )
@@ -234,9 +234,9 @@ def _munge(socket: str | None) -> list[Sender]:
 
 
 def main() -> int:
-    """Fuzz, and print what was answered.
+    """Fuzz, and print the answers.
 
-    :returns: 1 if an answer must not be
+    :returns: 1 if an answer is not allowed
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--auth", choices=["none", "token", "munge"], default="none")

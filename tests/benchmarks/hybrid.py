@@ -1,38 +1,41 @@
-"""The experiment of paper 001 on the Slurm lab: what each way to allocate takes and holds.
+"""The experiment of paper 001 on the Slurm lab: time and nodes of each kind of allocation.
 
     python -m tests.benchmarks.hybrid [--runs 5] [--jobs 4] [--json results.json]
     python -m tests.benchmarks.hybrid --loaded
 
-R. Rocco et al., QCE 2025, section IV: four iterations of clustering (k-means 1 s, DBSCAN
-12 s, hierarchical 76 s), quantum phase (120 s in table I, 1 s in table II) and silhouette
-(59 s), on three classical nodes and a quantum one; one workflow alone ("single"), and two
-started together ("double"). Here the phases sleep a tenth of that. The rows:
+R. Rocco et al., QCE 2025, section IV: four iterations of clustering (k-means 1 s,
+DBSCAN 12 s, hierarchical 76 s), quantum phase (120 s in table I, 1 s in table II) and
+silhouette (59 s), on three classical nodes and a quantum one; one workflow alone
+("single"), and two started together ("double"). Here the phases sleep a tenth of that.
+The rows:
 
-- ``reserved``: one allocation of three nodes for the run, the QPU is offloaded to: the
+- ``reserved``: one allocation of three nodes for the run, with quantum offloading; the
   paper's baseline. The clustering phase lasts as long as its slowest method.
-- ``stock``: StreamFlow's own connector in the authors' shape, one job of three nodes that
+- ``stock``: StreamFlow's own connector in the authors' shape, one job of three nodes
+that
   clusters, one of a node for the silhouette; polled every second, its default being 5.
 - ``per-step``: one job of one node for each method, the longest first, and for the
   silhouette.
-- ``elastic``: the same jobs on one-node allocations, at most three, given back after one
-  idle second down to ``keep``; the next ones are asked for during the quantum phase. The
-  quantum job has one too, given back as soon as it ends.
+- ``elastic``: the same jobs on one-node allocations, at most three, given back after
+one
+  idle second down to ``keep``; the next ones are requested during the quantum phase.
+  The quantum job has an allocation too, released as soon as it ends.
 
-Wall seconds are from when the first driver asks for its first job to the last job's end, by
-the journals; what a driver takes to start is no part of them. Node-seconds are from
-Slurm's record for every row alike (``slurm_runs.holds``), the quantum partition's apart.
-Each figure is also divided by the baseline's of the same run.
+Wall seconds are from the first driver's first request for a job to the end of the last
+job, by the journals; the drivers' start-up is not included. Node-seconds are from
+Slurm's record for every row (``slurm_runs.holds``), with a separate figure for the
+quantum partition. Each figure is also divided by that of the baseline in the same run.
 
 With one quantum phase at a time, as here, two workflows of table I need 114 s at least:
-the second one's first quantum phase waits for the first one's. The paper's fastest, 1127.65
-s, is below ten times that: its quantum node must have run phases of both at once, which
-``--qpus 2`` allows here.
+the second one's first quantum phase waits for the first one's. The paper's fastest,
+1127.65 s, is below ten times that: its quantum node must have run phases of both at
+once, which ``--qpus 2`` allows here.
 
-``--loaded``: on a cluster where other users' jobs of one or two nodes queue (random, by a
-seed, the same for each row), the phases of table I, one workflow: what ``keep`` and
+``--loaded``: on a cluster where other users' jobs of one or two nodes queue (random, by
+a seed, the same for each row), the phases of table I, one workflow: what ``keep`` and
 ``ahead`` buy. Figures are divided by those of ``per-step``.
 
-Each measurement has a lab of its own, so that several can go side by side (``--jobs``).
+Each measurement has its own lab, so several can run in parallel (``--jobs``).
 """
 
 from __future__ import annotations
@@ -69,7 +72,7 @@ from tests.lab_supervisor import missing
 CWL = Path(__file__).with_name("hybrid.cwl")
 SCALE = 0.1
 ITERATIONS = 4
-# the longest first, so that it is the one to get a node that is there already
+# the longest first, so that it gets a node that is already allocated
 CLUSTERINGS = (76.0, 12.0, 1.0)
 SILHOUETTE = 59.0
 QUANTUM = {"I": 120.0, "II": 1.0, LOADED: 120.0}
@@ -79,14 +82,14 @@ PHASES = {
 }
 MODES = {"single": 1, "double": 2}
 SERVICES: dict[str, dict[str, JSON]] = {
-    # as in the paper, a job has its nodes for itself
+    # as in the paper, jobs do not share nodes
     "compute": {"partition": "compute", "nodes": "3", "exclusive": True},
     "node": {"partition": "compute", "nodes": "1", "exclusive": True},
     "quantum": {"partition": "quantum", "nodes": "1", "gres": "qpu:1"},
 }
-#: other users' jobs last so long, before the scale
+#: lengths of other users' jobs, before scaling
 OTHERS_SECONDS = (10.0, 100.0)
-# others come for so long before the workflow, so that there is a queue
+# how long other users submit before the workflow starts, so that there is a queue
 LEAD_SECONDS = 200.0
 
 
@@ -142,14 +145,14 @@ def _sleep(seconds: float) -> str:
 
 
 def _apart(**allocation: JSON) -> Row:
-    """One job for each method."""
+    """Return one job for each method."""
     own: dict[str, JSON] = {"allocation": allocation} if allocation else {}
     return Row("sfq.slurm", CLUSTERINGS, "node", "node", {}, own)
 
 
 def _elastic(keep: int, *, ahead: bool) -> Row:
     row = _apart(strategy="elastic", keep=keep, max=3, idle=1, ahead=ahead)
-    # given back at once: another workflow may wait for the QPU
+    # released at once: another workflow may wait for the QPU
     quantum: dict[str, JSON] = {"allocation": {"strategy": "elastic", "idle": 0}}
     return replace(row, quantum=quantum)
 
@@ -180,7 +183,7 @@ def measure(
     """Run a case on a lab of its own.
 
     :param load: see :func:`others`
-    :param stop: ends it before its time, with an error
+    :param stop: set to abort the run with an error
     """
     loaded = case.experiment == LOADED
     row = (LOADED_ROWS if loaded else ROWS)[case.row]
@@ -206,9 +209,9 @@ def measure(
 
 @contextmanager
 def others(lab: Lab, load: float, seed: int) -> Iterator[None]:
-    """Other users submit until the end of the block, and some time before it begins.
+    """Let other users submit for some time before the block, and until its end.
 
-    :param load: node-seconds they want, of those that there are
+    :param load: the node-seconds that they request, relative to those of the cluster
     """
     draws = random.Random(seed)
     lasting = sum(OTHERS_SECONDS) / 2 * SCALE
@@ -237,9 +240,9 @@ def others(lab: Lab, load: float, seed: int) -> Iterator[None]:
 def measure_all(
     cases: Sequence[Case], jobs: int, work: Callable[[Case, Event], Figures]
 ) -> Results:
-    """Measure all cases, some of them side by side, and say so as they end.
+    """Measure all cases, some of them in parallel, and print a line as each ends.
 
-    :returns: of those that did not fail
+    :returns: the figures of those that did not fail
     """
     results: Results = {}
     stop = Event()

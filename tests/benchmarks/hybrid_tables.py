@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-#: the rows that the others are divided by; the first is the paper's own baseline
+#: the baselines of the ratios; the first is the paper's own
 BASELINE, LOADED_BASELINE = "reserved", "per-step"
 LOADED = "loaded"
-#: the row that is not ours
+#: the row of StreamFlow's own connector
 STOCK = "stock"
 #: wall seconds and node-seconds of tables I and II: baseline, workflow, malleability
 PAPER = {
@@ -22,7 +22,7 @@ PAPER = {
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured once."""
+    """One measurement."""
 
     experiment: str
     mode: str
@@ -32,7 +32,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Figures:
-    """What came of it.
+    """The results of a measurement.
 
     :param wall: seconds
     :param nodes: classical node-seconds
@@ -52,9 +52,9 @@ Results = dict[Case, Figures]
 
 
 def table(results: Results, baseline: str) -> list[str]:
-    """The figures of one experiment and mode, as lines of markdown.
+    """Format the figures of one experiment and mode, as lines of Markdown.
 
-    :param baseline: the row that the others are divided by
+    :param baseline: the row for the ratios
     """
     lines = [
         "| row | wall s | node-s | quantum node-s | queued s | wall ratio | node-s ratio |",
@@ -76,7 +76,7 @@ def table(results: Results, baseline: str) -> list[str]:
 def ratios(
     results: Results, row: str, baseline: str
 ) -> tuple[list[float], list[float]]:
-    """A row divided by the baseline of the same run: walls, node-seconds."""
+    """Divide a row by the baseline of the same run: wall seconds, node-seconds."""
     base = {case.run: f for case, f in results.items() if case.row == baseline}
     own = {case.run: f for case, f in results.items() if case.row == row}
     both = [(own[run], base[run]) for run in own if run in base]
@@ -91,13 +91,13 @@ def _spread(values: list[float], digits: int) -> str:
 
 
 def best_of_paper(experiment: str, mode: str) -> tuple[float, float]:
-    """The best of the paper's three, divided by its baseline: wall, node-seconds."""
+    """Return the paper's best ratios to its baseline: wall seconds, node-seconds."""
     walls, nodes = zip(*PAPER[experiment, mode], strict=True)
     return min(walls) / walls[0], min(nodes) / nodes[0]
 
 
 def verdicts(results: Results) -> list[str]:
-    """The better of ours beside the best of the paper's, as lines of markdown."""
+    """Compare the better of our rows with the paper's best, as lines of Markdown."""
     lines = ["| | best of the paper | better of ours | row |", "|---|---|---|---|"]
     for (experiment, mode), part in _parts(results):
         if experiment == LOADED:
@@ -119,13 +119,13 @@ def verdicts(results: Results) -> list[str]:
 
 
 def _parts(results: Results) -> Iterator[tuple[tuple[str, str], Results]]:
-    """The results by experiment and mode."""
+    """Group the results by experiment and mode."""
     for key in dict.fromkeys((case.experiment, case.mode) for case in results):
         yield key, {c: f for c, f in results.items() if (c.experiment, c.mode) == key}
 
 
 def report(results: Results, phases: Mapping[str, float]) -> str:
-    """All tables, as markdown.
+    """Format all tables as Markdown.
 
     :param phases: the seconds that the phases alone take, by experiment
     """

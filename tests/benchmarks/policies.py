@@ -4,28 +4,30 @@
 
 Tenants of the patterns of paper 004, table 1, work in rounds: a job on the QPU, then a
 computation beside it. A: ten minutes on the QPU, one beside it; B: two minutes and more
-than an hour; C: five and five; mixed: a third of each. Lengths vary by half. Each takes a
-lease with its pattern and how long it expects to hold it, and gives it back after its last
-round. One in twenty is of class production, has short jobs and no project; the others are of
-class development, in four projects that are to have 4, 3, 2 and 1 tenths.
+than an hour; C: five and five; mixed: a third of each. Lengths vary by half. Each
+tenant acquires a lease, with its pattern and the expected time as hints, and releases
+it after its last round. One in twenty is of class production, with short jobs and no
+project; the others are of class development, in four projects with shares of 4, 3, 2
+and 1 tenths.
 
-Everything runs that runs in the service: queue, policy, leases, store and emulated device
+The benchmark runs the service's own queue, policy, leases, store and emulated device
 (neutral atoms), whose clock, like the computations, is compressed by ``--time-scale``.
-Nothing is compressed of what the service itself takes between two jobs, so that the
-utilisation printed is a lower bound. The policies run at once, each in a process of its own.
+The service's own time between two jobs is not compressed, so the utilisation printed is
+a lower bound. The policies run in parallel, each in its own process.
 
-With as many vQPUs as tenants all have a lease at once, and the policy decides about jobs;
-with few it decides about leases too. Printed are, per policy:
+With as many vQPUs as tenants, all have a lease at once, and the policy orders jobs;
+with fewer it orders lease requests too. Printed per policy:
 
 - wait: from a job's submission to its first start, mean, in minutes of the QPU's clock
-- lease: from asking for a lease to holding it, mean, in minutes
-- makespan, in hours, and utilisation: of the whole, and while a job waits
-- shares: the largest deviation of a project from its tenths, in points, as long as all four
-  have jobs waiting (only where all have leases)
-- lower: the most attempts of lower classes that were on the device while a production job
-  waited; 1 is the one it stopped
-- ETA: the median of |told - true| / true, told at submission, of waits longer than a mean job
-- idle users: who have not finished a job when half of all jobs are over
+- lease: from the request of a lease to its grant, mean, in minutes
+- makespan, in hours, and utilisation: overall, and while a job waits
+- shares: the largest deviation of a project from its share, in percentage points, while
+all
+  four have pending jobs (only if all tenants have leases)
+- lower: the maximum number of lower-class attempts on the device while a production job
+  waited; 1 is the attempt that it pre-empted
+- ETA: the median of |forecast - true| / true at submission, for waits above a mean job
+- idle users: those without a finished job when half of all jobs are over
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ PRODUCTION_IN = 20
 
 
 class Tenant(NamedTuple):
-    """Who works, and each round's seconds on the QPU and beside it."""
+    """A tenant, with each round's seconds on the QPU and beside it."""
 
     user: str
     project: str | None
@@ -108,7 +110,7 @@ def draw(mix: str, tenants: int, rounds: int, seed: int) -> list[Tenant]:
 
 @dataclass
 class Lived:
-    """What became of a job; times are monotonic seconds."""
+    """The history of a job; times are monotonic seconds."""
 
     tenant: Tenant
     submitted: float
@@ -117,7 +119,7 @@ class Lived:
 
 
 class Watched(Device):
-    """Remembers when each job was on the device, and for how many seconds of its clock."""
+    """Records when each job was on the device, and its seconds on the device's clock."""
 
     attempts: dict[int, list[tuple[float, float, float]]] = Field(default_factory=dict)
 
@@ -140,7 +142,7 @@ class Session:
         self.lease_waits: list[float] = []
 
     async def work(self, tenant: Tenant) -> None:
-        """Take a lease, do all rounds, and give it back."""
+        """Acquire a lease, do all rounds, and release it."""
         who = Identity(tenant.user, admin=False)
         expected = sum(120 + shots + beside for shots, beside in tenant.rounds)
         request = LeaseRequest(
@@ -169,7 +171,7 @@ class Session:
 async def measure(
     policy: str, tenants: list[Tenant], vqpus: int, scale: float
 ) -> dict[str, float]:
-    """Let tenants work under a policy."""
+    """Run the tenants under a policy."""
     settings = ServiceSettings(
         vqpus=vqpus,
         policy=PolicyChoice(policy),
@@ -201,7 +203,7 @@ async def measure(
 def summary(
     jobs: list[Lived], span: tuple[float, float], scale: float
 ) -> dict[str, float]:
-    """Sum up what became of the jobs."""
+    """Summarize the jobs' histories."""
     each = fmean(end - begin for job in jobs for begin, end, _ in job.attempts)
     waits = [job.attempts[0][0] - job.submitted for job in jobs]
     told = [(job.eta, wait) for job, wait in zip(jobs, waits, strict=True)]
@@ -226,7 +228,7 @@ def summary(
 
 
 def waiting_and_busy(jobs: list[Lived]) -> tuple[float, float]:
-    """Add up the seconds in which a job waits, and those of them the device works."""
+    """Add up the seconds in which a job waits, and of these the device is busy."""
     changes = []
     for job in jobs:
         since = job.submitted
@@ -258,7 +260,7 @@ def lower_attempts(jobs: list[Lived]) -> Iterator[int]:
 
 
 def share_error(jobs: list[Lived]) -> float:
-    """Tell how far a project is from its tenths, in points, while all of them wait."""
+    """Return a project's largest deviation from its share, while all projects wait."""
     last: defaultdict[str, float] = defaultdict(float)
     for job in jobs:
         if job.tenant.project is not None:
@@ -277,7 +279,7 @@ def share_error(jobs: list[Lived]) -> float:
 
 
 def idle_users(jobs: list[Lived]) -> int:
-    """Count who has finished no job when half of all jobs are over."""
+    """Count the users without a finished job when half of all jobs are over."""
     ends = sorted(job.attempts[-1][1] for job in jobs)
     half = ends[len(ends) // 2]
     users = {job.tenant.user for job in jobs}
@@ -296,7 +298,7 @@ def case(args: argparse.Namespace, policy: str) -> dict[str, dict[str, float]]:
 
 
 def each_in_its_own(policies: list[str]) -> dict[str, dict[str, dict[str, float]]]:
-    """Run the policies at once, each in a process of its own."""
+    """Run the policies in parallel, each in its own process."""
     command = [sys.executable, "-m", "tests.benchmarks.policies", *sys.argv[1:]]
     running = {
         name: subprocess.Popen(

@@ -2,15 +2,16 @@
 
     python -m tests.benchmarks.samplers [--weights size] [--sizes 8,12,20,60,200]
 
-The problems are QUBOs of clusterings of the example's points (5,000 of them): k-means, DBSCAN
-and single linkage with parameters drawn from seed 0 on, those left out that would make
-more candidates than wanted. `exact` proves each optimum. Every sampler is run as
-`sfq solve` runs it, behind the presolve, 1,000 reads, seeds 1 to 3: the mean share of
-optimal reads, and the median time without imports. `exact` is asked for one optimum only:
-weights by size make thousands of them. `dwave` is D-Wave's Ocean on the annealer that
-`sfq serve` emulates, with its 5000 qubits, its control errors and no wait for its times:
-the seconds are those of finding an embedding, emulating and asking. Ocean looks for an
-embedding of the 200 candidates for up to 1000 s in each try.
+The problems are QUBOs of clusterings of the example's points (5,000 of them): k-means,
+DBSCAN and single linkage with parameters drawn from seed 0 on, without clusterings that
+would exceed the wanted number of candidates. `exact` proves each optimum. Every sampler
+is run as `sfq solve` runs it, behind the presolve, 1,000 reads, seeds 1 to 3: the mean
+share of optimal reads, and the median time without imports. `exact` searches for one
+optimum only, since weights by size have thousands of optima. `dwave` is D-Wave's Ocean
+on the annealer that `sfq serve` emulates, with 5000 qubits and control errors, but
+without waiting for modelled times: the seconds are for embedding, emulation and
+requests. Ocean searches for an embedding of the 200 candidates for up to 1000 s per
+try.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from sf_quantum.clustering.qubo import PENALTIES, WEIGHTS, overlaps, qubo
 from sf_quantum.clustering.result import Clustering, assess
 from sf_quantum.errors import InputError
 from sf_quantum.qpu.dwave import DWaveQpu
-from sf_quantum.samplers.presolve import Booked, Presolve
+from sf_quantum.samplers.presolve import LeasedPresolve, Presolve
 from sf_quantum.samplers.states import quadratic
 from tests.integration.services import QpuService
 
@@ -68,7 +69,7 @@ def main() -> None:
     print(f"| left by the presolve, largest part | {' | '.join(cells)} |")
     with annealer() as dwave:
         known = {name: Presolve(samplers.load(name)()) for name in samplers.names()}
-        for name, sampler in {**known, "dwave": Booked(dwave)}.items():
+        for name, sampler in {**known, "dwave": LeasedPresolve(dwave)}.items():
             row = [
                 cell(sampler, m, float(answer.first.energy))
                 for m, answer in zip(models, left, strict=True)
@@ -96,7 +97,7 @@ def annealer() -> Iterator[Sampler]:
 def model(
     points: Doubles, size: int, weights: str, penalty: str
 ) -> BinaryQuadraticModel:
-    """The QUBO of clusterings that have ``size`` clusters together."""
+    """Return the QUBO of clusterings with ``size`` clusters in total."""
     chosen: list[Clustering] = []
     left = size
     for clustering in clusterings(points):
@@ -111,7 +112,7 @@ def model(
 
 
 def clusterings(points: Doubles) -> Iterator[Clustering]:
-    """Clusterings with the methods in turn, without end."""
+    """Yield clusterings with the methods in turn, without end."""
     for seed in count():
         for method in METHODS:
             parameters = draw(method, len(points), RANGES, seed)
@@ -121,7 +122,7 @@ def clusterings(points: Doubles) -> Iterator[Clustering]:
 
 
 def cell(sampler: Presolve, bqm: BinaryQuadraticModel, optimum: float) -> str:
-    """Share of optimal reads and seconds, or why there are none."""
+    """Format the share of optimal reads and the seconds, or why there are none."""
     tie = quadratic(bqm).tie
     reads = 1 if sampler.child.properties.get("distinct") else 1000
     shares, seconds = [], []

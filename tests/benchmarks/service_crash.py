@@ -1,22 +1,25 @@
-"""Kill the QPU service at random moments, under load, and see what is left.
+"""Kill the QPU service at random moments under load, and check what survives.
 
     python tests/benchmarks/service_crash.py [--kills 100] [--seed 1] [--waiting 10000]
 
 One client per class submits jobs under its lease, production with pauses, the others
-without, and cancels one in ten;
-what is not acknowledged because the service died is sent again with the same key. The
-service is killed (SIGKILL) at random moments after its start, some of them before it
-listens, and started again. Then everything runs to its end, and must fit together:
+without, and cancels one in ten. Requests that were not acknowledged because the service
+died are sent again with the same key. The service is killed (SIGKILL) at random moments
+after its start, sometimes before it listens, and started again. Then all jobs run to
+their end, and must be consistent:
 
-- every acknowledged job is there once, under its key, and over; what was seen to be over
-  has not changed; what was cancelled with an answer stayed so; what completed has a result
-- the device notes each run in a file of its own, as it begins: a job that ran more than
-  once says so (attempt and note), one that completed did run
+- every acknowledged job exists once, under its key, and is over; a job that was seen to
+be
+  over has not changed; an acknowledged cancellation holds; a completed job has a result
+- the device logs the start of each run in a file of its own: a job that ran more than
+once
+  reports it (attempt and note), and a completed job did run
 - within a class jobs ran in the order they were acknowledged
-- the leases are held as before
+- the same leases are held
 
-With ``--waiting`` a service is also started on a queue of so many jobs, and its start
-compared with that on an empty one. The suite runs the short form (tests/integration/test_service_crash.py).
+With ``--waiting`` a service is also started on a queue of that length, and its start-up
+compared with that on an empty queue. The suite runs the short form
+(tests/integration/test_service_crash.py).
 """
 
 from __future__ import annotations
@@ -93,17 +96,17 @@ class Service:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and do not wait."""
+        """Start the service, without waiting for it."""
         self.process = subprocess.Popen(self._command, stdout=subprocess.PIPE)
 
     def ready(self) -> bool:
-        """Wait until it listens; false if it was killed before."""
+        """Wait until the service listens; false if it was killed before."""
         if self.process is None or self.process.stdout is None:
             return False
         return bool(self.process.stdout.readline())
 
     def kill(self) -> None:
-        """End it without a warning."""
+        """Kill the service."""
         if self.process is not None:
             with self.process:  # closes its pipe
                 self.process.kill()
@@ -122,7 +125,7 @@ class Service:
 
 @dataclass
 class Load:
-    """What one client did, and what it was told."""
+    """The requests of one client, and their answers."""
 
     service: Service
     job_class: JobClass
@@ -136,7 +139,7 @@ class Load:
     unanswered: int = 0
 
     def run(self) -> None:
-        """Submit until told to stop."""
+        """Submit until stopped."""
         draws = random.Random(self.seed)
         number = self.first
         # production jobs come one by one, so that they find others to pre-empt
@@ -191,7 +194,7 @@ def torture(folder: Path, kills: int, seed: int) -> dict[str, float]:
     """Run the whole test.
 
     :returns: its figures
-    :raises AssertionError: if something does not fit together
+    :raises AssertionError: if something is inconsistent
     """
     service = Service(folder)
     service.start()
@@ -236,7 +239,7 @@ def torture(folder: Path, kills: int, seed: int) -> dict[str, float]:
 def _caught(load: Load, failures: list[BaseException]) -> None:
     try:
         load.run()
-    except BaseException as error:  # noqa: BLE001 - told by the main thread
+    except BaseException as error:  # noqa: BLE001 - raised by the main thread
         failures.append(error)
 
 
@@ -303,7 +306,7 @@ def _check_runs(jobs: Mapping[int, Mapping[str, JSON]], runs: Counter[int]) -> N
 
 
 def _check_file(service: Service, jobs: Mapping[int, Mapping[str, JSON]]) -> None:
-    """Look into the file: each job once, each result there."""
+    """Check the file: each job exists once, and each result is there."""
     store = Store(service.state / "service.sqlite")
     kept = store.jobs(limit=10_000_000)
     keys = Counter(job.key for job in kept)
@@ -331,7 +334,7 @@ def _must(good: bool, words: str) -> None:
 
 
 def fill(state: Path, jobs: int) -> None:
-    """Write a queue of waiting jobs."""
+    """Write a queue of pending jobs."""
     state.mkdir(mode=0o700)
     store = Store(state / "service.sqlite")
     leases = [
@@ -359,10 +362,10 @@ def fill(state: Path, jobs: int) -> None:
 
 
 def restart(folder: Path, jobs: int) -> dict[str, float]:
-    """Start the service on an empty queue and on one of waiting jobs.
+    """Start the service on an empty queue and on a queue of pending jobs.
 
-    :returns: seconds until it listens, and until it has described its last job; and how
-        many times as long it takes to listen as on an empty queue
+    :returns: seconds until it listens, and until it has described its last job; and the
+        first figure relative to that of an empty queue
     """
     empty = Service(folder / "empty")
     (folder / "empty").mkdir()

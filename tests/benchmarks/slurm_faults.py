@@ -1,14 +1,14 @@
-"""Let a Slurm fail at random under a run of jobs, and see whether anything of it is lost.
+"""Let Slurm fail at random while jobs run, and check that nothing is lost.
 
     python -m tests.benchmarks.slurm_faults [--faults 100] [--jobs 50] [--seed 1]
 
-A driver runs scattered jobs through ``sfq.slurm`` on a lab of its own, with StreamFlow's
-failure manager to run again what failed. Meanwhile, at random: a job is cancelled, a
-node's daemon is killed with all that runs there, the controller is restarted, and
-``squeue`` fails for a while. Then everything must fit together:
+A driver runs scattered jobs through ``sfq.slurm`` on a lab of its own, and StreamFlow's
+failure manager repeats failed jobs. Meanwhile, at random, a job is cancelled, a node's
+daemon is killed with everything that runs there, the controller is restarted, or
+``squeue`` fails for a while. Afterwards all of these must hold:
 
 - the workflow completes, and each of its outputs is right
-- each attempt ended as Slurm's own record (jobcomp) says, and none that Slurm has is
+- each attempt ended as in Slurm's own record (jobcomp), and no job of that record is
   missing: no lost job, no false success
 - no job is left in Slurm's queue, and no process or folder of the driver's
 
@@ -38,12 +38,12 @@ from tests.lab_conf import Options
 
 STREAMFLOW = Path(sys.executable).parent / "streamflow"
 ATTEMPTS = 1000
-# the controller keeps a job's end from jobcomp until its node has told of it
+# the controller writes a job's end to jobcomp only after its node has reported it
 SETTLE_SECONDS = 60
 
 
 class Faults:
-    """What can go wrong, at random."""
+    """Random faults."""
 
     def __init__(self, lab: Lab, chance: random.Random, commands: Path) -> None:
         self._lab = lab
@@ -58,20 +58,20 @@ class Faults:
         stand_in.chmod(0o755)
 
     def strike(self) -> None:
-        """Do one of them."""
+        """Cause one fault."""
         kinds: list[Callable[[], bool]] = [
             *(self.cancel, self.cancel, self.cancel),
             *(self.kill_node, self.restart_controller, self.blind),
         ]
         fault = self._chance.choice(kinds)
-        with suppress(LabError):  # what it was to hit has just ended
+        with suppress(LabError):  # the target has just ended
             if fault():
                 self.count[fault.__name__] += 1
 
     def hurry(self) -> None:
-        """Let jobs that Slurm is to run again do so now, and not in two minutes.
+        """Let requeued jobs start now, and not in two minutes.
 
-        Not in this second, in which their nodes take them for the runs that they killed.
+        Not within the same second, in which nodes confuse them with the killed runs.
         """
         with suppress(LabError):
             waiting = self._lab.output("squeue", "-h", "-t", "PD", "-o", "%A %r")
@@ -148,7 +148,7 @@ def torture(folder: Path, faults: int, jobs: int, seed: int) -> dict[str, float]
 
 
 def _check(folder: Path, lab: Lab, jobs: int) -> dict[str, float]:
-    """See whether everything fits together."""
+    """Check the driver's journal against Slurm's record."""
     results = sorted(path.read_text() for path in folder.glob("out*"))
     _must(results == sorted(f"{n}\n" for n in range(jobs)), f"outputs: {results}")
     _wait_for(lambda: not lab.jobs(), SETTLE_SECONDS)

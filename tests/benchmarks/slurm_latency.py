@@ -1,13 +1,14 @@
-"""How soon the next step follows one that has ended on Slurm, with either connector.
+"""The time between the end of a step on Slurm and the next submission, by connector.
 
     python -m tests.benchmarks.slurm_latency [--steps 20] [--seed 1]
 
-A chain of one-node steps, each needing the file of the one before, on the Slurm lab. From
-the last thing that a step's command does, which is to note the time, to when the controller
-logs the next step's submission. That is what StreamFlow and its connector need to see the
-end, fetch the outputs, schedule the next step and run ``sbatch``; Slurm's own time from
-submission to start is no part of it. Steps sleep 0.5 to 5.5 s (random, by a seed, the same
-for each row), so that they end at any moment between two polls.
+A chain of one-node steps runs on the Slurm lab, each with the file of the previous step
+as its input. Measured is the time from the end of a step's command, which records it
+last, to the controller's log entry of the next submission: what StreamFlow and its
+connector need to see the end, fetch the outputs, schedule the next step and run
+``sbatch``, without Slurm's own time from submission to start. Steps sleep 0.5 to 5.5 s
+(random, by a seed, the same for each row), so that they end at any moment between two
+polls.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ SLEEP_SECONDS = (0.5, 5.5)
 
 
 def chain(seconds: list[float]) -> dict[str, JSON]:
-    """A workflow whose steps follow each other, as CWL."""
+    """Return a CWL workflow with a chain of steps."""
     steps: dict[str, JSON] = {}
     for number, length in enumerate(seconds):
         before = f"s{number - 1}/ended" if number else None
@@ -67,7 +68,7 @@ def chain(seconds: list[float]) -> dict[str, JSON]:
 
 
 def measure(row: str, seconds: list[float]) -> list[float]:
-    """The seconds between two steps, for each two, on a lab of its own."""
+    """Measure the seconds between successive steps, on a lab of its own."""
     connector, config = ROWS[row]
     with (
         tempfile.TemporaryDirectory(prefix="sfq-latency-") as name,

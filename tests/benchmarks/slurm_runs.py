@@ -1,4 +1,4 @@
-"""StreamFlow drivers on a lab, and what they did by their journals and by Slurm's record."""
+"""StreamFlow drivers on a lab, and their jobs in their journals and Slurm's record."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _LATE_SECONDS = 2
 
 
 class RunError(Exception):
-    """A driver failed, or what two sources say of it does not agree."""
+    """A driver failed, or two sources disagree about it."""
 
 
 @dataclass(frozen=True)
 class Hold:
-    """Nodes that a job held, from Slurm's record, times to the millisecond.
+    """The nodes that a job held, from Slurm's record, with times to the millisecond.
 
     :param started: epoch seconds
     :param ended: epoch seconds
@@ -69,7 +69,7 @@ def write(
 ) -> Path:
     """Write a StreamFlow file that runs a workflow on a lab.
 
-    :param folder: made; everything of the run stays in it
+    :param folder: created; holds all files of the run
     :param connector: ``slurm`` or ``sfq.slurm``
     :param config: the connector's
     :param services: the service of each step
@@ -106,16 +106,16 @@ def write(
         "scheduling": {"scheduler": {"type": "sfq.journal", "config": {}}},
     }
     file = folder / "streamflow.yml"
-    file.write_text(json.dumps(content))  # which is YAML
+    file.write_text(json.dumps(content))  # JSON is valid YAML
     return file
 
 
 def drive(lab: Lab, files: list[Path], stop: Event) -> list[list[journal.Event]]:
-    """Run StreamFlow files, all at once, to their ends.
+    """Run StreamFlow files in parallel, to their ends.
 
     :param stop: once it is set, drivers are killed
     :returns: their journals
-    :raises RunError: if one fails; with what it said
+    :raises RunError: with the driver's output, if one fails
     """
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     with ExitStack() as stack:
@@ -157,9 +157,9 @@ def _read(file: Path) -> list[journal.Event]:
 
 
 def wall_seconds(journals: list[list[journal.Event]]) -> float:
-    """From when the first job was asked for to when the last one had ended.
+    """Return the time from the request for the first job to the end of the last one.
 
-    The drivers' own start, which imports StreamFlow, is no part of it.
+    The start-up of the drivers, which import StreamFlow, is not included.
     """
     jobs = [e for events in journals for e in events if e["event"] == "job"]
     first = min(_number(e["time"]) for e in jobs if e["status"] == "waiting")
@@ -167,9 +167,9 @@ def wall_seconds(journals: list[list[journal.Event]]) -> float:
 
 
 def queued_seconds(journals: list[list[journal.Event]]) -> float:
-    """How long allocations waited for classical nodes, by the journals.
+    """Return how long allocations waited for classical nodes, by the journals.
 
-    :returns: their sum; 0 for a connector that keeps no account
+    :returns: the sum; 0 for a connector that does not account for nodes
     """
     return sum(
         allocation.waited
@@ -182,9 +182,10 @@ def queued_seconds(journals: list[list[journal.Event]]) -> float:
 def account_error_seconds(
     holds: list[Hold], journals: list[list[journal.Event]]
 ) -> float:
-    """How far the journals' account is from Slurm's record, at most, for one job.
+    """Return a job's largest deviation between the journals and Slurm's record.
 
-    :returns: of its node-seconds, by node; 0 for a connector that keeps no account
+    :returns: of its node-seconds, by node; 0 for a connector that does not account for
+        them
     """
     said = {
         _job_id(allocation.allocation): allocation.node_seconds
@@ -201,23 +202,23 @@ def account_error_seconds(
 
 
 def _job_id(allocation: str) -> int:
-    """The id that Slurm has for an allocation, or for a component, which follows it."""
+    """Return Slurm's id of an allocation, or of the component that it is followed by."""
     leader, _, group = allocation.partition("+")
     return int(leader) + int(group or 0)
 
 
 def heed_sigterm() -> None:
-    """End as on Ctrl-C, with everything that was started."""
+    """Handle SIGTERM as Ctrl-C, which ends everything that was started."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def holds(lab: Lab) -> list[Hold]:
-    """What the drivers' jobs held, once all have ended.
+    """Return the nodes that the drivers' jobs held, once all have ended.
 
-    The jobs, their nodes and the seconds are from Slurm's record (jobcomp), which knows
-    whole seconds only; the controller's log tells the same events to the millisecond.
+    The jobs, their nodes and the seconds are from Slurm's record (jobcomp), which has
+    whole seconds only; the controller's log has the same events to the millisecond.
 
-    :raises RunError: if the log does not tell of an event in the second of the record
+    :raises RunError: if the log has no such event in the second of the record
     """
     lab.wait_idle()
     started, ended = _moments(lab, _STARTED), _moments(lab, _ENDED)
@@ -228,14 +229,15 @@ def holds(lab: Lab) -> list[Hold]:
             ended=_within(ended.get(job.id, []), job.ended),
         )
         for job in lab.jobcomp()
-        # one that was cancelled before it had nodes, or that salloc could not have at once
+        # one that was cancelled before it had nodes, or that salloc could not have at
+        # once
         if job.name != OTHERS and job.nodes > 0
         if job.id in started or job.state != "CANCELLED"
     ]
 
 
 def submissions(lab: Lab) -> list[float]:
-    """When the controller was handed each batch job, epoch seconds."""
+    """Return when the controller received each batch job, in epoch seconds."""
     return sorted(min(times) for times in _moments(lab, _SUBMITTED).values())
 
 

@@ -1,9 +1,10 @@
-"""How soon a job starts on Slurm: within an allocation that is held, and by itself.
+"""The time until a job starts on Slurm: in an existing allocation, and as a job of its own.
 
     python -m tests.benchmarks.slurm_starts [--jobs 20]
 
-One job after the other on the Slurm lab, through the connector, without StreamFlow's engine:
-from when the connector is given the job to when the job's own command notes the time.
+Jobs run one after the other on the Slurm lab, through the connector, without
+StreamFlow's engine. Measured is the time from the call of the connector to the start of
+the command.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ALLOCATIONS: dict[str, JSON] = {
 
 
 async def measure(lab: Lab, folder: Path, allocation: JSON, jobs: int) -> list[float]:
-    """The seconds to each job's start, less those of a first job, which gets the nodes."""
+    """Measure the seconds to each job's start, except a first job, which gets the nodes."""
     found = []
     async with site(lab, folder, allocation) as held:
         await held.run("true")

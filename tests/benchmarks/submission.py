@@ -1,27 +1,30 @@
-"""How many jobs a second the QPU service takes, and what each costs.
+"""The QPU service's throughput of submissions, and their cost.
 
     python -m tests.benchmarks.submission [--jobs 100000] [--clients 100] [--rate 1000]
 
-``sfq serve`` runs as a process of its own, on loopback TCP, with a token for each user and
-its state on disk. Each client is a user with a connection that stays open and a lease; it
-submits problems of 12 variables under new keys, and waits for each 201. Four loads, each
-on a new service:
+``sfq serve`` runs as a process of its own, on loopback TCP, with a token for each user
+and its state on disk. Each client is a user with a connection that stays open and a
+lease; it submits problems of 12 variables under new keys, and waits for each 201. Four
+loads, each on a new service:
 
-- ``empty``: for comparison, a FastAPI route that validates the same body and does nothing
+- ``empty``: for comparison, a FastAPI route that validates the same body and does
+nothing
   else, under the same server with the same settings
-- ``waiting``: each client submits again as soon as it is answered; the device is slow, so
+- ``waiting``: each client submits again as soon as it is answered; the device is slow,
+so
   that nearly all jobs are pending, and stay in the service's memory
-- ``paced``: ``--rate`` jobs per second, evenly among the clients; a job's latency counts
+- ``paced``: ``--rate`` jobs per second, evenly among the clients; a job's latency
+counts
   from the time when it was due, whether or not its client was free then
 - ``ended``: as ``waiting``, but after 100 jobs each client releases its lease, which
   cancels its pending jobs, and acquires a new one: jobs that are over must not stay in
   memory
 
 A row per tenth of a load has jobs per second, the median and the 99th percentile of the
-latencies, the CPU time per job (user and system) of the service and of this process, which
-is the load, the load's share of the whole machine, and the service's memory. On a machine
-with other work, CPU time is the most reliable figure. At the end each load is compared
-with ``empty``.
+latencies, the CPU time per job (user and system) of the service and of this process,
+which is the load, the load's share of the whole machine, and the service's memory. On a
+machine with other work, CPU time is the most reliable figure. At the end each load is
+compared with ``empty``.
 """
 
 from __future__ import annotations

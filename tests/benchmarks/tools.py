@@ -2,10 +2,11 @@
 
     python tests/benchmarks/tools.py [--largest 1000000] [--opponent 20000]
 
-Whole processes, start-up included; a run's memory is the kernel's own account of it. Each
-tool is run `--runs` times and the median is printed. The opponents are scikit-learn's
-KMeans, DBSCAN, AgglomerativeClustering and silhouette_score on the same file in the same
-run, up to `--opponent` points: above that their memory grows into the gigabytes.
+Whole processes, start-up included; a run's memory is the kernel's own account of it.
+Each tool is run `--runs` times and the median is printed. The opponents are
+scikit-learn's KMeans, DBSCAN, AgglomerativeClustering and silhouette_score on the same
+file in the same run, up to `--opponent` points: above that their memory grows into the
+gigabytes.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ sys.exit(status != 0)
 
 
 class Cost(NamedTuple):
-    """What a process cost."""
+    """Time and memory of a process."""
 
     seconds: float
     megabytes: float
@@ -133,7 +134,7 @@ def measure(
 
 
 def write_points(path: Path, n: int, d: int) -> None:
-    """Eight blobs as in paper 001."""
+    """Write eight blobs, as in paper 001."""
     points, _ = make_blobs(
         n, centers=8, n_features=d, random_state=0x1337, center_box=(-20.0, 20.0)
     )
@@ -152,7 +153,7 @@ def one_sample(folder: Path) -> None:
 
 
 def cost(command: list[str], folder: Path, runs: int) -> Cost:
-    """Median seconds and greatest memory of a command's whole process."""
+    """Measure the median time and maximum memory of a command's whole process."""
     costs = []
     for _ in range(runs):
         done = subprocess.run(

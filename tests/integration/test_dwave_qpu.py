@@ -20,7 +20,7 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu import NoLease
 from sf_quantum.qpu.dwave import DWaveQpu, client_options
 from sf_quantum.samplers import problem
-from sf_quantum.samplers.presolve import Booked
+from sf_quantum.samplers.presolve import LeasedPresolve
 from tests.integration.services import SFQ
 from tests.integration.test_ocean import Ocean, clique, lowest
 from tests.service import example_bqm
@@ -113,7 +113,7 @@ def test_an_offset_is_in_every_energy(driver: DWaveQpu, vartype: str) -> None:
     bqm = clique(4).change_vartype(vartype, inplace=False)  # type: ignore[arg-type]
     bqm.offset += 7.25
     job = job_side(driver, driver.acquire())
-    for sampler in (job.sampler(), Booked(job.sampler())):
+    for sampler in (job.sampler(), LeasedPresolve(job.sampler())):
         found = sampler.sample(bqm, num_reads=50, seed=1)
         assert found.record.energy == pytest.approx(bqm.energies(found))
         assert found.first.energy == pytest.approx(lowest(clique(4)) + 7.25)

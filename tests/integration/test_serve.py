@@ -266,7 +266,7 @@ def test_a_second_service_is_refused(start: Start) -> None:
         (["--auth", "token", "--tokens", "/nowhere/t"], "/nowhere/t: cannot be read"),
         (["--certificate", "/dev/null", "--key", "/nowhere/k"], "/nowhere/k: cannot"),
         (["--drain", "10"], "--drain 10.0: expected 3 or less"),
-        (["--state", "/nowhere/state"], "/nowhere/state: cannot hold the state"),
+        (["--state", "/nowhere/state"], "/nowhere/state: cannot store the state"),
         (["--technology", "anealer"], "did you mean 'annealer'"),
         (["--vqpus", "0"], "--vqpus 0: expected 1 or more"),
         (["--faults", "{"], "--faults: not JSON"),

@@ -206,7 +206,7 @@ def test_tls_for_other_machines(
         asked = [*SFQ, "lease", "--url", service.url, "--", "true"]
         done = subprocess.run(asked, capture_output=True, text=True)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-        assert f"{service.url}: its certificate cannot be verified: " in done.stderr
+        assert f"{service.url}: the certificate cannot be verified: " in done.stderr
         assert "SSL_CERT_FILE" in done.stderr
         monkeypatch.setenv("SSL_CERT_FILE", certificate)
         headers = bearer(tokens["ada"])

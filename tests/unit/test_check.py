@@ -140,7 +140,7 @@ def test_every_problem_of_every_file_is_printed(
         "cwl/main.cwl:11: steps.prepare.run: tol.cwl: no such file;"
         " name an existing CWL file",
         "none.yml: cannot be read as StreamFlow file: No such file or directory;"
-        " name a file that you may read",
+        " name a readable file",
     ]
 
 

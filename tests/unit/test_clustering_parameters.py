@@ -130,24 +130,24 @@ def test_apply_runs_the_method_with_its_parameters(method: str) -> None:
         ("kmeans", {}, ": expected an object with centres"),
         ("kmeans", {"centers": [1]}, ": expected an object with centres"),
         ("kmeans", {"centres": [1], "seed": 3}, ": expected an object with centres"),
-        ("kmeans", {"centres": 3}, ".centres: a list of row numbers expected"),
-        ("kmeans", {"centres": []}, ".centres: a list of row numbers expected"),
-        ("kmeans", {"centres": [1, 2.5]}, ".centres: a list of row numbers expected"),
-        ("kmeans", {"centres": [1, True]}, ".centres: a list of row numbers expected"),
-        ("kmeans", {"centres": ["1"]}, ".centres: a list of row numbers expected"),
+        ("kmeans", {"centres": 3}, ".centres: expected a list of row numbers"),
+        ("kmeans", {"centres": []}, ".centres: expected a list of row numbers"),
+        ("kmeans", {"centres": [1, 2.5]}, ".centres: expected a list of row numbers"),
+        ("kmeans", {"centres": [1, True]}, ".centres: expected a list of row numbers"),
+        ("kmeans", {"centres": ["1"]}, ".centres: expected a list of row numbers"),
         ("dbscan", {"radius": 1}, ": expected an object with least and radius"),
-        ("dbscan", {"radius": 0, "least": 2}, ".radius: a number above 0 expected"),
-        ("dbscan", {"radius": -1.5, "least": 2}, ".radius: a number above 0 expected"),
-        ("dbscan", {"radius": "2", "least": 2}, ".radius: a number above 0 expected"),
-        ("dbscan", {"radius": True, "least": 2}, ".radius: a number above 0 expected"),
-        ("dbscan", {"radius": 10**400, "least": 2}, ".radius: a number above 0 expected"),
-        ("dbscan", {"radius": float("nan"), "least": 2}, ".radius: a number above 0 expected"),
-        ("dbscan", {"radius": float("inf"), "least": 2}, ".radius: a number above 0 expected"),
-        ("dbscan", {"radius": 1, "least": 0}, ".least: a whole number of at least 1 expected"),
-        ("dbscan", {"radius": 1, "least": 2.0}, ".least: a whole number of at least 1 expected"),
-        ("single-linkage", {"clusters": 0}, ".clusters: a whole number of at least 1 expected"),
-        ("single-linkage", {"clusters": "4"}, ".clusters: a whole number of at least 1 expected"),
-        ("single-linkage", {"clusters": True}, ".clusters: a whole number of at least 1 expected"),
+        ("dbscan", {"radius": 0, "least": 2}, ".radius: expected a number above 0"),
+        ("dbscan", {"radius": -1.5, "least": 2}, ".radius: expected a number above 0"),
+        ("dbscan", {"radius": "2", "least": 2}, ".radius: expected a number above 0"),
+        ("dbscan", {"radius": True, "least": 2}, ".radius: expected a number above 0"),
+        ("dbscan", {"radius": 10**400, "least": 2}, ".radius: expected a number above 0"),
+        ("dbscan", {"radius": float("nan"), "least": 2}, ".radius: expected a number above 0"),
+        ("dbscan", {"radius": float("inf"), "least": 2}, ".radius: expected a number above 0"),
+        ("dbscan", {"radius": 1, "least": 0}, ".least: expected a whole number of at least 1"),
+        ("dbscan", {"radius": 1, "least": 2.0}, ".least: expected a whole number of at least 1"),
+        ("single-linkage", {"clusters": 0}, ".clusters: expected a whole number of at least 1"),
+        ("single-linkage", {"clusters": "4"}, ".clusters: expected a whole number of at least 1"),
+        ("single-linkage", {"clusters": True}, ".clusters: expected a whole number of at least 1"),
     ],
 )  # fmt: skip
 def test_a_wrong_entry_is_named(
@@ -171,4 +171,4 @@ def test_a_missing_seed_is_named_with_those_there_are(path: Path) -> None:
     path.write_text(json.dumps({"10": {}, "9": {}, "x": {}}))
     with pytest.raises(InputError) as caught:
         from_file(path, "kmeans", 2)
-    assert str(caught.value) == f"{path}: nothing for seed 2; it has 9, x, 10"
+    assert str(caught.value) == f"{path}: no seed 2; the seeds are 9, x, 10"

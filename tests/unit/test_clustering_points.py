@@ -103,8 +103,8 @@ def test_npy_of_other_numbers_becomes_double(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ("", ": empty; expected a header and a line for each point"),
-        ("\n \n", ": empty; expected a header and a line for each point"),
+        ("", ": empty; expected a header and one line per point"),
+        ("\n \n", ": empty; expected a header and one line per point"),
         ("x,y\n", ": 0 points; clustering needs at least two"),
         ("x,y\n1,2\n", ": 1 points; clustering needs at least two"),
         ("1,2\n3,4\n", ", line 1: numbers; expected a header with the columns' names"),
@@ -134,7 +134,7 @@ def test_bad_text_is_one_line_that_says_where(
     path.write_text(content)
     with pytest.raises(InputError) as caught:
         read_points(path)
-    truth = "a column of ground truth is named with --label"
+    truth = "name a column of ground truth with --label"
     assert str(caught.value) == f"{path}{line.replace('TRUTH', truth)}"
 
 
@@ -182,14 +182,14 @@ def test_a_missing_file_and_a_folder(tmp_path: Path, name: str) -> None:
         read_points(path)
     assert str(missing.value) == (
         f"{path}: cannot be read as points: No such file or directory"
-        "; name a file that you may read"
+        "; name a readable file"
     )
     path.mkdir()
     with pytest.raises(InputError) as folder:
         read_points(path)
     assert (
         str(folder.value)
-        == f"{path}: cannot be read as points: Is a directory; name a file that you may read"
+        == f"{path}: cannot be read as points: Is a directory; name a readable file"
     )
 
 

@@ -84,7 +84,7 @@ def test_no_space_left_is_one_line(tmp_path: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert str(caught.value) == (
         f"{path}: cannot be written: No space left on device; "
-        "name an existing folder with room that you may write to"
+        "name an existing, writable folder with free space"
     )
     assert os.listdir(tmp_path) == []
 
@@ -104,7 +104,7 @@ def test_a_place_that_cannot_be_written(tmp_path: Path, place: str, why: str) ->
         file.write(b"new")
     assert str(caught.value) == (
         f"{path}: cannot be written: {why}; "
-        "name an existing folder with room that you may write to"
+        "name an existing, writable folder with free space"
     )
     assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
     assert (tmp_path / "file").read_text() == "old"
@@ -114,7 +114,7 @@ def test_a_place_that_cannot_be_written(tmp_path: Path, place: str, why: str) ->
 def test_only_a_file_is_replaced(place: str) -> None:
     with pytest.raises(InputError) as caught, replacing(place):
         pass
-    assert str(caught.value) == f"{place}: not a file; name one that may be replaced"
+    assert str(caught.value) == f"{place}: not a file; name a file that may be replaced"
 
 
 @pytest.mark.parametrize("content", ["9" * 5000, "[" * 100_000])
@@ -187,7 +187,7 @@ def test_json_has_no_nan(tmp_path: Path, value: float) -> None:
          "expected a problem file"),
         (b"[1, 2]", ": expected a problem file, a JSON object"),
         (b"null", ": expected a problem file, a JSON object"),
-        (b"\xff\xfe{}", ": cannot be read as problem: it is not text; name a file that you may read"),
+        (b"\xff\xfe{}", ": cannot be read as problem: it is not text; name a readable file"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_json_object(
@@ -205,7 +205,7 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
         read_json(tmp_path / "a.json", "state")
     assert str(missing.value) == (
         f"{tmp_path / 'a.json'}: cannot be read as state: No such file or directory"
-        "; name a file that you may read"
+        "; name a readable file"
     )
     with pytest.raises(InputError, match="read as state: Is a directory"):
         read_json(tmp_path, "state")

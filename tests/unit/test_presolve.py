@@ -13,7 +13,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.exact import ExactSampler
 from sf_quantum.samplers.neal import NealSampler
-from sf_quantum.samplers.presolve import LEAST_SECONDS, Booked, Presolve
+from sf_quantum.samplers.presolve import LEAST_SECONDS, LeasedPresolve, Presolve
 from sf_quantum.samplers.states import bits_of
 from sf_quantum.testing.samplers import problem
 
@@ -131,7 +131,7 @@ def test_what_is_decided_asks_nobody() -> None:
 
 def test_a_qpu_that_is_booked_is_asked_all_the_same() -> None:
     sampler = Recording()
-    samples = Booked(sampler).sample(decided(), num_reads=7)
+    samples = LeasedPresolve(sampler).sample(decided(), num_reads=7)
     # no seed: the same request again, for whoever looks for the job of the first try
     assert sampler.asked == [(["a", "b"], None)]
     assert samples.info["presolve"] == {
@@ -145,7 +145,7 @@ def test_a_qpu_that_is_booked_is_asked_all_the_same() -> None:
 def test_on_a_booked_qpu_parts_go_together() -> None:
     sampler, bqm = Recording(), rings(5, offset=2.5)
     bqm.add_linear("alone", -1.0)
-    samples = Booked(sampler).sample(bqm, num_reads=300, seed=4)
+    samples = LeasedPresolve(sampler).sample(bqm, num_reads=300, seed=4)
     ((labels, seed),) = sampler.asked
     assert (len(labels), "alone" in labels, seed) == (20, False, 4)
     assert samples.info["presolve"] == {
@@ -192,7 +192,7 @@ class Apart(Recording):
 @pytest.mark.parametrize("kind", [Small, Apart])
 def test_what_a_qpu_does_not_take_together_goes_apart(kind: type[Recording]) -> None:
     sampler = kind()
-    samples = Booked(sampler).sample(rings(2), num_reads=7, seed=3)
+    samples = LeasedPresolve(sampler).sample(rings(2), num_reads=7, seed=3)
     assert [len(labels) for labels, _ in sampler.asked] == [4, 4]
     assert samples.info["presolve"]["asked"] == 2
 
@@ -234,7 +234,9 @@ def test_of_what_is_decided_a_qpu_gets_as_much_as_it_takes() -> None:
     bqm = chains(1, 9, 13, 2)
     bqm.add_linear("any", 0.0)
     wide, narrow = Recording(), Narrow()
-    found = [Booked(qpu).sample(bqm, num_reads=50, seed=1) for qpu in (wide, narrow)]
+    found = [
+        LeasedPresolve(qpu).sample(bqm, num_reads=50, seed=1) for qpu in (wide, narrow)
+    ]
     # the largest component, of thirteen; and then half of what was refused
     assert [len(labels) for labels, _ in wide.asked] == [13]
     assert [len(labels) for labels, _ in narrow.asked] == [13, 6, 3]
@@ -251,8 +253,8 @@ def test_of_what_is_decided_a_qpu_gets_as_much_as_it_takes() -> None:
 
 def test_what_a_qpu_takes_at_no_size_is_its_refusal() -> None:
     with pytest.raises(InputError, match="num_sweeps: 0 is out of range"):
-        Booked(Narrow()).sample(chains(9), num_reads=5, num_sweeps=0)
-    empty = Booked(Narrow()).sample(BinaryQuadraticModel("BINARY"), num_reads=5)
+        LeasedPresolve(Narrow()).sample(chains(9), num_reads=5, num_sweeps=0)
+    empty = LeasedPresolve(Narrow()).sample(BinaryQuadraticModel("BINARY"), num_reads=5)
     assert empty.info["optimum"] == 0.0
 
 
@@ -274,7 +276,7 @@ class Seedless(Sampler):
         return NealSampler().sample(bqm, num_reads=num_reads)
 
 
-@pytest.mark.parametrize("kind", [Presolve, Booked])
+@pytest.mark.parametrize("kind", [Presolve, LeasedPresolve])
 def test_of_a_machine_without_a_seed_none_is_told(kind: type[Presolve]) -> None:
     for bqm in (rings(1), rings(2)):
         info = kind(Seedless()).sample(bqm, num_reads=5, seed=7).info
@@ -317,7 +319,9 @@ def test_what_to_start_from_is_that_of_the_largest_part() -> None:
     sizes = found.info["presolve"]["parts"]
     assert len({*sizes}) > 1
     assert found.info["size"] == max(sizes)
-    assert Booked(Carrying()).sample(bqm, num_reads=5).info["size"] == sum(sizes)
+    assert LeasedPresolve(Carrying()).sample(bqm, num_reads=5).info["size"] == sum(
+        sizes
+    )
 
 
 class Timed(ExactSampler):
@@ -360,7 +364,7 @@ def test_what_is_decided_is_checked_all_the_same() -> None:
     with pytest.raises(InputError, match="num_sweeps: 'x'"):
         Presolve(NealSampler()).sample(decided(), num_sweeps="x")
     with pytest.raises(InputError, match="num_reads: 0"):
-        Booked(NealSampler()).sample(decided(), num_reads=0)
+        LeasedPresolve(NealSampler()).sample(decided(), num_reads=0)
 
 
 class Fixed(Seedless):
@@ -394,7 +398,7 @@ def test_a_penalty_does_not_make_every_read_optimal() -> None:
     bqm = rings(2)
     bqm.add_linear_from((label, 0.25) for label in ("b0", "c0", "b1", "c1"))
     bqm.add_quadratic_from((i, j, 1e9) for i, j in [*bqm.quadratic])
-    samples = Booked(Every()).sample(bqm, num_reads=256)
+    samples = LeasedPresolve(Every()).sample(bqm, num_reads=256)
     info = samples.info
     assert info["optimum"] == samples.first.energy == -4.0
     # one of sixteen states of each ring, the best paired with the best

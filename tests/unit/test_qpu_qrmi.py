@@ -180,7 +180,7 @@ def test_a_lost_variable_is_named(variables: dict[str, str], words: str) -> None
     ("config", "words"),
     [
         ({}, "qrmiConfig: missing"),
-        ({"qrmiConfig": 1}, "qrmiConfig: expected a text"),
+        ({"qrmiConfig": 1}, "qrmiConfig: expected text"),
         ({"qrmiConfg": CONFIG}, "did you mean 'qrmiConfig'"),
         ({"qrmiConfig": "/nowhere"}, "/nowhere: cannot be read"),
         ({"qrmiConfig": CONFIG, "resource": "garnt"}, "did you mean 'garnet'"),
@@ -211,7 +211,7 @@ def test_a_wrong_configuration_is_one_line(config: dict[str, JSON], words: str) 
         ),
         (
             {"resources": [{"name": "garnet", "type": "x", "environment": {"K": 7}}]},
-            r"environment\.K: expected a text$",
+            r"environment\.K: expected text$",
         ),
         (
             {

@@ -277,11 +277,14 @@ def test_a_lease_of_a_lower_class_says_so() -> None:
     ("config", "words"),
     [
         ({}, "url: missing"),
-        ({"url": 5}, "url: expected a text"),
+        ({"url": 5}, "url: expected text"),
         ({"url": "unix:/s", "urll": "x"}, "did you mean 'url'"),
         ({"url": "unix:/s", "munge": "socket"}, "munge: expected true, false or"),
         ({"url": "unix:/s", "tokenFile": "/nowhere"}, "/nowhere"),
-        ({"url": "http://elsewhere.invalid"}, "only reached over https"),
+        (
+            {"url": "http://elsewhere.invalid"},
+            "http is for this machine only; use https",
+        ),
     ],
 )
 def test_wrong_configurations(config: dict[str, JSON], words: str) -> None:
@@ -410,7 +413,7 @@ def test_stopped_under_a_waiting_job(bqm: dict[str, JSON]) -> None:
 
 
 def test_a_credential_that_cannot_be_sent_is_not_shown() -> None:
-    with pytest.raises(InputError, match="X-SFQ-Lease: its value is not") as error:
+    with pytest.raises(InputError, match="X-SFQ-Lease: the value is not") as error:
         SfqQpu("q", "unix:/s", lease="secret\n")
     assert "secret" not in str(error.value)
 

@@ -17,7 +17,7 @@ from dimod import BinaryQuadraticModel
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import qrmi_client
-from sf_quantum.samplers.presolve import Booked
+from sf_quantum.samplers.presolve import LeasedPresolve
 from sf_quantum.samplers.qaoa import QaoaSampler
 from sf_quantum.testing.samplers import problem
 
@@ -168,7 +168,7 @@ def test_what_iqms_cannot_hold_is_refused(adonis: Adonis) -> None:
     bqm.add_linear_from((i, -1.0) for i in range(7))
     bqm.add_quadratic_from((i, (i + 1) % 7, 2.0) for i in range(7))
     with pytest.raises(InputError, match="7 variables interact, garnet has 5 qubits"):
-        Booked(QaoaSampler(runner=made(adonis))).sample(bqm, num_reads=5)
+        LeasedPresolve(QaoaSampler(runner=made(adonis))).sample(bqm, num_reads=5)
     assert not adonis.requests
 
 

@@ -308,7 +308,7 @@ def test_a_state_of_another_version_is_refused(path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 99")
     db.close()
-    with pytest.raises(InputError, match="of version 99, this sf_quantum reads") as it:
+    with pytest.raises(InputError, match="has version 99, this sf_quantum reads") as it:
         Store(path)
     assert "\n" not in str(it.value)
 
@@ -317,13 +317,13 @@ def test_a_state_of_before_there_were_versions_is_refused(path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE jobs (id)")
     db.close()
-    with pytest.raises(InputError, match="of version 0"):
+    with pytest.raises(InputError, match="has version 0"):
         Store(path)
 
 
 def test_what_is_no_database_is_refused(path: Path) -> None:
     path.write_text("no database " * 100)
-    with pytest.raises(InputError, match="cannot hold the state: file is not a data"):
+    with pytest.raises(InputError, match="cannot store the state: file is not a data"):
         Store(path)
     assert path.read_text().startswith("no database")
 

@@ -232,14 +232,14 @@ class TestCluster:
     @pytest.mark.parametrize(
         ("content", "line"),
         [
-            (None, ": cannot be read as points: No such file or directory; name a file that you may read"),
-            ("", ": empty; expected a header and a line for each point"),
+            (None, ": cannot be read as points: No such file or directory; name a readable file"),
+            ("", ": empty; expected a header and one line per point"),
             ("x,y\n", ": 0 points; clustering needs at least two"),
             ("x,y\n1,2\n", ": 1 points; clustering needs at least two"),
             ("x,y\n1,2\n3,4\n",
              ": 3 clusters of 2 points: choose from 1 to 2 (--clusters)"),
             ("x,y\n1,cat\n2,dog\n", ", line 2, y: 'cat' is not a number; "
-             "a column of ground truth is named with --label"),
+             "name a column of ground truth with --label"),
             ("x,y\n1,2\n3,4\n5\n", ", line 4: 1 columns; the header has 2"),
             ("x,y\n1,2\n3,nan\n", ", line 3, y: nan is not a finite number up to 1e+150"),
             ("x,y\ninf,2\n3,4\n", ", line 2, x: inf is not a finite number up to 1e+150"),
@@ -258,7 +258,7 @@ class TestCluster:
     @pytest.mark.parametrize(
         ("content", "line"),
         [
-            ({"1": {}}, ": nothing for seed 0; it has 1"),
+            ({"1": {}}, ": no seed 0; the seeds are 1"),
             ({"0": {"kmeans": {"centers": [1]}}},
              ", 0.kmeans: expected an object with centres"),
             ({"0": {"kmeans": {"centres": [1, 30]}}},
@@ -349,7 +349,7 @@ class TestOutput:
     ) -> None:
         assert sfq.refuses(*self.into(tool, place, output)) == (
             f"{place}/{output}: cannot be written: {why}; "
-            "name an existing folder with room that you may write to"
+            "name an existing, writable folder with free space"
         )
 
     @TOOLS
@@ -373,7 +373,7 @@ class TestOutput:
         Path("out", output).write_text("old")
         assert sfq.refuses(*self.into(tool, "out", output)) == (
             f"out/{output}: cannot be written: No space left on device; "
-            "name an existing folder with room that you may write to"
+            "name an existing, writable folder with free space"
         )
         assert os.listdir("out") == [output]
         assert Path("out", output).read_text() == "old"
@@ -453,14 +453,14 @@ class TestQubo:
     def test_a_label_below_that_of_noise(self, sfq: Sfq) -> None:
         write_labels("c.json", [0] * 29 + [-2])
         line = sfq.refuses("qubo", "c.json", "--output", "p.json")
-        assert "a label below -1" in line
+        assert "a label is below -1" in line
 
     def test_unknown_weights_and_penalty_and_no_file(self, sfq: Sfq) -> None:
         for option in ("--weights", "--penalty"):
             last = sfq.misuse("qubo", "a.json", option, "x", "--output", "p.json")
             assert f"argument {option}: invalid choice: 'x'" in last
         assert sfq.refuses("qubo", "no.json", "--output", "p.json") == (
-            "no.json: cannot be read as clustering: No such file or directory; name a file that you may read"
+            "no.json: cannot be read as clustering: No such file or directory; name a readable file"
         )
 
 
@@ -645,7 +645,7 @@ class TestPlot:
                            "--output", "p.png")  # fmt: skip
         assert (
             line
-            == "no.json: cannot be read as state: No such file or directory; name a file that you may read"
+            == "no.json: cannot be read as state: No such file or directory; name a readable file"
         )
         assert not Path("p.png").exists()
 

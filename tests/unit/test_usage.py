@@ -360,7 +360,7 @@ def test_the_picture_may_be_png(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["{}/none.jsonl", "--nodes", "{}/a.png"], "nothing to draw"),
-        (["{}/some.jsonl", "--nodes", "{}/a.pdf"], "a .png or .svg file expected"),
+        (["{}/some.jsonl", "--nodes", "{}/a.pdf"], "expected a .png or .svg file"),
         (["{}/some.jsonl", "--nodes", "{}/no/a.png"], "cannot be written"),
         (["{}/some.jsonl", "{}/none.jsonl", "--json"], "show one run"),
         (["{}/some.jsonl", "{}/none.jsonl", "--follow"], "show one run"),

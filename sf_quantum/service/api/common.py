@@ -1,4 +1,4 @@
-"""What the dialects share: times, waiting, the QPU's status, and conditional answers."""
+"""Helpers of the dialects: times, waiting, the QPU's status, conditional answers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def since_epoch(time: datetime | None) -> float | None:
 
 
 def qpu_status(queue: JobQueue) -> Literal["online", "draining", "closed", "offline"]:
-    """Whether the QPU takes work; ``offline`` if the service cannot run jobs."""
+    """Return the QPU's status; ``offline`` if the service cannot run jobs."""
     if queue.failure:
         return "offline"
     status = queue.availability.status
@@ -47,7 +47,7 @@ def qpu_status(queue: JobQueue) -> Literal["online", "draining", "closed", "offl
 
 
 def qpu_reason(queue: JobQueue) -> str:
-    """Why the QPU takes no work, empty while it does."""
+    """Return why the QPU takes no work; empty while it does."""
     return queue.failure or queue.availability.reason
 
 

@@ -1,7 +1,7 @@
 """``GET /metrics`` for Prometheus, with names and units by its conventions.
 
-Everything is counted as it happens, or held in memory: a scrape reads nothing from disk,
-however many jobs there are. No metric names a user.
+Everything is counted as it happens, or held in memory: a scrape reads nothing from
+disk, however many jobs there are. No metric names a user.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class QpuCollector(Collector):
         state, seconds = self._queue.device_states()
         yield _gauge(
             "sfq_device_state",
-            "1 for the device's state, 0 for the others; held means that no pending job "
-            "would end before the next maintenance window.",
+            "1 for the present state, 0 for the others; held: no pending job would end "
+            "before the next maintenance window.",
             {(name,): name == state for name in STATES},
             "state",
         )
@@ -210,7 +210,7 @@ async def _exposed(request: Request) -> CollectorRegistry:
         who = get_sender(request)
         readers = request.app.state.queue.settings.metrics.users
         if not (who.admin or who.user in readers):
-            raise Forbidden("only admins and the users of metrics.users may")
+            raise Forbidden("only admins and users in metrics.users may read metrics")
     registry: CollectorRegistry = request.app.state.metrics
     return registry
 
@@ -225,7 +225,7 @@ async def _exposed(request: Request) -> CollectorRegistry:
         **refusals(
             {
                 401: "No credential, or an invalid one.",
-                403: "The caller may not read them.",
+                403: "The caller may not read metrics.",
             }
         ),
     },
@@ -233,7 +233,7 @@ async def _exposed(request: Request) -> CollectorRegistry:
 async def metrics(
     registry: Annotated[CollectorRegistry, Depends(_exposed)],
 ) -> Response:
-    """Show all metrics; the site decides whether this needs a credential."""
+    """Show all metrics; the configuration decides whether this needs a credential."""
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 

@@ -1,1 +1,1 @@
-"""What every dialect shares: authentication, request limits, dependencies."""
+"""Authentication, request limits and dependencies, shared by all dialects."""

@@ -1,4 +1,4 @@
-"""Who sends a request: by a bearer token, by a MUNGE credential, or without a check."""
+"""Authentication of requests: by bearer token, by MUNGE credential, or not at all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sf_quantum.service.domain.identities import Identity
 
 TOKEN_PREFIX = "sfq_"  # for scanners that look for leaked secrets
 MUNGE_HEADER = "X-Munge-Cred"
-# in which D-Wave's clients send a token
+# the header in which D-Wave's clients send a token
 TOKEN_HEADER = "X-Auth-Token"
 BEARER_CHALLENGE = 'Bearer realm="sfq"'
 MUNGE_CHALLENGE = f'Munge header="{MUNGE_HEADER}"'
@@ -56,7 +56,7 @@ class Forbidden(AuthError):
 
 
 class FixedIdentity:
-    """Takes every request for one user's, without a check."""
+    """Attributes every request to one user, without a check."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -109,7 +109,7 @@ class Tokens:
     while the service runs. A change that cannot be read is logged and ignored.
 
     :param path: a YAML list of :class:`TokenEntry`, writable by its owner only
-    :param admins: users who are admins whatever their entries say
+    :param admins: users who are admins regardless of their entries
     :raises InputError: if the file is missing, invalid or accessible to others
     """
 
@@ -212,10 +212,9 @@ def entry(user: str, token: str, *, admin: bool) -> dict[str, JSON]:
 def digest(token: str) -> str:
     """Hash a token as the tokens file stores it.
 
-    SHA-256 is enough, and the slow hash of a password is not needed: 256 random bits
-    cannot be guessed, and the hash is computed for each request. The time of the lookup
-    in a dictionary reveals nothing, since nobody can choose the bytes of the digest
-    without having the token.
+    256 random bits cannot be guessed, so the slow hash of a password is not needed. The
+    time of the lookup in a dictionary reveals nothing, since nobody can choose the
+    bytes of the digest without having the token.
     """
     return hashlib.sha256(token.encode()).hexdigest()
 
@@ -223,20 +222,20 @@ def digest(token: str) -> str:
 def _read_tokens(path: Path) -> dict[str, TokenEntry]:
     content = validation.read_yaml(path, "tokens")
     validation.check_private(path)
-    found = validation.validated(
+    file = validation.validated(
         _TokensFile,
         {"tokens": content or []},
         lambda where, _: f"{path}: {validation.dotted(where).removeprefix('tokens')}",
     )
-    return {entry.sha256: entry for entry in found.tokens}
+    return {entry.sha256: entry for entry in file.tokens}
 
 
 def _version(path: Path) -> tuple[int, ...]:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return ()
-    return found.st_ino, found.st_mtime_ns, found.st_size, found.st_mode
+    return status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode
 
 
 def _user(uid: int) -> str:

@@ -1,4 +1,4 @@
-"""What the routes of every dialect depend on: the queue, and who is calling."""
+"""Dependencies of all dialects' routes: the queue and the caller."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def queue_of(request: Request) -> JobQueue:
 
 
 async def caller(request: Request) -> Identity:
-    """Return who is calling.
+    """Return the caller.
 
     :raises AuthError: if the request has no valid credential
     """

@@ -91,7 +91,7 @@ class TokenBuckets:
 
 
 class ConcurrencyLimit:
-    """Lets so many requests of each sender pass at once, in the order they came."""
+    """Limits each sender's concurrent requests; others wait in order of arrival."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -100,7 +100,7 @@ class ConcurrencyLimit:
 
     @asynccontextmanager
     async def of(self, sender: str) -> AsyncIterator[None]:
-        """Wait until a request may pass, and hold its permit meanwhile."""
+        """Wait for a permit, and hold it during the block."""
         default = asyncio.Semaphore(self._limit)
         semaphore = self._semaphores.setdefault(sender, default)
         self._users[sender] += 1
@@ -252,10 +252,10 @@ class _StatusRecorder:
 
 
 def check_text(body: bytes) -> None:
-    """Refuse text that json can parse but nothing else can encode.
+    """Refuse text that Python's json can parse but nothing else can encode.
 
-    Python's json accepts UTF-16, and half of a surrogate pair, escaped or not; SQLite, a
-    log or an answer would fail on it later, when the sender cannot be told any more.
+    It accepts UTF-16, and half of a surrogate pair, escaped or not. SQLite, a log or an
+    answer would fail on such text later, when it is too late to tell the sender.
 
     :raises Refused: 422
     """
@@ -289,7 +289,7 @@ async def _linger(receive: Receive) -> None:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Receive the body once, and then what the client sends: that it disconnects."""
+    """Replay the body once; afterwards pass on the client's disconnection."""
     messages: list[Message] = [{"type": "http.request", "body": body}]
 
     async def next_message() -> Message:

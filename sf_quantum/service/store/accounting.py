@@ -1,4 +1,4 @@
-"""Who used the QPU and for how long: sums over jobs that are over, deleted ones too."""
+"""Reports of QPU usage: sums over jobs that are over, including deleted jobs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SELECT jobs.ended AS ended, jobs.user AS user, leases.project AS project,
 {_JOINED} WHERE jobs.ended IS NOT NULL
 UNION ALL SELECT * FROM past
 """
-# of all attempts; the wait is that before the last start
+# over all attempts; the wait ends at the last start
 _SUMS = (
     "count(*) AS count, total(jobs.seconds) AS seconds, "
     f"total(jobs.qpu_seconds) AS qpu_seconds, total({WAIT}) AS wait, "
     "sum(coalesce(json_extract(jobs.parameters, '$.num_reads'), 1)) AS shots"
 )
-# recent_use() adds up so many parts of its time: an hour each of ten days
+# the intervals that recent_use() sums up: an hour each for ten days
 USED_PARTS = 240
 
 
@@ -165,10 +165,10 @@ class UsageReport:
 
 
 def usage(store: Store, by: By, rows: Filter, page: Page) -> UsageReport:
-    """Sum up the use of the QPU, the largest first.
+    """Sum up the use of the QPU, the largest use first.
 
-    A job counts with all its attempts once it is over. Deleted jobs count with the hour
-    in which they ended.
+    A job counts once it is over, with all its attempts. Deleted jobs count as ending at
+    the beginning of their last hour.
     """
     where, values = rows.sql()
     ended = f"FROM ({_ENDED}) WHERE {where}"
@@ -176,15 +176,15 @@ def usage(store: Store, by: By, rows: Filter, page: Page) -> UsageReport:
     sums = ", ".join(f"{sum_} AS {name}" for name, sum_ in _TOTALS.items())
     groups = ", ".join(str(number + 1) for number in range(len(KEYS[by])))
     query = f"SELECT {keys}, {sums} {ended} GROUP BY {groups}"
-    count, found = _paged(store, query, values, f"qpu_seconds DESC, {groups}", page)
+    count, rows_ = _paged(store, query, values, f"qpu_seconds DESC, {groups}", page)
     (total,) = store.report(f"SELECT {sums} {ended}", *values)
-    return UsageReport(count, found, total)
+    return UsageReport(count, rows_, total)
 
 
 def recent_use(store: Store, since: float) -> list[Used]:
-    """Sum up the use of the QPU by time, deleted and queued jobs included.
+    """Sum up the use of the QPU by interval, including deleted and queued jobs.
 
-    Use at nearly the same time is one sum, at the mean of these times.
+    The time of a sum is the mean time of its use.
 
     :param since: seconds since the epoch; jobs that ended before do not count
     """
@@ -204,7 +204,6 @@ def recent_use(store: Store, since: float) -> list[Used]:
 def _paged(
     store: Store, query: str, values: Sequence[Value], order: str, page: Page
 ) -> tuple[int, list[sqlite3.Row]]:
-    """Return the number of all rows, and the page of them."""
     (total,) = store.report(f"SELECT count(*) FROM ({query})", *values)
     limits = (page.limit, page.offset)
     rows = store.report(f"{query} ORDER BY {order} LIMIT ? OFFSET ?", *values, *limits)

@@ -1,4 +1,4 @@
-"""What admins did with the QPU: entries are added, and never changed."""
+"""The audit of admins' actions: entries are added and never changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class AuditEntry:
 
     :param parameters: of the request
     :param old: the values before it, by name
-    :param new: the values after it; those of ``old`` if it was not done
+    :param new: the values after it; equal to ``old`` if it was not done
     :param outcome: :data:`DONE`, or why it was not done
     """
 
@@ -35,9 +35,9 @@ class AuditEntry:
 
 @dataclass(frozen=True)
 class StoredEntry:
-    """An entry as it is on disk.
+    """An entry on disk.
 
-    :param number: counts the entries
+    :param number: of the entry, from 1
     :param time: seconds since the epoch
     """
 
@@ -48,7 +48,7 @@ class StoredEntry:
 
 def record(db: sqlite3.Connection, entry: AuditEntry) -> None:
     """Add an entry, in the transaction of the change that it describes."""
-    values = (json.dumps(dict(of)) for of in (entry.parameters, entry.old, entry.new))
+    values = (json.dumps(dict(m)) for m in (entry.parameters, entry.old, entry.new))
     db.execute(
         "INSERT INTO audit (time, user, action, parameters, old, new, outcome) "
         "VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -57,14 +57,14 @@ def record(db: sqlite3.Connection, entry: AuditEntry) -> None:
 
 
 async def append(store: Store, entry: AuditEntry) -> None:
-    """Add an entry in a transaction of its own; on disk when this returns."""
+    """Add an entry in its own transaction; it is on disk when this returns."""
     await asyncio.wrap_future(store.change(lambda db: record(db, entry)))
 
 
 def entries(store: Store, limit: int, before: int | None = None) -> list[StoredEntry]:
-    """Read the latest entries, the latest first.
+    """Read the latest entries, latest first.
 
-    :param before: only those with lower numbers
+    :param before: return only entries with lower numbers
     """
     rows = store.report(
         "SELECT * FROM audit WHERE number < coalesce(?, number + 1) "

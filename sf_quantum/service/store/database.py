@@ -1,4 +1,4 @@
-"""One SQLite file, and one thread that writes it: many changes share one sync."""
+"""An SQLite file with one writer thread, which commits many changes with one sync."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sf_quantum.errors import InputError
 
 T = TypeVar("T")
 TextFunction: TypeAlias = Callable[[str | None], str | None]
-# per commit: whoever waits for a commit waits for all changes in it
+# per commit; each caller waits for all changes of the commit
 MAX_CHANGES = 500
 # size of the write-ahead log before its pages are copied to the file
 CHECKPOINT_PAGES = 8000
-# of the connection that writes
+# of the writer's connection
 CACHE_KIB = 16 * 1024
 # how long to wait for another process that locks the file, a backup for example
 LOCK_SECONDS = 30.0
@@ -32,8 +32,8 @@ class Database:
     :param path: created if it does not exist
     :param version: of the schema; the file stores it as its ``user_version``
     :param schema: SQL that creates the tables of a new file
-    :param upgrades: by version, the SQL that turns its file into one of the next version
-    :param functions: by name, SQL functions of one text for :meth:`report`
+    :param upgrades: by version, the SQL that upgrades a file to the next version
+    :param functions: SQL functions by name, with one text argument, for :meth:`report`
     :raises InputError: if the file has a version without an upgrade, or is no database
     """
 
@@ -52,7 +52,7 @@ class Database:
             self._requests = _Reader(path, {})
             self._reports = _Reader(path, functions or {})
         except sqlite3.Error as error:
-            raise InputError(f"{path}: cannot hold the state: {error}") from error
+            raise InputError(f"{path}: cannot store the state: {error}") from error
         self._changes: SimpleQueue[_Pending | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="writer", daemon=True)
         self._thread.start()
@@ -66,23 +66,21 @@ class Database:
         self._writer.close()
 
     def change(self, change: Callable[[sqlite3.Connection], T]) -> Future[T]:
-        """Make a change, all of it or nothing.
-
-        Changes are made one after the other, in the order of the calls.
+        """Apply a change atomically, after the changes of earlier calls.
 
         :param change: called in the writer's thread
-        :returns: what the change returns or raises, done once that is on disk
+        :returns: the change's result or exception, available once it is on disk
         """
         pending = _Change(change)
         self._changes.put(pending)
         return pending.future
 
     def read(self, query: str, *values: str | float | None) -> list[sqlite3.Row]:
-        """Run a short query on what is committed."""
+        """Run a short query on the committed state."""
         return self._requests.read(query, values)
 
     def report(self, query: str, *values: str | float | None) -> list[sqlite3.Row]:
-        """Run a query that may take long, without keeping :meth:`read` waiting."""
+        """Run a long query, without blocking :meth:`read`."""
         return self._reports.read(query, values)
 
     def _work(self) -> None:
@@ -155,7 +153,7 @@ class _Change(Generic[T]):
             self._done.append(self._change(db))
         except BaseException as error:  # noqa: BLE001 - reported to the caller
             self._error = error
-            # fails where SQLite has rolled back the whole transaction: then all fail
+            # raises if SQLite has rolled back the whole transaction: all changes fail
             db.execute("ROLLBACK TO change")
         db.execute("RELEASE change")
 
@@ -184,18 +182,18 @@ def _prepare(
     schema: str,
     upgrades: Mapping[int, str],
 ) -> None:
-    found = db.execute("PRAGMA user_version").fetchone()[0]
+    stored = db.execute("PRAGMA user_version").fetchone()[0]
     empty = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    missing = range(found, version)
-    known = found <= version and all(step in upgrades for step in missing)
-    if not known and not (found == 0 and empty):
+    missing = range(stored, version)
+    known = stored <= version and all(step in upgrades for step in missing)
+    if not known and not (stored == 0 and empty):
         raise InputError(
-            f"{path}: its state is of version {found}, this sf_quantum reads version "
+            f"{path}: its state has version {stored}, this sf_quantum reads version "
             f"{version}: start the version that wrote it, or use another state folder"
         )
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
-    # pages that change often, the ends of the indexes, are copied less often
+    # so that pages that change often, at the ends of indexes, are copied less often
     db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
     db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     steps = schema if empty else " ".join(upgrades[step] for step in missing)

@@ -1,4 +1,4 @@
-"""Deletes jobs that have been over for long enough; the sums of their use remain."""
+"""Deletes old jobs after the retention time; the sums of their usage remain."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sf_quantum.service.store.accounting import PURPOSE, WAIT
 from sf_quantum.service.store.store import Store
 
 PURGE_SECONDS = 600.0
-# jobs of one transaction, so that submissions do not wait for it
+# jobs per transaction: few, so that submissions are not delayed
 BATCH = 500
 HOUR = 3600
 _ADD_UP = f"""
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 async def purge_regularly(store: Store, retention_seconds: float) -> None:
-    """Purge from time to time, until cancelled."""
+    """Purge every :data:`PURGE_SECONDS`, until cancelled."""
     while True:
         try:
             before = time.time() - retention_seconds
@@ -44,9 +44,9 @@ async def purge_regularly(store: Store, retention_seconds: float) -> None:
 def purge(store: Store, before: float) -> Future[int]:
     """Delete jobs that ended before a time, and leases closed by then.
 
-    What they used of the QPU remains in the accounting, added up by the hour.
+    Their QPU usage remains in the accounting, summed by hour.
 
-    :returns: how many jobs were deleted; more may be left after :data:`BATCH` of them
+    :returns: the number of deleted jobs; if it is :data:`BATCH`, more may be left
     """
 
     def change(db: sqlite3.Connection) -> int:

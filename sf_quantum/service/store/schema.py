@@ -55,7 +55,7 @@ CREATE INDEX jobs_by_end ON jobs (ended) WHERE ended IS NOT NULL;
 CREATE TABLE contents (number INTEGER PRIMARY KEY, payload TEXT NOT NULL, result TEXT);
 CREATE TABLE door (status TEXT NOT NULL, message TEXT NOT NULL);
 """
-# what version 2 adds
+# added by version 2
 _OPERATION = """
 -- jobs that were deleted, added up by the hour in which they ended
 CREATE TABLE past (
@@ -103,12 +103,12 @@ CREATE TRIGGER audit_is_kept BEFORE DELETE ON audit
 CREATE TRIGGER audit_stays BEFORE UPDATE ON audit
     BEGIN SELECT RAISE(ABORT, 'the audit is only added to'); END;
 """
-# what version 3 adds
+# added by version 3
 _LATEST = """
 CREATE INDEX jobs_by_user_and_end ON jobs (user, ended) WHERE ended IS NOT NULL;
 """
 SCHEMA = _LEASES_AND_JOBS + _OPERATION + _LATEST
-# by version: what turns its file into one of the next version
+# by version, the SQL that upgrades a file to the next version
 UPGRADES = {
     1: "ALTER TABLE leases ADD COLUMN project TEXT; "
     "ALTER TABLE leases ADD COLUMN tenths INTEGER; "

@@ -1,4 +1,4 @@
-"""What the service has acknowledged, on disk: leases, jobs and results."""
+"""The acknowledged leases, jobs and results, on disk."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ LIVE = "state IN ('Queued', 'Running')"
 class Store(Database):
     """Leases and jobs in one SQLite file.
 
-    Methods that change something return a future, which is done once that is on disk.
+    Methods that change something return a future that is done once the change is on
+    disk.
 
     :param path: the file, created if it does not exist
-    :raises InputError: if it is not a file that this version can read
+    :raises InputError: if this version cannot read the file
     """
 
     def __init__(self, path: Path) -> None:
@@ -113,10 +114,10 @@ class Store(Database):
     ) -> Future[tuple[Job, bool]]:
         """Add a job, unless its user has used the key before.
 
-        A job that exists moves to the lease of this submission, so that it does not end
+        An existing job moves to the lease of this submission, so that it does not end
         with the lease it was first submitted under.
 
-        :param model_seconds: QPU time as modelled
+        :param model_seconds: modelled QPU time
         :returns: the job, and whether it is new
         :raises Refused: 409 if the key belongs to a job with another content
         """
@@ -138,14 +139,14 @@ class Store(Database):
         def change(db: sqlite3.Connection) -> tuple[Job, bool]:
             same = "WHERE user = ? AND key = ?"
             user_and_key = (lease.user, job.key)
-            known = db.execute(f"SELECT digest FROM jobs {same}", user_and_key)
-            if (found := known.fetchone()) is None:
+            digests = db.execute(f"SELECT digest FROM jobs {same}", user_and_key)
+            if (existing := digests.fetchone()) is None:
                 number = _insert(db, "jobs", row)
                 _insert(db, "contents", {"number": number, "payload": payload})
-                return _one(db, "WHERE number = ?", number), True
-            _check_digest(found["digest"], job)
+                return _select_job(db, "WHERE number = ?", number), True
+            _check_digest(existing["digest"], job)
             db.execute(f"UPDATE jobs SET lease = ? {same}", (lease.id, *user_and_key))
-            return _one(db, same, *user_and_key), False
+            return _select_job(db, same, *user_and_key), False
 
         return self.change(change)
 
@@ -205,7 +206,7 @@ class Store(Database):
         return cast("str | None", rows[0][0]) if rows else None
 
     def start(self, number: int) -> Future[Job]:
-        """Mark a queued job as running; any other stays as it is."""
+        """Mark a job as running if it is queued."""
         return self._update(
             number,
             "state = 'Running', started = ?",
@@ -214,7 +215,7 @@ class Store(Database):
         )
 
     def cancel_waiting(self, number: int, note: str) -> Future[Job]:
-        """Cancel a queued job; one that runs or is over stays as it is."""
+        """Cancel a job if it is queued."""
         return self._update(
             number,
             "state = 'Cancelled', ended = ?, note = ?",
@@ -235,9 +236,9 @@ class Store(Database):
     ) -> Future[Job]:
         """Store how a running job ended.
 
-        :param used: seconds of QPU time as modelled, and as they passed
+        :param used: seconds on the device, modelled and actual
         :param result: JSON text, for a job that completed
-        :param calibration: that it ran under, if it ran
+        :param calibration: the calibration that the job ran under, if it ran
         """
         query = (
             "UPDATE jobs SET state = ?, ended = ?, note = coalesce(?, note), "
@@ -252,18 +253,14 @@ class Store(Database):
                 db.execute(set_result, (result, number))
             ended = time.time()
             db.execute(query, (state, ended, note, calibration_text, *used, number))
-            return _one(db, "WHERE number = ?", number)
+            return _select_job(db, "WHERE number = ?", number)
 
         return self.change(change)
 
     def put_back(
         self, number: int, note: str, used: tuple[float, float]
     ) -> Future[Job]:
-        """Queue a running job again.
-
-        :param note: why
-        :param used: see :meth:`finish`
-        """
+        """Queue a running job again; the parameters are those of :meth:`finish`."""
         return self._update(
             number,
             "state = 'Queued', started = NULL, attempt = attempt + 1, note = ?, "
@@ -273,10 +270,9 @@ class Store(Database):
         )
 
     def recover(self) -> Future[None]:
-        """Repair the file of a service that died.
+        """Repair the file after the service died.
 
-        Running jobs are queued again; those that were to be cancelled with their lease
-        are cancelled.
+        Jobs of closed leases are cancelled; other running jobs are queued again.
         """
 
         def change(db: sqlite3.Connection) -> None:
@@ -310,7 +306,7 @@ class Store(Database):
 
         def change(db: sqlite3.Connection) -> Job:
             db.execute(query, (*values, number))
-            return _one(db, "WHERE number = ?", number)
+            return _select_job(db, "WHERE number = ?", number)
 
         return self.change(change)
 
@@ -342,5 +338,5 @@ def _insert(
     return db.execute(query, [*row.values()]).lastrowid or 0
 
 
-def _one(db: sqlite3.Connection, where: str, *values: str | int) -> Job:
+def _select_job(db: sqlite3.Connection, where: str, *values: str | int) -> Job:
     return _job(db.execute(_JOB + where, values).fetchone())

@@ -8,12 +8,12 @@ from collections.abc import Collection
 from sf_quantum.service.store.store import LIVE, Store
 
 MINUTES = 60
-# jobs that ended so many seconds ago are on disk by now
+# after this time a job's end is certainly on disk
 WRITTEN_SECONDS = 60.0
 # seconds of use, by minute since the epoch
 _Seconds = defaultdict[int, float]
-# The job that ran when a service died may end only after the next start: nothing is
-# known of that attempt, and in between the device did not run it.
+# A job that was running when a service died ends after the next start: the length of
+# the lost attempt is unknown, and the device did not run the job in between.
 _ENDED = (
     "CASE WHEN attempt > 1 OR seconds = 0 THEN min(ended, started + seconds) "
     "ELSE ended END"
@@ -33,8 +33,8 @@ _RUNNING = (
 class UtilisationHistory:
     """Adds up the times of jobs that ended; each job is read from disk once.
 
-    :param interrupted: the attempts that were interrupted, from when to when. The disk
-        has their length only, so those of an earlier service are missing.
+    :param interrupted: begin and end of each interrupted attempt. Only the lengths are
+        on disk, so attempts of an earlier service are missing.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class UtilisationHistory:
         self._store = store
         self._interrupted = interrupted
         self._seconds = _Seconds(float)
-        # jobs that ended before are in these sums
+        # jobs that ended before this time are in the sums
         self._until = 0.0
 
     def minutes(self, now: float) -> list[float]:

@@ -1,4 +1,4 @@
-"""What the page shows: read once a second for all its viewers."""
+"""The content of the page, read at most once a second for all viewers."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.leases import visible
 from sf_quantum.service.store.utilisation import UtilisationHistory
 
-# how long an answer is sent again
+# how long an answer is reused
 FRESH_SECONDS = 1.0
-# pending jobs that are listed, a user's own ones behind these, and where the search ends
+# pending jobs listed, a user's own jobs listed beyond these, and jobs searched for them
 LISTED, OWN, SEARCHED = 200, 10, 20_000
 ENDED = 10
 LEASES = 100
@@ -39,10 +39,10 @@ LEASES = 100
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """What is the same for all viewers.
+    """The content that is the same for all viewers.
 
     :param pending: the first jobs in the order they will run
-    :param own: by user, the numbers of the first jobs behind these
+    :param own: by user, the numbers of the user's first jobs behind these
     :param waiting: the number of pending jobs
     """
 

@@ -11,7 +11,7 @@ from sf_quantum.service.queue.job_queue import JobQueue
 
 # length of the history, in calibrations
 PERIODS = 3
-# every so manyth reading is shown
+# readings per point of the history
 EVERY = 4
 
 

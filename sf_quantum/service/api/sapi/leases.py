@@ -1,4 +1,4 @@
-"""Leases for a dialect that has none: held while a user has problems."""
+"""Leases for SAPI, which has none: held while a user has unfinished problems."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from sf_quantum.service.domain.reasons import LeaseEnd, LeaseEndCause
 from sf_quantum.service.queue.job_queue import JobQueue
 
 JOBS_OVER = LeaseEnd(LeaseEndCause.JOBS_OVER)
-# of these leases, also after a restart
+# identifies these leases, also after a restart
 KEY = "sapi"
 JOB = "problems over SAPI"
-# less than the 120 seconds after which the client gives up
+# below the client's timeout of 120 seconds
 WAIT_SECONDS = 90.0
 POLL_SECONDS = 60.0
 _SERVICE = Identity("", admin=True)
@@ -29,19 +29,19 @@ logger = logging.getLogger(__name__)
 class ImplicitLeases:
     """One lease per user, from the first problem until the last is over.
 
-    Such a lease is like any other: a submission waits for it while all vQPUs are
-    leased, and it determines share, class and accounting. A request may instead name a
-    lease that was acquired in another dialect, in the header ``X-SFQ-Lease``.
+    A submission waits for its lease while all vQPUs are leased; the lease determines
+    share, class and accounting, as any other. A request may instead name a lease that
+    was acquired in another dialect, in the header ``X-SFQ-Lease``.
     """
 
     def __init__(self, queue: JobQueue) -> None:
         self._queue = queue
-        # by lease: the requests and followed submissions that need it
+        # by lease, the number of requests and followed submissions that need it
         self._users: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Follow the leases that an earlier service left."""
+        """Follow the leases that an earlier service left open."""
         for lease in self._queue.leases.held:
             if lease.key == KEY:
                 jobs = self._queue.store.jobs(lease=lease.id)
@@ -58,7 +58,7 @@ class ImplicitLeases:
     ) -> AsyncIterator[tuple[str, list[Job]]]:
         """Hold a lease during a submission, and until its jobs are over.
 
-        :param lease_id: of a lease that the caller named instead
+        :param lease_id: names a lease to use instead
         :returns: the lease's id, and a list to which the caller adds the jobs
         :raises Refused: if no lease is granted
         """
@@ -91,7 +91,7 @@ class ImplicitLeases:
     async def _follow(self, lease_id: str, jobs: list[Job]) -> None:
         for job in jobs:
             while not await self._over(job):
-                if self._queue.failure:  # the next service follows the lease
+                if self._queue.failure:  # the restarted service follows the lease
                     return
         self._users[lease_id] -= 1
         if self._users[lease_id]:
@@ -106,5 +106,5 @@ class ImplicitLeases:
     async def _over(self, job: Job) -> bool:
         try:
             return (await self._queue.wait(_SERVICE, job.id, POLL_SECONDS)).final
-        except Refused:  # deleted long after it was over
+        except Refused:  # the job was over, and has been purged
             return True

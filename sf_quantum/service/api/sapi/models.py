@@ -76,7 +76,7 @@ class ProblemParameters(BaseModel):
     max_answers: int | None = Field(default=None, ge=1, strict=True)
 
     def job_parameters(self) -> dict[str, int | None]:
-        """Convert them for the queue: a sweep stands for a part of the annealing."""
+        """Convert them for the queue; sweeps are proportional to the annealing time."""
         times = self.annealing_time / (ANNEALING_SECONDS * MICROSECONDS)
         return {
             "num_reads": self.num_reads,
@@ -101,7 +101,7 @@ class Problem(BaseModel):
 
 
 class ProblemOptions(BaseModel):
-    """What is stored with a problem's BQM."""
+    """The options stored with a problem's BQM."""
 
     type: ProblemType
     params: ProblemParameters

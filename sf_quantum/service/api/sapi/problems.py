@@ -25,22 +25,22 @@ from sf_quantum.service.domain.jobs import Job, Submission, Written
 from sf_quantum.service.domain.reasons import QPU_OFFLINE
 from sf_quantum.service.queue.job_queue import JobQueue
 
-# the beginning of the keys of such jobs
+# prefix of these jobs' idempotency keys
 KEY = "sapi-"
 CACHED_OPTIONS = 10_000
-# by which the client recognises an offline solver
+# prefix by which the client recognises an offline solver
 OFFLINE = "Solver is offline: "
 
 
 class Problems:
     """The problems of one queue.
 
-    Methods that are not coroutines read large contents, except :meth:`find`.
+    All synchronous methods except :meth:`find` read large contents.
     """
 
     def __init__(self, queue: JobQueue) -> None:
         self._queue = queue
-        # options never change, and are stored in a large content
+        # cached, since options never change, and are a part of a large content
         self._cached_options = lru_cache(CACHED_OPTIONS)(self._read_options)
 
     def read(self, content: JSON) -> Submission:
@@ -89,15 +89,15 @@ class Problems:
     async def wait_for_any(
         self, who: Identity, ids: Sequence[str], seconds: float
     ) -> list[Job]:
-        """Find problems, once one of them is over or the time has passed.
+        """Wait until one of some problems is over or the time has passed; return all.
 
         :raises Refused: 404
         """
-        found = [self.find(who, problem_id) for problem_id in ids]
-        if seconds > 0 and not any(job.final for job in found):
+        jobs = [self.find(who, problem_id) for problem_id in ids]
+        if seconds > 0 and not any(job.final for job in jobs):
             waits = [
                 asyncio.ensure_future(self._queue.wait(who, job.id, seconds))
-                for job in found
+                for job in jobs
             ]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -1,10 +1,10 @@
 """Problems and answers in SAPI's ``qp`` format.
 
-All arrays are little-endian and base64. A problem: ``lin`` has a float64 for each of the
-solver's qubits in their order, NaN for a qubit that is not used; ``quad`` has one for
-each coupler whose two qubits are used, in their order. An answer: energies float64,
-occurrences int32, the qubits used int32, and a row of bits for each answer, padded to
-whole bytes (from ``dwave.cloud.coders``).
+All arrays are little-endian and base64. In a problem, ``lin`` has a float64 for each of
+the solver's qubits in their order, NaN for an unused qubit; ``quad`` has a float64 for
+each coupler whose two qubits are used, in their order. An answer has energies as
+float64, occurrences and used qubits as int32, and a row of bits for each sample, padded
+to whole bytes (from ``dwave.cloud.coders``).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def answer(
     """
     from dimod import SampleSet
 
-    # dimod has no types for these
+    # dimod leaves these methods untyped
     samples: SampleSet = SampleSet.from_serializable(json.loads(result))  # type: ignore[no-untyped-call]
     if options.params.answer_mode == "histogram":
         samples = samples.aggregate()  # type: ignore[no-untyped-call]

@@ -1,8 +1,8 @@
 """SAPI, the dialect of D-Wave's Ocean tools, over the same queue and leases.
 
-``DWAVE_API_ENDPOINT`` is the service's URL followed by ``/sapi/v2``, ``DWAVE_API_TOKEN`` a
-bearer token of the service. Paths, bodies, names and statuses are those that
-``dwave-cloud-client`` uses, so that it works unmodified.
+``DWAVE_API_ENDPOINT`` is the service's URL followed by ``/sapi/v2``,
+``DWAVE_API_TOKEN`` a bearer token of the service. Paths, bodies, names and statuses are
+those that ``dwave-cloud-client`` uses, so that it works unmodified.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ router = APIRouter(prefix=PREFIX, include_in_schema=False)
 
 
 def refused(error: Refused) -> Response:
-    """Refuse as SAPI does, which has one status for everything malformed."""
+    """Refuse as SAPI does, with status 400 for every malformed request."""
     return JSONResponse(_error(error), _code(error), error.headers)
 
 
@@ -87,7 +87,7 @@ async def submit(
     leases: Leases,
     x_sfq_lease: LeaseId = None,
 ) -> Response:
-    """Submit one problem, or several of which each may be refused on its own."""
+    """Submit one problem, or several, each of which may be refused on its own."""
     body = await request.body()
     encoding = request.headers.get("content-encoding", "identity")
     content = await asyncio.to_thread(_decoded, body, encoding)
@@ -125,21 +125,21 @@ async def problems(
     status: str | None = None,
     solver: str | None = None,
 ) -> Response:
-    """List problems; those named by their ids once one of them is over."""
+    """List problems; with ids, wait until one of these is over."""
     if ids is None:
-        found = await asyncio.to_thread(known.all, who)
+        jobs = await asyncio.to_thread(known.all, who)
     else:
         chosen = ids.split(",")
         if len(chosen) > PROBLEMS_AT_ONCE:
-            raise Refused(400, f"id: more than {PROBLEMS_AT_ONCE} of them")
-        found = await known.wait_for_any(who, chosen, min(wait, LONGEST_WAIT_SECONDS))
+            raise Refused(400, f"id: more than {PROBLEMS_AT_ONCE} ids")
+        jobs = await known.wait_for_any(who, chosen, min(wait, LONGEST_WAIT_SECONDS))
     if solver not in (None, queue.device.name):
-        found = []
-    statuses = await asyncio.to_thread(lambda: [known.status(job) for job in found])
+        jobs = []
+    entries = await asyncio.to_thread(lambda: [known.status(job) for job in jobs])
     matching: list[JSON] = [
-        one
-        for one in statuses
-        if label in (None, one["label"]) and status in (None, one["status"])
+        entry
+        for entry in entries
+        if label in (None, entry["label"]) and status in (None, entry["status"])
     ]
     return _reply(request, matching[-max_results:])
 
@@ -151,7 +151,7 @@ async def cancel_several(request: Request, who: Who, known: Known) -> Response:
     try:
         names = TypeAdapter(list[str]).validate_json(await request.body())
     except ValidationError as error:
-        raise Refused(400, "expected a list of problems' ids") from error
+        raise Refused(400, "expected a list of problem ids") from error
     if len(names) > PROBLEMS_AT_ONCE:
         raise Refused(400, f"more than {PROBLEMS_AT_ONCE} problems")
 
@@ -198,7 +198,7 @@ def messages(request: Request, who: Who, known: Known, name: str) -> Response:
 
 @router.get("/problems/{name}/info")
 def info(request: Request, who: Who, known: Known, name: str) -> Response:
-    """Show everything of a problem."""
+    """Show a problem completely, so that it could be submitted again."""
     return _reply(request, known.info(known.find(who, name)))
 
 
@@ -213,7 +213,7 @@ def _error(error: Refused) -> dict[str, JSON]:
 
 
 def _media_type(request: Request) -> str:
-    """Return the media type that the client asks for, since it insists on it."""
+    """Return the media type that the client accepts, since it accepts no other."""
     accepted = _MEDIA_TYPE.match(request.headers.get("accept", ""))
     return f"{accepted[0]}; version=3.0.0" if accepted else "application/json"
 
@@ -223,10 +223,7 @@ def _reply(request: Request, content: JSON) -> Response:
 
 
 def _cached(request: Request, content: JSON) -> Response:
-    """Let the client keep an answer only for as long as it is true.
-
-    Its cache does not distinguish between services.
-    """
+    """Make the client revalidate its cache, which does not distinguish services."""
     return conditional(
         request.headers.get("if-none-match"),
         json.dumps(content).encode(),

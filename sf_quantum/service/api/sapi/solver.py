@@ -35,7 +35,7 @@ def graph(device: Device) -> Graph:
     :raises Refused: 404 if the device has none
     """
     if device.graph is None:
-        raise Refused(404, f"{device.name} is not an annealer, and so has no solver")
+        raise Refused(404, f"{device.name} is not an annealer and has no solver")
     return device.graph
 
 
@@ -51,7 +51,7 @@ def check(device: Device, name: SolverName) -> None:
     """
     known = graph(device).id
     if name.name != device.name:
-        raise Refused(404, f"no solver {name.name!r} here, it is {device.name!r}")
+        raise Refused(404, f"no solver {name.name!r}; the solver is {device.name!r}")
     if name.version is not None and name.version.graph_id not in (None, known):
         detail = (
             f"solver {device.name!r} has graph {known}, not "
@@ -187,5 +187,5 @@ def _timing_model(device: Device) -> dict[str, JSON]:
 
 
 def _delay(device: Device) -> float:
-    """The delay of a read after its annealing, in microseconds."""
+    # the delay of a read after its annealing, in microseconds
     return (device.timing.shot_seconds - ANNEALING_SECONDS) * MICROSECONDS

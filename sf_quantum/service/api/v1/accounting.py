@@ -1,4 +1,4 @@
-"""``/v1``: who used the QPU, for how long, and how long jobs waited for it."""
+"""``/v1``: reports of QPU usage and waiting times."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class UsageSums(Strict):
     failed: int
     cancelled: int
     qpu_seconds: float = Field(
-        description="As modelled: what hardware would take, for all attempts."
+        description="Modelled time on hardware, over all attempts."
     )
-    seconds: float = Field(description="As they passed on the device.")
+    seconds: float = Field(description="Actual time on the device.")
     wait_seconds: float = Field(
         description="From submission to the last start, summed over the jobs."
     )
@@ -52,7 +52,7 @@ class UsageSums(Strict):
 class UsageRow(UsageSums):
     """The sums of one user, project, lease, Slurm job or workflow step.
 
-    Columns that the report is not by are null, and so is what jobs did not state.
+    Columns that do not identify the rows are null, and so are values that jobs lack.
     """
 
     user: str | None = None
@@ -75,11 +75,11 @@ class UsageAnswer(Strict):
     )
     count: int = Field(description="The number of rows; `rows` is a page of them.")
     rows: list[UsageRow]
-    total: UsageSums = Field(description="Over all rows, those of other pages too.")
+    total: UsageSums = Field(description="Over all rows, including other pages.")
 
 
 class UsageQuery(Strict):
-    """What a report covers."""
+    """The scope of a report."""
 
     by: By = "user"
     from_: datetime | None = Field(
@@ -100,10 +100,10 @@ class UsageQuery(Strict):
 def usage(queue: Queue, who: Who, query: Annotated[UsageQuery, Query()]) -> Response:
     """Sum up the jobs that ended in a period: the caller's or, for an admin, all.
 
-    Attempts that were cancelled, pre-empted or interrupted count as far as they ran; one
-    that died with the service is not charged, since nobody knows how far it ran. Jobs
-    older than the retention time count with the hour in which they ended. CSV has the
-    rows without the total, and an apostrophe before a text that a spreadsheet would
+    Attempts that were cancelled, pre-empted or interrupted count as far as they ran;
+    one that died with the service is not charged, since nobody knows how far it ran.
+    Jobs older than the retention time count with the hour in which they ended. CSV has
+    the rows without the total, and an apostrophe before a text that a spreadsheet would
     interpret as a formula.
     """
     since, before = since_epoch(query.from_), since_epoch(query.until)

@@ -93,13 +93,13 @@ class AuditAnswer(Strict):
     outcome: str = Field(description="`done`, or why it was not done.")
 
     @classmethod
-    def of(cls, kept: StoredEntry) -> Self:
+    def of(cls, stored: StoredEntry) -> Self:
         """Show an entry of the audit."""
-        return cls(number=kept.number, time=kept.time, **asdict(kept.entry))
+        return cls(number=stored.number, time=stored.time, **asdict(stored.entry))
 
 
 class MaintenanceBody(Strict):
-    """When the QPU will take no jobs; times are seconds since the epoch."""
+    """A period in which the QPU takes no jobs; times are seconds since the epoch."""
 
     starts: Moment | None = Field(description="Null cancels the window without an end.")
     ends: Moment | None = Field(
@@ -130,7 +130,7 @@ class MaintenanceAnswer(DeviceAnswer):
 )
 async def operations(queue: Queue, _: Admin) -> list[OperationAnswer]:
     """List each operation with its parameters, their bounds and the present settings."""
-    return [_operation(one, queue) for one in queue.device.controls]
+    return [_operation(operation, queue) for operation in queue.device.controls]
 
 
 @router.post(
@@ -147,9 +147,9 @@ async def operations(queue: Queue, _: Admin) -> list[OperationAnswer]:
 async def run(
     name: str, body: OperationBody, queue: Queue, who: Admin
 ) -> OutcomeAnswer:
-    """Run an operation between two jobs, so that no job runs with settings of both.
+    """Run an operation between two jobs, so that no job sees the settings change.
 
-    The new settings hold until the next operation or the next start of the service.
+    The new settings last until the next operation or the next start of the service.
     """
     operation = device_operations.find(queue, name)
     if body.dry_run:
@@ -165,7 +165,7 @@ async def run(
 
 @router.get(
     "/admin/audit",
-    summary="List what admins did",
+    summary="List admins' actions",
     responses=refusals({403: ADMINS_ONLY}),
 )
 def audited(
@@ -178,7 +178,8 @@ def audited(
     ] = None,
 ) -> list[AuditAnswer]:
     """List the latest entries, newest first; entries are never changed or removed."""
-    return [AuditAnswer.of(kept) for kept in audit.entries(queue.store, limit, before)]
+    entries = audit.entries(queue.store, limit, before)
+    return [AuditAnswer.of(entry) for entry in entries]
 
 
 @router.get("/device/maintenance", summary="List maintenance windows")
@@ -198,8 +199,8 @@ async def announce(
     """Announce a maintenance window: the QPU is drained at its start and opened at its end.
 
     A job that is not expected to end before the window does not start; shorter jobs are
-    moved ahead of it. A window without an end lasts until the QPU is opened; there is one
-    at most, and the next one replaces it. Windows survive a restart of the service.
+    moved ahead of it. A window without an end lasts until the QPU is opened; there is
+    one at most, and the next one replaces it. Windows survive a restart of the service.
     """
     if body.starts is None:
         if body.ends is not None:
@@ -234,7 +235,7 @@ def _operation(operation: Operation[Device], queue: Queue) -> OperationAnswer:
     return OperationAnswer(
         name=operation.name,
         what=operation.what,
-        parameters=[ParameterAnswer(**asdict(one)) for one in operation.parameters],
+        parameters=[ParameterAnswer(**asdict(item)) for item in operation.parameters],
         drained=operation.drained,
         now=dict(operation.settings(queue.device)),
     )

@@ -61,7 +61,7 @@ async def device(
 
 @router.patch("/device", summary="Change the number of vQPUs", responses=_ADMINS)
 async def change(body: DeviceChange, queue: Queue, who: Admin) -> DeviceAnswer:
-    """Change how many leases may be held at once; those that are held stay held."""
+    """Change how many leases may be held at once; leases that are held stay held."""
     old, new = {"vqpus": queue.leases.vqpus}, {"vqpus": body.vqpus}
     entry = audit.AuditEntry(who.user, "set vqpus", new, old, new)
     await audit.append(queue.store, entry)
@@ -78,7 +78,7 @@ async def open_(queue: Queue, who: Admin) -> DeviceAnswer:
 
 @router.post("/device/close", summary="Close the QPU at once", responses=_ADMINS)
 async def close(body: Message, queue: Queue, who: Admin) -> DeviceAnswer:
-    """Refuse new jobs and leases, and stop the running job, which will run again.
+    """Refuse new jobs and leases, and stop the running job, which is queued again.
 
     Pending jobs and held leases stay.
     """
@@ -101,8 +101,8 @@ def show(
 ) -> DeviceAnswer:
     """Describe the device.
 
-    :param job_class: of a job that would be submitted now, by default the service's
-    :param user: who would submit it
+    :param job_class: of the job to forecast; the service's default if ``None``
+    :param user: who would submit this job
     """
     device = queue.device
     job_class = job_class or queue.settings.classes.default

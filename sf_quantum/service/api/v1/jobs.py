@@ -86,10 +86,10 @@ async def jobs(
 ) -> list[JobAnswer]:
     """List the latest jobs, oldest first: of the lease in the header, or of the caller.
 
-    An admin's list has the jobs of all users.
+    An admin sees the jobs of all users.
     """
-    found = queue.list_jobs(who, lease=x_sfq_lease, limit=limit)
-    return [JobAnswer.of(job, queue.forecast(job)) for job in found]
+    listed = queue.list_jobs(who, lease=x_sfq_lease, limit=limit)
+    return [JobAnswer.of(job, queue.forecast(job)) for job in listed]
 
 
 @router.get(
@@ -104,11 +104,11 @@ async def job(
         Query(ge=0, le=LONGEST_WAIT_SECONDS, description="Seconds to wait at most."),
     ] = 0.0,
 ) -> JobAnswer:
-    """Show the job's state; with `wait`, once it is over or the time has passed."""
-    found = await queue.wait(who, job_id, wait)
-    if not found.final and queue.failure:
+    """Show a job; with `wait`, once it is over or the time has passed."""
+    current = await queue.wait(who, job_id, wait)
+    if not current.final and queue.failure:
         raise Refused(503, queue.failure)
-    return JobAnswer.of(found, queue.forecast(found))
+    return JobAnswer.of(current, queue.forecast(current))
 
 
 @router.get(
@@ -117,8 +117,8 @@ async def job(
     response_class=Response,
     responses={
         200: {
-            "description": "Of a problem a dimod SampleSet, `to_serializable()`; of a "
-            "sequence or a circuit `counter`, the count of each bit string.",
+            "description": "For a problem, a dimod SampleSet, `to_serializable()`; for "
+            "a sequence or a circuit, `counter`, the count of each bit string.",
             "content": {"application/json": {}},
         },
         **refusals({404: "No such job.", 409: "The job has no result."}),
@@ -131,17 +131,17 @@ async def result(job_id: str, queue: Queue, who: Who) -> Response:
 
 @router.delete("/{job_id}", summary="Cancel a job", responses=_NO_JOB)
 async def cancel(job_id: str, queue: Queue, who: Who) -> JobAnswer:
-    """Cancel a job that is not over; a running one has left the device by the answer."""
-    found = await queue.cancel(who, job_id)
-    return JobAnswer.of(found, queue.forecast(found))
+    """Cancel a job unless it is over, and answer once it has left the device."""
+    cancelled = await queue.cancel(who, job_id)
+    return JobAnswer.of(cancelled, queue.forecast(cancelled))
 
 
 async def _submit_large(request: Request, body: bytes) -> Response:
     queue, who = await queue_of(request), await caller(request)
     lease = request.headers.get(LEASE_HEADER)
-    queue.leases.active(who, lease)  # checked before the body is read for nothing
+    queue.leases.active(who, lease)  # refuse before the costly reading of the body
     device = queue.device
-    # not in the pool of threads, where it would keep authentication waiting
+    # not in the thread pool, where it would delay authentication
     reading = in_thread(
         lambda: large_bodies.read(body, qubits=device.size, payloads=device.payloads)
     )

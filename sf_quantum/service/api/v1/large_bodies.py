@@ -1,10 +1,10 @@
 """Reads submissions that are too large to be parsed in this process.
 
-To parse and check 60 MB of JSON and to write it again takes Python some seconds, during
-which no other thread runs. So another process does it and returns the text for the disk.
-As a program this module is that process. Standard input: a line of JSON with what the
-device accepts, then the body. Standard output: a line of JSON with the submission or its
-refusal, then the payload.
+Parsing, checking and rewriting 60 MB of JSON takes Python some seconds, during which no
+other thread runs. Another process does it, running this module as a program. Its
+standard input is a line of JSON with the limits of the device, then the body; its
+standard output is a line of JSON with the submission or its refusal, then the payload
+for the disk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sf_quantum.service.device.runners import installed
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Kind, Submission, Written
 
-# a smaller body is read in some 50 ms, less than a process takes to start
+# a smaller body is parsed in some 50 ms, less than the start of a process takes
 LARGE_BYTES = 1024 * 1024
 SECONDS = 60
 # each process takes a core, and ten times its body in memory
@@ -73,7 +73,7 @@ def read(body: bytes, *, qubits: int, payloads: Sequence[Kind]) -> Submission:
 
 def main() -> None:
     """Read one submission."""
-    # the service may have died
+    # so that it ends even if the service has died
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
     device = json.loads(sys.stdin.buffer.readline())
     answer, payload = _read(sys.stdin.buffer.read(), **device)

@@ -27,9 +27,9 @@ _NO_LEASE = refusals({404: "No such lease."})
 async def acquire(
     body: LeaseBody, request: Request, queue: Queue, who: Who
 ) -> LeaseAnswer:
-    """Acquire the right to submit jobs; as many leases may be held as vQPUs exist.
+    """Acquire the right to submit jobs; at most one lease per vQPU is held at a time.
 
-    With `wait`, pending requests are granted by class, then in the order they came.
+    With `wait`, pending requests are granted by class, then in order of arrival.
     """
     async with _disconnection(request, body.wait) as gone:
         lease = await queue.leases.acquire(who, body.request(), body.wait, gone)
@@ -41,12 +41,12 @@ async def leases(
     queue: Queue,
     who: Who,
     closed: Annotated[
-        bool, Query(description="Also those that have ended, the latest 1000.")
+        bool, Query(description="Include ended leases, the latest 1000.")
     ] = False,
 ) -> list[LeaseAnswer]:
-    """List the caller's leases, without their jobs; an admin's list has all users'."""
-    found = queue.leases.list(who, held_only=not closed)
-    return [_answer(queue, lease) for lease in found]
+    """List the caller's leases, for admins all leases, without their jobs."""
+    listed = queue.leases.list(who, held_only=not closed)
+    return [_answer(queue, lease) for lease in listed]
 
 
 @router.get("/{lease_id}", summary="Show a lease and its jobs", responses=_NO_LEASE)
@@ -71,7 +71,7 @@ async def renew(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
     responses=_NO_LEASE,
 )
 async def release(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
-    """Release the lease; its jobs that are not over are cancelled, on the device too.
+    """Release the lease and cancel its unfinished jobs, including a running one.
 
     Releasing it again changes nothing.
     """
@@ -93,7 +93,7 @@ def _answer_with_jobs(queue: JobQueue, lease: Lease) -> LeaseAnswer:
 
 @asynccontextmanager
 async def _disconnection(request: Request, wait: float) -> AsyncIterator[asyncio.Event]:
-    """Watch for a waiting client that disconnects: it could not release its lease."""
+    """Notice if a waiting client disconnects, since it could not release its lease."""
     gone = asyncio.Event()
 
     async def watch() -> None:

@@ -27,7 +27,7 @@ Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Strict(BaseModel):
-    """An unknown key is an error, and not ignored."""
+    """Refuses unknown keys."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -51,36 +51,37 @@ class LeaseBody(Strict):
     )
     key: Name | None = Field(
         default=None,
-        description="A request with the same key gets the same lease while that is held, "
+        description="A request with the same key gets the same lease while it is held, "
         "and keeps its position among the pending requests.",
     )
     slurm_job_id: Name | None = Field(
         default=None, description="The lease ends when this Slurm job is gone."
     )
     partition: Name | None = Field(
-        default=None, description="Slurm's, which may determine the class."
+        default=None, description="The Slurm partition, which may determine the class."
     )
     expected_seconds: Seconds | None = Field(
         default=None, description="How long the lease is expected to be held."
     )
     pattern: Pattern | None = Field(
         default=None,
-        description="Whether the time is spent on the QPU (quantum) or beside it (classical).",
+        description="Whether most time is spent on the QPU (qc-heavy) or beside it "
+        "(cc-heavy).",
     )
     project: Name | None = Field(
         default=None,
-        description="The project that is charged: one of the user's, by default the first.",
+        description="The project to charge, by default the user's first one.",
     )
     account: Name | None = Field(
         default=None,
-        description="Slurm's account: the project, if it is one of the user's.",
+        description="The Slurm account, used as the project if the user belongs to it.",
     )
     tenths: int | None = Field(
         default=None,
         ge=1,
         le=10,
         strict=True,
-        description="The share that the batch system granted, by licences or gres; only "
+        description="The share that the batch system granted as licences or gres; only "
         "root and admins may set it.",
     )
     user: Name | None = Field(
@@ -121,7 +122,7 @@ class JobBody(Strict):
     circuit: str | None = Field(default=None, description="OpenQASM 3.")
     parameters: Parameters = Field(default_factory=Parameters)
     idempotency_key: Name = Field(
-        description="The same key of the same user is the same job."
+        description="A user's second submission with the same key is the same job."
     )
     purpose: str | None = Field(
         default=None,
@@ -130,14 +131,14 @@ class JobBody(Strict):
     )
     calibrated_within: Seconds | None = Field(
         default=None,
-        description="The job is refused unless the device was calibrated within so many "
-        "seconds and has no drift alarm.",
+        description="Refuse the job unless the device has no drift alarm and its "
+        "calibration is at most so many seconds old.",
     )
 
     def submission(self) -> Submission:
         """Convert the body for the queue.
 
-        :raises Refused: 422 unless it has exactly one payload, and its parameters fit
+        :raises Refused: 422 unless it has exactly one payload, with its own parameters
         """
         payloads: dict[Kind, JsonValue] = {
             "problem": self.problem,
@@ -156,7 +157,10 @@ class JobBody(Strict):
                 raise Refused(422, "only problems take it", "parameters.num_sweeps")
         content = payloads[given[0]]
         return Submission(
-            *(given[0], content, parameters, self.idempotency_key),
+            given[0],
+            content,
+            parameters,
+            self.idempotency_key,
             purpose=self.purpose,
             calibrated_within=self.calibrated_within,
         )
@@ -184,7 +188,7 @@ class JobAnswer(Strict):
     parameters: dict[str, int | None]
     state: State
     attempt: int = Field(
-        description="2 or more if it was pre-empted, or interrupted with the service."
+        description="2 or more after a pre-emption, or a restart of the service."
     )
     note: str | None = Field(
         description="Why it failed, was cancelled or started again."
@@ -193,8 +197,8 @@ class JobAnswer(Strict):
         description="Jobs that run before it, the running one included; null once over."
     )
     eta_seconds: float | None = Field(
-        description="From now to its start, maintenance included; null once over, or while "
-        "nobody knows when the QPU opens."
+        description="From now to its start, including maintenance; null once over, or "
+        "while it is unknown when the QPU opens."
     )
     expected_seconds: float | None = Field(
         description="From its start to its end; null once over."
@@ -203,11 +207,11 @@ class JobAnswer(Strict):
     started: float | None
     ended: float | None
     qpu_seconds: float = Field(
-        description="As modelled: what hardware would take, for all attempts."
+        description="Modelled time on hardware, over all attempts."
     )
-    seconds: float = Field(description="As they passed on the device.")
+    seconds: float = Field(description="Actual time on the device.")
     calibration: CalibrationAnswer | None = Field(
-        description="That it ran under; null unless it ran."
+        description="The calibration it ran under; null unless it ran."
     )
 
     @classmethod
@@ -308,11 +312,11 @@ class DeviceAnswer(Strict):
     )
     position: int = Field(description="Jobs that would run before one submitted now.")
     eta_seconds: float | None = Field(
-        description="From now to its start, maintenance included; null while nobody knows "
-        "when the QPU opens."
+        description="From now to its start, including maintenance; null while it is "
+        "unknown when the QPU opens."
     )
     cost_per_second: float | None = Field(
-        description="Of modelled QPU time, in the site's unit; null if it is free."
+        description="Per second of modelled QPU time, in the site's unit; null if free."
     )
     maintenance: float | None = Field(
         description="When the next maintenance window starts, seconds since the epoch."
@@ -324,7 +328,7 @@ class DeviceAnswer(Strict):
 
 
 class DeviceChange(Strict):
-    """What an admin may change until the next start of the service."""
+    """Settings that an admin may change until the next start of the service."""
 
     vqpus: int = Field(
         ge=1, le=10_000, strict=True, description="Leases that are held stay held."

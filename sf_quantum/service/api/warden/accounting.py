@@ -1,4 +1,4 @@
-"""Accounting in warden's dialect: who used the QPU, for how long; for admins."""
+"""Accounting in warden's dialect: reports of QPU usage, for admins."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ router = APIRouter(
         }
     ),
 )
-# newer versions of warden use the second
+# newer versions of warden use the second path
 PATHS = ("/acct", "/accounting")
 
 
 class UsersQuery(BaseModel):
-    """What a report covers."""
+    """The scope of a report."""
 
     user_id: Texts
     ended_after: Time | None = None
@@ -73,14 +73,14 @@ class UsersQuery(BaseModel):
 
 
 class SessionsQuery(UsersQuery):
-    """Which sessions a report covers."""
+    """The scope of a report on sessions."""
 
     session_id: Texts
     slurm_job_id: Texts
 
 
 class JobsQuery(SessionsQuery):
-    """Which jobs a report covers."""
+    """The scope of a report on jobs."""
 
     status: list[Status] = Field(default_factory=list)
     job_id: list[Annotated[int, Field(ge=0, le=2**62)]] = Field(
@@ -101,7 +101,7 @@ Whole = Annotated[int, BeforeValidator(round)]
 
 
 class Sums(BaseModel):
-    """Jobs and their times in seconds; `qpu_seconds` is ours, and exact."""
+    """Jobs and their times in seconds; `qpu_seconds`, an extension, is exact."""
 
     count: int = 0
     execution_time: Whole = 0
@@ -122,9 +122,10 @@ class JobsSummary(Sums):
             state: {"count": row["count"], **_sums(row)} for state, row in rows.items()
         }
         total = {
-            name: sum(one[name] for one in sums.values()) for name in Sums.model_fields
+            name: sum(part[name] for part in sums.values())
+            for name in Sums.model_fields
         }
-        per_status = {STATUSES[state]: one for state, one in sums.items()}
+        per_status = {STATUSES[state]: part for state, part in sums.items()}
         return cls.model_validate({**total, "per_status": per_status})
 
 

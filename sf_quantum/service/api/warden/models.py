@@ -22,7 +22,7 @@ STATUSES: Mapping[State, Status] = {
     "Cancelled": "CANCELED",
 }
 STATES: Mapping[Status, State] = {status: state for state, status in STATUSES.items()}
-# some clients send numbers instead
+# some clients send numbers instead of strings
 Text: TypeAlias = Annotated[
     str,
     BeforeValidator(lambda value: str(value) if type(value) is int else value),
@@ -53,7 +53,7 @@ def user_number(name: str) -> str:
 
 
 class Accessible(BaseModel):
-    """Whether the QPU takes sessions, and how many are available."""
+    """Whether the QPU takes sessions, and how many slots are available."""
 
     is_accessible: bool
     message: str
@@ -70,7 +70,7 @@ class SetAccessible(BaseModel):
 
 
 class Slots(BaseModel):
-    """The vQPUs: how many leases may be held, and how many are."""
+    """The vQPUs: how many leases may be held, and how many are held."""
 
     qpu_slots_total: int
     qpu_slots_used: int

@@ -1,8 +1,8 @@
 """Warden's dialect over the same queue and leases: QRMI's type ``pasqal-local``.
 
-A session is a lease, a slot is a vQPU, the id of a job is its number in the queue. Paths,
-bodies, names and statuses are those of Pasqal's warden, so that the client in the
-package ``qrmi`` and the SPANK plugin work unmodified.
+A session is a lease, a slot is a vQPU, the id of a job is its number in the queue.
+Paths, bodies, names and statuses are those of Pasqal's warden, so that the client in
+the package ``qrmi`` and the SPANK plugin work unmodified.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from sf_quantum.service.queue.job_queue import JobQueue
 
 NO_SLOTS = "Not enough QPU slots available."
 SESSION_HEADER = "X-Warden-Session"
-# by the queue's name of a field
+# warden's names of the queue's fields
 _FIELDS = {LEASE_HEADER: SESSION_HEADER, "parameters.num_reads": "shots"}
 SessionId = Annotated[
     str | None, Header(alias=SESSION_HEADER, description="The id of a session.")
@@ -64,7 +64,7 @@ router = APIRouter(
 
 @router.get("/accessible", summary="Show whether the QPU takes sessions")
 async def accessible(queue: Queue) -> Accessible:
-    """Needs no credential: clients ask before they have a job."""
+    """Needs no credential, since clients call it before they have a job."""
     return _accessible(queue)
 
 
@@ -80,7 +80,7 @@ async def set_accessible(body: SetAccessible, queue: Queue, who: Admin) -> Acces
 
 @router.get("/qpu-slots", summary="Count the vQPUs")
 async def slots(queue: Queue) -> Slots:
-    """Needs no credential: a batch system's sensor asks."""
+    """Needs no credential, since load sensors of batch systems call it."""
     return Slots(**_slots(queue))
 
 
@@ -93,13 +93,19 @@ def specs(queue: Queue, _: Who) -> Specs:
 @router.get("/status", summary="Show the state of the service")
 async def status(queue: Queue, who: Admin) -> StatusAnswer:
     """Show the running job, the number of pending jobs, and the sessions held."""
-    running = queue.running
+    running, current = queue.running, None
+    # a job that is about to start, or has just ended, is not shown
+    if running and running.state == "Running":
+        current = CurrentJob(
+            id=running.number,
+            session_id=running.lease,
+            user_id=user_number(running.user),
+            started_at=None if running.started is None else utc(running.started),
+            backend_id=running.id,
+        )
     return StatusAnswer(
         pending_jobs_count=queue.length - (running is not None),
-        # a job that is about to start, or has just ended, is not shown
-        current_job=(
-            _current(running) if running and running.state == "Running" else None
-        ),
+        current_job=current,
         open_sessions=[
             OpenSession(
                 id=lease.id,
@@ -116,8 +122,8 @@ async def status(queue: Queue, who: Admin) -> StatusAnswer:
 async def create_session(body: CreateSession, queue: Queue, who: Who) -> Session:
     """Acquire a vQPU for a user's Slurm job, or refuse at once if none is free.
 
-    In warden only root and admins may; this service's configuration may let users
-    acquire their own. The session's class is that of the job's partition.
+    In warden only root and admins may acquire sessions; the configuration of this
+    service may allow it to users. The session's class is that of the job's partition.
     """
     if body.qpu_slots > queue.leases.vqpus:
         raise Refused(409, NO_SLOTS, "qpu_slots")
@@ -139,7 +145,7 @@ async def create_session(body: CreateSession, queue: Queue, who: Who) -> Session
 
 @router.delete("/sessions/{session_id}", summary="Release a session")
 async def revoke_session(session_id: str, queue: Queue, who: Who) -> Session:
-    """Release a session and cancel its jobs, on the device too; may be repeated."""
+    """Release a session and cancel its jobs, including a running one; idempotent."""
     if not (who.admin or who.root or queue.settings.leases.by == "users"):
         raise Refused(403, "only root and admins may release sessions")
     lease = await queue.leases.release(who, session_id)
@@ -171,9 +177,9 @@ async def create_job(
 @router.get("/jobs", summary="List the caller's jobs")
 async def jobs(queue: Queue, who: Who) -> list[WardenJob]:
     """List the latest jobs, oldest first, of every kind."""
-    mine = queue.list_jobs(who)
+    listed = queue.list_jobs(who)
     # the results of many jobs are large
-    return await asyncio.to_thread(lambda: [_answer(queue, job) for job in mine])
+    return await asyncio.to_thread(lambda: [_answer(queue, job) for job in listed])
 
 
 @router.get("/jobs/{number}", summary="Show a job")
@@ -184,12 +190,12 @@ async def job(number: JobNumber, queue: Queue, who: Who) -> WardenJob:
 
 @router.post("/jobs/{number}/cancel", summary="Cancel a job")
 async def cancel(number: JobNumber, queue: Queue, who: Who) -> WardenJob:
-    """Cancel a job that is not over; a running one has left the device by the answer."""
-    found = queue.find(who, number)
-    if found.final:
-        word = STATUSES[found.state]
-        raise Refused(409, f"Job with status '{word}' can't be canceled")
-    return WardenJob.of(await queue.cancel(who, found.id))
+    """Cancel a job that is not over, and answer once it has left the device."""
+    current = queue.find(who, number)
+    if current.final:
+        status = STATUSES[current.state]
+        raise Refused(409, f"Job with status '{status}' can't be canceled")
+    return WardenJob.of(await queue.cancel(who, current.id))
 
 
 @router.get("/jobs/{number}/logs", summary="Show the log of a job")
@@ -214,16 +220,6 @@ def _slots(queue: JobQueue) -> dict[str, int]:
         "qpu_slots_used": used,
         "qpu_slots_available": max(0, total - used),
     }
-
-
-def _current(running: Job) -> CurrentJob:
-    return CurrentJob(
-        id=running.number,
-        session_id=running.lease,
-        user_id=user_number(running.user),
-        started_at=None if running.started is None else utc(running.started),
-        backend_id=running.id,
-    )
 
 
 def _answer(queue: JobQueue, job: Job) -> WardenJob:
