@@ -98,11 +98,14 @@ class Followed(BatchJob):
     """
 
     troubled = False
+    wrong_move = ""
     ended_at = math.inf
 
     def __setattr__(self, name: str, value: object) -> None:
         if name == "state" and "state" in self.__dict__:
-            assert value in MOVES[self.state], f"{self.state} -> {value}"
+            # the queue survives every error, that of an assertion as well
+            if value not in MOVES[self.state]:
+                self.wrong_move = f"{self.state} -> {value}"
             if value is S.ENDED:
                 self.ended_at = asyncio.get_running_loop().time()
         super().__setattr__(name, value)
@@ -395,6 +398,10 @@ class Life(RuleBasedStateMachine):
         assert got in said
 
     @invariant()
+    def every_move_is_drawn(self) -> None:
+        assert not [job.wrong_move for job in self.tasks if job.wrong_move]
+
+    @invariant()
     def nothing_is_submitted_that_slurm_has(self) -> None:
         for job in self.tasks:
             late = [one for one in self.slurm.mine(job.key) if not one.seen]
@@ -426,6 +433,7 @@ class Life(RuleBasedStateMachine):
         self.wait(self.queue.close())
         for job in self.tasks:
             assert job.state is S.SETTLED or job.key not in self.slurm.submissions
+        self.every_move_is_drawn()
         self.check_journal()
 
     def finish(self, records: Iterable[Record]) -> None:

@@ -16,7 +16,7 @@ from sf_quantum import backoff, journal
 from sf_quantum.backoff import Backoff
 from sf_quantum.connectors.slurm import answers, job, login, queue
 from sf_quantum.connectors.slurm.answers import EndReason, JobOutcome
-from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
+from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState, NodeUsage
 from sf_quantum.connectors.slurm.login import LoginNode
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.scripts import JobMark
@@ -212,6 +212,100 @@ async def test_what_nobody_waits_for_is_cancelled_until_it_is_over(
     ]
     await _until(lambda: len(slurm.squeues) == 1)
     assert slurm.count("scancel 7") == 4
+
+
+async def test_an_answer_that_comes_late_revives_no_abandoned_job(
+    jobs: SlurmQueue, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answered = asyncio.Event(), asyncio.Event()
+    run = slurm.run
+
+    async def slow(command: str) -> tuple[str, int]:
+        if "scontrol" in command:
+            asked.set()
+            await answered.wait()
+        return await run(command)
+
+    monkeypatch.setattr(slurm, "run", slow)
+    slurm.scontrols[:] = ["JobId=7 JobState=RUNNING ExitCode=0:0 StartTime=100"]
+    submitted = await _submitted(jobs)
+    slurm.looks[:] = [[JobMark(submitted.key, "7", 0, 100.25, 100.5, 0)], []]
+    async with asyncio.timeout(20):
+        await asked.wait()
+    jobs.abandon(submitted)
+    answered.set()
+    # it still runs, so it is cancelled again
+    await _until(lambda: slurm.count("scancel 7") == 2)
+    assert submitted.state is BatchJobState.ABANDONED
+
+
+async def test_a_component_that_slurm_cannot_tell_about_is_asked_about_again(
+    jobs: SlurmQueue, slurm: Slurm
+) -> None:
+    leader = await _submitted(jobs)
+    running = "7|7|RUNNING|None|100|101|1|c1\n"
+    slurm.squeues[:] = [f"{running}8|8|CANCELLED|None|100|101|1|c2"]
+    slurm.scontrols[:] = [WorkflowExecutionException("the connection was lost")]
+    component = jobs.follow_component(leader, 1, _usage("reserved"))
+    await _until(lambda: slurm.count("scontrol") > 1)
+    slurm.scontrols[:] = ["JobId=8 JobState=CANCELLED ExitCode=0:15 StartTime=100"]
+    async with asyncio.timeout(20):
+        assert (await component.ended).state == "CANCELLED"
+
+
+async def test_a_job_that_is_given_up_between_two_attempts_is_cancelled(
+    jobs: SlurmQueue,
+    slurm: Slurm,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(backoff, "CLUSTER", Backoff(600, 600))
+    slurm.sbatches[:] = [WorkflowExecutionException("the connection was lost")]
+    given_up = BatchJob("job /job/0", _usage("elastic"))
+    with caplog.at_level(logging.WARNING, "streamflow"):
+        submission = asyncio.create_task(jobs.submit(given_up, "", ""))
+        await _until(lambda: "next attempt in 600 s" in caplog.text)
+    submission.cancel()
+    await asyncio.wait({submission})
+    await _until(lambda: slurm.count(f"sfq:run:{given_up.key}[^ ]* //p") == 1)
+
+
+async def test_what_slurm_takes_while_the_queue_is_closed_is_settled(
+    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = journal.Journal(tmp_path)
+    record.start("site.yml", ["site"], {})
+    jobs = SlurmQueue(slurm, "run", 0.01)
+    asked, taken, run = asyncio.Event(), asyncio.Event(), slurm.run
+
+    async def slow(command: str) -> tuple[str, int]:
+        if "sbatch" in command:
+            asked.set()
+            await taken.wait()
+        return await run(command)
+
+    monkeypatch.setattr(slurm, "run", slow)
+    slurm.squeues[:] = ["7|7|CANCELLED|None|100|101|1|c1"]
+    submission = asyncio.create_task(_submitted(jobs))
+    try:
+        await asyncio.wait_for(asked.wait(), 20)
+        taken.set()
+        await jobs.close()
+    finally:
+        record.close()
+    assert (await submission).state is BatchJobState.SETTLED
+    events = [one for one in journal.read(record.path) if one["event"] == "allocation"]
+    assert [one["status"] for one in events] == ["requested", "granted", "released"]
+
+
+async def test_nothing_is_submitted_once_the_queue_is_closed(slurm: Slurm) -> None:
+    jobs = SlurmQueue(slurm, "run", 0.01)
+    slurm.sbatches[:] = ["sbatch: error: Resource temporarily unavailable"]
+    await jobs.close()
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(20):
+            await _submitted(jobs)
+    assert slurm.count("sbatch") == 0
 
 
 async def test_nothing_that_hangs_holds_up_the_end(

@@ -72,6 +72,7 @@ class BatchJobState(Enum):
 
 
 _ACTIVE = {BatchJobState.QUEUED, BatchJobState.RUNNING, BatchJobState.ENDING}
+_UNENDED = {BatchJobState.SUBMITTING, BatchJobState.QUEUED, BatchJobState.RUNNING}
 
 
 @dataclass(frozen=True)
@@ -153,10 +154,11 @@ class BatchJob:
         """
         component = BatchJob(self.name, usage)
         component.slurm_job = slurm_job
-        component.state = self.state
+        granted = self.granted.done()
+        component._be(BatchJobState.RUNNING if granted else BatchJobState.QUEUED)
         component._queued_at = self._queued_at
         usage.submitted(self.slurm_job)
-        if self.granted.done() and not self.granted.cancelled():
+        if granted and not self.granted.cancelled():
             usage.started(self.granted.result().started)
         self._components.append(component)
         return component
@@ -304,7 +306,8 @@ class BatchJob:
     def _be(self, state: BatchJobState) -> None:
         """Set the state, or the state to return to if a query is in progress."""
         self._before = state
-        if self.state is not BatchJobState.ENDING:
+        # Slurm may answer after the job was abandoned
+        if self.state in _UNENDED:
             self.state = state
 
     def _timed(self, outcome: JobOutcome) -> JobOutcome:

@@ -56,6 +56,7 @@ class SlurmQueue:
         self._watch: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._polled = -math.inf
+        self._closed = False
 
     async def submit(
         self, job: BatchJob, options: str, script: str, *, at_once: str | None = None
@@ -67,6 +68,7 @@ class SlurmQueue:
         :param script: the batch script
         :param at_once: see :func:`sf_quantum.connectors.slurm.scripts.submission`
         :raises WorkflowExecutionException: if Slurm refuses it, with Slurm's message
+        :raises asyncio.CancelledError: once the queue is closed
         """
         await self.start_watching()
         command = scripts.submission(
@@ -91,35 +93,42 @@ class SlurmQueue:
 
     async def _submitted(self, job: BatchJob, command: str) -> str:
         pauses = backoff.CLUSTER.pauses()
-        while True:
-            text, code = await self._shielded_submission(job.key, command)
-            slurm_job = answers.submitted_job(text, code)
-            if slurm_job is not None:
-                return slurm_job
-            message = answers.in_one_line(text)
-            if not answers.is_temporary(text, code):
-                raise WorkflowExecutionException(f"Slurm refuses {job.name}: {message}")
-            pause = next(pauses)
-            logger.warning(
-                f"Slurm cannot accept {job.name} now, next attempt in {pause:g} s: {message}"
-            )
-            await asyncio.sleep(pause)
-
-    async def _shielded_submission(self, key: str, command: str) -> tuple[str, int]:
-        """Submit; if the caller is cancelled, the job is cancelled after its submission."""
-        task = asyncio.create_task(self.login.ask(command))
-        self._submissions.add(task)
-        task.add_done_callback(self._submissions.discard)
+        submission = None
         try:
-            return await asyncio.shield(task)
+            while True:
+                if self._closed:
+                    raise asyncio.CancelledError
+                submission = asyncio.create_task(self.login.ask(command))
+                self._submissions.add(submission)
+                submission.add_done_callback(self._submissions.discard)
+                text, code = await asyncio.shield(submission)
+                slurm_job = answers.submitted_job(text, code)
+                if slurm_job is not None:
+                    return slurm_job
+                message = answers.in_one_line(text)
+                if not answers.is_temporary(text, code):
+                    raise WorkflowExecutionException(
+                        f"Slurm refuses {job.name}: {message}"
+                    )
+                pause = next(pauses)
+                logger.warning(
+                    f"Slurm cannot accept {job.name} now, next attempt in {pause:g} s: {message}"
+                )
+                await asyncio.sleep(pause)
         except asyncio.CancelledError:
-            self._spawn(self._undo(key, task))
+            # Slurm may have the job even between two attempts, if its answer was lost
+            if submission is not None:
+                self._spawn(self._undo(job.key, submission))
             raise
 
     @survives_errors
     async def _undo(self, key: str, submission: asyncio.Task[tuple[str, int]]) -> None:
+        """Cancel a job whose submission was given up."""
         await submission
-        await self.login.sweep(key)
+        for pause in backoff.CLUSTER.pauses():
+            if await self.login.sweep(key) or self._closed:
+                break
+            await asyncio.sleep(pause)
 
     def follow_component(
         self, leader: BatchJob, number: int, usage: NodeUsage
@@ -162,10 +171,8 @@ class SlurmQueue:
 
         Jobs that cannot be cancelled in time are left to the login node's shell.
         """
-        active = [job for job in self._jobs.values() if job.active]
-        await self.cancel(*active)
-        for job in active:
-            job.abandoned()
+        self._closed = True
+        await self.cancel(*[job for job in self._jobs.values() if job.active])
         if self._watch is not None:
             self._watch.cancel()
         # jobs that are being submitted could not be cancelled yet
@@ -175,6 +182,9 @@ class SlurmQueue:
         )
         if late or not await self.login.sweep():
             await self.login.leave()
+        # including jobs that Slurm has accepted meanwhile
+        for job in self._jobs.values():
+            job.abandoned()
         await self._settle_all()
         await self.login.close()
 
@@ -183,7 +193,8 @@ class SlurmQueue:
         if self._watch is None:
             self._see(await self.login.look(urgent=False))
             # another job may have started the task meanwhile
-            self._watch = self._watch or asyncio.create_task(self._look_on())
+            if self._watch is None and not self._closed:
+                self._watch = asyncio.create_task(self._look_on())
 
     async def _look_on(self) -> None:
         while True:
