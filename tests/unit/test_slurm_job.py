@@ -288,6 +288,7 @@ class Life(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.log_level = logger.level
         logger.setLevel(logging.CRITICAL)
         self.loop = Loop()
         self.slurm = Slurm(self.loop)
@@ -411,6 +412,7 @@ class Life(RuleBasedStateMachine):
         try:
             self.come_to_an_end()
         finally:
+            logger.setLevel(self.log_level)
             self.journal.close()
             asyncio.set_event_loop(None)
             self.loop.close()
