@@ -57,7 +57,7 @@ def test_the_list_says_what_is_usable(
 ) -> None:
     assert main(["samplers"]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
-    assert head.split() == ["sampler", "usable", "what", "it", "is"]
+    assert head.split() == ["sampler", "usable", "description"]
     assert [row.split()[0] for row in rows] == samplers.names()
     (neal,) = (row for row in rows if row.startswith("neal"))
     assert neal.split()[1] == "yes"
@@ -70,8 +70,8 @@ def test_one_sampler_tells_its_parameters(capsys: pytest.CaptureFixture[str]) ->
     assert main(["samplers", "neal"]) == 0
     lines = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
     assert lines[:3] == [
-        ["parameter", "default", "what it is"],
-        ["num_reads", "1000", "samples to return, 1 or more"],
+        ["parameter", "default", "description"],
+        ["num_reads", "1000", "number of samples, 1 or more"],
         ["num_sweeps", "100", "Metropolis sweeps over all variables per read"],
     ]
     assert lines[3][:2] == ["seed", "-"]
