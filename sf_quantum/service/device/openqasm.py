@@ -87,7 +87,7 @@ def parse(text: str) -> Circuit:
 
     :raises CircuitError: if it is invalid or not supported
     """
-    parser = _Parser()
+    parser = _CircuitParser()
     for line, statement, body in _statements(text):
         try:
             parser.parse(statement, body)
@@ -105,7 +105,7 @@ class _GateDefinition:
     body: list[str]
 
 
-class _Parser:
+class _CircuitParser:
     def __init__(self) -> None:
         self.circuit = Circuit()
         self._registers: dict[str, tuple[str, int, int]] = {}
