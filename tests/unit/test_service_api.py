@@ -6,6 +6,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -316,13 +317,11 @@ def test_not_a_number_and_not_json(service: RunningService, job: MakeJob) -> Non
 
 class _RawClient(Client):
     def send(self, body: bytes) -> Answer:
-        connection = self._connection(5)
-        headers = {**self._headers, "Content-Type": "application/json"}
-        connection.request("POST", "/v1/jobs", body, headers)
-        response = connection.getresponse()
-        answer = Answer(response.status, response.read())
-        connection.close()
-        return answer
+        with closing(self._connection(60)) as connection:
+            headers = {**self._headers, "Content-Type": "application/json"}
+            connection.request("POST", "/v1/jobs", body, headers)
+            response = connection.getresponse()
+            return Answer(response.status, response.read())
 
 
 @pytest.mark.parametrize(
