@@ -365,7 +365,7 @@ def test_qpus_tell_announced_maintenance(service: RunningService) -> None:
         text=True,
         check=True,
     )
-    assert re.search(r" takes no jobs in (600|59\d) s: maintenance", done.stdout)
+    assert re.search(r" stops taking jobs in (600|5\d\d) s: maintenance", done.stdout)
 
 
 def test_qpus_for_programs(service: RunningService) -> None:
@@ -464,7 +464,7 @@ def _close(service: RunningService) -> None:
     service.ask("POST", "/v1/device/close", {"message": "helium is low"})
 
 
-LEFT = "sfq lease: QPU qpu is offline: the QPU is closed: helium is low; left"
+LEFT = "sfq lease: QPU qpu is offline: the QPU is closed: helium is low; the command can run elsewhere"
 
 
 def test_a_command_that_can_run_elsewhere_leaves_a_closed_qpu(

@@ -241,10 +241,15 @@ def test_it_shows_a_job_on_its_way_through_the_queue_as_the_api_does(
     assert browser.text("#running") == "None: the QPU is idle"
     assert browser.text("#line tbody") == "No pending jobs."
     assert not browser.text(f"#ended [data-job='{occupant}']")
-    use = site.ask("", "GET", "/v1/activity")["utilisation"]
-    assert isinstance(use, dict)
-    assert isinstance(use["mean"], float)
-    assert browser.text("#mean") == f"{round(use['mean'] * 100)} %"
+
+    def shown() -> bool:
+        """Compare the page with the API; the page is a few seconds behind."""
+        use = site.ask("", "GET", "/v1/activity")["utilisation"]
+        assert isinstance(use, dict)
+        assert isinstance(use["mean"], float)
+        return browser.text("#mean") == f"{round(use['mean'] * 100)} %"
+
+    browser.until(shown, "the utilisation that the API has")
     assert browser.run("return document.title") == "emulator: online"
     assert browser.complaints() == []
     assert {url for url in browser.requests() if not url.startswith("data:")} == {

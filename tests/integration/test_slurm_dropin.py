@@ -35,7 +35,7 @@ def test_each_key_is_an_option_that_sbatch_knows(lab: Lab) -> None:
     assert len(keys) > 80
     keys.pop("file", None)
     make: Callable[..., Service] = Service
-    with pytest.raises(WorkflowDefinitionException, match="a deployment of its own"):
+    with pytest.raises(WorkflowDefinitionException, match="a separate deployment"):
         make(**keys)
     keys.pop("clusters")
     names = {word.partition("=")[0] for word in make(**keys).words()}
