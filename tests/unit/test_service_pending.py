@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from sf_quantum.service.domain.jobs import Job, Kind, Lease, LeaseRequest
-from sf_quantum.service.scheduling.ordering import SortedJobs
 from sf_quantum.service.scheduling.pending import SEARCHED, PendingJobs
-from sf_quantum.service.scheduling.policies.base import Policy
+from sf_quantum.service.scheduling.policies.base import Policy, SortedJobs
 from sf_quantum.service.scheduling.policies.classes import Classes
 from sf_quantum.service.scheduling.policies.fifo import Fifo
 from sf_quantum.service.scheduling.work import PendingJob, Work

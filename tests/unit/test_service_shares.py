@@ -6,9 +6,13 @@ import pytest
 
 from sf_quantum.service.domain.jobs import Lease, LeaseRequest, Pattern, Used
 from sf_quantum.service.domain.settings import Account, Shares
-from sf_quantum.service.scheduling.expected_work import ExpectedWork
 from sf_quantum.service.scheduling.policies.fair_share import FairShare
-from sf_quantum.service.scheduling.shares import ActiveShares, DecayingUsage, account_of
+from sf_quantum.service.scheduling.shares import (
+    ActiveShares,
+    DecayingUsage,
+    ExpectedWork,
+    account_of,
+)
 from sf_quantum.service.scheduling.work import PendingJob
 
 ANN: Account = ("user", "ann")

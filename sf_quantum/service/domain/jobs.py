@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal, TypeAlias
+from functools import cached_property, lru_cache
+from typing import Literal, Self, TypeAlias
 
 from sf_quantum.files import JSON
 
@@ -24,6 +25,9 @@ Pattern: TypeAlias = Literal["qc-heavy", "cc-heavy", "balanced"]
 # the first runs first
 CLASSES: tuple[JobClass, ...] = ("production", "quality", "test", "development")
 RANKS: Mapping[JobClass, int] = {name: rank for rank, name in enumerate(CLASSES)}
+
+# RUN:/step/tag or /step/tag, as the connectors write it; RUN is the name of a journal
+_PURPOSE = re.compile(r"(?:([0-9][^:]*Z-[0-9][^:]*):)?(/.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,6 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether it has not ended."""
         return self.closed is None
 
 
@@ -144,6 +147,28 @@ class Submission:
 
 
 @dataclass(frozen=True)
+class Purpose:
+    """The purpose of a job or a lease: a step of a workflow's run, or any text.
+
+    :param run: the name of the run's journal
+    :param step: of the workflow, or the whole text of another purpose
+    """
+
+    run: str | None
+    step: str
+
+    @classmethod
+    @lru_cache(1024)
+    def parse(cls, text: str) -> Self:
+        """Read the text that a client sent."""
+        match = _PURPOSE.fullmatch(text)
+        if match is None:
+            return cls(None, text)
+        run, job = match.groups()
+        return cls(run, job.rstrip("0123456789.").rstrip("/"))
+
+
+@dataclass(frozen=True)
 class Job:
     """A job without its payload; times are seconds since the epoch.
 
@@ -177,7 +202,6 @@ class Job:
 
     @property
     def final(self) -> bool:
-        """Whether the job is over."""
         return self.state not in ("Queued", "Running")
 
 

@@ -25,14 +25,14 @@ class Cause(Enum):
 
 
 class LeaseEndCause(Enum):
-    """What ends a lease."""
+    """What ends a lease, with the text for requests that still use it."""
 
-    RELEASED = auto()
-    EXPIRED = auto()
-    IDLE = auto()
-    SLURM_JOB_GONE = auto()
-    CLIENT_GONE = auto()
-    JOBS_OVER = auto()
+    RELEASED = "released"
+    EXPIRED = "its time is over"
+    IDLE = "it was idle for {idle_seconds:g} seconds"
+    SLURM_JOB_GONE = "Slurm job {slurm_job_id} is gone"
+    CLIENT_GONE = "the client went away"
+    JOBS_OVER = "its problems are over"
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,7 @@ class LeaseEnd:
     @property
     def reason(self) -> str:
         """The text for requests that still use the lease."""
-        return {
-            LeaseEndCause.RELEASED: "released",
-            LeaseEndCause.EXPIRED: "its time is over",
-            LeaseEndCause.IDLE: f"it was idle for {self.idle_seconds:g} seconds",
-            LeaseEndCause.SLURM_JOB_GONE: f"Slurm job {self.slurm_job_id} is gone",
-            LeaseEndCause.CLIENT_GONE: "the client went away",
-            LeaseEndCause.JOBS_OVER: "its problems are over",
-        }[self.cause]
+        return self.cause.value.format_map(vars(self))
 
     @property
     def note(self) -> str:

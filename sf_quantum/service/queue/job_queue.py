@@ -26,12 +26,12 @@ from sf_quantum.service.domain.reasons import CANCELLED, Cause, Interruption
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import entitlements
 from sf_quantum.service.queue.availability import Availability
-from sf_quantum.service.queue.forecasts import Forecasts
 from sf_quantum.service.queue.leases import STOPPING, Leases
 from sf_quantum.service.queue.live_jobs import LiveJobs
 from sf_quantum.service.queue.observations import DeviceState, Observations
 from sf_quantum.service.queue.worker import Worker
 from sf_quantum.service.scheduling.policies import make
+from sf_quantum.service.scheduling.work import PendingJob
 from sf_quantum.service.store import audit
 from sf_quantum.service.store.accounting import recent_use
 from sf_quantum.service.store.retention import purge_regularly
@@ -39,6 +39,8 @@ from sf_quantum.service.store.store import Store
 from sf_quantum.threads import in_thread
 
 STOP_SECONDS = 3.0
+# the number of a job behind all jobs: the largest of SQLite
+LAST = 2**63 - 1
 logger = logging.getLogger(__name__)
 
 
@@ -68,17 +70,10 @@ class JobQueue:
             availability=self.availability,
             observations=self.observations,
         )
-        self.leases = Leases(
-            store,
-            self.settings,
-            availability=self.availability,
-            jobs=self.jobs,
-            policy=self.policy,
-        )
-        self._worker = Worker(store, self.jobs, self.availability, self.observations)
+        self.leases = Leases(self.settings, self.jobs)
+        self._worker = Worker(self.jobs)
         #: held while a job runs; the device is replaced under it
         self.between_jobs = self._worker.between_jobs
-        self._forecasts = Forecasts(self.jobs, self.availability)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._work: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -284,17 +279,54 @@ class JobQueue:
 
     def forecast(self, job: Job) -> Forecast | None:
         """Forecast when a job runs; ``None`` for one that is over."""
-        # the worker may still hold a job whose end is on disk
-        return None if job.final else self._forecasts.of(job.number)
+        if job.final:  # the worker may still hold it
+            return None
+        if (entry := self.jobs.pending.get(job.number)) is not None:
+            return self._forecast(entry)
+        running = self.jobs.running
+        if running is None or running.number != job.number:
+            return None
+        return Forecast(0, 0.0, self.jobs.expected_seconds(running.entry))
 
     def forecast_new(self, job_class: JobClass, user: str = "") -> Forecast:
         """Forecast the run of a one-shot problem of a user, if submitted now."""
         held = reversed(self.leases.held)
         lease = next((lease for lease in held if lease.user == user), None)
-        if lease is not None:
-            return self._forecasts.new(job_class, user, lease.project, lease.pattern)
-        request = entitlements.with_share(self.settings, user, LeaseRequest())
-        return self._forecasts.new(job_class, user, request.project, None)
+        hints = lease or entitlements.with_share(self.settings, user, LeaseRequest())
+        model_seconds = self.device.model_seconds({})
+        entry = PendingJob(
+            number=LAST,
+            id="",
+            user=user,
+            lease="",
+            job_class=job_class,
+            kind="problem",
+            seconds=model_seconds * self.device.time_scale,
+            qpu_seconds=model_seconds,
+            submitted=time.time(),
+            project=hints.project,
+            pattern=hints.pattern,
+        )
+        return self._forecast(entry)
+
+    def _forecast(self, entry: PendingJob) -> Forecast:
+        jobs, pace = self.jobs, self.jobs.pace
+        works, coming = jobs.pending.ahead(entry)
+        position = sum(work.jobs for work in works.values())
+        seconds = pace.seconds(works)
+        if coming:
+            seconds += pace.job_seconds(entry.kind, coming)
+        running = jobs.running
+        if running is not None and not self.policy.preempts(entry, running.entry):
+            position += 1
+            passed = time.monotonic() - running.began
+            seconds += max(0.0, jobs.expected_seconds(running.entry) - passed)
+        wait = jobs.arrivals.wait(seconds, self.policy.passing(entry.job_class))
+        expected = jobs.expected_seconds(entry)
+        eta = None
+        if not jobs.stopping:
+            eta = self.availability.seconds_until_start(wait, expected)
+        return Forecast(position, eta, expected)
 
     def _check_open(self) -> None:
         if self.failure:

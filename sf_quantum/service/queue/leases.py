@@ -44,11 +44,8 @@ from sf_quantum.service.domain.jobs import RANKS, JobClass, Lease, LeaseRequest
 from sf_quantum.service.domain.reasons import RELEASED, LeaseEnd, LeaseEndCause
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import entitlements, slurm_jobs
-from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.queue.live_jobs import LiveJob, LiveJobs
-from sf_quantum.service.scheduling.policies.base import Policy
 from sf_quantum.service.store import audit
-from sf_quantum.service.store.store import Store
 
 # for the end of a lease to be written, and its job to be interrupted, which takes up to
 # live_jobs.LET_GO_SECONDS
@@ -151,24 +148,16 @@ class LiveLease:
 class Leases:
     """The leases of one QPU; belongs to the event loop's thread.
 
-    :param policy: chooses among the waiting requests
+    The policy of the jobs chooses among the waiting requests.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        settings: ServiceSettings,
-        *,
-        availability: Availability,
-        jobs: LiveJobs,
-        policy: Policy,
-    ) -> None:
+    def __init__(self, settings: ServiceSettings, jobs: LiveJobs) -> None:
         self.vqpus = settings.vqpus
-        self._store = store
         self._settings = settings
-        self._availability = availability
         self._jobs = jobs
-        self._policy = policy
+        self._store = jobs.store
+        self._availability = jobs.availability
+        self._policy = jobs.policy
         self._leases: dict[str, LiveLease] = {}
         # the next one first
         self._waiting: list[WaitingRequest] = []
@@ -177,7 +166,7 @@ class Leases:
         self._positions: dict[tuple[str, str], tuple[int, int, float]] = {}
         self._stopped = False
         self._tasks: set[asyncio.Task[None]] = set()
-        for lease in store.held():
+        for lease in self._store.held():
             self._add(lease, _H)
 
     def start(self) -> None:
@@ -536,7 +525,7 @@ class Leases:
         lease_id, now = live.lease.id, time.monotonic()
         if self._jobs.busy(lease_id):
             live.last_used = now
-        return now - max(live.last_used, self._jobs.last_done(lease_id))
+        return now - max(live.last_used, self._jobs.last_done.get(lease_id, 0.0))
 
     def _watch(self, live: LiveLease) -> None:
         """End an idle or expired lease, or check it again when it may be."""

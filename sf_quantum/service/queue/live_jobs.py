@@ -119,7 +119,6 @@ class LiveJob:
 
     @property
     def number(self) -> int:
-        """The job's number."""
         return self.entry.number
 
     @property
@@ -170,8 +169,11 @@ class LiveJobs:
         availability: Availability,
         observations: Observations,
     ) -> None:
+        self.store = store
         self.device = device
         self.policy = policy
+        self.availability = availability
+        self.observations = observations
         self.pending = PendingJobs(policy, may_start=self._ends_before_maintenance)
         self.counts = JobCounts(settings)
         self.pace = Pace()
@@ -186,26 +188,23 @@ class LiveJobs:
         self.none_may_start = False
         #: set when a job may have become the next to run
         self.changed = asyncio.Event()
-        self._store = store
-        self._availability = availability
-        self._observations = observations
+        #: the end of the last job of each lease, by the monotonic clock
+        self.last_done: dict[str, float] = {}
         self._jobs: dict[int, LiveJob] = {}
-        # by id: the leases that take jobs, and the end of the last job of each, by the
-        # monotonic clock
+        # those that take jobs
         self._leases: dict[str, Lease] = {}
-        self._last_done: dict[str, float] = {}
         self._abandoned = False
 
     def resume(self) -> None:
         """Load the unfinished jobs of the previous service."""
-        for job in self._store.live():
+        for job in self.store.live():
             self.counts.take(job.user, job.job_class)
             self._add(job, Cause.RESTART)
 
     def open_lease(self, lease: Lease) -> None:
         """Accept jobs under a lease."""
         self._leases[lease.id] = lease
-        self._last_done[lease.id] = time.monotonic()
+        self.last_done[lease.id] = time.monotonic()
 
     async def submit(self, lease: Lease, submission: Submission) -> tuple[Job, bool]:
         """Add a job; it is on disk when this returns.
@@ -217,7 +216,7 @@ class LiveJobs:
             moved to this lease
         """
         seconds = self.device.model_seconds(submission.parameters)
-        adding = asyncio.wrap_future(self._store.add_job(lease, submission, seconds))
+        adding = asyncio.wrap_future(self.store.add_job(lease, submission, seconds))
         self.counts.take(lease.user, lease.job_class)
         # in a callback: a caller that is cancelled must not leave a job on disk only
         cancelling: list[asyncio.Task[None]] = []
@@ -229,7 +228,7 @@ class LiveJobs:
                     self._add(job, Cause.SUBMISSION)
                     return
                 if new:  # its lease has ended, and cancelled the job on disk
-                    self._observations.job_ended(job.job_class, "Cancelled")
+                    self.observations.jobs[job.job_class, "Cancelled"] += 1
                 else:
                     cancelling.extend(self._move_to_lease(job.number))
             self.counts.give_back(lease.user, lease.job_class)
@@ -240,7 +239,7 @@ class LiveJobs:
             for task in cancelling:
                 await asyncio.shield(task)
             await self.settled(job.number)
-            job = self._store.job(job.number) or job
+            job = self.store.job(job.number) or job
         return job, new
 
     async def settled(self, number: int) -> None:
@@ -272,7 +271,7 @@ class LiveJobs:
             live = self._jobs.get(number)
             if live is None:
                 note = interruption.note()
-                await asyncio.wrap_future(self._store.cancel_waiting(number, note))
+                await asyncio.wrap_future(self.store.cancel_waiting(number, note))
                 if number not in self._jobs:
                     return
                 # its submission has been noticed only now
@@ -325,21 +324,17 @@ class LiveJobs:
             # not if another submission has moved it to another lease
             elif live.ends_with_lease and live.entry.lease == lease_id:
                 self._done(live, "Cancelled", Cause.LEASE_END)
-        self._last_done.pop(lease_id, None)
+        self.last_done.pop(lease_id, None)
 
     def busy(self, lease_id: str) -> bool:
         """Whether a lease has pending or running jobs."""
         runs = self.running is not None and self.running.entry.lease == lease_id
         return runs or bool(self.pending.of_lease(lease_id))
 
-    def last_done(self, lease_id: str) -> float:
-        """The end of the last job of a lease, by the monotonic clock."""
-        return self._last_done.get(lease_id, 0.0)
-
     @property
     def may_start(self) -> bool:
         """Whether jobs start now."""
-        return self._availability.is_open and not self.stopping
+        return self.availability.is_open and not self.stopping
 
     def look(self) -> None:
         """Wake the worker, and pre-empt the running job if the policy says so."""
@@ -429,7 +424,7 @@ class LiveJobs:
         live.move(_I, interruption.cause)
         note = interruption.note()
         try:
-            await asyncio.wrap_future(self._store.cancel_waiting(live.number, note))
+            await asyncio.wrap_future(self.store.cancel_waiting(live.number, note))
         except sqlite3.Error:
             # the end of its lease cancels it on disk; the lease of a quality job takes no
             # vQPU, and is not among these
@@ -445,7 +440,7 @@ class LiveJobs:
 
         :returns: the task that cancels it, if that lease is ending already
         """
-        job, live = self._store.job(number), self._jobs.get(number)
+        job, live = self.store.job(number), self._jobs.get(number)
         if job is None or job.final:
             return []
         if live is None:  # it has just ended with its former lease
@@ -479,12 +474,12 @@ class LiveJobs:
         del self._jobs[live.number]
         entry = live.entry
         self.counts.give_back(entry.user, entry.job_class)
-        self._observations.job_ended(entry.job_class, state)
+        self.observations.jobs[entry.job_class, state] += 1
         self._note_done(entry.lease)
 
     def _note_done(self, lease_id: str) -> None:
-        if lease_id in self._last_done:
-            self._last_done[lease_id] = time.monotonic()
+        if lease_id in self.last_done:
+            self.last_done[lease_id] = time.monotonic()
 
     async def _until(
         self, live: LiveJob, states: Collection[JobState | None], seconds: float
@@ -501,4 +496,4 @@ class LiveJobs:
 
     def _ends_before_maintenance(self, entry: PendingJob) -> bool:
         seconds = self.expected_seconds(entry)
-        return self._availability.ends_before_maintenance(seconds)
+        return self.availability.ends_before_maintenance(seconds)

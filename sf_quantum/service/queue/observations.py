@@ -32,7 +32,6 @@ class Histogram:
     total: float = 0.0
 
     def observe(self, value: float) -> None:
-        """Count a value."""
         self.counts[bisect_left(WAITS, value)] += 1
         self.total += value
 
@@ -44,8 +43,10 @@ class Observations:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        #: those that are over
         self.jobs: Counter[tuple[JobClass, State]] = Counter()
         self.interruptions: Counter[tuple[JobClass, Reason]] = Counter()
+        #: of all attempts, as modelled
         self.qpu_seconds: defaultdict[JobClass, float] = defaultdict(float)
         self.waits: defaultdict[JobClass, Histogram] = defaultdict(Histogram)
         #: begin and end of interrupted attempts, in seconds since the epoch
@@ -67,10 +68,6 @@ class Observations:
         if job.attempt == 1 and job.started is not None:
             self.waits[job.job_class].observe(max(0.0, job.started - job.submitted))
 
-    def use(self, job_class: JobClass, qpu_seconds: float) -> None:
-        """Count QPU time of an attempt, as modelled."""
-        self.qpu_seconds[job_class] += qpu_seconds
-
     def attempt_interrupted(
         self, job_class: JobClass, cause: Cause, began: float
     ) -> None:
@@ -84,7 +81,3 @@ class Observations:
         self.interrupted.append((began, now))
         preempted = cause is Cause.PREEMPTION
         self.interruptions[job_class, "preempted" if preempted else "interrupted"] += 1
-
-    def job_ended(self, job_class: JobClass, state: State) -> None:
-        """Count a job that is over."""
-        self.jobs[job_class, state] += 1

@@ -18,10 +18,8 @@ from sf_quantum.files import JSON
 from sf_quantum.service.device.emulated import Outcome, Task
 from sf_quantum.service.domain.jobs import Job, State
 from sf_quantum.service.domain.reasons import CANCELLED
-from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.queue.live_jobs import LiveJob, LiveJobs
-from sf_quantum.service.queue.observations import DeviceState, Observations
-from sf_quantum.service.store.store import Store
+from sf_quantum.service.queue.observations import DeviceState
 from sf_quantum.threads import in_thread
 
 _T = TypeVar("_T")
@@ -33,31 +31,23 @@ RETRIES = 4
 class Worker:
     """The one worker of a device; belongs to the event loop's thread."""
 
-    def __init__(
-        self,
-        store: Store,
-        jobs: LiveJobs,
-        availability: Availability,
-        observations: Observations,
-    ) -> None:
+    def __init__(self, jobs: LiveJobs) -> None:
         #: held while a job runs; the device is changed under it
         self.between_jobs = asyncio.Lock()
         #: set when the worker has ended
         self.finished = asyncio.Event()
-        self._store = store
         self._jobs = jobs
-        self._availability = availability
-        self._observations = observations
+        self._store = jobs.store
+        self._observations = jobs.observations
         self._on_device = False
 
     @property
     def device_state(self) -> DeviceState:
-        """The current state of the device."""
         if self._on_device:
             return "busy"
         if self.finished.is_set() or self._jobs.stopping:
             return "offline"
-        status = self._availability.status
+        status = self._jobs.availability.status
         if status != "open":
             return status
         held_back = self._jobs.none_may_start and len(self._jobs.pending) > 0
@@ -92,7 +82,7 @@ class Worker:
         outcome, result = await asyncio.wrap_future(
             in_thread(lambda: self._attempt(started, leave))
         )
-        self._observations.use(live.entry.job_class, outcome.qpu_seconds)
+        self._observations.qpu_seconds[started.job_class] += outcome.qpu_seconds
         self._enter(on_device=False)
         job = await _written(lambda: self._settle(live, started, outcome, result))
         if job.state == "Completed":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from sf_quantum.service.domain.jobs import CLASSES, JobClass, Kind
 from sf_quantum.service.scheduling.work import Clock, Work
@@ -48,31 +47,17 @@ class Pace:
         self._observed[kind] = self._observed[kind] * DECAY + observed
 
     def seconds(self, works: Mapping[Kind, Work]) -> float:
-        """Estimate the total run time of jobs."""
         return sum(
             self._ratio(kind) * (work.seconds + work.jobs * HOST_SECONDS)
             for kind, work in works.items()
         )
 
     def job_seconds(self, kind: Kind, modelled: float) -> float:
-        """Estimate the run time of one job."""
         return self.seconds({kind: Work(1, modelled)})
 
     def _ratio(self, kind: Kind) -> float:
         modelled = self._modelled[kind]
         return self._observed[kind] / modelled if modelled else 1.0
-
-
-@dataclass
-class _Load:
-    """Exponentially weighted sums over attempts.
-
-    :param jobs: attempts during which a job of the class arrived
-    :param seconds: run times of the first such job of each attempt
-    """
-
-    jobs: float = 0.0
-    seconds: float = 0.0
 
 
 class Arrivals:
@@ -88,8 +73,11 @@ class Arrivals:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._loads = {name: _Load() for name in CLASSES}
+        # exponentially weighted sums over attempts; by class, how many of them a job
+        # arrived in, and the run times of the first such job of each
         self._attempts = self._seconds = 0.0
+        self._arrivals = dict.fromkeys(CLASSES, 0.0)
+        self._arriving_seconds = dict.fromkeys(CLASSES, 0.0)
         self._began = 0.0
         # by class, the run time of the first arrival during the current attempt
         self._arrived: dict[JobClass, float] | None = None
@@ -107,7 +95,6 @@ class Arrivals:
             self._arrived.setdefault(job_class, seconds)
 
     def began(self) -> None:
-        """Record the start of an attempt on the device."""
         self._began, self._arrived = self._clock(), {}
 
     def ended(self) -> None:
@@ -117,9 +104,10 @@ class Arrivals:
             return
         self._attempts = self._attempts * MEMORY + 1
         self._seconds = self._seconds * MEMORY + self._clock() - self._began
-        for name, load in self._loads.items():
-            load.jobs = load.jobs * MEMORY + (name in arrived)
-            load.seconds = load.seconds * MEMORY + arrived.get(name, 0.0)
+        for name in CLASSES:
+            self._arrivals[name] = self._arrivals[name] * MEMORY + (name in arrived)
+            former = self._arriving_seconds[name] * MEMORY
+            self._arriving_seconds[name] = former + arrived.get(name, 0.0)
 
     def wait(self, seconds: float, passing: Collection[JobClass]) -> float:
         """Estimate the waiting time of a job, including later arrivals that overtake it.
@@ -127,11 +115,11 @@ class Arrivals:
         :param seconds: run time of the jobs that are ahead of it now
         :param passing: classes whose later arrivals overtake it
         """
-        jobs = sum(self._loads[name].jobs for name in passing)
+        jobs = sum(self._arrivals[name] for name in passing)
         if not (jobs and self._seconds):
             return seconds
         observed = self._seconds * (1 + PRIOR_ATTEMPTS / self._attempts)
-        arriving = sum(self._loads[name].seconds for name in passing)
+        arriving = sum(self._arriving_seconds[name] for name in passing)
         load = arriving / observed * self._persistence(observed)
         capped = min(load, MAX_LOAD)
         overtaking = min(
@@ -143,6 +131,6 @@ class Arrivals:
 
     def _persistence(self, observed: float) -> float:
         """Return the fraction of the load that persists, from the time without arrivals."""
-        rate = sum(load.jobs for load in self._loads.values()) / observed
+        rate = sum(self._arrivals.values()) / observed
         missed = rate * (self._clock() - self._last)
         return min(1.0, RULE_OF_THREE / missed) if missed else 1.0

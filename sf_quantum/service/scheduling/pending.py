@@ -41,11 +41,9 @@ class PendingJobs:
         return iter([self._jobs[number] for number in sorted(self._jobs)])
 
     def get(self, number: int) -> PendingJob | None:
-        """Return a pending job; ``None`` if it is not pending."""
         return self._jobs.get(number)
 
     def add(self, job: PendingJob) -> None:
-        """Add a job at its position by the policy."""
         self.policy.add(job)
         self._jobs[job.number] = job
         self.lengths[job.job_class] += 1
@@ -72,9 +70,8 @@ class PendingJobs:
         first = self.policy.first() if self._jobs else None
         if first is None or self._may_start(first):
             return first
-        return next(
-            filter(self._may_start, islice(self.policy.order(), SEARCHED)), None
-        )
+        searched = islice(self.policy.order(), SEARCHED)
+        return next(filter(self._may_start, searched), None)
 
     def pop(self) -> PendingJob | None:
         """Remove and return the job that :meth:`first` selects."""
@@ -88,7 +85,6 @@ class PendingJobs:
             self.add(job)
 
     def of_lease(self, lease: str) -> list[int]:
-        """List the numbers of a lease's pending jobs, sorted."""
         return sorted(self._by_lease.get(lease, ()))
 
     def ahead(self, job: PendingJob) -> tuple[dict[Kind, Work], float]:

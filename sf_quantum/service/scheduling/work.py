@@ -60,7 +60,6 @@ class PendingJob:
         return pending
 
     def move_to(self, lease: Lease) -> None:
-        """Move to a lease, with its project and hints."""
         self.lease = lease.id
         self.project = lease.project
         self.pattern = lease.pattern

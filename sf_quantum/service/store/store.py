@@ -14,8 +14,7 @@ from typing import cast
 
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.jobs import Job, Lease, State, Submission
-from sf_quantum.service.domain.purpose import Purpose
+from sf_quantum.service.domain.jobs import Job, Lease, Purpose, State, Submission
 from sf_quantum.service.domain.reasons import RELEASED, Cause, Interruption
 from sf_quantum.service.store.database import Database
 from sf_quantum.service.store.schema import SCHEMA, UPGRADES, VERSION

@@ -20,19 +20,10 @@ from sf_quantum.service.scheduling.work import Clock
 
 GROUP = "sf_quantum.policies"
 _registry: Registry[type[Policy]] = Registry(GROUP, "policy")
-
-
-def names() -> list[str]:
-    """List the names of the installed policies, sorted."""
-    return _registry.names()
-
-
-def load(name: str) -> type[Policy]:
-    """Import the class of a policy by the name of its entry point.
-
-    :raises InputError: if there is no such policy, or its package cannot be imported
-    """
-    return _registry.load(name)
+#: the names of the installed policies, sorted
+names = _registry.names
+#: the class of a policy, by the name of its entry point
+load = _registry.load
 
 
 def make(

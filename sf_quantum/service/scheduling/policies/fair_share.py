@@ -12,18 +12,18 @@ from typing import ClassVar, Self, TypeAlias
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.jobs import CLASSES, RANKS, JobClass, Kind, Lease, Used
 from sf_quantum.service.domain.settings import Account, Shares
-from sf_quantum.service.scheduling.expected_work import ExpectedWork
-from sf_quantum.service.scheduling.ordering import SortedJobs
 from sf_quantum.service.scheduling.policies.base import (
     ByClass,
     PendingLease,
     Policy,
+    SortedJobs,
     check_options,
     number_option,
 )
 from sf_quantum.service.scheduling.shares import (
     ActiveShares,
     DecayingUsage,
+    ExpectedWork,
     Sharer,
     account,
     account_of,
@@ -311,7 +311,6 @@ class _AccountQueue:
         return self._compute_tags(index + 1)[index]
 
     def user_tag(self, job: PendingJob) -> float:
-        """Return the usage per share of a job's user when the job is next."""
         self._refresh()
         return self._user_tags[job.number]
 
@@ -329,7 +328,6 @@ class _AccountQueue:
         return self._sorted.before(keys[jobs] if jobs < len(keys) else None)
 
     def order(self) -> Iterator[tuple[Tag, PendingJob]]:
-        """Iterate over the jobs with their tags."""
         tags = self._compute_tags(len(self))
         return iter([*zip(tags, self._sorted.jobs, strict=True)])
 

@@ -9,7 +9,6 @@ from typing import Self
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.jobs import RANKS, Lease, Pattern
 from sf_quantum.service.domain.settings import Shares
-from sf_quantum.service.scheduling.expected_work import LOAD
 from sf_quantum.service.scheduling.policies.base import (
     ByClass,
     Keyed,
@@ -17,6 +16,7 @@ from sf_quantum.service.scheduling.policies.base import (
     check_options,
     number_option,
 )
+from sf_quantum.service.scheduling.shares import LOAD
 from sf_quantum.service.scheduling.work import Clock, PendingJob
 
 # time in which later jobs may overtake one, relative to `patience` times its run time; no
