@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, cannot_read
-from sf_quantum.samplers.registry import Registry, unknown
+from sf_quantum.samplers import Registry, unknown
 
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler

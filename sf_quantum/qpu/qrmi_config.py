@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, read_json
-from sf_quantum.samplers.registry import unknown
+from sf_quantum.samplers import unknown
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import combinations
+from typing import ClassVar
 
 import numpy as np
 from dimod import BinaryQuadraticModel, SampleSet
-from dimod.core.sampler import Sampler
 from highspy import Highs, HighsModelStatus, HighsVarType, SolutionStatus, kHighsInf
 
 from sf_quantum.files import JSON
-from sf_quantum.samplers.parameters import check, check_number, seeded
+from sf_quantum.samplers.parameters import (
+    CheckedSampler,
+    check,
+    check_number,
+    seeded,
+)
 from sf_quantum.samplers.reduction import Quadratic, exclusions
 from sf_quantum.samplers.states import as_binary, quadratic, sample_set
 
@@ -23,7 +29,7 @@ TIME_LIMIT = 30.0
 _SCALE = 1000.0
 
 
-class ExactSampler(Sampler):
+class ExactSampler(CheckedSampler):
     """All optima, with a proof that no state has a lower energy.
 
     Pairs of variables that exclude each other become rows "at most one of these", one
@@ -32,26 +38,12 @@ class ExactSampler(Sampler):
     found is cut off by a further row, until the best remaining state is worse.
     """
 
-    @property
-    def parameters(self) -> dict[str, list[str]]:
-        """The keyword arguments of :meth:`sample`, in dimod's form."""
-        return {"num_reads": [], "seed": [], "time_limit": []}
-
-    @property
-    def properties(self) -> dict[str, int | float | bool]:
-        """The defaults; ``distinct`` means that samples are distinct states, not reads."""
-        return {"num_reads": READS, "time_limit": TIME_LIMIT, "distinct": True}
-
-    @staticmethod
-    def check_parameters(
-        *, num_reads: JSON = READS, time_limit: JSON = TIME_LIMIT
-    ) -> None:
-        """Check all parameters of :meth:`sample` but the seed.
-
-        :raises InputError: if a parameter is out of range
-        """
-        check("num_reads", num_reads, 1)
-        check_number("time_limit", time_limit, 0)
+    checks: ClassVar[dict[str, Callable[[str, JSON], None]]] = {
+        "num_reads": partial(check, least=1),
+        "time_limit": partial(check_number, above=0),
+    }
+    #: samples are distinct states, not reads
+    more: ClassVar[dict[str, JSON]] = {"distinct": True}
 
     def sample(
         self,

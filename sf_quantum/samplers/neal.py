@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import ClassVar
 
 from dimod import BinaryQuadraticModel, SampleSet
-from dimod.core.sampler import Sampler
 from neal import SimulatedAnnealingSampler
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.parameters import SEEDS as SEEDS
-from sf_quantum.samplers.parameters import check, seeded
+from sf_quantum.samplers.parameters import CheckedSampler, check, seeded
 
 READS = 1000
 # A tenth of neal's own default: on clustering-like QUBOs of 20, 40 and 60 variables 34,
@@ -19,35 +20,19 @@ READS = 1000
 SWEEPS = 100
 
 
-class NealSampler(Sampler):
+class NealSampler(CheckedSampler):
     """Simulated annealing, also the sampler of the emulated QPU.
 
     :param interrupted: called after every read; once it returns true, sampling stops
         and the completed reads are returned
     """
 
+    checks = dict.fromkeys(("num_reads", "num_sweeps"), partial(check, least=1))
+    more: ClassVar[dict[str, JSON]] = {"seeds": SEEDS}
+
     def __init__(self, interrupted: Callable[[], bool] | None = None) -> None:
         self._interrupted = interrupted
         self._annealer = SimulatedAnnealingSampler()
-
-    @property
-    def parameters(self) -> dict[str, list[str]]:
-        """The keyword arguments of :meth:`sample`, in dimod's form."""
-        return {"num_reads": [], "seed": [], "num_sweeps": []}
-
-    @property
-    def properties(self) -> dict[str, int]:
-        """The defaults, and the upper limit of seeds."""
-        return {"num_reads": READS, "num_sweeps": SWEEPS, "seeds": SEEDS}
-
-    @staticmethod
-    def check_parameters(*, num_reads: JSON = READS, num_sweeps: JSON = SWEEPS) -> None:
-        """Check all parameters of :meth:`sample` but the seed.
-
-        :raises InputError: if a parameter is out of range
-        """
-        check("num_reads", num_reads, 1)
-        check("num_sweeps", num_sweeps, 1)
 
     def sample(
         self,

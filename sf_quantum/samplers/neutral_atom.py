@@ -10,17 +10,17 @@ detuning: K. Goswami et al., Phys. Rev. Research 6, 023031, 2024).
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 from dimod import BinaryQuadraticModel, SampleSet
-from dimod.core.sampler import Sampler
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.samplers.parameters import check, seeded
+from sf_quantum.samplers.parameters import CheckedSampler, check, seeded
 from sf_quantum.samplers.reduction import exclusions
 from sf_quantum.samplers.register import Embedding, Pairs, RegisterLimits, embed
 from sf_quantum.samplers.states import Bits, as_binary, quadratic, sample_set
@@ -62,38 +62,20 @@ class SequenceRunner(Protocol):
         """
 
 
-class NeutralAtomSampler(Sampler):
+class NeutralAtomSampler(CheckedSampler):
     """Independent sets on neutral atoms, emulated unless a runner is given."""
+
+    checks: ClassVar[dict[str, Callable[[str, JSON], None]]] = {
+        "num_reads": partial(check, least=1),
+        "duration": partial(check, least=100),
+    }
+    #: the limits of emulation, and that parts are better sent one by one
+    more: ClassVar[dict[str, JSON]] = {"atoms": {**ATOMS}, "together": False}
+    packages = ("pulser", "pulser_simulation")
+    missing = MISSING
 
     def __init__(self, runner: SequenceRunner | None = None) -> None:
         self._runner = runner
-
-    @classmethod
-    def problem(cls) -> str | None:
-        """Explain why the sampler cannot be used here."""
-        names = ("pulser", "pulser_simulation")
-        known = (importlib.util.find_spec(name) for name in names)
-        return None if all(known) else MISSING
-
-    @property
-    def parameters(self) -> dict[str, list[str]]:
-        """The keyword arguments of :meth:`sample`, in dimod's form."""
-        return {"num_reads": [], "seed": [], "duration": []}
-
-    @property
-    def properties(self) -> dict[str, JSON]:
-        """The defaults, the limits of emulation, and that parts are better sent one by one."""
-        defaults: dict[str, JSON] = {"num_reads": READS, "duration": DURATION}
-        return {**defaults, "atoms": {**ATOMS}, "together": False}
-
-    @staticmethod
-    def check_parameters(*, num_reads: JSON = READS, duration: JSON = DURATION) -> None:
-        """Check all parameters of :meth:`sample` but the seed.
-
-        :raises InputError: if a parameter is out of range
-        """
-        check("num_reads", num_reads, 1)
-        check("duration", duration, 100)
 
     def sample(
         self,

@@ -1,10 +1,15 @@
-"""Checks of sampler parameters, and seeds."""
+"""Sampler parameters: their defaults, checks, and seeds."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import inspect
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar
+
+from dimod.core.sampler import Sampler
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
@@ -66,3 +71,48 @@ def derived(seed: int, number: int) -> int:
         return seed
     digest = hashlib.sha256(f"{seed}/{number}".encode()).digest()
     return int.from_bytes(digest[:4], "big") % SEEDS
+
+
+class CheckedSampler(Sampler):
+    """A sampler whose parameters and defaults are those in the signature of ``sample``.
+
+    :cvar checks: by parameter but ``seed``, what raises an error for a wrong value
+    :cvar more: further entries of ``properties``
+    :cvar packages: packages that are imported only to sample
+    :cvar missing: the problem if one of them is not installed
+    """
+
+    checks: ClassVar[Mapping[str, Callable[[str, JSON], None]]]
+    more: ClassVar[Mapping[str, JSON]] = {}
+    packages: ClassVar[tuple[str, ...]] = ()
+    missing: ClassVar[str] = ""
+
+    @classmethod
+    def problem(cls) -> str | None:
+        """Explain why the sampler cannot be used here."""
+        found = map(importlib.util.find_spec, cls.packages)
+        return None if all(found) else cls.missing
+
+    @property
+    def parameters(self) -> dict[str, list[str]]:
+        """The keyword arguments of ``sample``, in dimod's form."""
+        return {"seed": [], **{name: [] for name in self.checks}}
+
+    @property
+    def properties(self) -> dict[str, JSON]:
+        """The defaults, unless ``None``, and :attr:`more`."""
+        signature = inspect.signature(self.sample).parameters
+        defaults = {name: signature[name].default for name in self.checks}
+        known = {name: value for name, value in defaults.items() if value is not None}
+        return known | {**self.more}
+
+    @classmethod
+    def check_parameters(cls, **parameters: JSON) -> None:
+        """Check parameters of ``sample``, except the seed.
+
+        :raises InputError: if a parameter is out of range
+        """
+        for name, value in parameters.items():
+            if name not in cls.checks:
+                raise TypeError(f"{name}: not a parameter of {cls.__name__}")
+            cls.checks[name](name, value)

@@ -10,20 +10,25 @@ Quantum 4, 256, 2020).
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 from dimod import SPIN, BinaryQuadraticModel, SampleSet
-from dimod.core.sampler import Sampler
 from numpy.typing import NDArray
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, check_writable, read_json, write_json
-from sf_quantum.samplers.parameters import check, check_choice, seeded
+from sf_quantum.samplers.parameters import (
+    CheckedSampler,
+    check,
+    check_choice,
+    seeded,
+)
 from sf_quantum.samplers.states import Bits, sample_set
 
 if TYPE_CHECKING:
@@ -50,12 +55,6 @@ _LOWEST = 0.25
 _STEP = 0.5
 # COBYLA warns about fewer evaluations
 _LEAST = 4
-
-
-_EXPECTED = (
-    "expected angles as qaoa writes them: gamma and beta, two lists with one number per "
-    "layer"
-)
 # End values of the ramps of gamma and beta. On 12 parts of real clusterings with 7 to
 # 12 variables, 1 % of the reads are optimal with these, 7 % after tuning both ramps,
 # and 8 % with the best possible end values.
@@ -83,7 +82,52 @@ class CircuitRunner(Protocol):
         """
 
 
-class QaoaSampler(Sampler):
+def _given_angles(angles: JSON) -> Doubles | None:
+    """Read the parameter ``angles``: the angles themselves, or the name of their file.
+
+    :returns: shape (2, layers): gamma (cost layers) and beta (mixer layers); ``None`` if
+        the file does not exist yet
+    :raises InputError: if the content is not angles
+    """
+    where = "angles"
+    if isinstance(angles, str):
+        where = angles
+        angles = read_json(where, "angles") if Path(where).exists() else None
+    if angles is None:
+        return None
+    if not isinstance(angles, dict):
+        raise InputError(f"angles: {angles!r:.40}: expected a file name, or angles")
+    with suppress(TypeError, ValueError):
+        rows = np.array([angles.get("gamma"), angles.get("beta")], float)
+        if rows.ndim == 2 and rows.size and np.isfinite(rows).all():
+            return rows
+    raise InputError(
+        f"{where}: expected angles as qaoa writes them: gamma and beta, two lists with "
+        "one number per layer"
+    )
+
+
+def _check_angles(_: str, angles: JSON) -> None:
+    _given_angles(angles)
+    if isinstance(angles, str):
+        check_writable(angles)
+
+
+def _initial_angles(depth: int, known: Doubles | None) -> Doubles:
+    """Choose the initial angles; those of an earlier problem are interpolated."""
+    along = (np.arange(depth) + 0.5) / depth
+    if known is None:
+        return np.array([_RAMPS[0] * along, _RAMPS[1] * (1 - along)])
+    before = (np.arange(known.shape[1]) + 0.5) / known.shape[1]
+    return np.array([np.interp(along, before, row) for row in known])
+
+
+def _angles_as_json(angles: Doubles) -> dict[str, JSON]:
+    """Convert angles to the form that :func:`_given_angles` reads."""
+    return {"gamma": angles[0].tolist(), "beta": angles[1].tolist()}
+
+
+class QaoaSampler(CheckedSampler):
     """QAOA, emulated unless a sampler, backend or runner is given.
 
     :param sampler: a Qiskit ``SamplerV2``
@@ -91,6 +135,18 @@ class QaoaSampler(Sampler):
         omitted
     :param runner: used instead of both
     """
+
+    checks: ClassVar[dict[str, Callable[[str, JSON], None]]] = {
+        **dict.fromkeys(
+            ("num_reads", "depth", "shots", "evaluations"), partial(check, least=1)
+        ),
+        "optimiser": partial(check_choice, known=OPTIMISERS),
+        "angles": _check_angles,
+    }
+    #: the limits of emulation, and the keys of ``info`` that a later call can start from
+    more: ClassVar[dict[str, JSON]] = {"qubits": {**QUBITS}, "carried": ["angles"]}
+    packages = ("qiskit", "scipy")
+    missing = MISSING
 
     def __init__(
         self,
@@ -103,58 +159,6 @@ class QaoaSampler(Sampler):
         self._given = runner
         #: by file of angles, the size of the problem that they were tuned for
         self._written: dict[str, int] = {}
-
-    @classmethod
-    def problem(cls) -> str | None:
-        """Explain why the sampler cannot be used here."""
-        known = (importlib.util.find_spec(name) for name in ("qiskit", "scipy"))
-        return None if all(known) else MISSING
-
-    @property
-    def parameters(self) -> dict[str, list[str]]:
-        """The keyword arguments of :meth:`sample`, in dimod's form."""
-        names = "num_reads seed depth optimiser shots evaluations angles".split()
-        return {name: [] for name in names}
-
-    @property
-    def properties(self) -> dict[str, JSON]:
-        """The defaults, the limits of emulation, and what a later call can start from.
-
-        ``carried`` names the keys of ``info`` that can be passed as parameters again.
-        """
-        return {
-            "num_reads": READS,
-            "depth": DEPTH,
-            "optimiser": "cobyla",
-            "shots": SHOTS,
-            "evaluations": EVALUATIONS,
-            "qubits": {**QUBITS},
-            "carried": ["angles"],
-        }
-
-    @staticmethod
-    def check_parameters(
-        *,
-        num_reads: JSON = READS,
-        depth: JSON = DEPTH,
-        optimiser: JSON = "cobyla",
-        shots: JSON = SHOTS,
-        evaluations: JSON = EVALUATIONS,
-        angles: JSON = None,
-    ) -> None:
-        """Check all parameters of :meth:`sample` but the seed.
-
-        :raises InputError: if a parameter is out of range, or the file of angles
-            invalid
-        """
-        for name, value in (("num_reads", num_reads), ("depth", depth)):
-            check(name, value, 1)
-        for name, value in (("shots", shots), ("evaluations", evaluations)):
-            check(name, value, 1)
-        check_choice("optimiser", optimiser, OPTIMISERS)
-        _given_angles(angles)
-        if isinstance(angles, str):
-            check_writable(angles)
 
     def sample(
         self,
@@ -200,7 +204,7 @@ class QaoaSampler(Sampler):
             raise InputError(f"sampler 'qaoa': {missing}")
         ising = Ising.of(bqm)
         runner = self._runner(len(ising.fields), seed)
-        run = _Run(runner, ising, _circuit(ising, depth), shots)
+        run = _Run(runner, ising, _circuit(ising, depth, runner), shots)
         start = _initial_angles(depth, _given_angles(angles))
         tuned = run.tuned(start, optimiser, evaluations)
         rows = run.reads(tuned, num_reads)
@@ -219,7 +223,7 @@ class QaoaSampler(Sampler):
             optimiser=optimiser,
             shots=shots,
             evaluations=run.count - 1,
-            two_qubit_gates=run.two_qubit_gates,
+            two_qubit_gates=run.circuit.num_nonlocal_gates(),
             first_angles=_angles_as_json(start),
             angles=_angles_as_json(tuned),
         )
@@ -263,41 +267,28 @@ class _Enough(Exception):
     """The evaluations are used up."""
 
 
+@dataclass
 class _Run:
     """A compiled circuit on a runner.
 
     :param shots: reads per evaluation of angles
+    :param count: how often the circuit has run
+    :param timing: seconds by kind, in total
     """
 
-    def __init__(
-        self, runner: CircuitRunner, ising: Ising, circuit: QuantumCircuit, shots: int
-    ) -> None:
-        from qiskit.transpiler import generate_preset_pass_manager
-
-        if (backend := runner.backend) is not None:
-            size, most = len(ising.fields), backend.num_qubits
-            if most is not None and size > most:
-                detail = f"{size} variables interact, {runner.name} has {most} qubits"
-                raise InputError(f"sampler 'qaoa': {detail}")
-            compiler = generate_preset_pass_manager(1, backend=backend)
-            circuit = compiler.run(circuit)
-        self.count = 0
-        self.timing: dict[str, float] = {}
-        self.two_qubit_gates = circuit.num_nonlocal_gates()
-        self._runner = runner
-        self._ising = ising
-        self._circuit = circuit
-        self._shots = shots
+    runner: CircuitRunner
+    ising: Ising
+    circuit: QuantumCircuit
+    shots: int
+    count: int = 0
+    timing: dict[str, float] = field(default_factory=dict)
 
     def reads(self, angles: Doubles, shots: int) -> Bits:
-        """Run the circuit.
-
-        :param angles: see :func:`_initial_angles`
-        """
+        """Run the circuit with angles of the shape that :func:`_given_angles` returns."""
         self.count += 1
         # parameters are ordered by name: beta before gamma
         values = np.concatenate([angles[1], angles[0]])
-        rows, timing = self._runner.reads(self._circuit, values, shots)
+        rows, timing = self.runner.reads(self.circuit, values, shots)
         for name, seconds in (timing or {}).items():
             self.timing[name] = self.timing.get(name, 0.0) + seconds
         return rows
@@ -321,8 +312,8 @@ class _Run:
             if self.count == evaluations:
                 raise _Enough
             angles = first * np.exp(factors)[:, np.newaxis]
-            energies = np.sort(self._ising.energies(self.reads(angles, self._shots)))
-            value = float(energies[: max(1, int(self._shots * _LOWEST))].mean())
+            energies = np.sort(self.ising.energies(self.reads(angles, self.shots)))
+            value = float(energies[: max(1, int(self.shots * _LOWEST))].mean())
             if value < best[0]:
                 best = value, angles
             return value
@@ -380,23 +371,31 @@ class Ising:
         return np.asarray(energies)
 
 
-def _circuit(ising: Ising, depth: int) -> QuantumCircuit:
+def _circuit(ising: Ising, depth: int, runner: CircuitRunner) -> QuantumCircuit:
     from qiskit import QuantumCircuit
     from qiskit.circuit import ParameterVector
+    from qiskit.transpiler import generate_preset_pass_manager
 
     count = len(ising.fields)
     beta, gamma = ParameterVector("beta", depth), ParameterVector("gamma", depth)
     circuit = QuantumCircuit(count)
     circuit.h(range(count))
     for layer in range(depth):
-        for i, field in enumerate(ising.fields.tolist()):
-            circuit.rz(2 * field * gamma[layer], i)
+        for i, bias in enumerate(ising.fields.tolist()):
+            circuit.rz(2 * bias * gamma[layer], i)
         for i, j, coupling in ising.couplings:
             circuit.rzz(2 * coupling * gamma[layer], i, j)
         # minus, since the Hadamards prepare the ground state of the negated mixer
         circuit.rx(-2 * beta[layer], range(count))
     circuit.measure_all()
-    return circuit
+    if (backend := runner.backend) is None:
+        return circuit
+    if backend.num_qubits is not None and count > backend.num_qubits:
+        raise InputError(
+            f"sampler 'qaoa': {count} variables interact, {runner.name} has "
+            f"{backend.num_qubits} qubits"
+        )
+    return generate_preset_pass_manager(1, backend=backend).run(circuit)
 
 
 def _emulated(qubits: int, seed: int) -> CircuitRunner:
@@ -416,56 +415,3 @@ def _emulated(qubits: int, seed: int) -> CircuitRunner:
     from qiskit.primitives import StatevectorSampler
 
     return _Primitive(name, StatevectorSampler(seed=seed))
-
-
-def _initial_angles(depth: int, known: Doubles | None) -> Doubles:
-    """Choose the initial angles.
-
-    :param known: the angles of an earlier problem
-    :returns: shape (2, layers): gamma (cost layers) and beta (mixer layers)
-    """
-    if known is not None:
-        return _interpolated(known, depth)
-    along = (np.arange(depth) + 0.5) / depth
-    return np.array([_RAMPS[0] * along, _RAMPS[1] * (1 - along)])
-
-
-def _given_angles(angles: JSON) -> Doubles | None:
-    """Read the parameter ``angles``: the angles themselves, or the name of their file.
-
-    :returns: see :func:`_initial_angles`; ``None`` if the file does not exist yet
-    :raises InputError: if the content is not angles
-    """
-    match angles:
-        case None:
-            return None
-        case str() as path:
-            exists = Path(path).exists()
-            return _angles(read_json(path, "angles"), path) if exists else None
-        case dict():
-            return _angles(angles, "angles")
-    raise InputError(f"angles: {angles!r:.40}: expected a file name, or angles")
-
-
-def _angles_as_json(angles: Doubles) -> dict[str, JSON]:
-    """Convert angles to the form that :func:`_given_angles` reads."""
-    return {"gamma": angles[0].tolist(), "beta": angles[1].tolist()}
-
-
-def _angles(content: Mapping[str, JSON], where: str) -> Doubles:
-    rows = content.get("gamma"), content.get("beta")
-    try:
-        angles = np.array(rows, float)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{where}: {_EXPECTED}") from error
-    if angles.ndim != 2 or not angles.size or not np.isfinite(angles).all():
-        raise InputError(f"{where}: {_EXPECTED}")
-    return angles
-
-
-def _interpolated(angles: Doubles, depth: int) -> Doubles:
-    if angles.shape[1] == depth:
-        return angles
-    before = (np.arange(angles.shape[1]) + 0.5) / angles.shape[1]
-    along = (np.arange(depth) + 0.5) / depth
-    return np.array([np.interp(along, before, row) for row in angles])

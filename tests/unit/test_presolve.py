@@ -184,7 +184,7 @@ class Apart(Recording):
     """One that does better with few variables."""
 
     @property
-    def properties(self) -> dict[str, int]:
+    def properties(self) -> dict[str, JSON]:
         """See the base."""
         return {**super().properties, "together": False}
 
@@ -290,7 +290,7 @@ class Carrying(Recording):
     """neal, which tells what it could start from."""
 
     @property
-    def properties(self) -> dict[str, JSON]:  # type: ignore[override]
+    def properties(self) -> dict[str, JSON]:
         """See the base."""
         return {**super().properties, "carried": ["size"]}
 

@@ -267,7 +267,7 @@ class Even(NealSampler):
     """A QPU's sampler that takes parts apart, each for 0.25 s of its time."""
 
     @property
-    def properties(self) -> dict[str, int]:
+    def properties(self) -> dict[str, JSON]:
         """See the base."""
         return {**super().properties, "together": False}
 

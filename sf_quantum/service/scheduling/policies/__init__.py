@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from sf_quantum.files import JSON
-from sf_quantum.samplers.registry import Registry
+from sf_quantum.samplers import Registry
 from sf_quantum.service.domain.settings import Shares
 from sf_quantum.service.scheduling.policies.base import Policy
 from sf_quantum.service.scheduling.work import Clock
