@@ -41,26 +41,23 @@ class Invocation:
     job_name: str | None = None
 
 
-class ForwardingConnector(Connector, ABC):
-    """Passes every call to a connector of the same machine.
+class InvokedConnector(Connector, ABC):
+    """Subclasses define :meth:`invoke` instead of ``run`` with its long signature."""
 
-    Subclasses override :meth:`invoke` instead of ``run`` with its long signature.
-    """
+    #: the file of its JSON Schema
+    schema: ClassVar[str]
+
+    @classmethod
+    def get_schema(cls) -> str:
+        """The JSON Schema of ``config``."""
+        return files(__package__).joinpath("schemas", cls.schema).read_text("utf-8")
 
     @abstractmethod
-    def _target(self) -> Connector: ...
-
-    def _target_location(self, location: ExecutionLocation) -> ExecutionLocation:
-        """Convert a location of this connector to the target's."""
-        return location
-
     async def invoke(self, invocation: Invocation) -> tuple[str, int] | None:
         """Run a command.
 
         :returns: its output, if that is captured, and its exit status
         """
-        location = self._target_location(invocation.location)
-        return await self._target().run(**vars(replace(invocation, location=location)))
 
     async def run(
         self,
@@ -90,6 +87,21 @@ class ForwardingConnector(Connector, ABC):
                 job_name=job_name,
             )
         )
+
+
+class ForwardingConnector(InvokedConnector):
+    """Passes every call to a connector of the same machine."""
+
+    @abstractmethod
+    def _target(self) -> Connector: ...
+
+    def _target_location(self, location: ExecutionLocation) -> ExecutionLocation:
+        """Convert a location of this connector to the target's."""
+        return location
+
+    async def invoke(self, invocation: Invocation) -> tuple[str, int] | None:
+        location = self._target_location(invocation.location)
+        return await self._target().run(**vars(replace(invocation, location=location)))
 
     async def copy_local_to_remote(
         self,
@@ -157,14 +169,6 @@ class ForwardingConnector(Connector, ABC):
 
 class LocationWrapper(ForwardingConnector, ConnectorWrapper):
     """Locations that StreamFlow counts separately though all work on one machine."""
-
-    #: the file of its JSON Schema
-    schema: ClassVar[str]
-
-    @classmethod
-    def get_schema(cls) -> str:
-        """The JSON Schema of ``config``."""
-        return files(__package__).joinpath("schemas", cls.schema).read_text("utf-8")
 
     async def deploy(self, external: bool) -> None:
         """Check the inner deployment and start the guardian of this driver.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from streamflow.core.exception import WorkflowDefinitionException
 
-from sf_quantum.connectors.slurm.services import Service
+from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.files import JSON
 from tests.integration.slurm_jobs import over_ssh
 
@@ -34,7 +34,7 @@ def test_each_key_is_an_option_that_sbatch_knows(lab: Lab) -> None:
     keys = {k: values.get(v.get("type", ""), "x") for k, v in properties().items()}
     assert len(keys) > 80
     keys.pop("file", None)
-    make: Callable[..., Service] = Service
+    make: Callable[..., SlurmService] = SlurmService
     with pytest.raises(WorkflowDefinitionException, match="a separate deployment"):
         make(**keys)
     keys.pop("clusters")
@@ -56,7 +56,7 @@ def _knows(lab: Lab, name: str) -> bool:
 
 
 def test_values() -> None:
-    service = Service(
+    service = SlurmService(
         partition="quantum",
         gres="qpu:1",
         exclusive=True,

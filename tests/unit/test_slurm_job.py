@@ -39,7 +39,7 @@ from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState, NodeUsage
 from sf_quantum.connectors.slurm.login import LoginNode
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.scripts import JobMark
-from sf_quantum.connectors.slurm.services import Service
+from sf_quantum.connectors.slurm.services import SlurmService
 
 T = TypeVar("T")
 S = BatchJobState
@@ -316,7 +316,7 @@ class Life(RuleBasedStateMachine):
     )
     def submit(self, fates: list[str], seconds: float) -> Followed:
         async def begin() -> Followed:
-            usage = NodeUsage("d", None, Service(), "per-step")
+            usage = NodeUsage("d", SlurmService(), "per-step")
             job = Followed(f"job {len(self.tasks)}", usage)
             job.troubled = bool(self.slurm.broken)
             self.tasks[job] = asyncio.create_task(self.queue.submit(job, "", ""))

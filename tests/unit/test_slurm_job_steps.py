@@ -19,7 +19,7 @@ from sf_quantum.connectors.slurm.job import (
     PendingReason,
 )
 from sf_quantum.connectors.slurm.scripts import JobMark
-from sf_quantum.connectors.slurm.services import Service
+from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event, Journal
 
@@ -37,9 +37,10 @@ BEGUN = mark()
 ENDED = mark(0, 160.5)
 
 
-def usage(job: str | None = "/s/0", component: int | None = None) -> NodeUsage:
-    service = Service(partition="g", gres="qpu:1")
-    made = NodeUsage("hpc", "gpu", service, "per-step", job=job, component=component)
+def usage(job: str | None = "/s/0") -> NodeUsage:
+    service = SlurmService(partition="g", gres="qpu:1")
+    service.name = "gpu"
+    made = NodeUsage("hpc", service, "per-step", job=job)
     made.requested(90.5)
     return made
 
@@ -333,13 +334,13 @@ async def test_a_job_settles_when_its_nodes_are_as_good_as_free() -> None:
 
 async def test_a_component_is_where_the_first_one_is(record: Journal) -> None:
     job = batch_job()
-    waiting = job.component("8", usage(component=1))
+    waiting = job.component(1, usage())
     assert (state(waiting), waiting.slurm_job, waiting.name) == (S.QUEUED, "8", "solve")
     pending = waiting.pending_reasons([row("PENDING", "Priority")], 10.0 + LONG_SECONDS)
     assert len(list(pending)) == 1
     job.marked(BEGUN)
     assert state(waiting) is S.RUNNING
-    late = job.component("9", usage(component=2))
+    late = job.component(2, usage())
     assert state(late) is S.RUNNING
     for component in (waiting, late):
         component.usage.settle(None)
@@ -353,7 +354,7 @@ async def test_a_component_is_where_the_first_one_is(record: Journal) -> None:
     ]
     gone = batch_job()
     gone.granted.cancel()
-    assert gone.component("8", usage(component=1)).slurm_job == "8"
+    assert gone.component(1, usage()).slurm_job == "8"
 
 
 def test_an_entry_follows_the_nodes_that_are_held(record: Journal) -> None:

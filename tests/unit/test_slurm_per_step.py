@@ -10,11 +10,11 @@ from sf_quantum.connectors.slurm.answers import JobOutcome
 from sf_quantum.connectors.slurm.login import LoginNode
 from sf_quantum.connectors.slurm.per_step import StepJob
 from sf_quantum.connectors.slurm.scripts import JobMark
-from sf_quantum.connectors.slurm.services import Service
+from sf_quantum.connectors.slurm.services import SlurmService
 
 LOST = WorkflowExecutionException("the connection was lost")
 MARK = JobMark("key", "7", 0, 100.0, 101.0, 4)
-JOB = StepJob("/step/0", Service(), None, "true")
+JOB = StepJob("/step/0", SlurmService(), "true")
 
 
 class _Login(LoginNode):

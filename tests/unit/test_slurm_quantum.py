@@ -32,7 +32,7 @@ from sf_quantum.connectors.slurm import quantum
 from sf_quantum.connectors.slurm.login import LoginNode
 from sf_quantum.connectors.slurm.quantum import QpuUse, ServiceQpus
 from sf_quantum.connectors.slurm.queue import SlurmQueue
-from sf_quantum.connectors.slurm.services import Service, component_options
+from sf_quantum.connectors.slurm.services import SlurmService, holder_options
 from sf_quantum.files import JSON
 from sf_quantum.qpu import account
 from sf_quantum.service.device.emulated import Device
@@ -94,7 +94,7 @@ class Site:
 
     def quantum(self, config: Path | None, *qpus: str) -> ServiceQpus:
         """The QPUs of one service."""
-        services = {"q": Service(qpu=list(qpus))}
+        services = {"q": SlurmService(qpu=list(qpus))}
         file = None if config is None else str(config)
         return ServiceQpus("cluster", services, file)
 
@@ -177,11 +177,13 @@ def test_where_the_nodes_have_no_sfq_use_is_not_known(tmp_path: Path) -> None:
 
 
 def test_the_option_is_for_the_plugin_and_the_first_component() -> None:
-    classical, one = Service(partition="c"), Service(partition="q", qpu=["a", "b"])
+    classical, one = SlurmService(partition="c"), SlurmService(
+        partition="q", qpu=["a", "b"]
+    )
     assert one.words() == ['--partition="q"']
     one.spank = True
     assert one.words() == ['--partition="q"', '--qpu="a,b"']
-    components = component_options(["c", "q", "q"], [classical, one, one]).split(" : ")
+    components = holder_options("s", [classical, one, one]).split(" : ")
     assert [part.count('--qpu="a,b"') for part in components] == [1, 0, 0]
 
 

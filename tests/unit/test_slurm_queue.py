@@ -20,7 +20,7 @@ from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState, NodeUsage
 from sf_quantum.connectors.slurm.login import LoginNode
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.scripts import JobMark
-from sf_quantum.connectors.slurm.services import Service
+from sf_quantum.connectors.slurm.services import SlurmService
 
 T = TypeVar("T")
 SHOWN = "JobId=7 JobState=COMPLETED ExitCode=0:0 StartTime=100 EndTime=101"
@@ -99,7 +99,7 @@ async def _submitted(jobs: SlurmQueue) -> BatchJob:
 
 
 def _usage(strategy: str) -> NodeUsage:
-    return NodeUsage("cluster", None, Service(), strategy)
+    return NodeUsage("cluster", SlurmService(), strategy)
 
 
 async def _until(condition: Callable[[], bool]) -> None:

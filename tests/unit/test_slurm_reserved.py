@@ -11,7 +11,7 @@ from sf_quantum.connectors.slurm.allocation import AllocationGone, SlurmAllocati
 from sf_quantum.connectors.slurm.answers import JobOutcome
 from sf_quantum.connectors.slurm.per_step import StepJob, StepResult
 from sf_quantum.connectors.slurm.reserved import Components
-from sf_quantum.connectors.slurm.services import Service
+from sf_quantum.connectors.slurm.services import SlurmService
 
 
 class _Held:
@@ -33,12 +33,11 @@ class _Held:
 
 
 async def test_no_job_gets_nodes_that_are_being_given_back() -> None:
-    held = _Held()
+    held, service = _Held(), SlurmService()
+    service.name = "qpu"
     components = Components([("qpu", cast("SlurmAllocation", held))])
     first, second = (
-        asyncio.create_task(
-            components.run(StepJob(name, Service(), "qpu", "true"), 0.0)
-        )
+        asyncio.create_task(components.run(StepJob(name, service, "true"), 0.0))
         for name in ("/first/0", "/second/0")
     )
     while not held.ran:  # noqa: ASYNC110 - it has nothing to wait for

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.connectors.slurm import answers, scripts
-from sf_quantum.connectors.slurm.services import Service, at_once_options
+from sf_quantum.connectors.slurm.services import SlurmService, at_once_options
 from sf_quantum.files import JSON
 
 FAILED = "sbatch: error: Batch job submission failed: "
@@ -301,6 +301,6 @@ def test_no_hold_is_started_that_cannot_be_written(
     ],
 )
 def test_one_node_is_taken_at_once(nodes: JSON, nodelist: JSON, expected: bool) -> None:
-    service = Service(nodes=nodes, nodelist=nodelist)
-    assert (at_once_options("s", service, []) is not None) == expected
-    assert at_once_options("s", service, [], nodes=2) is None
+    service = SlurmService(nodes=nodes, nodelist=nodelist)
+    assert (at_once_options("s", [service], []) is not None) == expected
+    assert at_once_options("s", [service], [], nodes=2) is None

@@ -40,21 +40,14 @@ class SlurmAllocation:
     """A batch job that only holds its nodes, or one component of such a job.
 
     :param leader: the batch job
-    :param own: the component; None if the batch job has only one
-    :param group: the number of the component; None if there is only one
+    :param own: the component
     """
 
-    def __init__(
-        self,
-        queue: SlurmQueue,
-        leader: BatchJob,
-        own: BatchJob | None = None,
-        group: int | None = None,
-    ) -> None:
+    def __init__(self, queue: SlurmQueue, leader: BatchJob, own: BatchJob) -> None:
         self._queue = queue
+        self._login = queue.login
         self._leader = leader
-        self._own = own or leader
-        self._group = group
+        self._own = own
         self._given_back = False
         self._useless = False
         self._used = False
@@ -81,7 +74,6 @@ class SlurmAllocation:
     async def granted(self) -> SlurmAllocation:
         """Wait until the nodes are granted.
 
-        :returns: the allocation itself
         :raises WorkflowExecutionException: if it ends before; the message has the reason
         """
         try:
@@ -115,7 +107,7 @@ class SlurmAllocation:
             if outcome is not None:
                 self._own.usage.record(job.name, requested, outcome)
                 output = self._path(key, "out")
-                return await read_result(self._queue.login, job, outcome, output, mark)
+                return await read_result(self._login, job, outcome, output, mark)
             await asyncio.sleep(RETRY_SECONDS)
         raise AllocationGone
 
@@ -123,13 +115,13 @@ class SlurmAllocation:
         """End the allocation, or only this component of a heterogeneous one."""
         if not self._given_back and not self._has_ended:
             self._own.usage.given_back(time.time())
-            component = f"+{self._group}" if self._group else ""
+            component = f"+{self._own.group}" if self._own.group else ""
             self._given_back = True
             await self._queue.scancel(f"{self._leader.slurm_job}{component}")
         self._queue.abandon(self._own)
 
     def _path(self, key: str, kind: str) -> str:
-        return scripts.path(self._queue.login.spool, key, kind)
+        return scripts.path(self._login.spool, key, kind)
 
     async def _run_step(self, job: StepJob, key: str) -> JobMark:
         """Start a step, and wait for its mark, or for the end of the allocation."""
@@ -156,7 +148,7 @@ f={shlex.quote(self._path(key, ""))} began=0
 cat "$f"mark 2>/dev/null || echo "{key} {self._own.slurm_job} 1 ${{began:-0}} - 0\""""
         while True:
             with suppress(WorkflowExecutionException):
-                text, _ = await self._queue.login.run(command)
+                text, _ = await self._login.run(command)
                 if marks := scripts.marks(text):
                     return marks[0]
             await asyncio.sleep(RETRY_SECONDS)
@@ -165,27 +157,28 @@ cat "$f"mark 2>/dev/null || echo "{key} {self._own.slurm_job} 1 ${{began:-0}} - 
         command = self._srun(job, key)
         while not self.over:
             try:
-                text, code = await self._queue.login.run(command)
+                text, code = await self._login.run(command)
             except WorkflowExecutionException:  # the connection is lost
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            if code != 0:
-                raise WorkflowExecutionException(
-                    f"Job {job.name} cannot be started: {text}"
-                )
-            return
+            if code == 0:
+                return
+            raise WorkflowExecutionException(
+                f"Job {job.name} cannot be started: {text}"
+            )
         # the step may have begun even if the answer was lost
         if not self._has_ended:
             raise AllocationGone
 
     def _srun(self, job: StepJob, key: str) -> str:
+        group = self._own.group
         streams = {
             "<": job.stdin or "/dev/null",
             ">": job.stdout or self._path(key, "out"),
             "2>": job.stderr,
         }
         body = scripts.step(
-            self._queue.login.spool,
+            self._login.spool,
             key,
             job.body,
             streams=" ".join(
@@ -193,11 +186,11 @@ cat "$f"mark 2>/dev/null || echo "{key} {self._own.slurm_job} 1 ${{began:-0}} - 
                 for sign, file in streams.items()
             ),
             holder=self._leader.key,
-            group=self._group,
+            group=group,
         )
         options = {
             "jobid": self._leader.slurm_job,
-            "het-group": None if self._group is None else str(self._group),
+            "het-group": None if group is None else str(group),
             "job-name": key,
             "chdir": job.workdir,
             "time": None if job.seconds is None else time_limit(job.seconds),
@@ -211,7 +204,7 @@ cat "$f"mark 2>/dev/null || echo "{key} {self._own.slurm_job} 1 ${{began:-0}} - 
             f"--{name}={shlex.quote(word)}" for name, word in options.items() if word
         ]
         return scripts.srun(
-            self._queue.login.spool,
+            self._login.spool,
             key,
             slurm_job=self._own.slurm_job,
             options=" ".join([*words, "--overlap"]),
@@ -222,7 +215,7 @@ cat "$f"mark 2>/dev/null || echo "{key} {self._own.slurm_job} 1 ${{began:-0}} - 
         """Cancel a step, even if Slurm does not know it yet."""
         with suppress(WorkflowExecutionException):
             # without its script, a step ends at once; it has ended when `began` is removed
-            await self._queue.login.run(f"""\
+            await self._login.run(f"""\
 f={shlex.quote(self._path(key, ""))} n=0
 : >"$f"tried || exit
 while rm -f "$f"step; [ -e "$f"began ] && [ $n -lt {CANCEL_SECONDS * 5} ]; do
@@ -238,6 +231,10 @@ done""")
         :raises AllocationGone: if the allocation ended before the job began
         """
         end = await self._allocation_end(mark)
+        if end is not None and end.good:
+            # a job that is lost with its allocation has not succeeded
+            reason = EndReason.ALLOCATION_ENDED
+            end = replace(end, state="CANCELLED", reason=reason)
         # the allocation's times are whole seconds
         if mark.ended is not None and (
             end is None or (end.ended is not None and mark.ended < end.ended)
@@ -251,31 +248,36 @@ done""")
                 raise AllocationGone
             if answers.is_temporary(error, code):
                 return None
-        return end or JobOutcome(
+        if end is not None:
+            return end
+        now = time.time()
+        began, limit = mark.started, job.seconds
+        late = began and limit is not None and now - began >= limit
+        return JobOutcome(
             self._own.slurm_job,
-            "TIMEOUT" if _is_late(job, mark) else "FAILED",
+            "TIMEOUT" if late else "FAILED",
             error or EndReason.NO_EXIT_CODE,
             exit_code=code or 1,
-            started=mark.started or None,
-            ended=time.time(),
+            started=began or None,
+            ended=now,
         )
 
     async def _allocation_end(self, mark: JobMark) -> JobOutcome | None:
-        """How the allocation ended, as the outcome of a job in it.
+        """How the allocation ended.
 
         :returns: None if it still runs, or if only the job's mark is available
         """
         while True:
             for batch_job in (self._own, self._leader):
                 if batch_job.ended.done():
-                    return _never_good(batch_job.ended.result())
+                    return batch_job.ended.result()
             command = answers.scontrol_command(self._own.slurm_job)
-            text, code = await self._queue.login.ask(command)
+            text, code = await self._login.ask(command)
             records = answers.scontrol(text, self._own.slurm_job) if code == 0 else []
             if records and records[0].state == "RUNNING":
                 return None
             if records and records[0].state in answers.ENDED:
-                return _never_good(records[0])
+                return records[0]
             marked = mark.ended is not None
             if not records and marked and not answers.is_forgotten(text):
                 return None
@@ -283,20 +285,8 @@ done""")
 
     async def _srun_error(self, key: str) -> str:
         # srun prints this line for every step on a cluster without CPU binding
-        text, code = await self._queue.login.ask(
+        text, code = await self._login.ask(
             "grep -v 'lacks support for cpu binding' "
             f"{shlex.quote(self._path(key, 'srun'))}"
         )
         return " ".join(text.split()) if code == 0 else ""
-
-
-def _never_good(outcome: JobOutcome) -> JobOutcome:
-    if outcome.good:
-        return replace(outcome, state="CANCELLED", reason=EndReason.ALLOCATION_ENDED)
-    return outcome
-
-
-def _is_late(job: StepJob, mark: JobMark) -> bool:
-    if job.seconds is None or not mark.started:
-        return False
-    return time.time() - mark.started >= job.seconds

@@ -8,9 +8,9 @@ import posixpath
 import shlex
 import signal
 import uuid
-from collections.abc import Callable, Iterator, MutableMapping, MutableSequence
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AsyncExitStack, contextmanager, nullcontext
-from importlib.resources import files
+from dataclasses import replace
 from pathlib import Path
 
 from streamflow.core.deployment import Connector, ExecutionLocation
@@ -22,7 +22,7 @@ from streamflow.core.exception import (
 from streamflow.core.scheduling import AvailableLocation
 from streamflow.core.utils import create_command
 from streamflow.deployment.connector.queue_manager import SlurmConnector as Stock
-from streamflow.deployment.wrapper import ConnectorWrapper, get_inner_location
+from streamflow.deployment.wrapper import get_inner_location
 
 from sf_quantum import journal
 from sf_quantum.connectors import guardian
@@ -32,7 +32,6 @@ from sf_quantum.connectors.slurm.login import LoginNode
 from sf_quantum.connectors.slurm.per_step import (
     PerStep,
     StepJob,
-    StepResult,
     Strategy,
     StrategyContext,
 )
@@ -44,14 +43,15 @@ from sf_quantum.connectors.slurm.services import (
     ElasticSettings,
     PerStepSettings,
     ReservedSettings,
-    Service,
+    SlurmService,
     read_settings,
 )
 from sf_quantum.connectors.steps import quantum_steps
+from sf_quantum.connectors.wrapper import Invocation, InvokedConnector
 from sf_quantum.files import JSON
 
 
-class SlurmConnector(Stock):
+class SlurmConnector(InvokedConnector, Stock):
     """Runs jobs on the partitions of a cluster (Contract 6).
 
     The parameters are the configuration keys in ``schemas/slurm.json``. Those not listed
@@ -63,6 +63,8 @@ class SlurmConnector(Stock):
     :param qrmiConfig: the file with the QPU definitions, in the format of QRMI's SPANK
         plugin
     """
+
+    schema = "slurm.json"
 
     def __init__(
         self,
@@ -83,30 +85,21 @@ class SlurmConnector(Stock):
         self._services = {
             name: service
             for name, service in self.services.items()
-            if isinstance(service, Service)
+            if isinstance(service, SlurmService)
         }
+        for name, own in self._services.items():
+            own.name = name
         self._qpus = ServiceQpus(
             deployment_name, self._services, self._absolute(qrmiConfig)
         )
         self._run = uuid.uuid4().hex[:12]
         self._queues: dict[str, SlurmQueue] = {}
-        self._strategies: dict[tuple[AllocationSettings, str, str | None], Strategy] = (
-            {}
-        )
+        self._strategies: dict[tuple[AllocationSettings, str, str], Strategy] = {}
         self._giving_back = asyncio.Lock()
 
     @property
-    def _service_class(self) -> type[Service]:
-        return Service
-
-    @classmethod
-    def get_schema(cls) -> str:
-        """The JSON Schema of ``config``."""
-        return (
-            files("sf_quantum.connectors")
-            .joinpath("schemas/slurm.json")
-            .read_text("utf-8")
-        )
+    def _service_class(self) -> type[SlurmService]:
+        return SlurmService
 
     async def deploy(self, external: bool) -> None:
         """Start the guardian of this driver, and treat SIGTERM as Ctrl-C.
@@ -115,7 +108,12 @@ class SlurmConnector(Stock):
             ``reserve`` names an unknown service
         """
         self._qpus.check()
-        self._check_reserved()
+        for settings in (
+            self._settings,
+            *(s.settings for s in self._services.values()),
+        ):
+            if isinstance(settings, ReservedSettings):
+                self._check_reserved(settings)
         guardian.current()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _interrupt)
 
@@ -131,61 +129,45 @@ class SlurmConnector(Stock):
                 location.location.mounts = {}
         return locations
 
-    async def run(
-        self,
-        location: ExecutionLocation,
-        command: MutableSequence[str],
-        environment: MutableMapping[str, str] | None = None,
-        workdir: str | None = None,
-        stdin: int | str | None = None,
-        stdout: int | str = asyncio.subprocess.STDOUT,
-        stderr: int | str = asyncio.subprocess.STDOUT,
-        capture_output: bool = False,
-        timeout: int | None = None,  # noqa: ASYNC109 - StreamFlow's signature
-        job_name: str | None = None,
-    ) -> tuple[str, int] | None:
+    async def invoke(self, invocation: Invocation) -> tuple[str, int] | None:
         """Run a command on the login node, or as a Slurm job if it has a job name.
 
         :raises WorkflowExecutionException: if Slurm refuses the job or ends it, or an
             unexpected error occurs
         """
-        if job_name is None:
-            return await ConnectorWrapper.run(
-                self,
-                get_inner_location(location),
-                command,
-                environment,
-                workdir,
-                stdin,
-                stdout,
-                stderr,
-                capture_output,
-                timeout,
-            )
-        with _naming(job_name):
-            service = self._services.get(location.service or "", Service())
-            queue = await self._queue(location, workdir)
-            await self._qpus.prepare(queue, job_name)
+        location, name = invocation.location, invocation.job_name
+        if name is None:
+            inner = replace(invocation, location=get_inner_location(location))
+            return await self.connector.run(**vars(inner))
+        with _naming(name):
+            service = self._services.get(location.service or "", SlurmService())
+            queue = self._queue(location, invocation.workdir)
+            await self._qpus.prepare(queue, name)
             use = None
             if service.qpu:
-                use = await self._qpus.lend(queue, job_name, service.qpu)
+                use = await self._qpus.lend(queue, name, service.qpu)
+            stdout, stderr = invocation.stdout, invocation.stderr
             job = StepJob(
-                name=job_name,
+                name=name,
                 service=service,
-                service_name=location.service,
-                body=self._body(location, command, environment, workdir, use),
-                workdir=workdir,
-                stdin=_file(stdin),
+                body=self._body(invocation, use),
+                workdir=invocation.workdir,
+                stdin=_file(invocation.stdin),
                 stdout=_file(stdout),
                 stderr=_file(stderr) if stderr != stdout else None,
-                seconds=timeout,
+                seconds=invocation.timeout,
             )
             strategy = await self._strategy(queue, job)
-            with quantum_steps.running(job_name) if service.quantum else nullcontext():
+            with quantum_steps.running(name) if service.quantum else nullcontext():
                 result = await strategy.run(job)
+            outcome, output = result.outcome, result.output
             if use is not None:
-                await self._qpus.settle(queue, use, good=result.outcome.good)
-            return _answer(job_name, result)
+                await self._qpus.settle(queue, use, good=outcome.good)
+            if outcome.good:
+                return output, 0
+            if not outcome.plain:
+                raise WorkflowExecutionException(f"Job {name}: {output}")
+            return f"Job {name}: {output}", outcome.exit_code
 
     async def undeploy(self, external: bool) -> None:
         """End all jobs and allocations."""
@@ -204,40 +186,29 @@ class SlurmConnector(Stock):
                 for strategy in strategies.values():
                     stack.push_async_callback(strategy.close)
 
-    def _check_reserved(self) -> None:
-        all_settings = [self._settings, *(s.settings for s in self._services.values())]
-        for settings in all_settings:
-            if not isinstance(settings, ReservedSettings):
-                continue
-            for name in settings.services:
-                if name not in self._services:
-                    raise WorkflowDefinitionException(
-                        f"Deployment {self.deployment_name}: `reserve` names service "
-                        f"{name}, which does not exist; "
-                        f"its services: {', '.join(self._services) or 'none'}."
-                    )
+    def _check_reserved(self, settings: ReservedSettings) -> None:
+        for name in settings.services:
+            if name not in self._services:
+                raise WorkflowDefinitionException(
+                    f"Deployment {self.deployment_name}: `reserve` names service {name}, "
+                    "which does not exist; its services: "
+                    f"{', '.join(self._services) or 'none'}."
+                )
 
-    def _body(
-        self,
-        location: ExecutionLocation,
-        command: MutableSequence[str],
-        environment: MutableMapping[str, str] | None,
-        workdir: str | None,
-        use: QpuUse | None,
-    ) -> str:
+    def _body(self, invocation: Invocation, use: QpuUse | None) -> str:
         """The job script: the command in the template of the service."""
+        location, workdir = invocation.location, invocation.workdir
         exports = [
             f"export {key}={shlex.quote(value)} &&"
-            for variables in (location.environment, environment or {})
+            for variables in (location.environment, invocation.environment or {})
             for key, value in variables.items()
         ]
-        line = create_command(type(self).__name__, [*exports, *command], None, workdir)
-        if use is not None:
-            line = use.command(line)
+        words = [*exports, *invocation.command]
+        line = create_command(type(self).__name__, words, None, workdir)
         script: str = self.template_map.get_command(
-            command=line,
+            command=line if use is None else use.command(line),
             template=location.service,
-            environment=environment,
+            environment=invocation.environment,
             workdir=workdir,
         )
         return script
@@ -246,10 +217,10 @@ class SlurmConnector(Stock):
         """The strategy of a job's service, created on first use."""
         settings = job.service.settings or self._settings
         # an allocation serves jobs of any folder, and a reserved one all its services
-        spool, service = "", job.service_name
+        spool, service = "", job.service.name
         if isinstance(settings, ReservedSettings):
             if service in settings.services:
-                service = None
+                service = ""
             else:
                 settings = PerStepSettings()
         if isinstance(settings, PerStepSettings):
@@ -272,14 +243,10 @@ class SlurmConnector(Stock):
         orphan_seconds = self._orphan_seconds
         if queue.login.local:
             orphan_seconds = min(orphan_seconds, scripts.GONE_SECONDS)
-        context = StrategyContext(
-            self.deployment_name, queue, quantum_steps, orphan_seconds
-        )
+        context = StrategyContext(self.deployment_name, queue, orphan_seconds)
         match settings:
             case ElasticSettings():
-                return Elastic(
-                    context, job.service_name, job.service, settings, job.body
-                )
+                return Elastic(context, job.service, settings, job.body)
             case ReservedSettings():
                 return Reserved(context, self._services, settings, self._template)
             case PerStepSettings():
@@ -290,9 +257,7 @@ class SlurmConnector(Stock):
         script: str = self.template_map.get_command(command="", template=service)
         return script
 
-    async def _queue(
-        self, location: ExecutionLocation, workdir: str | None
-    ) -> SlurmQueue:
+    def _queue(self, location: ExecutionLocation, workdir: str | None) -> SlurmQueue:
         """The queue whose spool is beside this work directory."""
         folder = posixpath.dirname(workdir) if workdir else "/tmp"
         if not self._queues and (record := journal.current()) is not None:
@@ -327,18 +292,6 @@ def _naming(job: str) -> Iterator[None]:
     except Exception as error:
         message = " ".join(f"{type(error).__name__}: {error}".split())
         raise WorkflowExecutionException(f"Job {job}: {message}") from error
-
-
-def _answer(job: str, result: StepResult) -> tuple[str, int]:
-    """The output and exit code for StreamFlow.
-
-    :raises WorkflowExecutionException: if Slurm ended the job
-    """
-    if result.outcome.good:
-        return result.output, 0
-    if not result.outcome.plain:
-        raise WorkflowExecutionException(f"Job {job}: {result.output}")
-    return f"Job {job}: {result.output}", result.outcome.exit_code
 
 
 def _interrupt() -> None:

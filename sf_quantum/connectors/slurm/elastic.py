@@ -16,12 +16,13 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.utils import get_job_step_name
 from streamflow.log_handler import logger
 
-from sf_quantum.connectors.slurm import scripts, services
+from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.allocation import AllocationGone, SlurmAllocation
 from sf_quantum.connectors.slurm.forecast import JobForecast
 from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
 from sf_quantum.connectors.slurm.per_step import StepJob, StepResult, StrategyContext
-from sf_quantum.connectors.slurm.services import ElasticSettings, Service
+from sf_quantum.connectors.slurm.services import ElasticSettings, SlurmService
+from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.files import JSON
 
 
@@ -35,20 +36,17 @@ class Elastic:
     so far. The duration of the first jobs of a step is unknown, so jobs without a time
     limit may be ended by that of their allocation.
 
-    :param name: the name of the service
     :param template: a job script of the service; allocations get its directives
     """
 
     def __init__(
         self,
         context: StrategyContext,
-        name: str | None,
-        service: Service,
+        service: SlurmService,
         settings: ElasticSettings,
         template: str,
     ) -> None:
         self._context = context
-        self._name = name
         self._service = service
         self._settings = settings
         self._template = template
@@ -66,7 +64,7 @@ class Elastic:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         if not service.quantum:
-            context.steps.listeners.append(self)
+            quantum_steps.listeners.append(self)
 
     async def run(self, job: StepJob) -> StepResult:
         """Run a job on a free allocation, or on a new one."""
@@ -91,8 +89,8 @@ class Elastic:
     async def close(self) -> None:
         """Give all allocations back."""
         self._closed = True
-        if self in self._context.steps.listeners:
-            self._context.steps.listeners.remove(self)
+        if self in quantum_steps.listeners:
+            quantum_steps.listeners.remove(self)
         if self._timer is not None:
             self._timer.cancel()
         for tasks in self._requests.values():
@@ -113,7 +111,10 @@ class Elastic:
 
     def quantum_job_submitted(self, step: str, deployment: str, slurm_job: str) -> None:
         """Request nodes with a dependency on this job."""
-        if self._settings.dependent and deployment == self._context.deployment:
+        if (
+            self._settings.ahead == "dependent"
+            and deployment == self._context.deployment
+        ):
             self._forecast.submitted(step, slurm_job)
             self._balance()
 
@@ -202,7 +203,7 @@ class Elastic:
     def _request_or_cancel(self, due: int) -> None:
         """Request missing allocations, and cancel requests that are not needed."""
         there = len(self._free) + len(self._busy)
-        maximum = self._settings.maximum
+        maximum = self._settings.max
         room = math.inf if maximum is None else maximum - there
         lacking = len(self._wanted) + max(0, due - len(self._free))
         lacking_by: dict[str | None, int] = {None: lacking}
@@ -269,6 +270,7 @@ class Elastic:
         """Wait for nodes; after ``patience`` seconds, accept fewer.
 
         :param requests: receives every allocation that is requested
+        :raises WorkflowExecutionException: if all requests are refused
         """
         nodes = self._service.options.get("nodes")
         requests.append(await self._request(_most(nodes), dependency))
@@ -280,18 +282,8 @@ class Elastic:
                 async with asyncio.timeout(self._settings.patience):
                     return await requests[0].granted()
             patient = dependency in self._forecast.dependent()
+
         # updating the job would keep its place in the queue, but Slurm then grants the minimum
-        return await self._either(requests, nodes)
-
-    async def _either(
-        self, requests: list[SlurmAllocation], nodes: JSON
-    ) -> SlurmAllocation:
-        """Wait for the first request, or for another that accepts fewer nodes.
-
-        :param requests: contains the first request and receives the other
-        :raises WorkflowExecutionException: if both are refused
-        """
-
         async def fewer() -> SlurmAllocation:
             requests.append(await self._request(nodes))
             return await requests[-1].granted()
@@ -312,21 +304,16 @@ class Elastic:
     async def _request(
         self, nodes: JSON, dependency: str | None = None
     ) -> SlurmAllocation:
-        service, name = self._service, self._name or self._context.deployment
+        service, deployment = self._service, self._context.deployment
         instead: dict[str, JSON] = {"nodes": nodes}
         if dependency is not None:
             own = service.options.get("dependency")
             instead["dependency"] = f"afterany:{dependency}{f',{own}' if own else ''}"
+        usage = NodeUsage(deployment, service, "elastic")
+        leader = BatchJob(f"an allocation of {service.name or deployment}", usage)
         directives = scripts.directives(self._template)
-        usage = NodeUsage(self._context.deployment, self._name, service, "elastic")
-        leader = BatchJob(f"an allocation of {name}", usage)
-        await self._context.hold(
-            leader,
-            services.holder_options(name, service, **instead),
-            directives,
-            at_once=services.at_once_options(name, service, directives, **instead),
-        )
-        return SlurmAllocation(self._context.queue, leader)
+        await self._context.hold(leader, [service], directives, **instead)
+        return SlurmAllocation(self._context.queue, leader, leader)
 
     def _refused(self, error: Exception, dependency: str | None) -> None:
         """Fail a waiting job that no other request can serve, or log the error."""

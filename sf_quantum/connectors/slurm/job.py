@@ -51,7 +51,7 @@ from sf_quantum.connectors.slurm.answers import (
     QueueRow,
 )
 from sf_quantum.connectors.slurm.scripts import JobMark
-from sf_quantum.connectors.slurm.services import Service
+from sf_quantum.connectors.slurm.services import SlurmService
 
 # consecutive polls without a job after which the job counts as ending
 DENIALS = 3
@@ -91,15 +91,23 @@ class BatchJob:
     """A Slurm job that runs a job of a step, or holds nodes for several.
 
     :param name: the name in messages
-    :param usage: the journal entries
     :param array: whether it is an array, whose tasks leave no marks
+    :param group: the number of the component, if the job is heterogeneous
     """
 
-    def __init__(self, name: str, usage: NodeUsage, *, array: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        usage: NodeUsage,
+        *,
+        array: bool = False,
+        group: int | None = None,
+    ) -> None:
         #: the name of its files in the spool, and part of its comment in Slurm's queue
         self.key = uuid.uuid4().hex
         self.name = name
         self.array = array
+        self.group = group
         self.usage = usage
         self.state = BatchJobState.SUBMITTING
         #: Slurm's id, empty until it is known
@@ -135,7 +143,8 @@ class BatchJob:
         :param now: on the event loop's clock
         """
         self._queued_at = now
-        self.usage.submitted(slurm_job)
+        component = "" if self.group is None else f"+{self.group}"
+        self.usage.submitted(f"{slurm_job}{component}")
         # a mark may precede the answer of sbatch, and its job id takes precedence
         self.slurm_job = self.slurm_job or slurm_job
         granted = self.granted.done()
@@ -147,17 +156,15 @@ class BatchJob:
         """Slurm has refused the job, or the submission was given up."""
         self.state = BatchJobState.SETTLED
 
-    def component(self, slurm_job: str, usage: NodeUsage) -> BatchJob:
-        """Add a further component of a heterogeneous job, which leaves no mark.
-
-        :param slurm_job: the job id of the component
-        """
-        component = BatchJob(self.name, usage)
-        component.slurm_job = slurm_job
+    def component(self, number: int, usage: NodeUsage) -> BatchJob:
+        """Add a further component of a heterogeneous job, which leaves no mark."""
+        component = BatchJob(self.name, usage, group=number)
+        # components have consecutive job ids (sbatch(1), heterogeneous jobs)
+        component.slurm_job = str(int(self.slurm_job) + number)
         granted = self.granted.done()
         component._be(BatchJobState.RUNNING if granted else BatchJobState.QUEUED)
         component._queued_at = self._queued_at
-        usage.submitted(self.slurm_job)
+        usage.submitted(f"{self.slurm_job}+{number}")
         if granted and not self.granted.cancelled():
             usage.started(self.granted.result().started)
         self._components.append(component)
@@ -326,26 +333,21 @@ def _where(*states: str) -> BatchJobState:
 class NodeUsage:
     """The nodes of a Slurm job over time, for the run's journal (Contract 8).
 
-    :param deployment: the name of the deployment
-    :param service_name: None for the deployment's default
     :param strategy: ``per-step``, ``reserved`` or ``elastic``
     :param job: StreamFlow's name of the job, None if the nodes serve several
-    :param component: the number of the component in a heterogeneous job, else None
     """
 
     def __init__(
         self,
         deployment: str,
-        service_name: str | None,
-        service: Service,
+        service: SlurmService,
         strategy: str,
         *,
         job: str | None = None,
-        component: int | None = None,
     ) -> None:
         self._about = {
             "deployment": deployment,
-            "service": service_name,
+            "service": service.name or None,
             "strategy": strategy,
             "partition": service.partition,
             "quantum": service.on_quantum_nodes,
@@ -354,7 +356,6 @@ class NodeUsage:
         #: the number of nodes, as far as known
         self.nodes = 0
         self._allocation = ""
-        self._component = "" if component is None else f"+{component}"
         self._requested = 0.0
         self._started: float | None = None
         self._ended: float | None = None
@@ -365,12 +366,12 @@ class NodeUsage:
         """The driver has requested the nodes."""
         self._requested = at
 
-    def submitted(self, slurm_job: str) -> None:
+    def submitted(self, allocation: str) -> None:
         """Slurm has accepted the job.
 
-        :param slurm_job: the job id; for a component, that of the first
+        :param allocation: the job id, as ``7+1`` for a component
         """
-        self._allocation = f"{slurm_job}{self._component}"
+        self._allocation = allocation
         self._write("requested", self._requested, 0)
 
     def started(self, at: float) -> None:

@@ -8,20 +8,21 @@ from __future__ import annotations
 import asyncio
 import shlex
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from streamflow.core.exception import WorkflowExecutionException
 
-from sf_quantum.connectors.slurm import answers, scripts
+from sf_quantum.connectors.slurm import answers, scripts, services
 from sf_quantum.connectors.slurm.answers import JobOutcome
 from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
 from sf_quantum.connectors.slurm.login import LoginNode
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.scripts import JobMark
-from sf_quantum.connectors.slurm.services import Service
-from sf_quantum.connectors.steps import QuantumSteps
+from sf_quantum.connectors.slurm.services import SlurmService
+from sf_quantum.connectors.steps import quantum_steps
+from sf_quantum.files import JSON
 
 LAST_LINES = 20
 LAST_BYTES = 8192
@@ -35,7 +36,6 @@ class StepJob:
     """A job of the workflow.
 
     :param name: StreamFlow's name of the job
-    :param service_name: None for the deployment's default
     :param body: the job script
     :param stdin: a file, or None
     :param stdout: a file, or None to return the output
@@ -44,8 +44,7 @@ class StepJob:
     """
 
     name: str
-    service: Service
-    service_name: str | None
+    service: SlurmService
     body: str
     workdir: str | None = None
     stdin: str | None = None
@@ -90,74 +89,65 @@ class StrategyContext:
 
     deployment: str
     queue: SlurmQueue
-    steps: QuantumSteps
     orphan_seconds: float
 
     async def hold(
         self,
         job: BatchJob,
-        options: str,
-        directives: Iterable[str],
-        *,
-        at_once: str | None,
+        held: Sequence[SlurmService],
+        directives: Sequence[str],
+        **instead: JSON,
     ) -> None:
-        """Submit a job that only holds nodes.
+        """Submit a job that only holds nodes, in a component for each service.
 
-        :param options: options of ``sbatch``, quoted for the shell
         :param directives: the ``#SBATCH`` lines of the script
-        :param at_once: see :func:`sf_quantum.connectors.slurm.scripts.submission`
+        :param instead: see :meth:`SlurmService.words`
         :raises WorkflowExecutionException: if Slurm refuses it
         """
-        script = scripts.holder(
-            self.queue.login.spool,
-            job.key,
-            directives,
-            orphan_seconds=self.orphan_seconds,
+        name = self.deployment
+        await self.queue.submit(
+            job,
+            services.holder_options(name, held, **instead),
+            scripts.holder(
+                self.queue.login.spool,
+                job.key,
+                directives,
+                orphan_seconds=self.orphan_seconds,
+            ),
+            at_once=services.at_once_options(name, held, directives, **instead),
         )
-        await self.queue.submit(job, options, script, at_once=at_once)
 
 
 class PerStep:
     """See the module."""
 
     def __init__(self, context: StrategyContext) -> None:
-        self._context = context
+        self._deployment = context.deployment
         self._queue = context.queue
 
     async def run(self, job: StepJob) -> StepResult:
-        """Submit a job and wait for its end; the job is cancelled with the caller.
-
-        :raises WorkflowExecutionException: if Slurm refuses it
-        """
+        """Submit a job and wait for its end; the job is cancelled with the caller."""
         requested = time.time()
-        usage = NodeUsage(
-            self._context.deployment,
-            job.service_name,
-            job.service,
-            "per-step",
-            job=job.name,
-        )
+        usage = NodeUsage(self._deployment, job.service, "per-step", job=job.name)
         array = "array" in job.service.options or scripts.has_option(
             job.body, "-a", "--array"
         )
         batch_job = BatchJob(f"job {job.name}", usage, array=array)
-        spool, key = self._queue.login.spool, batch_job.key
-        own_output = scripts.path(spool, key, "out")
+        login, key = self._queue.login, batch_job.key
+        output = own_output = scripts.path(login.spool, key, "out")
         await self._queue.submit(
             batch_job,
             _options(job, own_output),
-            job.body if array else scripts.job(spool, key, job.body),
+            job.body if array else scripts.job(login.spool, key, job.body),
         )
         if job.service.quantum:
-            self._context.steps.submitted(
-                job.name, self._context.deployment, batch_job.slurm_job
-            )
+            quantum_steps.submitted(job.name, self._deployment, batch_job.slurm_job)
         try:
-            output = own_output
             if scripts.has_option(job.body, "-e", "--error") and job.stderr is None:
-                job = replace(job, stderr=await self._file(batch_job, "StdErr"))
+                stderr = await _redirected(login, batch_job, "StdErr")
+                job = replace(job, stderr=stderr)
             if scripts.has_option(job.body, "-o", "--output") and job.stdout is None:
-                output = await self._file(batch_job, "StdOut")
+                output = await _redirected(login, batch_job, "StdOut")
             # a cancelled future would count as the end of the job
             outcome = await asyncio.shield(batch_job.ended)
         except BaseException:
@@ -167,18 +157,10 @@ class PerStep:
         usage.record(job.name, requested, outcome)
         # the mark has the size of the default output file only
         mark = batch_job.mark if output == own_output else None
-        return await read_result(self._queue.login, job, outcome, output, mark)
+        return await read_result(login, job, outcome, output, mark)
 
     async def close(self) -> None:
         """Do nothing: no nodes are held beyond a job."""
-
-    async def _file(self, batch_job: BatchJob, key: str) -> str:
-        """The files to which the job's template redirects a stream, one per line."""
-        return await _read(
-            self._queue.login,
-            f"scontrol show job {batch_job.slurm_job} | "
-            f"sed -n 's/^ *{key}=//p' | sort -u",
-        )
 
 
 async def read_result(
@@ -199,7 +181,7 @@ async def read_result(
             return StepResult(outcome, "")
         return StepResult(outcome, await _read(login, f"cat {_quoted(output)}"))
     errors = job.stderr or job.stdout
-    file = _quoted(errors if errors else output)
+    file = _quoted(errors or output)
     folder = f"cd {shlex.quote(job.workdir)} && " if job.workdir and errors else ""
     tail = f"{folder}tail -q -c {LAST_BYTES} {file} 2>/dev/null | tail -n {LAST_LINES}"
     try:
@@ -208,6 +190,12 @@ async def read_result(
     except WorkflowExecutionException:
         lines = "; its output cannot be read"
     return StepResult(outcome, f"{outcome.sentence()}{lines}")
+
+
+async def _redirected(login: LoginNode, job: BatchJob, key: str) -> str:
+    """The files to which the job's template redirects a stream, one per line."""
+    show = f"scontrol show job {job.slurm_job} | sed -n 's/^ *{key}=//p' | sort -u"
+    return await _read(login, show)
 
 
 async def _read(login: LoginNode, command: str) -> str:

@@ -28,7 +28,7 @@ from sf_quantum.connectors import hints, qpu_jobs
 from sf_quantum.connectors.hints import JobHints
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.queue import SlurmQueue
-from sf_quantum.connectors.slurm.services import Service
+from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import RESOURCES, account, qrmi_config
@@ -144,7 +144,7 @@ class ServiceQpus:
     def __init__(
         self,
         deployment: str,
-        services: Mapping[str, Service],
+        services: Mapping[str, SlurmService],
         config: str | None,
     ) -> None:
         self._deployment = deployment

@@ -135,9 +135,7 @@ class SlurmQueue:
     ) -> BatchJob:
         """Follow a further component of a submitted heterogeneous job."""
         usage.requested(time.time())
-        # components have consecutive job ids (sbatch(1), heterogeneous jobs)
-        slurm_job = str(int(leader.slurm_job) + number)
-        component = leader.component(slurm_job, usage)
+        component = leader.component(number, usage)
         self._jobs[component.key] = component
         return component
 

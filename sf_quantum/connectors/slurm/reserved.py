@@ -22,12 +22,7 @@ from sf_quantum.connectors.slurm.per_step import (
     StepResult,
     StrategyContext,
 )
-from sf_quantum.connectors.slurm.services import (
-    ReservedSettings,
-    Service,
-    at_once_options,
-    component_options,
-)
+from sf_quantum.connectors.slurm.services import ReservedSettings, SlurmService
 
 
 class Reserved:
@@ -40,7 +35,7 @@ class Reserved:
     def __init__(
         self,
         context: StrategyContext,
-        services: Mapping[str, Service],
+        services: Mapping[str, SlurmService],
         settings: ReservedSettings,
         template: Callable[[str], str],
     ) -> None:
@@ -99,51 +94,37 @@ class Reserved:
             return self._held[-1]
 
     async def _reserve(self) -> Components:
-        names = [
-            name
+        services = [
+            service
             for name, count in self._settings.counts
-            if not (self._quantum_released and self._services[name].quantum)
-            for _ in range(count)
+            for service in [self._services[name]] * count
+            if not (self._quantum_released and service.quantum)
         ]
         # the first component cannot be given back before the others, so it is a classical one
-        names.sort(key=lambda name: self._services[name].quantum)
-        services = [self._services[name] for name in names]
-        lines = self._directives(names)
-        alone = len(names) == 1
-        usage = self._usage(names[0], component=None if alone else 0)
-        leader = BatchJob(f"the allocation of {self._context.deployment}", usage)
-        await self._context.hold(
-            leader,
-            component_options(names, services),
-            lines,
-            at_once=at_once_options(names[0], services[0], lines) if alone else None,
+        services.sort(key=lambda service: service.quantum)
+        deployment, queue = self._context.deployment, self._context.queue
+        leader = BatchJob(
+            f"the allocation of {deployment}",
+            NodeUsage(deployment, services[0], "reserved"),
+            group=0 if len(services) > 1 else None,
         )
-        queue = self._context.queue
-        held = [SlurmAllocation(queue, leader, group=None if alone else 0)]
-        for number, name in enumerate(names[1:], start=1):
-            usage = self._usage(name, component=number)
+        await self._context.hold(leader, services, self._directives(services))
+        held = [(services[0].name, SlurmAllocation(queue, leader, leader))]
+        for number, service in enumerate(services[1:], start=1):
+            usage = NodeUsage(deployment, service, "reserved")
             own = queue.follow_component(leader, number, usage)
-            held.append(SlurmAllocation(queue, leader, own, number))
-        components = Components(zip(names, held, strict=True))
+            held.append((service.name, SlurmAllocation(queue, leader, own)))
+        components = Components(held)
         try:
-            await held[0].granted()
+            await held[0][1].granted()
         except BaseException:
             await components.give_back()
             raise
         return components
 
-    def _usage(self, service: str, component: int | None) -> NodeUsage:
-        return NodeUsage(
-            self._context.deployment,
-            service,
-            self._services[service],
-            "reserved",
-            component=component,
-        )
-
-    def _directives(self, names: Sequence[str]) -> list[str]:
+    def _directives(self, services: Iterable[SlurmService]) -> list[str]:
         """The directives of all components, empty if no template has any."""
-        each = [scripts.directives(self._template(name)) for name in names]
+        each = [scripts.directives(self._template(one.name)) for one in services]
         lines = [line for own in each for line in ["#SBATCH hetjob", *own]][1:]
         return lines if any(each) else []
 
@@ -164,9 +145,7 @@ class Reserved:
         """Whether the quantum nodes can be released after this successful job."""
         if get_job_step_name(job.name) == self._settings.release_after:
             self._jobs_before_release -= 1
-        return (
-            self._settings.release_after is not None and self._jobs_before_release <= 0
-        )
+        return self._jobs_before_release <= 0
 
     def _release(self) -> None:
         """Give back the quantum nodes, each as soon as it is idle."""
@@ -183,14 +162,14 @@ class Components:
     :param held: the components in their order in Slurm, with the names of their services
     """
 
-    def __init__(self, held: Iterable[tuple[str, SlurmAllocation]]) -> None:
-        self._held = list(held)
+    def __init__(self, held: Sequence[tuple[str, SlurmAllocation]]) -> None:
+        self._held = held
         self._released: set[str] = set()
         self._busy: set[SlurmAllocation] = set()
         self._given_back: set[SlurmAllocation] = set()
         self._free: dict[str, asyncio.Queue[SlurmAllocation]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        for name, allocation in self._held:
+        for name, allocation in held:
             self._free.setdefault(name, asyncio.Queue()).put_nowait(allocation)
 
     @property
@@ -213,7 +192,7 @@ class Components:
         :param requested: when the job requested nodes, epoch seconds
         :raises AllocationGone: if the component has ended by then
         """
-        free = self._free[job.service_name or ""]
+        free = self._free[job.service.name]
         allocation = await free.get()
         self._busy.add(allocation)
         try:

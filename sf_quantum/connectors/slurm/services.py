@@ -56,19 +56,18 @@ class ElasticSettings:
     """``elastic``: allocations with the service's options, kept between jobs.
 
     :param keep: the number of allocations kept even if they are idle
-    :param maximum: the maximum number of allocations; None for no limit
+    :param max: the maximum number of allocations; None for no limit
     :param idle: seconds without a job after which an allocation is given back
     :param patience: pending seconds after which fewer nodes are accepted
-    :param ahead: whether nodes are requested while a quantum step runs
-    :param dependent: whether such a request has a dependency on the step's Slurm jobs
+    :param ahead: whether nodes are requested while a quantum step runs; if ``dependent``,
+        the request has a dependency on the step's Slurm jobs
     """
 
-    keep: int
-    maximum: int | None
-    idle: float
-    patience: float
-    ahead: bool
-    dependent: bool
+    keep: int = 0
+    max: int | None = None
+    idle: float = 5.0
+    patience: float = 60.0
+    ahead: bool | Literal["dependent"] = False
 
 
 AllocationSettings: TypeAlias = PerStepSettings | ReservedSettings | ElasticSettings
@@ -98,28 +97,16 @@ def _read_reserved(
     )
 
 
-def _read_elastic(
-    keep: int = 0,
-    max: int | None = None,
-    idle: float = 5.0,
-    patience: float = 60.0,
-    ahead: bool | Literal["dependent"] = False,
-) -> ElasticSettings:
-    dependent = ahead == "dependent"
-    return ElasticSettings(keep, max, idle, patience, bool(ahead), dependent)
-
-
 _READERS: dict[JSON, Callable[..., AllocationSettings]] = {
     "per-step": PerStepSettings,
     "reserved": _read_reserved,
-    "elastic": _read_elastic,
+    "elastic": ElasticSettings,
 }
 
 
-class Service(QueueManagerService):
+class SlurmService(QueueManagerService):
     """A Slurm service of StreamFlow with additional keys.
 
-    :param file: path of a job template
     :param qpu: names of the QPUs that its jobs use
     :param allocation: the allocation settings; None for those of the deployment
     :param options: options of ``sbatch`` in camel case
@@ -136,6 +123,8 @@ class Service(QueueManagerService):
         super().__init__(file)
         if options.get("clusters"):
             raise WorkflowDefinitionException(f"clusters: {'; '.join(ONE_CLUSTER)}")
+        #: set by the connector; empty for the deployment's default
+        self.name = ""
         self.qpu = list(qpu or [])
         #: whether QRMI's SPANK plugin acquires the leases of the QPUs
         self.spank = False
@@ -152,10 +141,8 @@ class Service(QueueManagerService):
     @property
     def on_quantum_nodes(self) -> bool:
         """Whether its nodes are those of a QPU; a hybrid step may use classical ones."""
-        gres, partition = self.options.get("gres"), self.options.get("partition")
-        return (
-            re.search("qpu|quantum", f"{gres},{partition}", re.IGNORECASE) is not None
-        )
+        nodes = f"{self.options.get('gres')},{self.partition}"
+        return re.search("qpu|quantum", nodes, re.IGNORECASE) is not None
 
     @property
     def partition(self) -> str | None:
@@ -174,51 +161,49 @@ class Service(QueueManagerService):
         return [word for key, value in options.items() for word in _words(key, value)]
 
 
-def holder_options(name: str, service: Service, **instead: JSON) -> str:
-    """The options of ``sbatch`` for a job that only holds nodes of a service.
+def holder_options(name: str, services: Sequence[SlurmService], **instead: JSON) -> str:
+    """The options of ``sbatch`` for a job that only holds nodes of services.
 
-    :param name: the suffix of the job name
-    :param instead: see :meth:`Service.words`
+    Each service has a component. Slurm runs the script in the first one, which gets the
+    leases of all QPUs.
+
+    :param name: the suffix of the job name, if the service has no name
+    :param instead: see :meth:`SlurmService.words`
     """
-    words = [
-        "--output=/dev/null",
-        f'--job-name="sfq {name}"',
-        *service.words(**instead),
-    ]
-    # a requeued allocation would have lost its steps
-    return " ".join([*words, "--no-requeue"])
+    taken = [qpu for service in services if service.spank for qpu in service.qpu]
+    instead["qpu"] = ",".join(dict.fromkeys(taken)) or None
+    components = []
+    for service in services:
+        job_name = f'--job-name="sfq {service.name or name}"'
+        words = ["--output=/dev/null", job_name, *service.words(**instead)]
+        # a requeued allocation would have lost its steps
+        components.append(" ".join([*words, "--no-requeue"]))
+        instead["qpu"] = None
+    return " : ".join(components)
 
 
 def at_once_options(
-    name: str, service: Service, lines: Sequence[str], **instead: JSON
+    name: str,
+    services: Sequence[SlurmService],
+    directives: Sequence[str],
+    **instead: JSON,
 ) -> str | None:
     """The options of ``salloc``, which grants the same nodes at once if they are free.
 
-    :param lines: the directives of the batch job
-    :param instead: see :meth:`Service.words`
-    :returns: None if the service needs a batch job, or more than one node: a step lacks the
+    The parameters are those of :func:`holder_options`, and the directives of the batch job.
+
+    :returns: None if the services need a batch job, or more than one node: a step lacks the
         information to set the environment variables of a batch job on several nodes
     """
+    service = services[0]
     options = {**service.options, **instead}
-    if lines or service.qpu or options.keys() - _AT_ONCE:
+    if len(services) > 1 or directives or service.qpu or options.keys() - _AT_ONCE:
         return None
     one_node = str(options.get("nodes") or 1) in ("1", "1-1")
     if not one_node or re.search(r"[,\[]", str(options.get("nodelist") or "")):
         return None
-    return " ".join([f'--job-name="sfq {name}"', *service.words(**instead)])
-
-
-def component_options(names: Sequence[str], services: Sequence[Service]) -> str:
-    """The options of ``sbatch`` for a heterogeneous job that only holds nodes.
-
-    Slurm runs the script in the first component, which gets the leases of all QPUs.
-    """
-    taken = [qpu for service in services if service.spank for qpu in service.qpu]
-    leases = [",".join(dict.fromkeys(taken)) or None, *[None] * len(names)]
-    return " : ".join(
-        holder_options(name, service, qpu=lease)
-        for name, service, lease in zip(names, services, leases, strict=False)
-    )
+    job_name = f'--job-name="sfq {service.name or name}"'
+    return " ".join([job_name, *service.words(**instead)])
 
 
 def _words(key: str, value: JSON) -> Iterator[str]:
