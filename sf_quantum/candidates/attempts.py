@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from statistics import median
 
 from sf_quantum import journal
@@ -41,12 +40,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class JobTimes:
-    """The times of a job of a step on a target, without waiting.
-
-    :param device_seconds: elapsed on the QPU
-    :param qpu_seconds: charged by the QPU
-    :param other_seconds: everything else: starting, reading, writing
-    """
+    """The times of a job: elapsed on the QPU, charged by it, and all but waiting."""
 
     device_seconds: float
     qpu_seconds: float
@@ -54,7 +48,7 @@ class JobTimes:
 
     @property
     def total_seconds(self) -> float:
-        """From the job's start to its end."""
+        """From the job's start to its end, without waiting."""
         return self.device_seconds + self.other_seconds
 
 
@@ -89,11 +83,7 @@ class History:
         self._charged: dict[tuple[str, str], float] = {}
 
     def read(self, record: Journal) -> list[tuple[Event, bool]]:
-        """Read the events since the last call; blocks.
-
-        :param record: of this run
-        :returns: events for :meth:`add`, and whether each counts against the budget
-        """
+        """Read the events since the last call, for :meth:`add`; blocks."""
         events = [] if self.known else list(_earlier(record))
         with open(record.path, "rb") as file:
             file.seek(self._offset)
@@ -117,10 +107,7 @@ class History:
         self.known = True
 
     def times(self, step: str, target: str) -> JobTimes | None:
-        """The median times of the latest jobs of a step on a target.
-
-        :returns: None if no job of the step has completed there
-        """
+        """The median times of the latest jobs of a step completed on a target, if any."""
         latest = self._times.get((step, target))
         if not latest:
             return None
@@ -179,85 +166,50 @@ class History:
 
 def _earlier(record: Journal) -> Iterator[tuple[Event, bool]]:
     """The events of earlier runs of the same StreamFlow file."""
-    own, first = record.path, record.first
-    earlier = sorted((p for p in own.parent.glob("*.jsonl") if p < own), reverse=True)
-    same = islice((p for p in earlier if _is_same_file(p, record.file)), LATEST_RUNS)
-    for path in reversed(list(same)):
+    for path in reversed(list(islice(record.earlier(), LATEST_RUNS))):
         with suppress(InputError):  # a corrupt journal
             # a driver that runs at the same time has a budget of its own
-            budgeted = path.name >= first.name and not journal.is_open(path)
+            budgeted = path >= record.first and not journal.is_open(path)
             yield from ((event, budgeted) for event in journal.read(path))
-
-
-def _is_same_file(path: Path, file: Path) -> bool:
-    with suppress(InputError):  # not a journal
-        return journal.is_of(path, file)
-    return False
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """An attempt of a job, for which a target is chosen.
-
-    :param number: counted from 1
-    """
-
-    job: str
-    step: str
-    rules: StepRules
-    number: int
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """How many jobs a classical target can run.
+    """How many jobs a classical target runs at once, and how many more it can run now.
 
-    :param slots: the number of jobs that run at once
-    :param free: the number of free slots; if negative, the number of jobs that wait
+    :param free: if negative, the number of jobs that wait
     """
 
     slots: int = 1
     free: int = 1
 
 
-@dataclass(frozen=True)
-class _Running:
-    """An attempt that has a target and whose command has not ended.
-
-    :param qpu_seconds: the part of the budget reserved for it
-    :param cost: the part of the budget reserved for it
-    :param unmeasured: whether it runs on a QPU with unknown usage
-    """
-
-    decision: Decision
-    qpu_seconds: float
-    cost: float
-    unmeasured: bool
-
-
-@dataclass(frozen=True)
-class _Exited:
-    """An attempt whose command has ended, but whose success is not certain yet.
-
-    :param error: None after exit status 0
-    """
-
-    target: str
-    error: str | None = None
-
-
 @dataclass
-class _JobAttempts:
-    """The attempts of a job.
+class Attempt:
+    """The latest attempt of a job: running, then exited, then completed or failed.
 
-    An attempt is running, then exited, then completed or failed. A failure after the
-    command's end shows only when StreamFlow begins another attempt.
+    A failure after the command's end shows only when StreamFlow begins another attempt.
+
+    :param number: counted from 1
+    :param targets: chosen for it; empty once its command has ended
+    :param reserved: the part of the budget reserved for it until then
+    :param unconfirmed: its target, and its failure if the job does not complete
+    :param failures: of all attempts, by target
     """
 
+    job: str
     step: str
-    attempts: int = 0
-    now: _Running | _Exited | None = None
+    rules: StepRules
+    number: int = 0
+    targets: tuple[str, ...] = ()
+    reserved: Spending = field(default_factory=Spending)
+    unconfirmed: tuple[str, Exclusion] | None = None
     failures: dict[str, Exclusion] = field(default_factory=dict)
+
+    def end(self, unconfirmed: tuple[str, Exclusion] | None = None) -> None:
+        """Record the end of its command."""
+        self.targets, self.reserved = (), Spending()
+        self.unconfirmed = unconfirmed
 
 
 class Attempts:
@@ -271,7 +223,7 @@ class Attempts:
         self._costs = dict(costs)
         self._reported_costs: dict[str, float] = {}
         self._cooldown = cooldown
-        self._jobs: dict[str, _JobAttempts] = {}
+        self._jobs: dict[str, Attempt] = {}
         # end on the monotonic clock, and the failure
         self._cooldowns: dict[str, tuple[float, str]] = {}
         self._reading: asyncio.Task[None] | None = None
@@ -297,31 +249,27 @@ class Attempts:
 
     def begin(self, job: str, step: str, rules: StepRules) -> Attempt:
         """Begin an attempt; if an earlier one has not completed, it has failed."""
-        state = self._jobs.setdefault(job, _JobAttempts(step))
-        match state.now:
-            case _Exited(target, None):
-                # the job itself may cause the missing outputs, so there is no cooldown
-                state.failures.setdefault(target, Exclusion(Obstacle.OUTPUTS_MISSING))
-            case _Exited(target, str(error)):
-                self.fail(job, target, error)
-            case _Running(decision):
-                target = decision.targets[0]
-                state.failures.setdefault(target, Exclusion(Obstacle.NO_RESULT))
-        state.now = None
-        state.attempts += 1
-        return Attempt(job, step, rules, state.attempts)
+        attempt = self._jobs.setdefault(job, Attempt(job, step, rules))
+        if attempt.unconfirmed is not None:
+            target, failure = attempt.unconfirmed
+            if failure.cause is Obstacle.FAILED:
+                self.fail(job, target, failure.detail)
+            else:  # the job itself may cause it, so there is no cooldown
+                attempt.failures.setdefault(target, failure)
+        attempt.end()
+        attempt.number += 1
+        return attempt
 
     def run(self, attempt: Attempt, decision: Decision) -> None:
         """Record that an attempt starts on its target, and reserve its budget."""
         target = decision.targets[0]
-        seconds: float | None = 0.0
+        attempt.targets = decision.targets
+        attempt.unconfirmed = (target, Exclusion(Obstacle.NO_RESULT))
         if decision.quantum:
             times = self._times(attempt, target)
-            seconds = times.qpu_seconds if times else None
-        reserved = seconds or 0.0
-        self._jobs[attempt.job].now = _Running(
-            decision, reserved, reserved * self._cost(target), seconds is None
-        )
+            seconds = times.qpu_seconds if times else 0.0
+            cost = seconds * self._cost(target)
+            attempt.reserved = Spending(seconds, cost, unmeasured=times is None)
 
     def exit(self, job: str, target: str, error: str | None = None) -> None:
         """Record that a job's command has ended.
@@ -329,8 +277,11 @@ class Attempts:
         :param error: the message of a nonzero exit status, which CWL's ``successCodes`` may
             include
         """
-        if (state := self._jobs.get(job)) is not None:
-            state.now = _Exited(target, error)
+        failure = Exclusion(Obstacle.OUTPUTS_MISSING)
+        if error is not None:
+            failure = Exclusion(Obstacle.FAILED, detail=error)
+        if (attempt := self._jobs.get(job)) is not None:
+            attempt.end((target, failure))
 
     def complete(self, job: str) -> None:
         """Record that a job has completed, including its outputs."""
@@ -338,28 +289,22 @@ class Attempts:
 
     def fail(self, job: str, target: str, error: str) -> None:
         """Record that an attempt has failed on a target, which begins a cooldown."""
-        if (state := self._jobs.get(job)) is not None:
-            state.now = None
-            state.failures[target] = Exclusion(Obstacle.FAILED, detail=error)
+        if (attempt := self._jobs.get(job)) is not None:
+            attempt.end()
+            attempt.failures[target] = Exclusion(Obstacle.FAILED, detail=error)
         self._cooldowns[target] = (time.monotonic() + self._cooldown, error)
 
     def number(self, job: str) -> int:
         """The number of attempts of a job that has not completed."""
-        state = self._jobs.get(job)
-        return state.attempts if state is not None else 0
+        return self._jobs[job].number if job in self._jobs else 0
 
     def failures(self, job: str) -> Mapping[str, Exclusion]:
         """The failures of a job's attempts, by target."""
-        state = self._jobs.get(job)
-        return state.failures if state is not None else {}
+        return self._jobs[job].failures if job in self._jobs else {}
 
     def running_on(self, target: str) -> list[str]:
         """The jobs that were sent to a target and have not ended."""
-        return [
-            job
-            for job, state in self._jobs.items()
-            if isinstance(state.now, _Running) and target in state.now.decision.targets
-        ]
+        return [job for job, a in self._jobs.items() if target in a.targets]
 
     def quantum_target(
         self, attempt: Attempt, name: str, status: QpuStatus | Exclusion | None
@@ -369,13 +314,11 @@ class Attempts:
         :param status: of its QPU, or why it is unknown; None if the QPU was not queried
             because of its cooldown
         """
-        failed = self.failures(attempt.job).get(name)
-        cooldown = self._cooldown_left(name)
+        failed, cooldown = attempt.failures.get(name), self._cooldown_left(name)
         if status is None:
             # the cooldown may have ended since
             cooldown = cooldown or Exclusion(Obstacle.NOT_QUERIED)
-            return QuantumTarget(name, None, cooldown, failed, wait=None)
-        if isinstance(status, Exclusion):
+        if not isinstance(status, QpuStatus):
             return QuantumTarget(name, status, cooldown, failed, wait=None)
         if status.cost_per_second is not None:
             self._reported_costs[name] = status.cost_per_second
@@ -408,7 +351,7 @@ class Attempts:
             name,
             free=capacity.free > 0,
             cooldown=self._cooldown_left(name),
-            failed=self.failures(attempt.job).get(name),
+            failed=attempt.failures.get(name),
             wait=rounds * (seconds or 0.0),
             seconds=seconds,
         )
@@ -416,16 +359,12 @@ class Attempts:
     def spending(self, step: str | None = None) -> Spending:
         """The spending of a step or of the run, including the reserves of running jobs."""
         spent = self.history.spent(step)
-        running = [
-            state.now
-            for state in self._jobs.values()
-            if isinstance(state.now, _Running) and step in (None, state.step)
-        ]
+        reserved = [a.reserved for a in self._jobs.values() if step in (None, a.step)]
+        costs = [seconds * self._cost(target) for target, seconds in spent.items()]
         return Spending(
-            sum(spent.values()) + sum(r.qpu_seconds for r in running),
-            sum(seconds * self._cost(target) for target, seconds in spent.items())
-            + sum(r.cost for r in running),
-            unmeasured=any(r.unmeasured for r in running),
+            sum(spent.values()) + sum(r.seconds for r in reserved),
+            sum(costs) + sum(r.cost for r in reserved),
+            unmeasured=any(r.unmeasured for r in reserved),
         )
 
     def in_cooldown(self, target: str) -> bool:

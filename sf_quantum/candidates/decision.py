@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from itertools import chain
 from pathlib import PurePosixPath
 from typing import Literal, TypeAlias, cast
 
@@ -24,11 +25,7 @@ class Impossible(QuantumError):
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits on spending; ``None`` is no limit.
-
-    :param seconds: of QPU time
-    :param cost: in the unit of the costs per second
-    """
+    """Limits on the seconds of QPU time and their cost; ``None`` is no limit."""
 
     seconds: float | None = None
     cost: float | None = None
@@ -44,9 +41,9 @@ class Budget:
 class StepRules:
     """The filter's configuration for one step; the schema describes the keys.
 
+    :param variables: the input that gives the number of variables
     :param run: the budget of all steps of the filter together
     :param step: the budget of this step
-    :param variables: the input that gives the number of variables
     :param hints: for the QPU service
     """
 
@@ -73,11 +70,7 @@ class StepRules:
 
 
 class FilterRules:
-    """The rules of all steps of a filter.
-
-    :param config: the filter's configuration, which applies to all steps except as
-        overridden in ``steps``
-    """
+    """A filter's configuration, which its ``steps`` override for each step."""
 
     def __init__(self, config: Mapping[str, JSON]) -> None:
         steps = config.get("steps")
@@ -181,33 +174,23 @@ class Exclusion:
 
 
 @dataclass(frozen=True)
-class QuantumTarget:
-    """The current state of a quantum target.
+class TargetState:
+    """The current state of a target.
 
     :param name: as in the StreamFlow file: deployment/service
     :param offline: why the QPU takes no jobs, or could not be queried
     :param cooldown: after a failure of any job
     :param failed: the failure of an earlier attempt of this job
-    :param qubits: the largest problem it takes, in variables; 0 if unknown
     :param wait: seconds until a job submitted now would start; None if unknown
     :param seconds: from the job's start to its end; None if never measured
-    :param qpu_seconds: expected charge for the job; None if unknown
-    :param cost: of a second of QPU time
-    :param maintenance: seconds until a maintenance window, if announced
-    :param load: leases and queued jobs per vQPU
     """
 
     name: str
     offline: Exclusion | None = None
     cooldown: Exclusion | None = None
     failed: Exclusion | None = None
-    qubits: int = 0
     wait: float | None = 0.0
     seconds: float | None = None
-    qpu_seconds: float | None = None
-    cost: float = 0.0
-    maintenance: float | None = None
-    load: float = 0.0
 
     @property
     def end(self) -> float:
@@ -219,23 +202,29 @@ class QuantumTarget:
 
 
 @dataclass(frozen=True)
-class ClassicalTarget:
-    """The current state of a classical target; see :class:`QuantumTarget`.
+class QuantumTarget(TargetState):
+    """The current state of a quantum target.
 
-    :param free: whether a job would start at once
+    :param qubits: the largest problem it takes, in variables; 0 if unknown
+    :param qpu_seconds: expected charge for the job; None if unknown
+    :param cost: of a second of QPU time
+    :param maintenance: seconds until a maintenance window, if announced
+    :param load: leases and queued jobs per vQPU
     """
 
-    name: str
-    free: bool = True
-    cooldown: Exclusion | None = None
-    failed: Exclusion | None = None
-    wait: float = 0.0
-    seconds: float | None = None
+    qubits: int = 0
+    qpu_seconds: float | None = None
+    cost: float = 0.0
+    maintenance: float | None = None
+    load: float = 0.0
 
-    @property
-    def end(self) -> float:
-        """See :attr:`QuantumTarget.end`."""
-        return self.wait + (self.seconds or 0.0)
+
+@dataclass(frozen=True)
+class ClassicalTarget(TargetState):
+    """The current state of a classical target: whether a job would start at once."""
+
+    wait: float = 0.0
+    free: bool = True
 
 
 @dataclass(frozen=True)
@@ -273,9 +262,8 @@ class CandidateJob:
     @property
     def is_last_attempt(self) -> bool:
         """Whether a failure of this attempt is final."""
-        return self.attempts_allowed is not None and (
-            self.attempt >= self.attempts_allowed
-        )
+        allowed = self.attempts_allowed
+        return allowed is not None and self.attempt >= allowed
 
 
 class Basis(Enum):
@@ -348,16 +336,19 @@ def decide(
 ) -> Decision:
     """Choose the target of an attempt.
 
-    :param quantum: the binding's quantum targets
-    :param classical: its classical targets
     :raises Impossible: if there is no classical target and no QPU can ever run the job
     """
-    exclusions = {q.name: e for q in quantum if (e := _exclusion(rules, job, q))}
+    exclusions: dict[str, Exclusion] = {}
+    for target in quantum:
+        reasons = chain(_permanent(rules, job, target), _passing(rules, job, target))
+        if (exclusion := next(reasons, None)) is not None:
+            exclusions[target.name] = exclusion
     exclusions |= {c.name: e for c in classical if (e := c.failed or c.cooldown)}
     qpu = min((q for q in quantum if q.name not in exclusions), key=_rank, default=None)
     if qpu is None and not classical:
         qpu = _least_bad(rules, job, quantum, exclusions)
-    choices = _least_bad_classical(classical)
+    choices = [c for c in classical if not c.failed]
+    choices = [c for c in choices if not c.cooldown] or choices or list(classical)
     basis = _basis(rules, job, qpu, choices) if quantum else Basis.NO_QUANTUM_TARGET
     if basis in (Basis.QPU_EARLIEST, Basis.CLASSICAL_EARLIEST):
         choices.sort(key=lambda target: target.end)
@@ -392,19 +383,13 @@ def _rank(target: QuantumTarget) -> tuple[float, float]:
     return round(target.end, 2), target.load
 
 
-def _least_bad_classical(classical: Sequence[ClassicalTarget]) -> list[ClassicalTarget]:
-    """Targets without failure or cooldown, else those without failure, else all."""
-    usable = [c for c in classical if not c.failed and not c.cooldown]
-    return usable or [c for c in classical if not c.failed] or list(classical)
-
-
 def _least_bad(
     rules: StepRules,
     job: CandidateJob,
     quantum: Sequence[QuantumTarget],
     exclusions: Mapping[str, Exclusion],
 ) -> QuantumTarget:
-    possible = [q for q in quantum if _permanent(rules, job, q) is None]
+    possible = [q for q in quantum if not any(_permanent(rules, job, q))]
     if not possible:
         reasons = [f"{name} {describe(e)}" for name, e in exclusions.items()]
         raise Impossible("; ".join([*reasons, "the binding lists no classical target"]))
@@ -414,37 +399,17 @@ def _least_bad(
     )
 
 
-def _exclusion(
-    rules: StepRules, job: CandidateJob, target: QuantumTarget
-) -> Exclusion | None:
-    return (
-        _permanent(rules, job, target)
-        or target.failed
-        or target.offline
-        or target.cooldown
-        or _unknown_spending(rules, job, target)
-        or _late(rules, target)
-    )
-
-
 def _permanent(
     rules: StepRules, job: CandidateJob, target: QuantumTarget
-) -> Exclusion | None:
-    """An exclusion that does not pass with time."""
-    size = job.variables
-    if size is not None:
+) -> Iterator[Exclusion]:
+    """The exclusions that do not pass with time."""
+    if (size := job.variables) is not None:
         if target.qubits and size > target.qubits:
-            return Exclusion(Obstacle.TOO_LARGE, size, target.qubits)
+            yield Exclusion(Obstacle.TOO_LARGE, size, target.qubits)
         if rules.max_variables is not None and size > rules.max_variables:
-            return Exclusion(Obstacle.ABOVE_MAX_VARIABLES, size, rules.max_variables)
+            yield Exclusion(Obstacle.ABOVE_MAX_VARIABLES, size, rules.max_variables)
         if rules.min_variables is not None and size < rules.min_variables:
-            return Exclusion(Obstacle.BELOW_MIN_VARIABLES, size, rules.min_variables)
-    return _over_budget(rules, job, target)
-
-
-def _over_budget(
-    rules: StepRules, job: CandidateJob, target: QuantumTarget
-) -> Exclusion | None:
+            yield Exclusion(Obstacle.BELOW_MIN_VARIABLES, size, rules.min_variables)
     seconds = target.qpu_seconds or 0.0
     for scope, budget, spending in _budgets(rules, job):
         for unit, limit, spent, more in (
@@ -455,21 +420,28 @@ def _over_budget(
                 continue
             if spent >= limit or spent + more > limit:
                 left = max(0.0, limit - spent)
-                return Exclusion(Obstacle.BUDGET_EXCEEDED, left, limit, (scope, unit))
-    return None
+                yield Exclusion(Obstacle.BUDGET_EXCEEDED, left, limit, (scope, unit))
 
 
-def _unknown_spending(
+def _passing(
     rules: StepRules, job: CandidateJob, target: QuantumTarget
-) -> Exclusion | None:
+) -> Iterator[Exclusion]:
+    """The exclusions that may be over by the next attempt."""
+    yield from filter(None, (target.failed, target.offline, target.cooldown))
     for scope, budget, spending in _budgets(rules, job):
         if budget.seconds is None and (budget.cost is None or target.cost == 0):
             continue
         if not job.spending_known:
-            return Exclusion(Obstacle.USAGE_UNREADABLE, budget=(scope, ""))
+            yield Exclusion(Obstacle.USAGE_UNREADABLE, budget=(scope, ""))
         if spending.unmeasured:
-            return Exclusion(Obstacle.USAGE_UNMEASURED, budget=(scope, ""))
-    return None
+            yield Exclusion(Obstacle.USAGE_UNMEASURED, budget=(scope, ""))
+    if rules.max_wait is not None:
+        if target.wait is None:
+            yield Exclusion(Obstacle.UNKNOWN_WAIT, limit=rules.max_wait)
+        elif target.wait > rules.max_wait:
+            yield Exclusion(Obstacle.LONG_WAIT, target.wait, rules.max_wait)
+    if target.maintenance is not None and target.end > target.maintenance:
+        yield Exclusion(Obstacle.MAINTENANCE, target.maintenance)
 
 
 def _budgets(
@@ -477,17 +449,6 @@ def _budgets(
 ) -> Iterator[tuple[str, Budget, Spending]]:
     yield "run", rules.run, job.run
     yield "step", rules.step, job.step
-
-
-def _late(rules: StepRules, target: QuantumTarget) -> Exclusion | None:
-    if rules.max_wait is not None:
-        if target.wait is None:
-            return Exclusion(Obstacle.UNKNOWN_WAIT, limit=rules.max_wait)
-        if target.wait > rules.max_wait:
-            return Exclusion(Obstacle.LONG_WAIT, target.wait, rules.max_wait)
-    if target.maintenance is not None and target.end > target.maintenance:
-        return Exclusion(Obstacle.MAINTENANCE, target.maintenance)
-    return None
 
 
 def describe(exclusion: Exclusion) -> str:
@@ -535,7 +496,7 @@ def _start(target: QuantumTarget) -> str:
     return f"{target.name} would start in {rounded(target.wait)} s"
 
 
-def _end(target: QuantumTarget | ClassicalTarget) -> str:
+def _end(target: TargetState) -> str:
     if math.isinf(target.end):
         return f"the end on {target.name} is unknown"
     text = f"{target.name} would end in {rounded(target.end)} s"

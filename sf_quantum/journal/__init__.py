@@ -117,11 +117,9 @@ class Journal:
         a run that completed or failed is not.
         """
         origin = self.path
-        for path in sorted(self.path.parent.glob("*.jsonl"), reverse=True):
-            if path.name >= self.path.name:
-                continue
+        for path in self.earlier():
             try:
-                if not is_of(path, self.file) or is_open(path):
+                if is_open(path):
                     continue
                 events = read(path)
             except (InputError, OSError):
@@ -131,6 +129,11 @@ class Journal:
                 break
             origin = path
         return origin
+
+    def earlier(self) -> Iterator[Path]:
+        """The journals of earlier runs of the same StreamFlow file, the latest first."""
+        journals = _latest_first(self.path.parent, self.file)
+        return (path for path in journals if path.name < self.path.name)
 
     def write(self, event: str, **fields: JSON) -> None:
         """Append an event; if this fails, a warning is logged.
@@ -212,32 +215,28 @@ def is_open(path: str | Path) -> bool:
     return False
 
 
-def is_of(path: str | Path, file: Path) -> bool:
-    """Whether a journal belongs to a run of a StreamFlow file.
-
-    :param file: the StreamFlow file, resolved
-    :raises InputError: if the file is missing or not a journal
-    """
-    try:
-        with open(path, "rb") as journal:
-            line = journal.readline()
-    except OSError as error:
-        raise cannot_read(path, "a run's journal", error) from error
-    return line.endswith(b"\n") and _event(path, 1, line).get("file") == str(file)
-
-
 def newest(directory: str | Path, file: Path | None = None) -> Path | None:
     """The journal of the latest run.
 
     :param directory: of the journals
     :param file: consider only runs of this StreamFlow file, resolved
     """
+    return next(_latest_first(Path(directory), file), None)
+
+
+def _latest_first(directory: Path, file: Path | None) -> Iterator[Path]:
     # the names begin with the start time
-    for path in sorted(Path(directory).glob("*.jsonl"), reverse=True):
-        with suppress(InputError):  # not a journal
-            if file is None or is_of(path, file):
-                return path
-    return None
+    paths = sorted(directory.glob("*.jsonl"), reverse=True)
+    return (path for path in paths if file is None or _is_of(path, file))
+
+
+def _is_of(path: Path, file: Path) -> bool:
+    try:
+        with open(path, "rb") as journal:
+            line = journal.readline()
+        return line.endswith(b"\n") and _event(path, 1, line).get("file") == str(file)
+    except (InputError, OSError):  # not a journal
+        return False
 
 
 def await_new(
