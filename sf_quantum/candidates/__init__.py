@@ -2,5 +2,5 @@
 
 StreamFlow calls ``filter``; ``attempts`` keeps run times, spending and failures;
 ``targets`` queries the state of QPUs and classical targets; ``decision`` chooses a target
-from plain values; ``tracebacks`` shortens the log of a failed attempt.
+from plain values.
 """

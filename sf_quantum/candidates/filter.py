@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Mapping, MutableMapping, MutableSequence
 from dataclasses import asdict
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from streamflow.core.deployment import BindingFilter, Target
 from streamflow.core.exception import (
     UnrecoverableWorkflowException,
     WorkflowDefinitionException,
+    WorkflowException,
 )
 from streamflow.core.utils import get_job_step_name, get_job_tag
 from streamflow.core.workflow import Job
@@ -41,7 +44,6 @@ from sf_quantum.candidates.targets import (
     status_source,
     target_name,
 )
-from sf_quantum.candidates.tracebacks import last_line, traceback_filter
 from sf_quantum.connectors import hints
 from sf_quantum.connectors.hints import JobHints
 from sf_quantum.connectors.observed_connector import JobEnd
@@ -52,6 +54,8 @@ from sf_quantum.qpu import QpuStatus
 
 JOURNAL = "scheduling: {scheduler: {type: sfq.journal, config: {}}}"
 MANAGER = "failureManager: {type: default, config: {max_retries: 3}}"
+# characters of a failed command's message
+LONGEST = 300
 
 
 class CandidateFilter(BindingFilter):
@@ -266,7 +270,9 @@ class CandidateFilter(BindingFilter):
         if end.status == 0:
             self._attempts.exit(job, target)
             return
-        error = last_line(end.output)
+        # the last line is where an error message is expected
+        lines = [line.strip() for line in end.output.splitlines() if line.strip()]
+        error = (lines[-1] if lines else "no error message")[:LONGEST]
         if end.status == InputError.exit_code:
             summary = f"Job {job} is not retried, because its input is invalid: {error}"
             traceback_filter().expect(logging.ERROR, job, summary)
@@ -331,3 +337,42 @@ def _journal_entry(qpu: QuantumTarget, reply: StatusReply | None) -> JSON:
 
 def _short(job: str) -> str:
     return f"{get_job_step_name(job).removeprefix('/')} {get_job_tag(job)}"
+
+
+class TracebackFilter(logging.Filter):
+    """Replaces StreamFlow's report of a failed attempt by one line, except with ``--debug``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._summaries: dict[str, tuple[int, str]] = {}
+
+    def expect(self, level: int, job: str, summary: str) -> None:
+        """Set the summary that replaces the next report of a job's failure."""
+        self._summaries[job] = (level, summary)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See :meth:`logging.Filter.filter`."""
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, WorkflowException) or logger.isEnabledFor(
+            logging.DEBUG
+        ):
+            return True
+        job = next((job for job in self._summaries if _names(str(error), job)), None)
+        if job is not None:
+            record.levelno, record.msg = self._summaries.pop(job)
+            record.levelname = logging.getLevelName(record.levelno)
+            record.args = record.exc_info = record.exc_text = None
+        return True
+
+
+def _names(text: str, job: str) -> bool:
+    """Whether a text contains the name of a job, not as part of a longer name."""
+    return re.search(rf"(?<![\w/.-]){re.escape(job)}(?![\w/-]|\.\w)", text) is not None
+
+
+@cache
+def traceback_filter() -> TracebackFilter:
+    """The filter of this process, which the first call adds to StreamFlow's logger."""
+    instance = TracebackFilter()
+    logger.addFilter(instance)
+    return instance

@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +36,7 @@ from sf_quantum.journal import scheduler
 from sf_quantum.journal.scheduler import JournalScheduler
 from sf_quantum.qpu import QpuStatus
 from sf_quantum.qpu.selection import QpuSelection
+from sf_quantum.threads import in_thread
 
 #: blocks; raises what :meth:`sf_quantum.qpu.Qpu.status` does
 StatusSource: TypeAlias = Callable[[], QpuStatus]
@@ -137,21 +136,20 @@ class StatusPoller:
         :param sources: by target name
         :param seconds: the timeout
         """
-        replies: dict[str, StatusReply] = {
-            name: exclusion
-            for name in sources
-            if (exclusion := self._still_silent(name)) is not None
-        }
-        pending = {n: self._query(n, sources[n]) for n in sources if n not in replies}
+        silent = {name: self._still_silent(name) for name in sources}
+        pending = {n: self._query(n, sources[n]) for n in sources if silent[n] is None}
         if pending:
             await asyncio.wait(pending.values(), timeout=seconds)
-        for name, future in pending.items():
-            if future.done():
-                replies[name] = future.result()
+        replies: dict[str, StatusReply] = {}
+        for name, exclusion in silent.items():
+            if exclusion is not None:
+                replies[name] = exclusion
+            elif pending[name].done():
+                replies[name] = pending[name].result()
             else:
                 replies[name] = Exclusion(Obstacle.NO_ANSWER, limit=seconds)
                 self._silent_until[name] = time.monotonic() + self._cooldown
-        return {name: replies[name] for name in sources}
+        return replies
 
     def _still_silent(self, name: str) -> Exclusion | None:
         left = self._silent_until.get(name, 0.0) - time.monotonic()
@@ -163,29 +161,20 @@ class StatusPoller:
     def _query(self, name: str, source: StatusSource) -> asyncio.Future[StatusReply]:
         future = self._replies.get(name)
         if future is None or future.done():
-            future = asyncio.get_running_loop().create_future()
+            # in a daemon: a QPU that hangs does not keep the driver from ending
+            future = asyncio.wrap_future(in_thread(partial(_reply, source)))
             self._replies[name] = future
-            # a daemon, so that a QPU that hangs does not keep the driver from ending
-            threading.Thread(target=_reply, args=(source, future), daemon=True).start()
         return future
 
 
-def _reply(source: StatusSource, future: asyncio.Future[StatusReply]) -> None:
-    reply: StatusReply
+def _reply(source: StatusSource) -> StatusReply:
     try:
-        reply = source()
+        return source()
     except QuantumError as error:
-        reply = Exclusion(Obstacle.UNREACHABLE, detail=str(error))
+        return Exclusion(Obstacle.UNREACHABLE, detail=str(error))
     except Exception as error:  # noqa: BLE001 - a vendor's package may raise anything
         detail = f"{type(error).__name__}: {error}"
-        reply = Exclusion(Obstacle.UNREACHABLE, detail=detail)
-    with suppress(RuntimeError):  # the event loop is closed
-        future.get_loop().call_soon_threadsafe(_settle, future, reply)
-
-
-def _settle(future: asyncio.Future[StatusReply], reply: StatusReply) -> None:
-    if not future.done():
-        future.set_result(reply)
+        return Exclusion(Obstacle.UNREACHABLE, detail=detail)
 
 
 async def capacities(

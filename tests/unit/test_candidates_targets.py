@@ -28,7 +28,7 @@ from streamflow.deployment.connector.local import LocalConnector
 from streamflow.log_handler import logger
 
 from sf_quantum.candidates.decision import Exclusion, Obstacle
-from sf_quantum.candidates.filter import CandidateFilter
+from sf_quantum.candidates.filter import CandidateFilter, TracebackFilter
 from sf_quantum.candidates.targets import (
     FULL,
     StatusPoller,
@@ -36,7 +36,6 @@ from sf_quantum.candidates.targets import (
     capacities,
     status_source,
 )
-from sf_quantum.candidates.tracebacks import TracebackFilter
 from sf_quantum.check.schema import rules
 from sf_quantum.files import JSON
 from sf_quantum.journal import scheduler
