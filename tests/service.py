@@ -11,7 +11,7 @@ from pathlib import Path
 import uvicorn
 
 from sf_quantum.files import JSON
-from sf_quantum.net.transport import Answer, Client
+from sf_quantum.net.transport import Client, Response
 from sf_quantum.samplers.problem import document
 from sf_quantum.service.app import build
 from sf_quantum.service.device.emulated import Device
@@ -47,7 +47,7 @@ class RunningService:
         *,
         lease: str | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> Response:
         """Send one request, under a lease if one is given."""
         under = {"X-SFQ-Lease": lease} if lease else {}
         client = Client(self.url, {**under, **(headers or {})})

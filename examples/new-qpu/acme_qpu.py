@@ -23,7 +23,7 @@ from dimod.core.sampler import Sampler
 from sf_quantum import samplers
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.net.transport import Answer, Client, Unreachable
+from sf_quantum.net.transport import Client, Response, Unreachable
 from sf_quantum.qpu import NoLease, Qpu, QpuStatus
 
 POLL_SECONDS = 0.05
@@ -102,7 +102,7 @@ class AcmeQpu(Qpu):
 
     def ask(
         self, method: str, path: str, body: Mapping[str, JSON] | None = None
-    ) -> Answer:
+    ) -> Response:
         """Send a request.
 
         :raises InputError: if it is refused

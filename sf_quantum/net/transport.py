@@ -27,8 +27,8 @@ class Unreachable(QpuError):
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The status and body of a response."""
+class Response:
+    """The status and body of a service's answer."""
 
     status: int
     body: bytes
@@ -56,21 +56,17 @@ class Client:
         self,
         url: str,
         headers: Mapping[str, str],
-        credential: Callable[[], Mapping[str, str]] | None = None,
+        credential: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.url = url
-        self._headers = dict(headers)
+        self._headers = {**headers, "Connection": "close"}
         self._credential = credential
         for name, value in headers.items():
             if not (value.isascii() and value.isprintable()):
                 # the value is not shown: it is a credential
                 raise InputError(f"{name}: the value is not printable ASCII")
-        self._path = _socket_path(url)
-        self._prefix = ""
-        if self._path is None:
-            parts = urlsplit(url)
-            self._tls, self._host, self._port = _address(url)
-            self._prefix = parts.path.rstrip("/")
+        self._socket = _socket_path(url)
+        self._base = _base("http://localhost" if self._socket else url)
 
     def request(
         self,
@@ -79,24 +75,27 @@ class Client:
         body: Mapping[str, JSON] | None = None,
         *,
         timeout_seconds: float = 10.0,
-    ) -> Answer:
-        """Send one request and return its answer, whatever the status.
+    ) -> Response:
+        """Send one request and return its response, whatever the status.
 
         :raises Unreachable: if the connection fails or no answer comes in time
         :raises InputError: if the service's certificate cannot be verified
         """
-        connection = self._connection(timeout_seconds)
-        headers = {**self._headers, "Connection": "close"}
-        if self._credential is not None:
-            headers |= self._credential()
-        content = None
+        headers, content = {**self._headers, **self._credential()}, None
         if body is not None:
             headers["Content-Type"] = "application/json"
             content = json.dumps(body, allow_nan=False).encode()
+        tls, host, port, prefix = self._base
+        kind = http.client.HTTPSConnection if tls else http.client.HTTPConnection
+        connection = kind(host, port, timeout=timeout_seconds)
         try:
-            connection.request(method, self._prefix + path, content, headers)
+            if self._socket is not None:
+                connection.sock = socket.socket(socket.AF_UNIX)
+                connection.sock.settimeout(timeout_seconds)
+                connection.sock.connect(self._socket)
+            connection.request(method, prefix + path, content, headers)
             response = connection.getresponse()
-            return Answer(response.status, response.read())
+            return Response(response.status, response.read())
         except TimeoutError as error:
             raise Unreachable(f"no answer within {timeout_seconds:g} s") from error
         except ssl.SSLCertVerificationError as error:
@@ -109,28 +108,6 @@ class Client:
             raise Unreachable(_reason(error)) from error
         finally:
             connection.close()
-
-    def _connection(self, timeout_seconds: float) -> http.client.HTTPConnection:
-        if self._path is not None:
-            return _UnixConnection(self._path, timeout_seconds)
-        if self._tls:
-            return http.client.HTTPSConnection(
-                self._host, self._port, timeout=timeout_seconds
-            )
-        return http.client.HTTPConnection(
-            self._host, self._port, timeout=timeout_seconds
-        )
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str, timeout_seconds: float) -> None:
-        super().__init__("localhost", timeout=timeout_seconds)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
 
 
 def _socket_path(url: str) -> str | None:
@@ -148,7 +125,8 @@ def _socket_path(url: str) -> str | None:
     return path
 
 
-def _address(url: str) -> tuple[bool, str, int]:
+def _base(url: str) -> tuple[bool, str, int, str]:
+    # whether by TLS, host, port, and what precedes every path
     parts = urlsplit(url)
     try:
         port = parts.port
@@ -161,7 +139,8 @@ def _address(url: str) -> tuple[bool, str, int]:
     if parts.scheme == "http" and not is_loopback(parts.hostname):
         raise InputError(f"{url}: http is for this machine only; use https")
     tls = parts.scheme == "https"
-    return tls, parts.hostname, port or (443 if tls else 80)
+    port = port or (443 if tls else 80)
+    return tls, parts.hostname, port, parts.path.rstrip("/")
 
 
 def is_loopback(host: str) -> bool:

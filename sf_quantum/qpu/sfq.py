@@ -18,7 +18,7 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Deadline
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.net.transport import Answer, Client, Unreachable
+from sf_quantum.net.transport import Client, Response, Unreachable
 from sf_quantum.qpu import (
     OVER,
     AuthenticationError,
@@ -76,24 +76,13 @@ class Credentials:
     munge: str | bool = False
     retry_seconds: float | None = None
 
-    def client(self, url: str, lease: str | None = None) -> Client:
-        """Make a client that sends these credentials.
-
-        :param lease: sent as well, on the job's side
-        :raises InputError: if the URL or the token is wrong
-        """
-        headers = {}
-        if self.token_file is not None:
-            headers["Authorization"] = f"Bearer {read_token(self.token_file)}"
-        if lease is not None:
-            headers[LEASE_HEADER] = lease
-        return Client(url, headers, self._munge_header if self.munge else None)
-
-    def _munge_header(self) -> Mapping[str, str]:
+    def munge_header(self) -> Mapping[str, str]:
+        """Make a header for one request, since a credential is accepted once."""
+        if not self.munge:
+            return {}
         # on demand, since it loads ctypes and libmunge
         from sf_quantum.net import munge
 
-        # one for each request, since a credential is accepted once
         socket = self.munge if isinstance(self.munge, str) else None
         return {"X-Munge-Cred": munge.encode(socket)}
 
@@ -109,55 +98,24 @@ class ServiceClient:
     def __init__(
         self, url: str, qpu: str, credentials: Credentials, lease: str | None = None
     ) -> None:
-        self._client = credentials.client(url, lease)
+        headers = {}
+        if credentials.token_file is not None:
+            headers["Authorization"] = f"Bearer {read_token(credentials.token_file)}"
+        if lease is not None:
+            headers[LEASE_HEADER] = lease
+        self._client = Client(url, headers, credentials.munge_header)
         self.url = self._client.url
         self.name = f"QPU {qpu!r} at {self.url}"
         retry = credentials.retry_seconds
         self._retry_seconds = RETRY_SECONDS if retry is None else retry
-        # the variable that sets it for a job
-        self._retry_key = None if lease is None else f"{qpu}_SFQ_PATIENCE_SECONDS"
+        self._retry_variable = f"{qpu}_SFQ_PATIENCE_SECONDS"
         self._under_lease = lease is not None
 
     def request(
         self, method: str, path: str, body: Mapping[str, JSON] | None = None
-    ) -> Answer:
-        """Send an idempotent request, with retries, and expect it to be granted.
-
-        :raises InputError: if it is refused
-        :raises QpuError: if the service is in trouble
-        """
-        return self.granted(self.send_retrying(method, path, body))
-
-    def send_retrying(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, JSON] | None = None,
-        *,
-        timeout_seconds: float = REQUEST_SECONDS,
-    ) -> Answer:
-        """Send an idempotent request until it is answered.
-
-        :returns: the answer, whatever its status
-        :raises QpuError: if there is none in time
-        """
-        deadline = None
-        for pause in backoff.REQUEST.pauses():
-            failure = None
-            try:
-                answer = self.send(method, path, body, timeout_seconds=timeout_seconds)
-                if answer.status not in BUSY:
-                    return answer
-            except QpuError as error:
-                failure = error
-            # from the first failure on, since a request may legitimately take long
-            deadline = deadline or Deadline(self._retry_seconds)
-            if deadline.left <= 0:
-                break
-            time.sleep(min(pause, deadline.left))
-        if failure is not None:
-            raise QpuError(f"{failure}{self._retried()}") from failure
-        return answer
+    ) -> Response:
+        """Send an idempotent request, with retries, and expect it to be granted."""
+        return self.granted(self.send(method, path, body, retry=True))
 
     def send(
         self,
@@ -166,34 +124,57 @@ class ServiceClient:
         body: Mapping[str, JSON] | None = None,
         *,
         timeout_seconds: float = REQUEST_SECONDS,
-    ) -> Answer:
-        """Send a request once.
+        retry: bool = False,
+    ) -> Response:
+        """Send a request, once or, if it is idempotent, until it is answered.
 
-        :returns: the answer, whatever its status
-        :raises QpuError: if there is none
+        :returns: the response, whatever its status
+        :raises QpuError: if there is none in time
         """
-        try:
-            return self._client.request(
-                method, path, body, timeout_seconds=timeout_seconds
+        retry_seconds = self._retry_seconds if retry else 0.0
+        deadline = None
+        for pause in backoff.REQUEST.pauses():
+            failure = None
+            try:
+                response = self._client.request(
+                    method, path, body, timeout_seconds=timeout_seconds
+                )
+                if response.status not in BUSY:
+                    return response
+            except Unreachable as error:
+                failure = error
+            # from the first failure on, since a request may legitimately take long
+            deadline = deadline or Deadline(retry_seconds)
+            if deadline.left <= 0:
+                break
+            time.sleep(min(pause, deadline.left))
+        if failure is None:
+            return response
+        message = f"{self.name} does not answer: {failure}"
+        if retry_seconds:
+            setting = (
+                f", which {self._retry_variable} sets" if self._under_lease else ""
             )
-        except Unreachable as error:
-            raise QpuError(f"{self.name} does not answer: {error}") from error
+            message += f" (tried for {retry_seconds:g} s{setting})"
+        raise QpuError(message) from failure
 
-    def granted(self, answer: Answer) -> Answer:
+    def granted(self, response: Response) -> Response:
         """Expect a request to be granted.
 
         :raises AuthenticationError: if the token or the MUNGE credential is not accepted
         :raises InputError: if it is refused for another reason
         :raises QpuError: if the service is in trouble, or the job's lease has ended
         """
-        if answer.status < 400:
-            return answer
-        if answer.status >= 500 or answer.status in BUSY:
-            raise QpuError(f"{self.name} is in trouble: {refusal(answer)}")
-        message = f"{self.name} refuses: {refusal(answer)}"
-        if answer.status == 401:
+        status = response.status
+        if status < 400:
+            return response
+        if status >= 500 or status in BUSY:
+            raise QpuError(f"{self.name} is in trouble: {refusal(response)}")
+        message = f"{self.name} refuses: {refusal(response)}"
+        if status == 401:
             raise AuthenticationError(message)
-        if self._under_lease and _lease_has_ended(answer):
+        ended = status == 403 and response.json().get("field") == LEASE_HEADER
+        if self._under_lease and (ended or status == 404):
             raise QpuError(message)
         raise InputError(message)
 
@@ -207,24 +188,13 @@ class ServiceClient:
             raise QpuError(f"{self.name}: its answer has no {key!r}, is it sfq serve?")
         return value
 
-    def _retried(self) -> str:
-        if not self._retry_seconds:
-            return ""
-        setting = f", which {self._retry_key} sets" if self._retry_key else ""
-        return f" (tried for {self._retry_seconds:g} s{setting})"
 
-
-def refusal(answer: Answer) -> str:
+def refusal(response: Response) -> str:
     """The service's own reason for a refusal."""
-    content = answer.json()
-    detail = content.get("detail") or f"HTTP status {answer.status}"
+    content = response.json()
+    detail = content.get("detail") or f"HTTP status {response.status}"
     field = content.get("field")
     return f"{field}: {detail}" if field else str(detail)
-
-
-def _lease_has_ended(answer: Answer) -> bool:
-    ended = answer.status == 403 and answer.json().get("field") == LEASE_HEADER
-    return ended or answer.status == 404
 
 
 class SfqQpu(Qpu):
@@ -363,27 +333,33 @@ class SfqQpu(Qpu):
         return None if expires is None else max(0.0, expires - time.time()) / RENEWALS
 
     def release(self, token: str) -> None:
-        answer = self.service.send_retrying("DELETE", _lease(token))
-        if answer.status != 404:
-            self.service.granted(answer)
+        response = self.service.send("DELETE", _lease(token), retry=True)
+        if response.status != 404:
+            self.service.granted(response)
 
     def jobs(self, token: str) -> list[dict[str, JSON]] | None:
         lease = self.service.request("GET", _lease(token)).json()
         jobs, opened = lease.get("jobs"), lease.get("opened")
         if not isinstance(jobs, list) or not isinstance(opened, float):
             raise QpuError(f"{self.service.name}: not a lease, is it sfq serve?")
-        return [_job(job, opened) for job in jobs if isinstance(job, dict)]
+        # a job whose time is unknown counts as this lease's
+        return [
+            {**job, "found": (_number(job.get("submitted")) or opened) < opened}
+            for job in jobs
+            if isinstance(job, dict)
+        ]
 
     def environment(self, token: str) -> dict[str, str]:
-        variables = {"SFQ_URL": self.service.url, "QRMI_JOB_ACQUISITION_TOKEN": token}
         known = self._credentials
-        if known.token_file is not None:
-            variables["SFQ_TOKEN_FILE"] = known.token_file
-        if known.munge:
-            variables["SFQ_MUNGE"] = known.munge if known.munge is not True else "1"
-        if known.retry_seconds is not None:
-            variables["SFQ_PATIENCE_SECONDS"] = f"{known.retry_seconds:g}"
-        return {f"{self.name}_{key}": value for key, value in variables.items()}
+        retry = known.retry_seconds
+        variables = {
+            "SFQ_URL": self.service.url,
+            "QRMI_JOB_ACQUISITION_TOKEN": token,
+            "SFQ_TOKEN_FILE": known.token_file,
+            "SFQ_MUNGE": "1" if known.munge is True else known.munge,
+            "SFQ_PATIENCE_SECONDS": None if retry is None else f"{retry:g}",
+        }
+        return {f"{self.name}_{key}": str(v) for key, v in variables.items() if v}
 
     @classmethod
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
@@ -417,7 +393,9 @@ class SfqQpu(Qpu):
         """
         given = {name: value for name, value in parameters.items() if value is not None}
         job: dict[str, JSON] = {"problem": dict(bqm), "parameters": {**given}}
-        job["idempotency_key"] = self._key(job)
+        scope = self._job_key or self._lease
+        text = json.dumps([scope, job], sort_keys=True, allow_nan=False)
+        job["idempotency_key"] = hashlib.sha256(text.encode()).hexdigest()
         if self._purpose is not None:
             job["purpose"] = self._purpose
         try:
@@ -441,11 +419,6 @@ class SfqQpu(Qpu):
             raise QpuError(f"{self.service.name}: its answer is not a sample set")
         return samples
 
-    def _key(self, job: Mapping[str, JSON]) -> str:
-        scope = self._job_key or self._lease
-        text = json.dumps([scope, job], sort_keys=True, allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()
-
     def _submit(self, job: dict[str, JSON]) -> dict[str, JSON]:
         """Submit a job, under a new key if an earlier attempt failed or was cancelled."""
         key, number = str(job["idempotency_key"]), 1
@@ -464,21 +437,20 @@ class SfqQpu(Qpu):
         return job["state"] == "Cancelled" and job.get("lease") not in leases
 
     def _follow(self, job: dict[str, JSON]) -> dict[str, JSON]:
-        path = f"/v1/jobs/{self.service.text(job, 'id')}?wait={POLL_SECONDS:g}"
-        while self.service.text(job, "state") not in OVER:
-            job = self.service.granted(self._poll(path)).json()
+        service = self.service
+        path = f"/v1/jobs/{service.text(job, 'id')}?wait={POLL_SECONDS:g}"
+        timeout = POLL_SECONDS + REQUEST_SECONDS
+        while service.text(job, "state") not in OVER:
+            try:
+                response = service.send(
+                    "GET", path, timeout_seconds=timeout, retry=True
+                )
+            except QpuError as error:
+                raise QpuError(f"{error}; it ended during the job") from error
+            if response.status == 404:
+                raise QpuError(f"{service.name}: it no longer knows the job")
+            job = service.granted(response).json()
         return job
-
-    def _poll(self, path: str) -> Answer:
-        try:
-            answer = self.service.send_retrying(
-                "GET", path, timeout_seconds=POLL_SECONDS + REQUEST_SECONDS
-            )
-        except QpuError as error:
-            raise QpuError(f"{error}; it ended during the job") from error
-        if answer.status == 404:
-            raise QpuError(f"{self.service.name}: it no longer knows the job")
-        return answer
 
     def _cancel(self, job: Mapping[str, JSON]) -> None:
         # by its key, the job is found even if its submission was not answered
@@ -486,11 +458,6 @@ class SfqQpu(Qpu):
         answer = service.send("POST", "/v1/jobs", job, timeout_seconds=CANCEL_SECONDS)
         path = f"/v1/jobs/{service.text(service.granted(answer).json(), 'id')}"
         service.granted(service.send("DELETE", path, timeout_seconds=CANCEL_SECONDS))
-
-
-def _job(job: dict[str, JSON], opened: float) -> dict[str, JSON]:
-    submitted = job.get("submitted")
-    return {**job, "found": isinstance(submitted, float) and submitted < opened}
 
 
 def _lease(token: str) -> str:

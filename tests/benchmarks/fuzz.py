@@ -47,7 +47,7 @@ from schemathesis.specs.openapi.checks import (
 
 from sf_quantum.files import JSON
 from sf_quantum.net import munge
-from sf_quantum.net.transport import Answer, Client
+from sf_quantum.net.transport import Client, Response
 from sf_quantum.service.device import emulated
 from sf_quantum.service.http import auth
 from tests.service import example_bqm
@@ -167,7 +167,7 @@ class Fuzz:
         path: str,
         body: dict[str, JSON] | None = None,
         headers: Headers | None = None,
-    ) -> Answer:
+    ) -> Response:
         return Client(self.url, {**sender(), **(headers or {})}).request(
             method, path, body
         )

@@ -43,7 +43,7 @@ from typing import cast, get_args
 
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
-from sf_quantum.net.transport import Answer, Client
+from sf_quantum.net.transport import Client, Response
 from sf_quantum.service.domain.jobs import (
     CLASSES,
     JobClass,
@@ -117,7 +117,7 @@ class Service:
         path: str,
         body: Mapping[str, JSON] | None = None,
         lease: str | None = None,
-    ) -> Answer:
+    ) -> Response:
         """Send one request."""
         headers = {"X-SFQ-Lease": lease} if lease else {}
         return Client(self.url, headers).request(method, path, body, timeout_seconds=30)

@@ -15,7 +15,7 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.net import munge
-from sf_quantum.net.transport import Answer, Client
+from sf_quantum.net.transport import Client, Response
 from sf_quantum.service.device import sequence
 from sf_quantum.testing.samplers import problem as ring
 from tests.service import example_bqm
@@ -126,7 +126,7 @@ class Service:
         *,
         uid: int | None = None,
         **headers: str,
-    ) -> Answer:
+    ) -> Response:
         uid = os.geteuid() if uid is None else uid
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         sent["X-Munge-Cred"] = self.credential(uid)

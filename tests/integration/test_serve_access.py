@@ -21,7 +21,7 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.net import munge
-from sf_quantum.net.transport import Answer, Client
+from sf_quantum.net.transport import Client, Response
 from sf_quantum.service import run
 from sf_quantum.service.http import auth
 from tests.service import example_bqm
@@ -53,7 +53,7 @@ class Service:
         path: str,
         body: dict[str, JSON] | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> Response:
         return Client(self.url, headers or {}).request(method, path, body)
 
     def stop(self) -> str:
@@ -272,8 +272,8 @@ def test_systemd_is_told() -> None:
             assert listener.recv(100) == b"STOPPING=1"
 
 
-def _until_refused(service: Service) -> Answer:
-    def refused() -> Answer | None:
+def _until_refused(service: Service) -> Response:
+    def refused() -> Response | None:
         answer = service.ask("POST", "/v1/leases", {})
         return answer if answer.status == 503 else None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import socket
 import sqlite3
 import threading
 import time
@@ -13,7 +15,7 @@ import pytest
 from dimod import BinaryQuadraticModel, SampleSet
 
 from sf_quantum.files import JSON
-from sf_quantum.net.transport import Answer, Client
+from sf_quantum.net.transport import Client, Response
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.service.api.v1 import large_bodies
@@ -316,12 +318,14 @@ def test_not_a_number_and_not_json(service: RunningService, job: MakeJob) -> Non
 
 
 class _RawClient(Client):
-    def send(self, body: bytes) -> Answer:
-        with closing(self._connection(60)) as connection:
+    def send(self, body: bytes) -> Response:
+        with closing(http.client.HTTPConnection("localhost")) as connection:
+            connection.sock = socket.socket(socket.AF_UNIX)
+            connection.sock.connect(self.url.removeprefix("unix:"))
             headers = {**self._headers, "Content-Type": "application/json"}
             connection.request("POST", "/v1/jobs", body, headers)
             response = connection.getresponse()
-            return Answer(response.status, response.read())
+            return Response(response.status, response.read())
 
 
 @pytest.mark.parametrize(

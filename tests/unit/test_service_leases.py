@@ -21,7 +21,7 @@ from starlette.requests import HTTPConnection
 from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.files import JSON
-from sf_quantum.net.transport import Answer
+from sf_quantum.net.transport import Response
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.identities import Identity
@@ -455,7 +455,7 @@ class Service:
 
     def __call__(
         self, user: str, method: str, path: str, body: dict[str, JSON] | None = None
-    ) -> Answer:
+    ) -> Response:
         return self.running.ask(method, f"/v1{path}", body, headers={"X-User": user})
 
 

@@ -12,7 +12,7 @@ import pytest
 from starlette.requests import HTTPConnection
 
 from sf_quantum.files import JSON
-from sf_quantum.net.transport import Answer
+from sf_quantum.net.transport import Response
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import sequence
 from sf_quantum.service.device.emulated import Device
@@ -75,7 +75,7 @@ class Warden:
         *,
         user: str | None = ADA,
         session: str | None = None,
-    ) -> Answer:
+    ) -> Response:
         headers = {"X-User": user} if user else {}
         if session is not None:
             headers["X-Warden-Session"] = session
@@ -119,7 +119,7 @@ def start() -> Iterator[Callable[..., Warden]]:
         context.__exit__(None, None, None)
 
 
-def refused(answer: Answer, status: int, words: str = "") -> dict[str, JSON]:
+def refused(answer: Response, status: int, words: str = "") -> dict[str, JSON]:
     assert answer.status == status, answer.body
     body = answer.json()
     assert set(body) == {"detail", "field"}
