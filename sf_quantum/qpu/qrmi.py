@@ -12,28 +12,38 @@ import ctypes
 import importlib.util
 import json
 import os
+import re
+import time
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import (
+    OVER,
+    AuthenticationError,
+    NoLease,
     Qpu,
     QpuStatus,
     check_keys,
     config_text,
     lease_token,
-    qrmi_client,
     qrmi_config,
 )
-from sf_quantum.qpu.qrmi_client import QrmiClient
 from sf_quantum.qpu.qrmi_config import Resource
 
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
+    from qiskit import QuantumCircuit
+    from qiskit.primitives import BaseSamplerV2
+    from qiskit.providers import BackendV2
+    from qrmi import Payload, QuantumResource, ResourceStatus, TaskStatus
 
-    from sf_quantum.samplers.qaoa import CircuitRunner
+    from sf_quantum.samplers.qaoa import CircuitRunner, Doubles
+    from sf_quantum.samplers.states import Bits
 
 KEYS = ("qrmiConfig", "resource", "timeoutSeconds")
 TOKEN = "QRMI_JOB_ACQUISITION_TOKEN"
@@ -44,6 +54,22 @@ MISSING = "the package qrmi is not installed (pip install 'sf-quantum[qrmi]')"
 # retries are decided in one place; a second lease that the client acquired by a retry of
 # its own would never be given back
 _NO_RETRIES = {"QRMI_PASQAL_RETRIES_DISABLED": "true"}
+POLL_SECONDS = 0.5
+# class names of errors that a retry does not cure
+_REFUSALS = (
+    "ConfigError",
+    "EnvVarNotSetError",
+    "InvalidInputError",
+    "ResourceNotFoundError",
+    "UnsupportedFunctionError",
+    "UnsupportedPayloadError",
+    "UnsupportedResourceTypeError",
+)
+_GONE = ("ResourceNotFoundError", "TaskNotFoundError")
+# the status of an HTTP answer in the messages of its clients
+_STATUS = re.compile(r"(?:[Ss]tatus:?|body:) (\d{3})\b")
+_UNAUTHORIZED, _NOT_FOUND, _CONFLICT = 401, 404, 409
+_BUSY = (408, 425, 429)
 
 
 class QrmiQpu(Qpu):
@@ -108,9 +134,9 @@ class QrmiQpu(Qpu):
 
     def status(self) -> QpuStatus:
         """See :meth:`Qpu.status`; ``qubits`` is 0, since it takes no BQM."""
-        with qrmi_client.errors(self._who):
+        with errors(self._who):
             status = self._client().status()
-        state = qrmi_client.state(status.status).lower()
+        state = _state(status.status).lower()
         slots = status.capacity
         vqpus = (slots.max_slots if slots else None) or 1
         free = slots.available_slots if slots else None
@@ -127,20 +153,17 @@ class QrmiQpu(Qpu):
 
     def acquire(self, job: str | None = None) -> str:
         """See :meth:`Qpu.acquire`; the QPU gets the Slurm job's id, if there is one."""
-        with qrmi_client.errors(self._who, leasing=True):
-            return self._client().acquire()
+        with errors(self._who, leasing=True):
+            token: str = self._client().acquire()
+        return token
 
     def release(self, token: str) -> None:
-        with qrmi_client.errors(self._who, gone=True):
+        with errors(self._who, gone=True):
             self._client(token).release(token)
 
     def environment(self, token: str) -> dict[str, str]:
         """See :meth:`Qpu.environment`: exactly what ``spank_qrmi`` sets."""
-        own = {
-            **self._resource.environment,
-            TOKEN: token,
-            TIMEOUT: str(self._timeout_seconds),
-        }
+        own = {**self._variables(), TOKEN: token}
         return {**_job(), **{f"{self.name}_{key}": own[key] for key in own}}
 
     @classmethod
@@ -164,19 +187,21 @@ class QrmiQpu(Qpu):
             "program that uses the package qrmi, or choose a sampler that needs no QPU"
         )
 
-    def _client(self, token: str | None = None) -> QrmiClient:
+    def _client(self, token: str | None = None) -> QuantumResource:
         try:
             import qrmi
         except ImportError as error:
             raise InputError(f"QPU type {self.type!r}: {MISSING}") from error
-        settings = {**_NO_RETRIES, **_job(), **self._resource.environment}
-        settings[TIMEOUT] = str(self._timeout_seconds)
-        if token or self._token:
-            settings[TOKEN] = token or self._token or ""
+        settings = {**_NO_RETRIES, **_job(), **self._variables()}
+        if token := token or self._token:
+            settings[TOKEN] = token
         kind = getattr(qrmi.ResourceType, self.resource_type)
-        # not through the environment of the process, which all instances share
-        client: QrmiClient = qrmi.QuantumResource.from_config(self.name, kind, settings)
-        return client
+        with errors(self._who):
+            # not through the environment of the process, which all instances share
+            return qrmi.QuantumResource.from_config(self.name, kind, settings)
+
+    def _variables(self) -> dict[str, str]:
+        return {**self._resource.environment, TIMEOUT: str(self._timeout_seconds)}
 
     @property
     def _who(self) -> str:
@@ -202,7 +227,7 @@ class _Pasqal(QrmiQpu):
 
         :raises QpuError: if the QPU does not answer, or with something else
         """
-        with qrmi_client.errors(self._who):
+        with errors(self._who):
             target = self._client().target().value
         try:
             (device,) = json.loads(target)
@@ -213,17 +238,24 @@ class _Pasqal(QrmiQpu):
     def run(
         self, sequence: str, shots: int
     ) -> tuple[Mapping[str, int], dict[str, JSON]]:
-        """Run a sequence, see :func:`~sf_quantum.qpu.qrmi_client.counts`.
+        """Run a sequence.
 
         :returns: how often each bit string was read, and the timing
-        :raises QpuError: if the task fails or the QPU does not answer
+        :raises QpuError: if the task fails, or its result is something else
         """
         import qrmi
 
-        with qrmi_client.errors(self._who):
-            payload = qrmi.Payload.PasqalCloud(sequence=sequence, job_runs=shots)
-            counts, timing = qrmi_client.counts(self._client(), payload, self._who)
-            return counts, {**timing}
+        payload = qrmi.Payload.PasqalCloud(sequence=sequence, job_runs=shots)
+        result, timing = run(self._client(), payload, self._who)
+        try:
+            counter = json.loads(result)["counter"]
+            counts = {str(bits): int(count) for bits, count in counter.items()}
+            if not {*"".join(counts)} <= {"0", "1"}:
+                raise ValueError("not bits")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            message = f"{self._who}: its answer has no counts of bit strings"
+            raise QpuError(message) from error
+        return counts, {**timing}
 
 
 class PasqalLocal(_Pasqal):
@@ -272,9 +304,7 @@ class _Ibm(_Gates):
     def _runner(self) -> CircuitRunner:
         from qrmi.primitives.ibm import SamplerV2, get_backend
 
-        from sf_quantum.qpu.qrmi_circuits import PrimitiveRunner
-
-        with qrmi_client.errors(self._who):
+        with errors(self._who):
             client = self._client()
             return PrimitiveRunner(
                 self.name, SamplerV2(client), get_backend(client), self._who
@@ -304,8 +334,6 @@ class IqmServer(_Gates):
     extra = "iqm"
 
     def _runner(self) -> CircuitRunner:
-        from sf_quantum.qpu.qrmi_circuits import IqmRunner
-
         return IqmRunner(self.name, self._client(), self._who)
 
 
@@ -336,10 +364,165 @@ class AliceBobFelis(QrmiQpu):
     technology = "superconducting"
 
 
+@dataclass(frozen=True)
+class PrimitiveRunner:
+    """A QPU behind one of QRMI's own samplers, such as IBM's.
+
+    :param who: names the QPU, in error messages
+    """
+
+    name: str
+    sampler: BaseSamplerV2
+    backend: BackendV2
+    who: str
+
+    def reads(
+        self, circuit: QuantumCircuit, values: Doubles, shots: int
+    ) -> tuple[Bits, None]:
+        """Run a circuit; interrupted, its job is stopped on the QPU.
+
+        :raises QpuError: if the job fails or the QPU does not answer
+        """
+        import numpy as np
+
+        with errors(self.who):
+            job = self.sampler.run([(circuit, values)], shots=shots)
+            try:
+                data = job.result()[0].data
+            except BaseException:
+                with suppress(RuntimeError):
+                    job.cancel()
+                raise
+        return np.asarray(data.meas.to_bool_array(order="little"), np.int8), None
+
+
+class IqmRunner:
+    """An IQM QPU.
+
+    QRMI's backend compiles for it and writes its requests. Qiskit's ``BackendSamplerV2``
+    is not used, since it would read the answered bits as hexadecimal digits.
+
+    :param who: names the QPU, in error messages
+    """
+
+    def __init__(self, name: str, client: QuantumResource, who: str) -> None:
+        from qrmi.qiskit_iqm import QRMIBackend
+
+        self.name = name
+        self._client = client
+        self._who = who
+        with errors(who):
+            try:
+                self.backend = QRMIBackend(client)
+            except (ValueError, KeyError, TypeError) as error:
+                raise QpuError(f"{who}: its target is not a QPU") from error
+
+    def reads(
+        self, circuit: QuantumCircuit, values: Doubles, shots: int
+    ) -> tuple[Bits, dict[str, float]]:
+        """Run a circuit; interrupted, its task is stopped on the QPU.
+
+        :raises InputError: if the circuit does not suit the QPU
+        :raises QpuError: if the task fails, or its answer has no reads
+        """
+        import numpy as np
+        import qrmi
+        from iqm.iqm_client import CircuitValidationError
+
+        bound = circuit.assign_parameters(values)
+        try:
+            request = self.backend.create_run_request(bound, shots=shots)
+        except CircuitValidationError as error:
+            raise InputError(f"{self._who}: {error}") from error
+        payload = qrmi.Payload.IQMServer(
+            iqmjson=request.model_dump_json(),
+            job_type="circuit",
+            use_timeslot=False,
+            tag=None,
+        )
+        result, timing = run(self._client, payload, self._who)
+        try:
+            (measured,) = json.loads(result)["measurements"]
+            # reads by the name of the measurement, which ends with its bit's number
+            columns = {
+                int(key.rpartition("_")[2]): np.array(reads, np.int8)[:, 0]
+                for key, reads in measured.items()
+            }
+            bits = [columns[number] for number in range(bound.num_clbits)]
+            return np.stack(bits, axis=1), timing
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            message = f"{self._who}: its answer has no reads of the circuit"
+            raise QpuError(message) from error
+
+
+@contextmanager
+def errors(who: str, *, leasing: bool = False, gone: bool = False) -> Iterator[None]:
+    """Convert the errors of QRMI, all of which are ``RuntimeError``, into ours.
+
+    :param who: the QPU, for the message
+    :param leasing: a conflict means that no lease is free
+    :param gone: ignore that something no longer exists
+    :raises InputError: if a retry is useless
+    :raises QpuError: if a retry may succeed
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        name = type(error).__name__
+        found = _STATUS.search(str(error))
+        status = int(found[1]) if found else 0
+        if gone and (name in _GONE or status == _NOT_FOUND):
+            return
+        text = f"{who}: {' '.join(str(error).split())[:300] or name}"
+        if status == _CONFLICT:
+            raise (NoLease if leasing else QpuError)(text) from error
+        if status == _UNAUTHORIZED or name == "AuthenticationFailedError":
+            raise AuthenticationError(text) from error
+        if name in _REFUSALS or (400 <= status < 500 and status not in _BUSY):
+            raise InputError(text) from error
+        raise QpuError(text) from error
+
+
+def run(
+    client: QuantumResource, payload: Payload, who: str
+) -> tuple[str, dict[str, float]]:
+    """Run a task; interrupted, it is stopped on the QPU.
+
+    :param who: the QPU, for errors
+    :returns: its result, and the timing by the local clock; the time on the QPU ends when
+        the task is seen to be completed
+    :raises QpuError: if the task fails or the QPU does not answer
+    """
+    submitted = started = time.monotonic()
+    with errors(who):
+        task = client.task_start(payload)
+        try:
+            while (state := _state(client.task_status(task))) not in OVER:
+                if state == "Queued":
+                    started = time.monotonic()
+                time.sleep(POLL_SECONDS)
+        except BaseException:
+            with suppress(RuntimeError):
+                client.task_stop(task)
+            raise
+        seconds = time.monotonic() - started
+        if state != "Completed":
+            why = " ".join(client.task_logs(task).split())[:300]
+            raise QpuError(f"{who}: the task ended {state}: {why or 'no reason given'}")
+        result: str = client.task_result(task).value
+    timing = {"queued_seconds": started - submitted, "qpu_seconds": seconds}
+    return result, {**timing, "seconds": seconds}
+
+
+def _state(status: TaskStatus | ResourceStatus) -> str:
+    # the text of either ends with the state's name
+    return str(status).rpartition(".")[2]
+
+
 def _job() -> dict[str, str]:
     """The variables of the SPANK plugin that identify the job, without a QPU's name."""
-    known = (os.environ.get(key) for key in ("QRMI_JOB_ID", "SLURM_JOB_ID"))
+    known = os.environ.get
     return {
-        "QRMI_JOB_UID": os.environ.get("QRMI_JOB_UID") or str(os.getuid()),
-        "QRMI_JOB_ID": next((number for number in known if number), "0"),
+        "QRMI_JOB_UID": known("QRMI_JOB_UID") or str(os.getuid()),
+        "QRMI_JOB_ID": known("QRMI_JOB_ID") or known("SLURM_JOB_ID") or "0",
     }

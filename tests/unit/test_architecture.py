@@ -46,14 +46,13 @@ PURE = ("candidates.decision", "candidates.attempts")
 VENDORS = {
     "neal": "samplers/neal.py",
     "dwave": "qpu/dwave.py",
-    "qrmi": "qpu/qrmi.py qpu/qrmi_circuits.py",
-    "iqm": "qpu/qrmi_circuits.py",
+    **dict.fromkeys(("qrmi", "iqm"), "qpu/qrmi.py"),
     **dict.fromkeys(
         ("pulser", "pulser_simulation"),
         "samplers/neutral_atom.py service/device/pulser_process.py",
     ),
     **dict.fromkeys(("emu_mps", "torch"), "samplers/neutral_atom.py"),
-    "qiskit": "samplers/qaoa.py qpu/qrmi_circuits.py",
+    "qiskit": "samplers/qaoa.py qpu/qrmi.py",
     "qiskit_aer": "samplers/qaoa.py",
     "highspy": "samplers/exact.py",
     **dict.fromkeys(("braket", "ibm", "pasqal_cloud", "pennylane"), "nowhere"),

@@ -16,13 +16,15 @@ from dimod import BinaryQuadraticModel
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import qrmi_client
+from sf_quantum.qpu import qrmi
 from sf_quantum.samplers.presolve import LeasedPresolve
 from sf_quantum.samplers.qaoa import QaoaSampler
 from sf_quantum.testing.samplers import problem
 
 if TYPE_CHECKING:
-    from sf_quantum.qpu.qrmi_circuits import IqmRunner
+    from qrmi import Payload
+
+    from sf_quantum.qpu.qrmi import IqmRunner
 
 pytest.importorskip("qiskit", reason="qiskit is not installed")
 pytest.importorskip("qrmi", reason="the package qrmi is not installed")
@@ -59,7 +61,7 @@ class Adonis:
         }
         return SimpleNamespace(value=json.dumps(told))
 
-    def task_start(self, payload: qrmi_client.Payload) -> str:
+    def task_start(self, payload: Payload) -> str:
         """Keep the request."""
         text: str = getattr(payload, "iqmjson")  # noqa: B009
         self.requests.append(
@@ -124,12 +126,12 @@ def simulated(request: SimpleNamespace) -> JSON:
 @pytest.fixture
 def adonis(monkeypatch: pytest.MonkeyPatch) -> Adonis:
     pytest.importorskip("iqm.qiskit_iqm", reason="install the extra iqm")
-    monkeypatch.setattr(qrmi_client, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(qrmi, "POLL_SECONDS", 0.0)
     return Adonis()
 
 
 def made(client: Adonis) -> IqmRunner:
-    from sf_quantum.qpu.qrmi_circuits import IqmRunner
+    from sf_quantum.qpu.qrmi import IqmRunner
 
     return IqmRunner("garnet", client, "QPU 'garnet'")
 
@@ -205,7 +207,7 @@ def test_a_target_that_is_none_is_told(
     adonis: Adonis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(adonis, "target", lambda: SimpleNamespace(value="{}"))
-    with pytest.raises(QpuError, match="QPU 'garnet': its target is no machine"):
+    with pytest.raises(QpuError, match="QPU 'garnet': its target is not a QPU"):
         made(adonis)
 
 
@@ -234,7 +236,7 @@ def test_a_job_of_ibms_that_is_not_waited_for_is_cancelled(
 ) -> None:
     from qiskit.providers.fake_provider import GenericBackendV2
 
-    from sf_quantum.qpu.qrmi_circuits import PrimitiveRunner
+    from sf_quantum.qpu.qrmi import PrimitiveRunner
 
     job = Job(error)
     backend = GenericBackendV2(5, seed=1)
@@ -249,7 +251,7 @@ def test_ibms_samplers_reads_are_taken_as_they_come() -> None:
     from qiskit.primitives import StatevectorSampler
     from qiskit.providers.fake_provider import GenericBackendV2
 
-    from sf_quantum.qpu.qrmi_circuits import PrimitiveRunner
+    from sf_quantum.qpu.qrmi import PrimitiveRunner
 
     line = GenericBackendV2(5, coupling_map=[[i, i + 1] for i in range(4)], seed=1)
     machine = PrimitiveRunner(
