@@ -9,12 +9,12 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
-from starlette.datastructures import Headers
-from starlette.requests import HTTPConnection
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -58,10 +58,6 @@ class Limits:
     at_once: int | None = None
 
 
-class _Disconnected(Exception):
-    """The client went away before its request was complete."""
-
-
 class TokenBuckets:
     """A token bucket per sender, which fills at a rate up to a burst."""
 
@@ -90,29 +86,6 @@ class TokenBuckets:
         return 0.0
 
 
-class ConcurrencyLimit:
-    """Limits each sender's concurrent requests; others wait in order of arrival."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._semaphores: dict[str, asyncio.Semaphore] = {}
-        self._users: Counter[str] = Counter()
-
-    @asynccontextmanager
-    async def of(self, sender: str) -> AsyncIterator[None]:
-        """Wait for a permit, and hold it during the block."""
-        default = asyncio.Semaphore(self._limit)
-        semaphore = self._semaphores.setdefault(sender, default)
-        self._users[sender] += 1
-        try:
-            async with semaphore:
-                yield
-        finally:
-            self._users[sender] -= 1
-            if not self._users[sender]:
-                del self._users[sender], self._semaphores[sender]
-
-
 class Guard:
     """Authenticates each request and applies the limits, as ASGI middleware.
 
@@ -134,7 +107,8 @@ class Guard:
         self._limits = limits
         self._buckets = TokenBuckets(limits.rate, limits.burst) if limits.rate else None
         self._under_way: Counter[str] = Counter()
-        self._authenticating = ConcurrencyLimit(AUTHENTICATIONS_AT_ONCE)
+        # a semaphore exists while a request holds it or waits for it
+        self._authenticating = WeakValueDictionary[str, asyncio.Semaphore]()
         #: set once the service is being stopped: new submissions are refused
         self.draining = False
 
@@ -143,36 +117,48 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer = _StatusRecorder(send)
-        sender = await self._sender(HTTPConnection(scope))
+        status = 0
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        request = Request(scope, receive)
+        sender = await self._sender(request)
         # no user's name begins with @
-        name = sender.user if isinstance(sender, Identity) else f"@{_address(scope)}"
-        with suppress(_Disconnected):
+        name = sender.user if isinstance(sender, Identity) else f"@{_address(request)}"
+        with suppress(ClientDisconnect):
             try:
-                self._admit(scope, name)
-                await self._pass(scope, receive, answer, sender, name)
+                self._admit(request, name)
+                await self._pass(request, answer, sender, name)
             except Refused as error:
                 content = {"detail": error.detail, "field": error.field}
                 refusal = JSONResponse(content, error.status, error.headers)
                 await refusal(scope, receive, answer)
         if logger.isEnabledFor(logging.INFO):
-            _log(scope, name, answer.status)
+            # not the path itself, which may contain the id of a lease, a secret
+            route = getattr(scope.get("route"), "path", "-")
+            logger.info("%s %s %s %d", name, request.method, route, status)
 
-    async def _sender(self, connection: HTTPConnection) -> Identity | AuthError:
+    async def _sender(self, request: Request) -> Identity | AuthError:
         sender: Identity | AuthError
-        address = _address(connection.scope)
-        # a token is checked at once, and does not wait for munged
-        munge = MUNGE_HEADER in connection.headers
         try:
-            async with self._authenticating.of(f"{address} {munge}"):
-                sender = await self._authenticate(connection)
+            async with self._permit(request):
+                sender = await self._authenticate(request)
         except AuthError as error:
             sender = error
-        set_sender(connection, sender)
+        set_sender(request, sender)
         return sender
 
-    def _admit(self, scope: Scope, sender: str) -> None:
-        if self.draining and scope["method"] == "POST":
+    def _permit(self, request: Request) -> asyncio.Semaphore:
+        # a token is checked at once, and does not wait for munged
+        key = f"{_address(request)} {MUNGE_HEADER in request.headers}"
+        unused = asyncio.Semaphore(AUTHENTICATIONS_AT_ONCE)
+        return self._authenticating.setdefault(key, unused)
+
+    def _admit(self, request: Request, sender: str) -> None:
+        if self.draining and request.method == "POST":
             headers = {"Retry-After": "2", "Connection": "close"}
             raise Refused(503, "the service is being stopped", headers=headers)
         wait = self._buckets.take(sender) if self._buckets else 0.0
@@ -186,69 +172,53 @@ class Guard:
             raise Refused(429, detail, headers={"Retry-After": "1"})
 
     async def _pass(
-        self,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        sender: Identity | AuthError,
-        name: str,
+        self, request: Request, send: Send, sender: Identity | AuthError, name: str
     ) -> None:
         self._under_way[name] += 1
         try:
-            headers = Headers(scope=scope)
-            body = await self._body(headers, receive, sender)
+            body = await self._body(request, sender)
             # a compressed body is not text yet: its route decompresses and checks it
-            compressed = headers.get("content-encoding") == "deflate"
-            if not (compressed and scope["path"].startswith(COMPRESSED_PATHS)):
+            compressed = request.headers.get("content-encoding") == "deflate"
+            if not (compressed and request.scope["path"].startswith(COMPRESSED_PATHS)):
                 if len(body) <= LARGE_BYTES:
                     check_text(body)
                 else:
                     await asyncio.to_thread(check_text, body)
-            await self._app(scope, _replay(body, receive), send)
+            await self._app(request.scope, _replay(body, request.receive), send)
         finally:
             self._under_way[name] -= 1
             if not self._under_way[name]:
                 del self._under_way[name]
 
-    async def _body(
-        self, headers: Headers, receive: Receive, sender: Identity | AuthError
-    ) -> bytes:
+    async def _body(self, request: Request, sender: Identity | AuthError) -> bytes:
         """Read the whole body, which every route needs."""
         most = self._limits.body_bytes
         if isinstance(sender, AuthError):
             most = min(most, UNAUTHENTICATED_BYTES)
-        length = headers.get("content-length", "0")
-        body, more = bytearray(), True
+        length = request.headers.get("content-length", "0")
+        body, chunks = bytearray(), request.stream()
         if not (length.isdecimal() and int(length) > most):
             try:
                 async with asyncio.timeout(BODY_SECONDS):
-                    while more and len(body) <= most:
-                        chunk, more = await _chunk(receive)
+                    async for chunk in chunks:
                         body += chunk
+                        if len(body) > most:
+                            break
+                    else:
+                        return bytes(body)
             except TimeoutError as error:
                 detail = f"the body did not arrive within {BODY_SECONDS:g} s"
                 raise Refused(408, detail, headers={"Connection": "close"}) from error
-            if len(body) <= most:
-                return bytes(body)
-        if more and "expect" not in headers:
-            await _linger(receive)
+        if "expect" not in request.headers:
+            # read on for a moment: a client that is still sending would miss the answer
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LINGER_SECONDS):
+                    async for _ in chunks:
+                        pass
         if isinstance(sender, AuthError):
             raise sender
         detail = f"the body has more than {most} bytes"
         raise Refused(413, detail, headers={"Connection": "close"})
-
-
-class _StatusRecorder:
-    """Sends an answer and records its status."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.status = 0
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-        await self._send(message)
 
 
 def check_text(body: bytes) -> None:
@@ -272,22 +242,6 @@ def check_text(body: bytes) -> None:
         raise Refused(422, "the body is not UTF-8 text")
 
 
-async def _chunk(receive: Receive) -> tuple[bytes, bool]:
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise _Disconnected
-    return message.get("body", b""), message.get("more_body", False)
-
-
-async def _linger(receive: Receive) -> None:
-    """Read on for a moment: a client that is still sending would miss the answer."""
-    more = True
-    with suppress(TimeoutError):
-        async with asyncio.timeout(LINGER_SECONDS):
-            while more:
-                _, more = await _chunk(receive)
-
-
 def _replay(body: bytes, receive: Receive) -> Receive:
     """Replay the body once; afterwards pass on the client's disconnection."""
     messages: list[Message] = [{"type": "http.request", "body": body}]
@@ -298,12 +252,5 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return next_message
 
 
-def _address(scope: Scope) -> str:
-    client = scope.get("client")
-    return str(client[0]) if client else ""
-
-
-def _log(scope: Scope, sender: str, status: int) -> None:
-    # not the path itself, which may contain the id of a lease, a secret
-    route = getattr(scope.get("route"), "path", "-")
-    logger.info("%s %s %s %d", sender, scope["method"], route, status)
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
