@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from sf_quantum import __version__
 from sf_quantum.service.api import metrics
+from sf_quantum.service.api.common import EVERYWHERE, Refusal
 from sf_quantum.service.api.page import routes as page
 from sf_quantum.service.api.page.activity import Activity
 from sf_quantum.service.api.sapi import routes as sapi
@@ -26,7 +27,6 @@ from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.http.auth import LOCAL_USER, Authenticate
-from sf_quantum.service.http.dependencies import EVERYWHERE, Refusal
 from sf_quantum.service.http.limits import Guard, Limits
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.telemetry import Telemetry

@@ -1,4 +1,4 @@
-"""Helpers of the dialects: times, waiting, the QPU's status, conditional answers."""
+"""What the dialects' routes share: dependencies, refusals, the QPU's status, times."""
 
 from __future__ import annotations
 
@@ -7,12 +7,36 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Literal, TypeAlias
 
-from fastapi import Header, Response
+from fastapi import Depends, Header, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
 
+from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.http.auth import Forbidden, get_sender
 from sf_quantum.service.queue.entitlements import LEASE_HEADER
 from sf_quantum.service.queue.job_queue import JobQueue
 
 LONGEST_WAIT_SECONDS = 60.0
+
+
+# FastAPI would run these in threads if they were not coroutines
+async def _queue(request: Request) -> JobQueue:
+    queue: JobQueue = request.app.state.queue
+    return queue
+
+
+async def _caller(request: Request) -> Identity:
+    return get_sender(request)
+
+
+async def _admin(who: Who) -> Identity:
+    if not who.admin:
+        raise Forbidden("only admins may do this")
+    return who
+
+
+Queue = Annotated[JobQueue, Depends(_queue)]
+Who = Annotated[Identity, Depends(_caller)]
+Admin = Annotated[Identity, Depends(_admin)]
 LeaseId: TypeAlias = Annotated[
     str | None,
     Header(alias=LEASE_HEADER, description="The id of a lease that is held."),
@@ -24,6 +48,38 @@ KnownEtag: TypeAlias = Annotated[
         description="The ETag of the last answer, if there was one.",
     ),
 ]
+
+
+class Refusal(BaseModel):
+    """Why a request was refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    detail: str = Field(description="One sentence.")
+    field: str | None = Field(default=None, description="The field that is wrong.")
+
+
+def refusals(
+    descriptions: Mapping[int, str],
+) -> dict[int | str, dict[str, type[Refusal] | str]]:
+    """Describe the statuses of refusals for the OpenAPI document."""
+    return {
+        status: {"model": Refusal, "description": description}
+        for status, description in descriptions.items()
+    }
+
+
+ADMINS_ONLY = "Only admins may do this."
+ADMINS = refusals({403: ADMINS_ONLY})
+EVERYWHERE = refusals(
+    {
+        401: "No credential, or an invalid one.",
+        413: "The body is too large.",
+        422: "A field is wrong.",
+        429: "Too many requests.",
+        503: "The service is being stopped, or cannot work.",
+    }
+)
 
 
 def utc(seconds: float) -> datetime:

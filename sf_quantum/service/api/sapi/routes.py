@@ -18,13 +18,18 @@ from fastapi.responses import JSONResponse
 from pydantic import TypeAdapter, ValidationError
 
 from sf_quantum.files import JSON
-from sf_quantum.service.api.common import LONGEST_WAIT_SECONDS, LeaseId, conditional
+from sf_quantum.service.api.common import (
+    LONGEST_WAIT_SECONDS,
+    LeaseId,
+    Queue,
+    Who,
+    conditional,
+)
 from sf_quantum.service.api.sapi import solver
 from sf_quantum.service.api.sapi.leases import ImplicitLeases
 from sf_quantum.service.api.sapi.models import STATUSES, SolverName
 from sf_quantum.service.api.sapi.problems import OFFLINE, Problems
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.http.dependencies import Queue, Who
 from sf_quantum.service.http.limits import check_text
 
 PREFIX = "/sapi/v2"

@@ -9,13 +9,11 @@ from datetime import datetime
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
-from fastapi.responses import JSONResponse
 from pydantic import Field
 
-from sf_quantum.service.api.common import since_epoch
+from sf_quantum.service.api.common import Queue, Who, since_epoch
 from sf_quantum.service.api.v1.models import Strict
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.http.dependencies import Queue, Who
 from sf_quantum.service.store import accounting
 from sf_quantum.service.store.accounting import (
     KEYS,
@@ -97,7 +95,9 @@ class UsageQuery(Strict):
     response_model=UsageAnswer,
     responses={200: {"content": {"text/csv": {"schema": {"type": "string"}}}}},
 )
-def usage(queue: Queue, who: Who, query: Annotated[UsageQuery, Query()]) -> Response:
+def usage(
+    queue: Queue, who: Who, query: Annotated[UsageQuery, Query()]
+) -> Response | UsageAnswer:
     """Sum up the jobs that ended in a period: the caller's or, for an admin, all.
 
     Attempts that were cancelled, pre-empted or interrupted count as far as they ran;
@@ -116,7 +116,7 @@ def usage(queue: Queue, who: Who, query: Annotated[UsageQuery, Query()]) -> Resp
     report = accounting.usage(queue.store, query.by, rows, page)
     if query.format == "csv":
         return Response(_csv(query.by, report), media_type="text/csv")
-    answer = UsageAnswer(
+    return UsageAnswer(
         by=query.by,
         until=before,
         count=report.count,
@@ -124,7 +124,6 @@ def usage(queue: Queue, who: Who, query: Annotated[UsageQuery, Query()]) -> Resp
         total=UsageSums(**report.total),
         **{"from": since},
     )
-    return JSONResponse(answer.model_dump(by_alias=True))
 
 
 def _csv(by: By, report: UsageReport) -> str:

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Self
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import Field, JsonValue
 
-from sf_quantum.service.api.v1.device import show
-from sf_quantum.service.api.v1.models import DeviceAnswer, Strict
-from sf_quantum.service.device.emulated import Device
-from sf_quantum.service.device.operations import Operation
-from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.http.dependencies import (
+from sf_quantum.service.api.common import (
+    ADMINS,
     ADMINS_ONLY,
     Admin,
     Queue,
     Who,
     refusals,
 )
+from sf_quantum.service.api.v1.device import DeviceAnswer, show
+from sf_quantum.service.api.v1.models import Strict
+from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.queue import device_operations
 from sf_quantum.service.queue.availability import MaintenanceWindow
 from sf_quantum.service.store import audit
-from sf_quantum.service.store.audit import StoredEntry
 
 router = APIRouter(prefix="/v1", tags=["admin"])
 # the last second that a datetime can represent
@@ -92,11 +90,6 @@ class AuditAnswer(Strict):
     new: dict[str, JsonValue]
     outcome: str = Field(description="`done`, or why it was not done.")
 
-    @classmethod
-    def of(cls, stored: StoredEntry) -> Self:
-        """Show an entry of the audit."""
-        return cls(number=stored.number, time=stored.time, **asdict(stored.entry))
-
 
 class MaintenanceBody(Strict):
     """A period in which the QPU takes no jobs; times are seconds since the epoch."""
@@ -126,11 +119,20 @@ class MaintenanceAnswer(DeviceAnswer):
 @router.get(
     "/admin/operations",
     summary="List the operations on the device",
-    responses=refusals({403: ADMINS_ONLY}),
+    responses=ADMINS,
 )
 async def operations(queue: Queue, _: Admin) -> list[OperationAnswer]:
     """List each operation with its parameters, their bounds and the present settings."""
-    return [_operation(operation, queue) for operation in queue.device.controls]
+    return [
+        OperationAnswer(
+            name=operation.name,
+            what=operation.what,
+            parameters=[ParameterAnswer(**vars(item)) for item in operation.parameters],
+            drained=operation.drained,
+            now=dict(operation.settings(queue.device)),
+        )
+        for operation in queue.device.controls
+    ]
 
 
 @router.post(
@@ -166,7 +168,7 @@ async def run(
 @router.get(
     "/admin/audit",
     summary="List admins' actions",
-    responses=refusals({403: ADMINS_ONLY}),
+    responses=ADMINS,
 )
 def audited(
     queue: Queue,
@@ -178,8 +180,10 @@ def audited(
     ] = None,
 ) -> list[AuditAnswer]:
     """List the latest entries, newest first; entries are never changed or removed."""
-    entries = audit.entries(queue.store, limit, before)
-    return [AuditAnswer.of(entry) for entry in entries]
+    return [
+        AuditAnswer(number=stored.number, time=stored.time, **asdict(stored.entry))
+        for stored in audit.entries(queue.store, limit, before)
+    ]
 
 
 @router.get("/device/maintenance", summary="List maintenance windows")
@@ -231,15 +235,5 @@ async def take_back(window_id: int, queue: Queue, who: Admin) -> WindowAnswer:
     raise Refused(404, "no such window")
 
 
-def _operation(operation: Operation[Device], queue: Queue) -> OperationAnswer:
-    return OperationAnswer(
-        name=operation.name,
-        what=operation.what,
-        parameters=[ParameterAnswer(**asdict(item)) for item in operation.parameters],
-        drained=operation.drained,
-        now=dict(operation.settings(queue.device)),
-    )
-
-
 def _window(window: MaintenanceWindow) -> WindowAnswer:
-    return WindowAnswer(**asdict(window))
+    return WindowAnswer(**vars(window))

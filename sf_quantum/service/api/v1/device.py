@@ -6,31 +6,100 @@ from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from pydantic import Field
 
-from sf_quantum.service.api.common import qpu_reason, qpu_status
-from sf_quantum.service.api.v1.models import (
-    CalibrationAnswer,
-    DeviceAnswer,
-    DeviceChange,
-    DriftAnswer,
-    HealthAnswer,
-    Message,
-    TimingAnswer,
-)
-from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.jobs import JobClass
-from sf_quantum.service.http.dependencies import (
-    ADMINS_ONLY,
+from sf_quantum.service.api.common import (
+    ADMINS,
     Admin,
     Queue,
     Who,
-    refusals,
+    qpu_reason,
+    qpu_status,
 )
+from sf_quantum.service.api.v1.models import CalibrationAnswer, Strict
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import JobClass, Kind
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store import audit
 
 router = APIRouter(prefix="/v1", tags=["device"])
-_ADMINS = refusals({403: ADMINS_ONLY})
+
+
+class TimingAnswer(Strict):
+    """Modelled seconds per job, per shot, and per read-out of a shot."""
+
+    setup_seconds: float
+    shot_seconds: float
+    readout_seconds: float
+    time_scale: float = Field(description="Seconds waited per modelled second.")
+
+
+class DriftAnswer(Strict):
+    """Whether the device drifts from its usual errors."""
+
+    alarms: list[str] = Field(
+        description="The values that drift, until the calibration is renewed."
+    )
+    sums: dict[str, float] = Field(
+        description="The larger CUSUM of each value, in its standard deviations."
+    )
+    threshold: float = Field(description="An alarm is raised for a sum above it.")
+
+
+class DeviceAnswer(Strict):
+    """The device and how busy it is."""
+
+    name: str
+    technology: str
+    status: str = Field(description="online, draining, closed or offline")
+    reason: str = Field(description="Why it is not online; empty if it is.")
+    qubits: int = Field(description="The largest problem, in variables.")
+    out_of_service: list[int] = Field(description="Qubits that are out of service.")
+    shots: int | None = Field(description="The limit of one job; null for none.")
+    payloads: list[Kind] = Field(description="The payloads that a job may have.")
+    vqpus: int = Field(description="How many leases may be held at once.")
+    leases: int = Field(description="How many leases are held.")
+    leases_waiting: int = Field(description="Pending requests for a lease.")
+    queue_length: int = Field(description="Pending jobs and the running one.")
+    policy: str = Field(description="The name of the scheduling policy.")
+    job_class: JobClass = Field(
+        alias="class", description="The class that position and eta_seconds are for."
+    )
+    position: int = Field(description="Jobs that would run before one submitted now.")
+    eta_seconds: float | None = Field(
+        description="From now to its start, including maintenance; null while it is "
+        "unknown when the QPU opens."
+    )
+    cost_per_second: float | None = Field(
+        description="Per second of modelled QPU time, in the site's unit; null if free."
+    )
+    maintenance: float | None = Field(
+        description="When the next maintenance window starts, seconds since the epoch."
+    )
+    calibration: CalibrationAnswer
+    calibration_age_seconds: float = Field(description="Since the calibration.")
+    drift: DriftAnswer
+    timing: TimingAnswer
+
+
+class DeviceChange(Strict):
+    """Settings that an admin may change until the next start of the service."""
+
+    vqpus: int = Field(
+        ge=1, le=10_000, strict=True, description="Leases that are held stay held."
+    )
+
+
+class Message(Strict):
+    """The message for requests that are refused."""
+
+    message: str = Field(default="", max_length=1000)
+
+
+class HealthAnswer(Strict):
+    """Whether the service works."""
+
+    status: str
 
 
 @router.get("/health", summary="Show whether the service works")
@@ -59,7 +128,7 @@ async def device(
     return show(queue, job_class, who.user)
 
 
-@router.patch("/device", summary="Change the number of vQPUs", responses=_ADMINS)
+@router.patch("/device", summary="Change the number of vQPUs", responses=ADMINS)
 async def change(body: DeviceChange, queue: Queue, who: Admin) -> DeviceAnswer:
     """Change how many leases may be held at once; leases that are held stay held."""
     old, new = {"vqpus": queue.leases.vqpus}, {"vqpus": body.vqpus}
@@ -69,14 +138,14 @@ async def change(body: DeviceChange, queue: Queue, who: Admin) -> DeviceAnswer:
     return show(queue)
 
 
-@router.post("/device/open", summary="Open the QPU", responses=_ADMINS)
+@router.post("/device/open", summary="Open the QPU", responses=ADMINS)
 async def open_(queue: Queue, who: Admin) -> DeviceAnswer:
     """Let jobs start and leases be granted again."""
     await queue.availability.set_status("open", user=who.user)
     return show(queue)
 
 
-@router.post("/device/close", summary="Close the QPU at once", responses=_ADMINS)
+@router.post("/device/close", summary="Close the QPU at once", responses=ADMINS)
 async def close(body: Message, queue: Queue, who: Admin) -> DeviceAnswer:
     """Refuse new jobs and leases, and stop the running job, which is queued again.
 
@@ -86,7 +155,7 @@ async def close(body: Message, queue: Queue, who: Admin) -> DeviceAnswer:
     return show(queue)
 
 
-@router.post("/device/drain", summary="Drain the QPU", responses=_ADMINS)
+@router.post("/device/drain", summary="Drain the QPU", responses=ADMINS)
 async def drain(body: Message, queue: Queue, who: Admin) -> DeviceAnswer:
     """Refuse new jobs and leases, and let the running job end.
 

@@ -9,14 +9,21 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from pydantic import Field
 
-from sf_quantum.service.api.common import LONGEST_WAIT_SECONDS, LeaseId
+from sf_quantum.service.api.common import (
+    LONGEST_WAIT_SECONDS,
+    LeaseId,
+    Queue,
+    Who,
+    refusals,
+)
 from sf_quantum.service.api.v1 import large_bodies
-from sf_quantum.service.api.v1.models import JobAnswer, JobBody
+from sf_quantum.service.api.v1.models import CalibrationAnswer, JobBody, Strict
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.identities import Identity
-from sf_quantum.service.domain.jobs import Submission
-from sf_quantum.service.http.dependencies import Queue, Who, caller, queue_of, refusals
+from sf_quantum.service.domain.jobs import Job, JobClass, Kind, State, Submission
+from sf_quantum.service.http.auth import get_sender
 from sf_quantum.service.queue.entitlements import LEASE_HEADER
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.threads import in_thread
@@ -39,6 +46,47 @@ class _Route(APIRoute):
         return handle
 
 
+class JobAnswer(Strict):
+    """A job; times are seconds since the epoch."""
+
+    id: str
+    user: str
+    lease: str
+    job_class: JobClass = Field(alias="class")
+    kind: Kind
+    idempotency_key: str
+    parameters: dict[str, int | None]
+    state: State
+    attempt: int = Field(
+        description="2 or more after a pre-emption, or a restart of the service."
+    )
+    note: str | None = Field(
+        description="Why it failed, was cancelled or started again."
+    )
+    position: int | None = Field(
+        description="Jobs that run before it, the running one included; null once over."
+    )
+    eta_seconds: float | None = Field(
+        description="From now to its start, including maintenance; null once over, or "
+        "while it is unknown when the QPU opens."
+    )
+    expected_seconds: float | None = Field(
+        description="From its start to its end; null once over."
+    )
+    submitted: float
+    started: float | None
+    ended: float | None
+    qpu_seconds: float = Field(
+        description="Modelled time on hardware, over all attempts."
+    )
+    seconds: float = Field(description="Actual time on the device.")
+    calibration: CalibrationAnswer | None = Field(
+        description="The calibration it ran under; null unless it ran."
+    )
+
+
+# the forecast of a job that is over
+_NO_FORECAST = dict.fromkeys(("position", "eta_seconds", "expected_seconds"))
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=_Route)
 _NO_JOB = refusals({404: "No such job."})
 
@@ -89,7 +137,7 @@ async def jobs(
     An admin sees the jobs of all users.
     """
     listed = queue.list_jobs(who, lease=x_sfq_lease, limit=limit)
-    return [JobAnswer.of(job, queue.forecast(job)) for job in listed]
+    return [answer_for(queue, job) for job in listed]
 
 
 @router.get(
@@ -108,7 +156,7 @@ async def job(
     current = await queue.wait(who, job_id, wait)
     if not current.final and queue.failure:
         raise Refused(503, queue.failure)
-    return JobAnswer.of(current, queue.forecast(current))
+    return answer_for(queue, current)
 
 
 @router.get(
@@ -133,11 +181,11 @@ async def result(job_id: str, queue: Queue, who: Who) -> Response:
 async def cancel(job_id: str, queue: Queue, who: Who) -> JobAnswer:
     """Cancel a job unless it is over, and answer once it has left the device."""
     cancelled = await queue.cancel(who, job_id)
-    return JobAnswer.of(cancelled, queue.forecast(cancelled))
+    return answer_for(queue, cancelled)
 
 
 async def _submit_large(request: Request, body: bytes) -> Response:
-    queue, who = await queue_of(request), await caller(request)
+    queue, who = request.app.state.queue, get_sender(request)
     lease = request.headers.get(LEASE_HEADER)
     queue.leases.active(who, lease)  # refuse before the costly reading of the body
     device = queue.device
@@ -154,4 +202,12 @@ async def _submit(
     queue: JobQueue, who: Identity, lease: str | None, submission: Submission
 ) -> tuple[int, JobAnswer]:
     job, new = await queue.submit(who, lease, submission)
-    return 201 if new else 200, JobAnswer.of(job, queue.forecast(job))
+    return 201 if new else 200, answer_for(queue, job)
+
+
+def answer_for(queue: JobQueue, job: Job) -> JobAnswer:
+    """Show a job."""
+    forecast = queue.forecast(job)
+    expected = vars(forecast) if forecast else _NO_FORECAST
+    shown = {**vars(job), **expected, "idempotency_key": job.key}
+    return JobAnswer(**{name: shown[name] for name in JobAnswer.model_fields})

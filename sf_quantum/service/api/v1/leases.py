@@ -3,19 +3,116 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
+from pydantic import Field
 
-from sf_quantum.service.api.v1.models import JobAnswer, LeaseAnswer, LeaseBody
-from sf_quantum.service.domain.jobs import Lease
-from sf_quantum.service.http.dependencies import Queue, Who, refusals
+from sf_quantum.service.api.common import Queue, Who, refusals
+from sf_quantum.service.api.v1.jobs import JobAnswer, answer_for
+from sf_quantum.service.api.v1.models import Name, Seconds, Strict
+from sf_quantum.service.domain.jobs import (
+    Job,
+    JobClass,
+    Lease,
+    LeaseRequest,
+    Pattern,
+    UserClass,
+)
 from sf_quantum.service.queue.job_queue import JobQueue
 
 router = APIRouter(prefix="/v1/leases", tags=["leases"])
 _NO_LEASE = refusals({404: "No such lease."})
+
+
+class LeaseBody(Strict):
+    """A request for a lease."""
+
+    job: str | None = Field(
+        default=None,
+        max_length=1000,
+        description="The purpose, for the operator and the accounting: `RUN:/step/tag` of "
+        "a workflow's run, or any text.",
+    )
+    job_class: UserClass | None = Field(
+        default=None,
+        alias="class",
+        description="The highest class to use; the answer has the one granted.",
+    )
+    wait: Seconds = Field(
+        default=0.0, description="Seconds to wait while all vQPUs are leased."
+    )
+    key: Name | None = Field(
+        default=None,
+        description="A request with the same key gets the same lease while it is held, "
+        "and keeps its position among the pending requests.",
+    )
+    slurm_job_id: Name | None = Field(
+        default=None, description="The lease ends when this Slurm job is gone."
+    )
+    partition: Name | None = Field(
+        default=None, description="The Slurm partition, which may determine the class."
+    )
+    expected_seconds: Seconds | None = Field(
+        default=None, description="How long the lease is expected to be held."
+    )
+    pattern: Pattern | None = Field(
+        default=None,
+        description="Whether most time is spent on the QPU (qc-heavy) or beside it "
+        "(cc-heavy).",
+    )
+    project: Name | None = Field(
+        default=None,
+        description="The project to charge, by default the user's first one.",
+    )
+    account: Name | None = Field(
+        default=None,
+        description="The Slurm account, used as the project if the user belongs to it.",
+    )
+    tenths: int | None = Field(
+        default=None,
+        ge=1,
+        le=10,
+        strict=True,
+        description="The share that the batch system granted as licences or gres; only "
+        "root and admins may set it.",
+    )
+    user: Name | None = Field(
+        default=None,
+        description="The owner of the lease; only root and admins may set it.",
+    )
+
+
+class LeaseAnswer(Strict):
+    """A lease; its id is the acquisition token and goes into `X-SFQ-Lease`.
+
+    Times are seconds since the epoch.
+    """
+
+    id: str
+    user: str
+    job_class: JobClass = Field(alias="class")
+    job: str | None
+    key: str | None
+    slurm_job_id: str | None
+    partition: str | None
+    expected_seconds: float | None
+    pattern: Pattern | None
+    project: str | None = Field(
+        description="The project that is charged, if it is not the user."
+    )
+    tenths: int | None = Field(description="The share that the batch system granted.")
+    held: bool
+    opened: float
+    expires: float | None = Field(description="When it ends at the latest.")
+    idle_expires: float | None = Field(
+        description="When it ends unless it is renewed or used."
+    )
+    closed: float | None
+    reason: str | None = Field(description="Why it ended.")
+    jobs: list[JobAnswer] = Field(description="The latest 1000, oldest first.")
 
 
 @router.post(
@@ -31,8 +128,9 @@ async def acquire(
 
     With `wait`, pending requests are granted by class, then in order of arrival.
     """
+    wanted = LeaseRequest(**body.model_dump(exclude={"wait"}))
     async with _disconnection(request, body.wait) as gone:
-        lease = await queue.leases.acquire(who, body.request(), body.wait, gone)
+        lease = await queue.leases.acquire(who, wanted, body.wait, gone)
     return _answer(queue, lease)
 
 
@@ -52,7 +150,8 @@ async def leases(
 @router.get("/{lease_id}", summary="Show a lease and its jobs", responses=_NO_LEASE)
 async def lease(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
     """Show whether the lease is held, and the jobs submitted under it."""
-    return _answer_with_jobs(queue, queue.leases.find(who, lease_id))
+    found = queue.leases.find(who, lease_id)
+    return _answer(queue, found, queue.store.jobs(lease=found.id))
 
 
 @router.post(
@@ -75,20 +174,17 @@ async def release(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
 
     Releasing it again changes nothing.
     """
-    return _answer_with_jobs(queue, await queue.leases.release(who, lease_id))
+    released = await queue.leases.release(who, lease_id)
+    return _answer(queue, released, queue.store.jobs(lease=released.id))
 
 
-def _answer(
-    queue: JobQueue, lease: Lease, jobs: list[JobAnswer] | None = None
-) -> LeaseAnswer:
-    idle_expires = queue.leases.idle_expires_at(lease) if lease.held else None
-    return LeaseAnswer.of(lease, idle_expires, jobs or [])
-
-
-def _answer_with_jobs(queue: JobQueue, lease: Lease) -> LeaseAnswer:
-    jobs = queue.store.jobs(lease=lease.id)
-    answers = [JobAnswer.of(job, queue.forecast(job)) for job in jobs]
-    return _answer(queue, lease, answers)
+def _answer(queue: JobQueue, lease: Lease, jobs: Iterable[Job] = ()) -> LeaseAnswer:
+    return LeaseAnswer(
+        **vars(lease),
+        held=lease.held,
+        idle_expires=queue.leases.idle_expires_at(lease) if lease.held else None,
+        jobs=[answer_for(queue, job) for job in jobs],
+    )
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from typing import Annotated, Generic, Self, TypeVar
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field, NaiveDatetime
 
-from sf_quantum.service.api.common import since_epoch, utc
+from sf_quantum.service.api.common import Admin, Queue, refusals, since_epoch, utc
 from sf_quantum.service.api.warden.models import (
     STATES,
     STATUSES,
@@ -19,7 +19,6 @@ from sf_quantum.service.api.warden.models import (
     user_number,
 )
 from sf_quantum.service.domain.jobs import State
-from sf_quantum.service.http.dependencies import Admin, Queue, refusals
 from sf_quantum.service.store import accounting
 from sf_quantum.service.store.accounting import Filter, Page
 

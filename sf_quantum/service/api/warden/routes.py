@@ -13,7 +13,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Path
 
-from sf_quantum.service.api.common import qpu_reason, utc
+from sf_quantum.service.api.common import Admin, Queue, Who, qpu_reason, refusals, utc
 from sf_quantum.service.api.warden.models import (
     STATUSES,
     Accessible,
@@ -34,7 +34,6 @@ from sf_quantum.service.api.warden.models import (
 from sf_quantum.service.device import sequence
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, LeaseRequest, Submission
-from sf_quantum.service.http.dependencies import Admin, Queue, Who, refusals
 from sf_quantum.service.queue.entitlements import LEASE_HEADER
 from sf_quantum.service.queue.job_queue import JobQueue
 
