@@ -100,6 +100,18 @@ def cannot_read(path: str | Path, kind: str, error: Exception) -> InputError:
     return InputError(f"{path}: cannot be read as {kind}: {why}; name a readable file")
 
 
+def mapping(value: JSON) -> dict[str, JSON]:
+    """Return the value if it is a mapping, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def listing(value: JSON) -> list[JSON]:
+    """Return the value if it is a list, else a list of it alone; nothing for ``None``."""
+    if isinstance(value, list):
+        return value
+    return [] if value is None else [value]
+
+
 def lack(error: Exception) -> str:
     """Describe what is missing in a file's content, from the error raised on access."""
     return f"no {error}" if isinstance(error, KeyError) else str(error)

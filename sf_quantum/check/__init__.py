@@ -7,10 +7,11 @@ from pathlib import Path
 
 from sf_quantum.check import candidates
 from sf_quantum.check.deployments import Deployments, recovery
-from sf_quantum.check.document import Document, FileProblem, UnreadableError, mapping
+from sf_quantum.check.document import Document, FileProblem, UnreadableError
 from sf_quantum.check.qpus import Qpus
 from sf_quantum.check.schema import rules
 from sf_quantum.check.workflows import Commands, Workflow
+from sf_quantum.files import mapping
 
 
 @dataclass(frozen=True)

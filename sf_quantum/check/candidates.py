@@ -10,15 +10,8 @@ from sf_quantum.candidates.decision import FilterRules, is_below
 from sf_quantum.candidates.targets import status_source, target_name
 from sf_quantum.check.cwl import Process
 from sf_quantum.check.deployments import Binding, Deployments
-from sf_quantum.check.document import (
-    Document,
-    FileProblem,
-    Where,
-    listing,
-    mapping,
-    suggestion,
-)
-from sf_quantum.files import JSON
+from sf_quantum.check.document import Document, FileProblem, Where, suggestion
+from sf_quantum.files import JSON, listing, mapping
 
 TYPE = "sfq.candidate"
 EMULATOR = "sfq.emulator"

@@ -12,15 +12,8 @@ from dataclasses import dataclass, field, replace
 from os.path import normpath
 from pathlib import Path
 
-from sf_quantum.check.document import (
-    Document,
-    FileProblem,
-    UnreadableError,
-    Where,
-    listing,
-    mapping,
-)
-from sf_quantum.files import JSON
+from sf_quantum.check.document import Document, FileProblem, UnreadableError, Where
+from sf_quantum.files import JSON, listing, mapping
 
 KIND = "CWL file"
 CLASSES = ("Workflow", "CommandLineTool", "ExpressionTool", "Operation")

@@ -13,17 +13,10 @@ from streamflow.deployment.wrapper import ConnectorWrapper
 
 from sf_quantum import qpu
 from sf_quantum.check import slurm
-from sf_quantum.check.document import (
-    Document,
-    FileProblem,
-    Where,
-    listing,
-    mapping,
-    suggestion,
-)
+from sf_quantum.check.document import Document, FileProblem, Where, suggestion
 from sf_quantum.check.schema import Rules
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, listing, mapping
 
 # keys of StreamFlow's connectors and ours that name a file on the driver's host
 FILES = ("passwordFile", "sshKey", "sshKeyPassphraseFile", "tokenFile", "qrmiConfig")

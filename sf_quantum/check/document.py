@@ -137,18 +137,6 @@ def suggestion(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     return f"known: {', '.join(names[:SHOWN])}{more}"
 
 
-def mapping(value: JSON) -> dict[str, JSON]:
-    """The value if it is a mapping, else an empty one."""
-    return value if isinstance(value, dict) else {}
-
-
-def listing(value: JSON) -> list[JSON]:
-    """The value if it is a list, else a list of it alone; nothing if it is None."""
-    if isinstance(value, list):
-        return value
-    return [] if value is None else [value]
-
-
 def _unreadable(name: str, line: int | None, what: str, kind: str) -> UnreadableError:
     return UnreadableError(FileProblem(name, line, (), what, f"expected a {kind}"))
 

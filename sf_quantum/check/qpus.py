@@ -18,8 +18,8 @@ from sf_quantum.candidates.targets import (
 )
 from sf_quantum.check.candidates import TYPE
 from sf_quantum.check.deployments import Binding, Deployments
-from sf_quantum.check.document import Document, FileProblem, listing, mapping
-from sf_quantum.files import JSON
+from sf_quantum.check.document import Document, FileProblem
+from sf_quantum.files import JSON, listing, mapping
 
 # for all QPUs together
 SECONDS = 5.0

@@ -24,9 +24,9 @@ from streamflow.config.schema import SfSchema
 from streamflow.ext.utils import load_extensions
 from streamflow.log_handler import logger
 
-from sf_quantum.check.document import Document, FileProblem, Where, mapping, suggestion
+from sf_quantum.check.document import Document, FileProblem, Where, suggestion
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
 
 Schema: TypeAlias = dict[str, JSON]
 

@@ -7,17 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from sf_quantum.check.document import (
-    Document,
-    FileProblem,
-    Where,
-    listing,
-    mapping,
-    suggestion,
-)
+from sf_quantum.check.document import Document, FileProblem, Where, suggestion
 from sf_quantum.connectors.slurm.services import ONE_CLUSTER
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.qpu import qrmi_config
 
 TYPE = "sfq.slurm"

@@ -22,12 +22,10 @@ from sf_quantum.check.document import (
     FileProblem,
     UnreadableError,
     Where,
-    listing,
-    mapping,
     suggestion,
 )
 from sf_quantum.check.qpus import Qpus
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, listing, mapping
 
 OURS = "sfq"
 #: gives the options of an ``sfq`` command by their flags; empty for unknown commands

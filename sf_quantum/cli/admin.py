@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 from urllib.parse import quote
 
@@ -17,7 +17,7 @@ from sf_quantum.cli.service import (
     service,
 )
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
 from sf_quantum.qpu.sfq import ServiceClient
 from sf_quantum.reporting.columns import align
 
@@ -25,7 +25,7 @@ _DEVICE, _WINDOWS = "/v1/device", "/v1/device/maintenance"
 _OPERATIONS, _AUDIT = "/v1/admin/operations", "/v1/admin/audit"
 Action: TypeAlias = Callable[[ServiceClient, argparse.Namespace], JSON]
 #: formats the result of an action as lines
-Format: TypeAlias = Callable[[JSON], Iterator[str]]
+Format: TypeAlias = Callable[[JSON], Iterable[str]]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -79,12 +79,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="(default: when the QPU is opened)",
     )
     maintenance.add_argument("--message", help="shown to refused users")
-    add(
-        "operations",
-        "list the device's settings",
-        lambda client, _: request(client, "GET", _OPERATIONS),
-        _format_operations,
-    )
+    add("operations", "list the device's settings", _operations, _format_operations)
     operation = add("run", "run an operation of the device", _run, _format_outcome)
     operation.add_argument("name", help="of the operation, see `sfq admin operations`")
     operation.add_argument(
@@ -107,12 +102,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the action, and print the service's answer.
-
-    :returns: 0
-    :raises InputError: if an option is wrong, or the service refuses
-    :raises QpuError: if the service does not answer
-    """
+    """Run the action, and print the service's answer."""
     answer = args.action(service(args), args)
     print(*([json.dumps(answer)] if args.json else args.format(answer)), sep="\n")
     return 0
@@ -131,24 +121,24 @@ def _set_status(client: ServiceClient, args: argparse.Namespace) -> JSON:
 
 
 def _maintenance(client: ServiceClient, args: argparse.Namespace) -> JSON:
-    if args.starts is None:
-        for option in ("ends", "message"):
-            if getattr(args, option) is not None:
-                raise InputError(f"--{option}: needs --starts")
-    else:
-        body: dict[str, JSON] = {
-            "starts": args.starts,
-            "ends": args.ends,
-            "message": args.message or "",
-        }
+    if args.starts is not None:
+        message = args.message or ""
+        body = {"starts": args.starts, "ends": args.ends, "message": message}
         request(client, "POST", _WINDOWS, body)
+    elif args.ends is not None or args.message is not None:
+        option = "message" if args.ends is None else "ends"
+        raise InputError(f"--{option}: needs --starts")
     if args.take_back is not None:
         request(client, "DELETE", f"{_WINDOWS}/{args.take_back}")
     return request(client, "GET", _WINDOWS)
 
 
+def _operations(client: ServiceClient, _: argparse.Namespace) -> JSON:
+    return request(client, "GET", _OPERATIONS)
+
+
 def _run(client: ServiceClient, args: argparse.Namespace) -> JSON:
-    body: dict[str, JSON] = {
+    body = {
         "parameters": dict(map(_parameter, args.values)),
         "dry_run": args.dry_run,
         "wait": args.wait,
@@ -170,7 +160,7 @@ def _parameter(text: str) -> tuple[str, JSON]:
 
 
 def _format_status(answer: JSON) -> Iterator[str]:
-    device = answer if isinstance(answer, dict) else {}
+    device = mapping(answer)
     yield (
         f"{device['name']} ({device['technology']}): "
         f"{device['reason'] or device['status']}"
@@ -184,7 +174,7 @@ def _format_status(answer: JSON) -> Iterator[str]:
         yield from _format_windows(device["windows"])
 
 
-def _format_windows(windows: JSON) -> Iterator[str]:
+def _format_windows(windows: JSON) -> list[str]:
     rows = [
         (
             str(window["id"]),
@@ -194,28 +184,27 @@ def _format_windows(windows: JSON) -> Iterator[str]:
         )
         for window in objects(windows)
     ]
-    heads = ("window", "starts", "ends", "message")
-    yield from align([heads, *rows]) if rows else ["no maintenance"]
+    return _table("window starts ends message", rows) or ["no maintenance"]
 
 
-def _format_operations(operations: JSON) -> Iterator[str]:
+def _format_operations(operations: JSON) -> list[str]:
     rows = []
     for operation in objects(operations):
         name = str(operation["name"])
         needs = "a drained QPU" if operation["drained"] else ""
-        now = operation["now"] if isinstance(operation["now"], dict) else {}
+        now = mapping(operation["now"])
         for parameter in objects(operation["parameters"]):
             key, least, most = (str(parameter[k]) for k in ("name", "least", "most"))
             rows.append((name, key, least, most, str(now.get(key, "-")), needs))
         if not operation["parameters"]:
             values = ", ".join(f"{key} {value}" for key, value in now.items())
             rows.append((name, "-", "-", "-", values, needs))
-    heads = ("operation", "parameter", "from", "to", "now", "needs")
-    yield from align([heads, *rows]) if rows else ["the device has no operations"]
+    table = _table("operation parameter from to now needs", rows)
+    return table or ["the device has no operations"]
 
 
 def _format_outcome(answer: JSON) -> Iterator[str]:
-    outcome = answer if isinstance(answer, dict) else {}
+    outcome = mapping(answer)
     would = "would change" if outcome["dry_run"] else "changed"
     changes = _changes(outcome)
     if not changes:
@@ -224,7 +213,7 @@ def _format_outcome(answer: JSON) -> Iterator[str]:
         yield f"{outcome['operation']} {would} {change}"
 
 
-def _format_audit(entries: JSON) -> Iterator[str]:
+def _format_audit(entries: JSON) -> list[str]:
     rows = [
         (
             format_time(entry["time"]),
@@ -235,8 +224,11 @@ def _format_audit(entries: JSON) -> Iterator[str]:
         )
         for entry in objects(entries)
     ]
-    heads = ("time", "user", "action", "changed", "outcome")
-    yield from align([heads, *rows]) if rows else ["no entries"]
+    return _table("time user action changed outcome", rows) or ["no entries"]
+
+
+def _table(heads: str, rows: Sequence[tuple[str, ...]]) -> list[str]:
+    return align([heads.split(), *rows]) if rows else []
 
 
 def _changes(entry: dict[str, JSON]) -> list[str]:

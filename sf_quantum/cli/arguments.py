@@ -4,99 +4,91 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
 
-from sf_quantum.clustering.silhouette import EXACT_UP_TO
-
-
-def whole(text: str, least: int = 0) -> int:
-    """:raises argparse.ArgumentTypeError: if ``text`` is not an integer >= ``least``"""
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: expected a whole number of at least {least}"
-        )
-    return number
+Value = TypeVar("Value")
 
 
-def positive(text: str) -> int:
-    """:raises argparse.ArgumentTypeError: if ``text`` is not an integer >= 1"""
-    return whole(text, 1)
+def checked(
+    parse: Callable[[str], Value],
+    expected: str,
+    accept: Callable[[Value], bool] = lambda _: True,
+) -> Callable[[str], Value]:
+    """Make an argument type.
 
-
-def number(text: str) -> float:
-    """:raises argparse.ArgumentTypeError: if ``text`` is not a number (infinity is)"""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if math.isnan(value):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number")
-    return value
-
-
-def not_negative(text: str) -> float:
-    """:raises argparse.ArgumentTypeError: if ``text`` is not a number >= 0"""
-    value = number(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of at least 0")
-    return value
-
-
-def whole_range(text: str) -> tuple[int, int]:
-    """Parse ``4:10``.
-
-    :raises argparse.ArgumentTypeError: if it is not an ascending range >= 1
+    :param expected: the permitted values, for the error message
+    :param accept: whether a value is permitted
     """
+
+    def convert(text: str) -> Value:
+        with suppress(
+            ValueError, OverflowError, OSError
+        ):  # datetime raises all of them
+            value = parse(text)
+            if accept(value):
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {expected}")
+
+    return convert
+
+
+def _pair(text: str, parse: Callable[[str], Value]) -> tuple[Value, Value]:
     low, _, high = text.partition(":")
-    try:
-        bounds = positive(low), positive(high or low)
-    except argparse.ArgumentTypeError:
-        bounds = 1, 0
-    if bounds[0] > bounds[1]:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: expected a range such as 4:10, the lower bound first"
-        )
-    return bounds
+    return parse(low), parse(high or low)
 
 
-def number_range(text: str) -> tuple[float, float]:
-    """Parse ``1.2:4.5``.
-
-    :raises argparse.ArgumentTypeError: if it is not an ascending range > 0
-    """
-    low, _, high = text.partition(":")
-    try:
-        bounds = number(low), number(high or low)
-    except argparse.ArgumentTypeError:
-        bounds = 0.0, 0.0
-    if not 0 < bounds[0] <= bounds[1] < math.inf:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: expected a range such as 1.2:4.5, the lower bound first"
-        )
-    return bounds
+whole = checked(int, "a whole number of at least 0", lambda n: n >= 0)
+positive = checked(int, "a whole number of at least 1", lambda n: n >= 1)
+#: infinity is a number
+number = checked(float, "a number", lambda x: not math.isnan(x))
+not_negative = checked(number, "a number of at least 0", lambda x: x >= 0)
+seconds = checked(float, "a number of seconds", lambda s: 0 <= s < math.inf)
+whole_range = checked(
+    lambda text: _pair(text, int),
+    "a range such as 4:10, the lower bound first",
+    lambda pair: 1 <= pair[0] <= pair[1],
+)
+number_range = checked(
+    lambda text: _pair(text, float),
+    "a range such as 1.2:4.5, the lower bound first",
+    lambda pair: 0 < pair[0] <= pair[1] < math.inf,
+)
 
 
 def add_points(parser: argparse.ArgumentParser) -> None:
     """Add ``--points``, ``--label`` and ``--exact-up-to``."""
-    parser.add_argument(
+    # imports numpy, for which sfq lease does not wait
+    from sf_quantum.clustering.silhouette import EXACT_UP_TO
+
+    add = parser.add_argument
+    add(
         "--points",
         required=True,
         metavar="FILE",
         help="CSV or TSV with a header, or .npy: n points by d features",
     )
-    parser.add_argument(
+    add(
         "--label",
         metavar="COLUMN",
         help="a column with the ground truth, compared with the result",
     )
-    parser.add_argument(
+    add(
         "--exact-up-to",
         type=whole,
         default=EXACT_UP_TO,
         metavar="N",
         help="for more points, estimate silhouettes from a sample and report their "
         "standard error (default %(default)s)",
+    )
+
+
+def add_clusterings(parser: argparse.ArgumentParser) -> None:
+    """Add the files to aggregate."""
+    parser.add_argument(
+        "clusterings",
+        nargs="+",
+        metavar="CLUSTERING",
+        help="files written by sfq cluster",
     )

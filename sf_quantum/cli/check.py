@@ -10,7 +10,6 @@ from sf_quantum.errors import InputError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("files", nargs="+", metavar="FILE", help="a StreamFlow file")
 
 

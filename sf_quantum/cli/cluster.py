@@ -20,36 +20,36 @@ DEFAULTS = Ranges()
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``sfq cluster``."""
     add_points(parser)
-    parser.add_argument("--method", required=True, choices=METHODS)
-    parser.add_argument(
+    add = parser.add_argument
+    add("--method", required=True, choices=METHODS)
+    add(
         "--seed",
         type=whole,
         default=0,
         help="the seed that draws the parameters, or selects them in --parameters "
         "(default 0)",
     )
-    parser.add_argument(
+    add(
         "--parameters",
         metavar="FILE",
         help="JSON file with parameters by seed and method, instead of drawing them",
     )
-    parser.add_argument(
+    add(
         "--clusters",
         type=whole_range,
         default=DEFAULTS.clusters,
         metavar="LOW:HIGH",
         help="k-means and single linkage: number of clusters (default 4:10)",
     )
-    parser.add_argument(
+    add(
         "--radius",
         type=number_range,
         default=DEFAULTS.radius,
         metavar="LOW:HIGH",
         help="DBSCAN: radius in the features' units (default 1.2:4.5)",
     )
-    parser.add_argument(
+    add(
         "--least",
         type=positive,
         default=DEFAULTS.least,
@@ -57,9 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="DBSCAN: minimum number of points within the radius of a core point "
         "(default 10)",
     )
-    parser.add_argument(
-        "--output", required=True, metavar="FILE", help="the clustering, as JSON"
-    )
+    add("--output", required=True, metavar="FILE", help="the clustering, as JSON")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,8 +15,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import TypeAlias
 
 from sf_quantum import qpu
+from sf_quantum.cli.arguments import seconds
 from sf_quantum.cli.service import add_selection, selection
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
@@ -35,70 +37,68 @@ FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 ENDING = (signal.SIGTERM, signal.SIGHUP, *FROM_TERMINAL)
 FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+#: requests the usage of the leases
+Usage: TypeAlias = Callable[[], list[LeaseUsage]]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
     parser.epilog = (
         "CMD finds its QPUs in environment variables, those of QRMI's SPANK plugin. "
         "Exit status: CMD's, 128+n if signal n ended it; 75 if no lease was granted in "
         "time, or with --elsewhere a QPU is offline; 2 for bad input."
     )
     add_selection(parser)
-    parser.add_argument(
-        "--class", dest="class_", choices=CLASSES, help="class of the leases"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--class", dest="class_", choices=CLASSES, help="class of the leases")
+    add(
         "--project",
         metavar="NAME",
         help="whose share of the QPU is used (default: that of your first project)",
     )
-    parser.add_argument(
+    add(
         "--expected-seconds",
-        type=_seconds,
+        type=seconds,
         metavar="S",
         help="a hint: how long CMD uses the QPU",
     )
-    parser.add_argument(
-        "--pattern", choices=PATTERNS, help="a hint: how CMD spends its time"
-    )
-    parser.add_argument(
+    add("--pattern", choices=PATTERNS, help="a hint: how CMD spends its time")
+    add(
         "--purpose",
         metavar="TEXT",
         help="what the leases are for, in usage reports (default: CMD's name)",
     )
-    parser.add_argument(
+    add(
         "--wait",
-        type=_seconds,
+        type=seconds,
         metavar="S",
         help="seconds to wait for the leases (default: as long as it takes, but no more "
         "than two minutes for a QPU that does not answer)",
     )
-    parser.add_argument(
+    add(
         "--elsewhere",
         action="store_true",
         help="CMD can also run elsewhere: end with 75 if a QPU goes offline while CMD "
         "waits for its lease or has no job running there (without it: wait until the "
         "QPU is back)",
     )
-    parser.add_argument(
+    add(
         "--time-limit",
-        type=_seconds,
+        type=seconds,
         metavar="S",
         help="seconds after which CMD gets SIGTERM, and SIGKILL half a minute later",
     )
-    parser.add_argument(
+    add(
         "--held",
         action="store_true",
         help="acquire no leases: CMD uses the leases in its environment, which the "
         "batch system acquires and releases",
     )
-    parser.add_argument(
+    add(
         "--account",
         metavar="FILE",
         help="append a line of JSON with CMD's QPU jobs when CMD has ended",
     )
-    parser.add_argument(
+    add(
         "cmd",
         nargs="+",
         metavar="CMD",
@@ -106,24 +106,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _seconds(text: str) -> float:
-    # sf_quantum.cli.arguments has the same, but imports numpy
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of seconds")
-    return value
-
-
 def run(args: argparse.Namespace) -> int:
-    """Run the command.
-
-    :returns: its exit status
-    :raises InputError: if an option is wrong
-    :raises QpuError: if no lease is granted
-    """
+    """Run the command, and return its exit status."""
     logging.basicConfig(format="sfq lease: %(message)s", stream=sys.stderr)
     if args.held:
         _check_held(args)
@@ -152,13 +136,8 @@ def _check_held(args: argparse.Namespace) -> None:
             raise InputError(f"--{name}: not with --held, which acquires no lease")
 
 
-def _run_held(
-    args: argparse.Namespace, command: _Command
-) -> Callable[[], list[LeaseUsage]]:
-    """Run the command under the leases of the environment.
-
-    :returns: a function that requests their usage
-    """
+def _run_held(args: argparse.Namespace, command: _Command) -> Usage:
+    """Run the command under the leases of the environment."""
     names = account.named(selection(args).names, os.environ)
     leases = account.leases_of(names, os.environ) if args.elsewhere else []
     watches = [QpuWatch(qpu_, partial(_jobs, qpu_, token)) for qpu_, token in leases]
@@ -171,13 +150,8 @@ def _jobs(client: Qpu, token: str) -> Collection[Mapping[str, JSON]]:
     return client.jobs(token) or ()
 
 
-def _run_leased(
-    args: argparse.Namespace, command: _Command
-) -> Callable[[], list[LeaseUsage]]:
-    """Run the command under leases of its own, which are released when it ends.
-
-    :returns: a function that requests their usage
-    """
+def _run_leased(args: argparse.Namespace, command: _Command) -> Usage:
+    """Run the command under leases of its own, which are released when it ends."""
     options = {"class": args.class_, "project": args.project}
     qpus = selection(args, **options).qpus(os.environ)
     for client in qpus:

@@ -13,20 +13,16 @@ from sf_quantum.files import replacing
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``sfq plot``."""
     add_points(parser)
-    parser.add_argument(
-        "--state", required=True, metavar="FILE", help="state.json of sfq score"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--state", required=True, metavar="FILE", help="state.json of sfq score")
+    add(
         "--threshold",
         type=number,
         default=Criteria().threshold,
         help="the threshold, drawn as a line (default %(default)s)",
     )
-    parser.add_argument(
-        "--output", required=True, metavar="FILE.png", help="the picture"
-    )
+    add("--output", required=True, metavar="FILE.png", help="the picture")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -18,7 +18,6 @@ HEADS = ("qpu", "type", "technology", "state", "leases", "queue", "start in", "n
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
     parser.epilog = (
         "Without options: the kinds installed, and the QPUs of the environment. Exit "
         "status: 2 if a QPU refuses or cannot be used from here, else 75 if a QPU does "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
+from sf_quantum.cli.arguments import add_clusterings
 from sf_quantum.clustering.qubo import (
     PENALTIES,
     WEIGHTS,
@@ -19,31 +20,24 @@ from sf_quantum.files import JSON, write_json
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``sfq qubo``."""
-    parser.add_argument(
-        "clusterings",
-        nargs="+",
-        metavar="CLUSTERING",
-        help="files written by sfq cluster",
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add_clusterings(parser)
+    add(
         "--weights",
         choices=WEIGHTS,
         default=WEIGHTS[0],
         help="a candidate's weight: size times mean silhouette, or size alone as in "
         "eq. 1 of Rocco et al. (default %(default)s)",
     )
-    parser.add_argument(
+    add(
         "--penalty",
         choices=PENALTIES,
         default=PENALTIES[0],
         help="the penalty of an overlap: just above the lighter weight, or the number of "
         "candidates as in eq. 1 (default %(default)s); both are exact",
     )
-    parser.add_argument(
-        "--output", required=True, metavar="FILE", help="the problem, as JSON"
-    )
-    parser.add_argument(
+    add("--output", required=True, metavar="FILE", help="the problem, as JSON")
+    add(
         "--outputs",
         metavar="FILE",
         help="write the CWL output object (cwl.output.json) to this file",

@@ -8,14 +8,19 @@ import sys
 from pathlib import Path
 
 from sf_quantum import journal
+from sf_quantum.cli.arguments import checked
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.reporting import report, usage
 
+PICTURE = checked(
+    Path, "a .png or .svg file", lambda path: path.suffix.lower() in (".png", ".svg")
+)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "where",
         metavar="JOURNAL",
         nargs="*",
@@ -23,25 +28,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="journals, or folders or StreamFlow files whose newest run is shown "
         "(default: the current folder)",
     )
-    parser.add_argument(
+    add(
         "--json",
         action="store_true",
         help="print jobs, decisions on quantum candidates, and Slurm usage as JSON",
     )
-    parser.add_argument(
+    add(
         "--timeline",
         metavar="FILE.png",
         type=Path,
         help="draw where each job waited and ran",
     )
-    parser.add_argument(
+    add(
         "--nodes",
         metavar="FILE.png|svg",
-        type=_picture,
+        type=PICTURE,
         help="draw the nodes held on Slurm over time, by workflow; name several journals "
         "for runs that shared a cluster",
     )
-    parser.add_argument(
+    add(
         "--follow",
         action="store_true",
         help="print a line when a job starts or ends, until the run ends",
@@ -49,10 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Report on one or several runs.
-
-    :raises InputError: if there is no such run, or a picture cannot be written
-    """
+    """Report on one or several runs."""
     paths = list(dict.fromkeys(report.locate(where) for where in args.where))
     if len(paths) > 1 and (args.json or args.follow or args.timeline):
         raise InputError(
@@ -66,13 +68,6 @@ def run(args: argparse.Namespace) -> int:
 
         pictures.draw_nodes(runs, args.nodes)
     return 0
-
-
-def _picture(text: str) -> Path:
-    path = Path(text)
-    if path.suffix.lower() not in (".png", ".svg"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a .png or .svg file")
-    return path
 
 
 def _show(path: Path, args: argparse.Namespace) -> usage.RunUsage:

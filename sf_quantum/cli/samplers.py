@@ -11,24 +11,19 @@ from sf_quantum.reporting.columns import align
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
     parser.add_argument(
         "name", nargs="?", help="one sampler: its parameters and their defaults"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table, or one sampler's parameters.
-
-    :returns: 0
-    :raises InputError: if no sampler has the name, or it cannot be loaded
-    """
+    """Print the table, or one sampler's parameters."""
     if args.name is not None:
-        heads = ("parameter", "default", "description")
-        print(*align([heads, *_parameters(args.name)]), sep="\n")
-        return 0
-    rows = map(_row, samplers.names())
-    print(*align([("sampler", "usable", "description"), *rows]), sep="\n")
+        lines = [("parameter", "default", "description"), *_parameters(args.name)]
+    else:
+        heads = ("sampler", "usable", "description")
+        lines = [heads, *map(_row, samplers.names())]
+    print(*align(lines), sep="\n")
     return 0
 
 

@@ -8,7 +8,14 @@ from pathlib import Path
 import numpy as np
 from dimod import SampleSet
 
-from sf_quantum.cli.arguments import add_points, not_negative, number, positive, whole
+from sf_quantum.cli.arguments import (
+    add_clusterings,
+    add_points,
+    not_negative,
+    number,
+    positive,
+    whole,
+)
 from sf_quantum.clustering.agreement import adjusted_rand
 from sf_quantum.clustering.loop import (
     Criteria,
@@ -29,43 +36,32 @@ DEFAULTS = Criteria()
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``sfq score``."""
     add_points(parser)
-    parser.add_argument(
-        "clusterings",
-        nargs="+",
-        metavar="CLUSTERING",
-        help="files written by sfq cluster",
-    )
-    parser.add_argument(
-        "--samples", required=True, metavar="FILE", help="file written by sfq solve"
-    )
-    parser.add_argument(
-        "--previous", metavar="FILE", help="state.json of the previous iteration"
-    )
-    parser.add_argument(
-        "--seed", type=whole, default=0, help="this iteration's seed (default 0)"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add_clusterings(parser)
+    add("--samples", required=True, metavar="FILE", help="file written by sfq solve")
+    add("--previous", metavar="FILE", help="state.json of the previous iteration")
+    add("--seed", type=whole, default=0, help="this iteration's seed (default 0)")
+    add(
         "--threshold",
         type=number,
         default=DEFAULTS.threshold,
         help="the loop ends when the silhouette reaches this (default %(default)s)",
     )
-    parser.add_argument(
+    add(
         "--limit",
         type=positive,
         default=DEFAULTS.limit,
         help="maximum number of iterations (default %(default)s)",
     )
-    parser.add_argument(
+    add(
         "--window",
         type=not_negative,
         default=DEFAULTS.window,
         help="score samples whose energy exceeds the lowest by at most this fraction "
         "of it; inf for all (default %(default)s)",
     )
-    parser.add_argument(
+    add(
         "--output",
         type=Path,
         default=Path(),

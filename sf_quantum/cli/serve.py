@@ -20,12 +20,7 @@ LEVELS = ["debug", "info", "warning", "error"]
 
 
 class Option(NamedTuple):
-    """A command-line option that overrides a key of the configuration file.
-
-    :param key: the key's path in the file
-    :param metavar: the name of the value in the help
-    :param parse: converts the value's text
-    """
+    """A command-line option that overrides a key of the configuration file."""
 
     key: str
     metavar: str
@@ -97,7 +92,6 @@ OPTIONS = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
     parser.epilog = (
         'Once the service listens, it prints one line of JSON, {"url": "..."}. SIGTERM '
         "drains it: new jobs are refused, and the running job has --drain seconds to "
@@ -132,11 +126,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until stopped.
-
-    :returns: 0, or 2 for an invalid configuration, with one line per error
-    :raises InputError: if the service cannot listen
-    """
+    """Serve until stopped; an invalid configuration has a line for each error."""
     # the web framework is imported only after the options have been parsed
     from sf_quantum.validation import ValidationErrors
 

@@ -9,8 +9,10 @@ import re
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
+from sf_quantum.cli.arguments import checked
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.selection import QpuSelection
@@ -115,22 +117,6 @@ def objects(content: JSON) -> list[dict[str, JSON]]:
     return [item for item in items if isinstance(item, dict)]
 
 
-def future_time(text: str) -> float:
-    """Parse a time, or a duration from now into the future.
-
-    :raises argparse.ArgumentTypeError: if it is neither
-    """
-    return _time(text, 1)
-
-
-def past_time(text: str) -> float:
-    """Parse a time, or a duration from now into the past.
-
-    :raises argparse.ArgumentTypeError: if it is neither
-    """
-    return _time(text, -1)
-
-
 def format_time(moment: JSON) -> str:
     """Format seconds since the epoch as a time in UTC."""
     if not isinstance(moment, int | float):
@@ -150,10 +136,11 @@ def _time(text: str, direction: int) -> float:
     if duration := re.fullmatch(r"(\d{1,9})([smhd])", text):
         number, unit = duration.groups()
         return time.time() + direction * int(number) * _UNITS[unit]
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError, OSError) as error:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: expected a time such as 2026-11-21T16:00 or a duration such "
-            "as 30m, 2h or 7d"
-        ) from error
+    return datetime.fromisoformat(text).timestamp()
+
+
+_TIME = "a time such as 2026-11-21T16:00 or a duration such as 30m, 2h or 7d"
+#: a time, or a duration from now
+future_time = checked(partial(_time, direction=1), _TIME)
+#: a time, or a duration before now
+past_time = checked(partial(_time, direction=-1), _TIME)

@@ -8,14 +8,14 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from sf_quantum import qpu, samplers
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, check_writable, read_json, write_json
+from sf_quantum.files import JSON, check_writable, mapping, read_json, write_json
 from sf_quantum.qpu import Qpu
 from sf_quantum.samplers import problem
 
@@ -27,24 +27,18 @@ CLASSICAL = "neal"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    parser.add_argument(
-        "--problem", type=Path, required=True, metavar="FILE", help="from sfq qubo"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--problem", type=Path, required=True, metavar="FILE", help="from sfq qubo")
+    add(
         "--sampler",
         type=_known,
         default=AUTO,
         help="name of a sampler, or auto: the QPU in the environment, or else neal",
     )
-    parser.add_argument(
-        "--reads", type=int, default=1000, help="number of samples (default 1000)"
-    )
-    parser.add_argument("--seed", type=int, help="drawn and reported if omitted")
-    parser.add_argument(
-        "--sweeps", type=int, help="sweeps of simulated annealing (default 100)"
-    )
-    parser.add_argument(
+    add("--reads", type=int, default=1000, help="number of samples (default 1000)")
+    add("--seed", type=int, help="drawn and reported if omitted")
+    add("--sweeps", type=int, help="sweeps of simulated annealing (default 100)")
+    add(
         "--set",
         action="append",
         default=[],
@@ -52,16 +46,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="another parameter of the sampler (sfq samplers NAME lists them); may be "
         "repeated",
     )
-    parser.add_argument(
+    add(
         "--previous",
         type=Path,
         metavar="FILE",
         help="samples of the previous iteration, from which some samplers can start "
         "(qaoa from the angles); --set takes precedence",
     )
-    parser.add_argument(
-        "--output", type=Path, required=True, metavar="FILE", help="samples, as JSON"
-    )
+    add("--output", type=Path, required=True, metavar="FILE", help="samples, as JSON")
 
 
 def _known(name: str) -> str:
@@ -71,11 +63,7 @@ def _known(name: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Solve one problem.
-
-    :raises InputError: if the problem, an option or the environment is invalid
-    :raises QpuError: if the QPU fails or does not answer
-    """
+    """Solve one problem."""
     for option in ("reads", "sweeps"):
         value = getattr(args, option)
         if value is not None and value < 1:
@@ -91,15 +79,11 @@ def run(args: argparse.Namespace) -> int:
     }
     before = _previous_info(args.previous) if args.previous else {}
     remote = qpu.from_environment() if args.sampler == AUTO else None
-    if remote is None:
-        name = CLASSICAL if args.sampler == AUTO else args.sampler
-        samples = _solve_here(name, bqm, parameters, before)
-    else:
-        with _terminable():
-            samples = _solve_there(remote, bqm, parameters, before)
-    info = samples["info"]
-    if isinstance(info, dict) and "identity" in content:
-        info["problem"] = content["identity"]
+    name = CLASSICAL if args.sampler == AUTO else args.sampler
+    with nullcontext() if remote is None else _terminable():
+        samples = _solve(remote, name, bqm, parameters, before)
+    if "identity" in content:
+        mapping(samples["info"])["problem"] = content["identity"]
     write_json(args.output, samples)
     return 0
 
@@ -135,63 +119,54 @@ def _assigned(settings: list[str]) -> dict[str, JSON]:
     return assigned
 
 
-def _solve_here(
+def _solve(
+    remote: Qpu | None,
     name: str,
     bqm: Mapping[str, JSON],
     parameters: Mapping[str, JSON],
     before: Mapping[str, JSON],
 ) -> dict[str, JSON]:
+    """Run a QPU, or else the classical sampler with the name.
+
+    :param before: the ``info`` of earlier samples
+    """
+    sampler = _classical(name) if remote is None else remote.sampler()
+    # importing dimod takes longer than most problems
+    from sf_quantum.samplers.presolve import LeasedPresolve, Presolve
+
+    presolve = Presolve if remote is None else LeasedPresolve
+    begin = time.monotonic()
+    # passed on in `info` even if the presolve leaves nothing to sample
+    known = sampler.properties.get("carried", [])
+    carried = {key: before[key] for key in known if key in before}
+    samples = problem.sample(presolve(sampler), bqm, {**carried, **parameters})
+    seconds = time.monotonic() - begin
+    info = mapping(samples.get("info"))
+    if remote is None:
+        samples["info"] = {
+            **carried,
+            "sampler": name,
+            "reads": parameters["num_reads"],
+            **info,
+            "qpu": None,
+            "technology": None,
+            "calibration": None,
+            "timing": _timing([], seconds),
+        }
+    else:
+        parts = info.get("parts")
+        # each part that was sent separately was a job of its own
+        jobs = parts if isinstance(parts, list) else [info]
+        timings = [mapping(job).get("timing") for job in jobs]
+        info["timing"] = _timing(timings, seconds)
+    return samples
+
+
+def _classical(name: str) -> Sampler:
     sampler = samplers.load(name)
     if (obstacle := samplers.obstacle(name)) is not None:
         raise InputError(f"sampler {name!r}: {obstacle}")
-    from sf_quantum.samplers.presolve import Presolve
-
-    begin = time.monotonic()
-    child = sampler()
-    carried = _carried(child, before)
-    samples = problem.sample(Presolve(child), bqm, {**carried, **parameters})
-    samples["info"] = {
-        **carried,
-        "sampler": name,
-        "reads": parameters["num_reads"],
-        **_info(samples),
-        "qpu": None,
-        "technology": None,
-        "calibration": None,
-        "timing": _timing([], time.monotonic() - begin),
-    }
-    return samples
-
-
-def _solve_there(
-    remote: Qpu,
-    bqm: Mapping[str, JSON],
-    parameters: Mapping[str, JSON],
-    before: Mapping[str, JSON],
-) -> dict[str, JSON]:
-    sampler = remote.sampler()
-    # importing dimod takes longer than most problems
-    from sf_quantum.samplers.presolve import LeasedPresolve
-
-    begin = time.monotonic()
-    carried = _carried(sampler, before)
-    samples = problem.sample(LeasedPresolve(sampler), bqm, {**carried, **parameters})
-    info = _info(samples)
-    parts = info.get("parts")
-    # each part that was sent separately was a job of its own
-    jobs = parts if isinstance(parts, list) else [info]
-    timings = [job.get("timing") for job in jobs if isinstance(job, dict)]
-    info["timing"] = _timing(timings, time.monotonic() - begin)
-    return samples
-
-
-def _carried(sampler: Sampler, before: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Select the entries of an earlier ``info`` that this sampler can start from.
-
-    They are passed on in ``info`` even if the presolve leaves nothing to sample.
-    """
-    known = sampler.properties.get("carried", [])
-    return {name: before[name] for name in known if name in before}
+    return sampler()
 
 
 def _timing(jobs: list[JSON], seconds: float) -> JSON:
@@ -204,7 +179,7 @@ def _timing(jobs: list[JSON], seconds: float) -> JSON:
         key: sum(
             float(value)
             for job in jobs
-            if isinstance(job, dict) and isinstance(value := job.get(key), int | float)
+            if isinstance(value := mapping(job).get(key), int | float)
         )
         for key in ("queued_seconds", "qpu_seconds", "seconds")
     }
@@ -212,11 +187,6 @@ def _timing(jobs: list[JSON], seconds: float) -> JSON:
     if not jobs:
         added["seconds"] = seconds
     return {**added, "around_seconds": around}
-
-
-def _info(samples: Mapping[str, JSON]) -> dict[str, JSON]:
-    info = samples.get("info")
-    return info if isinstance(info, dict) else {}
 
 
 @contextmanager

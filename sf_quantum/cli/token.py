@@ -17,26 +17,19 @@ from sf_quantum.files import JSON
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
     parser.epilog = (
         "The token is printed to standard output once; the tokens file holds only its "
         "hash. Without --file, the line for the tokens file is printed to standard error. "
         "To revoke a token, remove its line; a running service reads the file again."
     )
-    parser.add_argument("user", help="the user's name")
-    parser.add_argument(
-        "--admin", action="store_true", help="give the user all rights of an admin"
-    )
-    parser.add_argument(
-        "--file", type=Path, metavar="FILE", help="tokens file to add the line to"
-    )
+    add = parser.add_argument
+    add("user", help="the user's name")
+    add("--admin", action="store_true", help="give the user all rights of an admin")
+    add("--file", type=Path, metavar="FILE", help="tokens file to add the line to")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw a token, store its hash, and print it.
-
-    :raises InputError: if the name is invalid, or the file is invalid or not writable
-    """
+    """Draw a token, store its hash, and print it."""
     from sf_quantum.service.http.auth import entry, new_token
 
     token = new_token()
@@ -50,8 +43,12 @@ def run(args: argparse.Namespace) -> int:
         print(f"add to the tokens file: {line}", end="", file=sys.stderr)
     else:
         path = Path(os.path.realpath(args.file))  # a symbolic link is kept
-        with _locked(path):
-            _replace(path, _with_line(path, line))
+        try:
+            with _locked(path):
+                _replace(path, _with_line(path, line))
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise InputError(f"{path}: cannot be written: {why}") from error
     print(token)
     return 0
 
@@ -60,10 +57,7 @@ def run(args: argparse.Namespace) -> int:
 def _locked(path: Path) -> Iterator[None]:
     """Lock the file, created if missing, against concurrent additions."""
     while True:
-        try:
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise _not_writable(path, error) from error
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
             # the previous holder of the lock may have replaced the file
@@ -99,27 +93,17 @@ def _with_line(path: Path, line: str) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
+    # mode 0600
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        # mode 0600
-        descriptor, temporary = tempfile.mkstemp(
-            dir=path.parent, prefix=f".{path.name}."
-        )
-        try:
-            with open(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                with suppress(FileNotFoundError):
-                    _same_owner(path, descriptor)
-            os.replace(temporary, path)
-        finally:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
             with suppress(FileNotFoundError):
-                os.unlink(temporary)
-    except OSError as error:
-        raise _not_writable(path, error) from error
-
-
-def _not_writable(path: Path, error: OSError) -> InputError:
-    why = (error.strerror or str(error)).lower()
-    return InputError(f"{path}: cannot be written: {why}")
+                _same_owner(path, descriptor)
+        os.replace(temporary, path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
 
 
 def _same_owner(path: Path, descriptor: int) -> None:

@@ -16,7 +16,7 @@ from sf_quantum.cli.service import (
     request,
     service,
 )
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
 from sf_quantum.qpu.sfq import ServiceClient
 from sf_quantum.reporting.columns import align
 
@@ -39,30 +39,28 @@ PAGE = 1000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
     parser.epilog = (
         "A job counts once it has ended, in any state, with all its attempts. Users "
         "see their own jobs, admins all jobs. WHEN: 2026-11-21T16:00, or a duration "
         "before now: 90s, 30m, 2h, 7d."
     )
     add_service(parser)
-    parser.add_argument(
-        "--csv", action="store_true", help="print the rows as CSV, without the total"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--csv", action="store_true", help="print the rows as CSV, without the total")
+    add(
         "--by",
         choices=REPORTS,
         default="user",
         help="what each row sums up (default: %(default)s)",
     )
-    parser.add_argument(
+    add(
         "--from",
         dest="from_",
         type=past_time,
         metavar="WHEN",
         help="start of the period (default: all that the service has)",
     )
-    parser.add_argument(
+    add(
         "--until",
         type=past_time,
         metavar="WHEN",
@@ -71,12 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report.
-
-    :returns: 0
-    :raises InputError: if an option is wrong, or the service refuses
-    :raises QpuError: if the service does not answer
-    """
+    """Print the report."""
     client = service(args)
     pages = list(_pages(client, args))
     if args.csv:
@@ -97,9 +90,7 @@ def _pages(
     count, until = 1, args.until
     offset = 0
     while offset < count:
-        page = request(client, "GET", _path(args, until, offset))
-        if not isinstance(page, dict):
-            return
+        page = mapping(request(client, "GET", _path(args, until, offset)))
         yield page
         until, count = page["until"], int(str(page["count"]))
         offset += PAGE
@@ -132,12 +123,11 @@ def _csv(
 
 
 def _table(by: str, report: dict[str, JSON]) -> Iterator[str]:
-    keys, total = REPORTS[by], report["total"]
-    heads = (*keys, *_COUNTS, *_SECONDS)
+    keys = REPORTS[by]
     rows = [_row(keys, row) for row in objects(report["rows"])]
-    if isinstance(total, dict):
-        rows.append(("total", *("" for _ in keys[1:]), *_row((), total)))
-    yield from align([heads, *rows], {*_COUNTS, *_SECONDS})
+    total = ("total", *("" for _ in keys[1:]), *_row((), mapping(report["total"])))
+    numbers = (*_COUNTS, *_SECONDS)
+    yield from align([(*keys, *numbers), *rows, total], numbers)
     yield f"from {format_time(report['from'])} until {format_time(report['until'])}"
 
 

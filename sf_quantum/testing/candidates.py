@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from sf_quantum.check import cwl
-from sf_quantum.check.document import Document, listing, mapping
+from sf_quantum.check.document import Document
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, listing, mapping
 
 #: a step's outputs in CWL's form: files are ``{"class": "File", "path": ...}``
 Outputs: TypeAlias = dict[str, JSON]
