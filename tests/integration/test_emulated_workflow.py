@@ -17,7 +17,7 @@ import yaml
 
 from sf_quantum import journal
 from sf_quantum.reporting import report
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -120,7 +120,7 @@ def test_bad_points_end_the_run_with_the_tools_sentence(project: Path) -> None:
         env=environment(project),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=SECONDS,
     )
     assert done.returncode == 1
     said = done.stdout + done.stderr
@@ -150,7 +150,7 @@ def test_a_service_that_dies_in_mid_job_fails_the_workflow_with_its_sentence(
             service = _wait_for(driver, "serve")
             _wait_until_it_waits_for_the_qpu(solve)
             service.send_signal(signal.SIGKILL)
-            assert driver.wait(timeout=30) != 0
+            assert driver.wait(timeout=SECONDS) != 0
         finally:
             driver.kill()
             driver.wait()

@@ -26,7 +26,7 @@ from sf_quantum.service.domain.settings import (
 from sf_quantum.service.http import auth
 from tests.integration.services import SFQ, only_by_qrmi
 from tests.service import RunningService, example_bqm, running_service
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 pytestmark = pytest.mark.usefixtures("measured")
 
@@ -60,7 +60,7 @@ def _start(*words: str, **environment: str) -> subprocess.Popen[str]:
 
 def _run(*words: str, **environment: str) -> tuple[int, str, str]:
     process = _start(*words, **environment)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=SECONDS)
     return process.returncode, out, err
 
 
@@ -139,7 +139,7 @@ def test_signals_go_on_to_the_command(
     assert process.stdout is not None
     process.stdout.readline()
     process.send_signal(number)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=SECONDS)
     assert (process.returncode, out) == (5, "got\n")
     assert _held(service) == []
 
@@ -149,7 +149,7 @@ def test_a_signal_that_ends_the_command_is_its_status(service: RunningService) -
     until(lambda: _held(service) == ["sleep"], "the lease")
     until(lambda: _has_child(process), "the command")
     process.terminate()
-    process.communicate(timeout=20)
+    process.communicate(timeout=SECONDS)
     assert process.returncode == 128 + signal.SIGTERM
     assert _held(service) == []
 
@@ -179,7 +179,7 @@ def test_it_waits_until_the_lease_comes(service: RunningService) -> None:
     assert process.stderr is not None
     assert "waiting" in process.stderr.readline()
     service.ask("DELETE", f"/v1/leases/{lease}")
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=SECONDS)
     assert (process.returncode, out, err) == (0, "ran\n", "")
     assert _held(service) == []
 
@@ -193,7 +193,7 @@ def test_a_signal_ends_the_wait(
     assert process.stderr is not None
     process.stderr.readline()
     process.send_signal(number)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=SECONDS)
     assert (process.returncode, out) == (128 + number, "")
     service.ask("DELETE", f"/v1/leases/{lease}")
     assert _held(service) == []
@@ -211,7 +211,7 @@ def test_killed_itself_its_command_ends_and_its_lease_runs_out() -> None:
         until(lambda: _idle_expires(service) > first + 2 * idle, "renewals")
         process.kill()
         # its end is the command's, which so closes what both wrote to
-        process.communicate(timeout=20)
+        process.communicate(timeout=SECONDS)
         until(lambda: not child.is_running() or child.status() == "zombie", "its end")
         until(lambda: not _held(service), "the lease's end")
 
@@ -236,7 +236,7 @@ def test_two_qpus_are_taken_in_one_order_and_both_given_back() -> None:
             for names in ("a,b", "b,a") * 2
         ]
         for rival in rivals:
-            out, _ = rival.communicate(timeout=30)
+            out, _ = rival.communicate(timeout=SECONDS)
             assert (rival.returncode, out) == (0, "a,b\n")
         # the second is not to be had: the first is given back
         two.acquire()
@@ -494,12 +494,12 @@ def test_a_command_is_taken_from_a_qpu_that_closes_under_it(tmp_path: Path) -> N
             "its job on the QPU",
         )
         _close(slow)
-        out, err = lost.communicate(timeout=30)
+        out, err = lost.communicate(timeout=SECONDS)
         assert (lost.returncode, out) == (75, "ended\n")
         assert err.splitlines()[-1].startswith(LEFT)
         assert patient.poll() is None
         patient.terminate()
-        patient.communicate(timeout=30)
+        patient.communicate(timeout=SECONDS)
         assert patient.returncode == 128 + signal.SIGTERM
         assert _held(slow) == []
 
@@ -512,7 +512,7 @@ def test_a_command_is_left_to_end_where_its_job_still_runs(
     process = _start("--url", service.url, "--elsewhere", *_shell(script))
     until((tmp_path / "solved").exists, "its answer")
     _close(service)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=SECONDS)
     assert (process.returncode, err) == (0, "")
 
 

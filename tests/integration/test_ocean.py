@@ -15,7 +15,7 @@ from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client as Http
 from sf_quantum.service.device import topology
 from tests.integration.services import QpuService
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 if TYPE_CHECKING:
     from dwave.cloud import Client
@@ -218,7 +218,7 @@ def test_everything_of_a_problem_is_told_and_can_be_sent_again(ocean: Ocean) -> 
         assert info.params == {"num_reads": 7}
         assert problems.get_problem_messages(future.id) == []
         again = problems.submit_problem(api.models.ProblemJob.from_info(info))
-        done = problems.get_problem(again.id, timeout=20)
+        done = problems.get_problem(again.id, timeout=SECONDS)
         assert done.status.value == "COMPLETED"
         assert problems.get_problem_answer(again.id).energies == done.answer.energies
         with pytest.raises(api.exceptions.ResourceNotFoundError):
@@ -369,12 +369,14 @@ def test_killed_and_started_again_it_goes_on(start: Start) -> None:
             solver.sample_ising({qubit: 1.0}, {}, num_reads=100) for _ in range(2)
         ]
         # as soon as both are acknowledged
-        ids = [future.wait_id(timeout=60) for future in futures]
+        ids = [future.wait_id(timeout=SECONDS) for future in futures]
     ocean.service.kill()
     ocean.service.start()
     with ocean.problems() as problems:
         for id_ in ids:
-            assert problems.get_problem(id_, timeout=60).status.value == "COMPLETED"
+            assert (
+                problems.get_problem(id_, timeout=SECONDS).status.value == "COMPLETED"
+            )
     until(lambda: not ocean.leases(closed=False), "the end of the lease")
 
 

@@ -20,6 +20,7 @@ import yaml
 
 from sf_quantum.files import JSON
 from tests.integration.services import QpuService, only_by_qrmi
+from tests.waiting import SECONDS
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Project
@@ -177,7 +178,7 @@ def test_no_lease_and_no_job_outlives_the_driver(
 ) -> None:
     blocker, driver = _waits(project, service, until)
     driver.send_signal(number)
-    driver.wait(timeout=20)
+    driver.wait(timeout=SECONDS)
     until(lambda: service.held() == ["of the test"], "the lease to be given back")
     assert service.jobs() == ["Cancelled"]
     until(lambda: not project.processes(), "the last process to end")
@@ -241,7 +242,7 @@ def test_a_run_whose_machine_died_takes_its_waiting_job_over(
     until(lambda: len(service.held()) == 3, "the second lease")
     until(lambda: project.commands("sfq solve"), "the second try")
     service.release(blocker)
-    assert second.wait(timeout=60) == 0, project.log
+    assert second.wait(timeout=SECONDS) == 0, project.log
     assert service.jobs() == ["Completed"]
 
 
@@ -252,7 +253,7 @@ def test_a_step_survives_a_service_that_is_killed_and_started_again(
     service.kill()
     service.start()
     service.release(blocker)
-    assert driver.wait(timeout=60) == 0, project.log
+    assert driver.wait(timeout=SECONDS) == 0, project.log
     assert service.jobs() == ["Completed"]
 
 

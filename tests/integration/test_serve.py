@@ -18,7 +18,7 @@ import pytest
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
 from tests.service import example_bqm
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 SFQ = [
     sys.executable,
@@ -219,7 +219,7 @@ def test_killed_under_a_job_the_client_says_so(start: Start, tmp_path: Path) -> 
     solve = _solve(service, lease, tmp_path)
     service.until(lease, "Running")
     service.process.kill()
-    _, errors = solve.communicate(timeout=30)
+    _, errors = solve.communicate(timeout=SECONDS)
     assert solve.returncode == 75
     assert errors.count(b"\n") == 1
     assert b"ended during the job" in errors
@@ -236,7 +236,7 @@ def test_an_interrupted_client_cancels_its_job(
     solve = _solve(service, lease, tmp_path)
     service.until(lease, "Running")
     solve.send_signal(number)
-    solve.communicate(timeout=30)
+    solve.communicate(timeout=SECONDS)
     assert solve.returncode == 128 + number
     assert service.until(lease, "Cancelled")["note"] == "cancelled"
     assert [path.name for path in tmp_path.iterdir()] == ["problem.json"]
@@ -248,7 +248,9 @@ def test_a_second_service_is_refused(start: Start) -> None:
     assert second.process.wait(30) == 2
     assert "another service uses this state folder" in second.errors()
     third = subprocess.run(
-        [*SFQ, "serve", "--socket", str(first.socket)], capture_output=True, timeout=30
+        [*SFQ, "serve", "--socket", str(first.socket)],
+        capture_output=True,
+        timeout=SECONDS,
     )
     assert third.returncode == 2
     assert b"another service listens there" in third.stderr

@@ -22,6 +22,7 @@ from tests.integration.slurm_jobs import StandIns
 from tests.integration.slurm_site import NODE, QPU, site
 from tests.lab import Lab
 from tests.lab_conf import Options
+from tests.waiting import SECONDS
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Project
@@ -344,7 +345,7 @@ def test_nothing_is_held_when_the_driver_has_ended(
     driver = driven.start()
     assert len(driven.jobs()) == 2
     driver.send_signal(number)
-    driver.wait(timeout=20)
+    driver.wait(timeout=SECONDS)
     until(
         lambda: not (driven.jobs() or project.processes() or project.leftovers()),
         "the allocations, the processes and their files to go",

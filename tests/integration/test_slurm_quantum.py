@@ -18,6 +18,7 @@ from sf_quantum.files import JSON
 from tests.integration.services import QpuService
 from tests.lab import Lab
 from tests.lab_conf import Options
+from tests.waiting import SECONDS
 
 if TYPE_CHECKING:
     from tests.conftest import StartLab
@@ -216,7 +217,7 @@ def test_no_node_is_asked_for_while_the_qpu_is_offline(
     until(lambda: waits in site.project.log, "the job's waiting")
     assert site.submissions() == set()
     service.ask("POST", "/v1/device/open", {})
-    assert driver.wait(timeout=60) == 0, site.project.log[-3000:]
+    assert driver.wait(timeout=SECONDS) == 0, site.project.log[-3000:]
     assert "Job /solve/0 no longer waits for its QPU" in site.project.log
     assert site.project.log.count(waits) == 1
 
@@ -241,7 +242,7 @@ def test_a_driver_that_is_stopped_gives_the_leases_back(
     until((site.project.folder / "on").exists, "the job's start")
     assert len(service.held()) == 1
     driver.send_signal(signal.SIGINT)
-    driver.wait(timeout=30)
+    driver.wait(timeout=SECONDS)
     until(lambda: service.held() == [], "no lease")
     assert site.project.leftovers() == []
 

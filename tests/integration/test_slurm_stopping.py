@@ -16,7 +16,7 @@ from tests.integration.slurm_jobs import over_ssh
 if TYPE_CHECKING:
     from tests.integration.conftest import Project
     from tests.lab import Lab
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 Until = Callable[[Callable[[], object], str], None]
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
@@ -73,9 +73,9 @@ class Run:
         """End the driver, and wait until nothing is left of it."""
         self._submitting.unlink()
         driver.send_signal(number)
-        driver.wait(timeout=60)
+        driver.wait(timeout=SECONDS)
         # over SSH a driver that was killed has 45 s to come back
-        until(lambda: not self.jobs(), "the jobs to end", 120)
+        until(lambda: not self.jobs(), "the jobs to end")
         until(lambda: not self._project.processes(), "the processes to end")
         until(lambda: not self._project.leftovers(), "the files to go")
 

@@ -26,15 +26,21 @@ TRAPPED = "trap 'exit 0' TERM; echo set; sleep 100 & wait"
 
 @pytest.fixture(scope="module")
 def rough(start_lab: StartLab) -> Iterator[Lab]:
-    """A lab whose daemons may be stopped, and which forgets a job after seconds."""
+    """A lab whose daemons may be stopped."""
     extra = (
         "KillWait=1",
         "PartitionName=small Nodes=c[1-3] MaxNodes=1",
     )
-    options = Options(
-        cpus=16, min_job_age=2, node_timeout=2, preempt="CANCEL", extra=extra
-    )
-    with start_lab(options) as lab:
+    with start_lab(
+        Options(cpus=16, node_timeout=2, preempt="CANCEL", extra=extra)
+    ) as lab:
+        yield lab
+
+
+@pytest.fixture
+def forgetful(start_lab: StartLab) -> Iterator[Lab]:
+    """A lab that forgets a job after seconds."""
+    with start_lab(Options(nodes=1, qnodes=0, cpus=4, min_job_age=2)) as lab:
         yield lab
 
 
@@ -206,12 +212,12 @@ async def test_the_controller_is_away(rough: Lab, tmp_path: Path) -> None:
 
 
 async def test_a_job_that_slurm_has_forgotten(
-    rough: Lab, tmp_path: Path, stand_ins: StandIns
+    forgetful: Lab, tmp_path: Path, stand_ins: StandIns
 ) -> None:
     blind = stand_ins.switch("blind")
     for name in ("squeue", "scontrol"):
         stand_ins.add(name, f'[ ! -e {blind} ] || [ -n "$SEES" ] || exit 1')
-    async with cluster(rough, tmp_path) as jobs:
+    async with cluster(forgetful, tmp_path) as jobs:
         go = tmp_path / "go"
         wait = f"while [ ! -e {go} ]; do sleep 0.05; done"
         # one that leaves a mark, and one that cannot
@@ -223,7 +229,7 @@ async def test_a_job_that_slurm_has_forgotten(
         asked = "env", "SEES=1", "scontrol", "show", "job"
 
         def forgotten() -> bool:
-            said = [rough.run(*asked, str(id_)).stderr for id_ in ids.values()]
+            said = [forgetful.run(*asked, str(id_)).stderr for id_ in ids.values()]
             return all("Invalid job id" in text for text in said)
 
         await jobs.until(forgotten, "Slurm to forget")

@@ -14,6 +14,7 @@ import pytest
 
 from sf_quantum import journal
 from tests.integration.services import QpuService
+from tests.waiting import SECONDS
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Project
@@ -51,7 +52,7 @@ def test_nothing_is_left(
         os.killpg(running.pid, number)  # as Ctrl-C on a terminal does
     else:
         running.send_signal(number)
-    running.wait(timeout=20)
+    running.wait(timeout=SECONDS)
     until(lambda: not project.processes(), "the last process to end")
     assert project.leftovers() == []
     path = journal.newest(project.folder / journal.DIRECTORY)
@@ -63,7 +64,7 @@ def test_ctrl_c_is_in_the_journal(
     project: Project, until: Until, running: subprocess.Popen[bytes]
 ) -> None:
     running.send_signal(signal.SIGINT)
-    running.wait(timeout=20)
+    running.wait(timeout=SECONDS)
     until(lambda: not project.processes(), "the last process to end")
     events = project.events()
     assert [event["status"] for event in events if event["event"] == "end"] == [
@@ -108,7 +109,7 @@ def test_the_service_ends_with_its_ssh_connection(
     driver = project.start()
     until(project.on_qpu, "the QPU job")
     driver.send_signal(number)
-    driver.wait(timeout=20)
+    driver.wait(timeout=SECONDS)
     until(lambda: not project.commands("sfq serve"), "the service to end")
     until(lambda: not project.commands("sfq solve"), "the job to end")
     until(lambda: not project.service_folder().exists(), "its folder to go")

@@ -13,6 +13,7 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.reporting import report
+from tests.waiting import SECONDS
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Project
@@ -144,7 +145,7 @@ def test_a_service_that_dies_in_mid_job_fails_the_job_with_its_sentence(
     until(project.on_qpu, "the QPU job")
     (service,) = project.commands("sfq serve")
     service.kill()
-    assert driver.wait(timeout=60) == 1
+    assert driver.wait(timeout=SECONDS) == 1
     assert "it ended during the job" in project.log
     assert project.jobs("solve", "failed")
     assert project.leftovers() == []

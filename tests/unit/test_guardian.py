@@ -17,7 +17,7 @@ import pytest
 
 from sf_quantum.connectors import guardian
 from tests.service import running_service
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 # starts what the test asks for, says when it is there, and waits to be ended
 DRIVER = """
@@ -125,7 +125,7 @@ def test_ctrl_c_on_a_terminal_does_not_hit_the_guardian(family: Family) -> None:
 
 def test_a_driver_that_ends_well_does_not_wait(family: Family) -> None:
     driver = family.driver("print(flush=True); sys.exit()")
-    assert driver.wait(timeout=5) == 0
+    assert driver.wait(timeout=SECONDS) == 0
     family.await_none()
 
 

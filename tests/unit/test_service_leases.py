@@ -47,6 +47,7 @@ from tests.service import (
     running_queue,
     running_service,
 )
+from tests.waiting import SECONDS
 from tests.waiting import until_async as until
 
 ANN, BOB = Identity("ann", admin=False), Identity("bob", admin=False)
@@ -280,7 +281,7 @@ async def test_a_lease_ends_when_its_time_is_over(tmp_path: Path) -> None:
         assert lease.expires == pytest.approx(time.time() + 0.1, abs=0.1)
         job = await submit(queue, lease)
         await until(lambda: not held(queue, lease))
-        found = await queue.wait(ANN, job.id, 5)
+        found = await queue.wait(ANN, job.id, SECONDS)
         assert found.state == "Cancelled"
         assert found.note == "cancelled: its lease has ended: its time is over"
 
@@ -565,7 +566,7 @@ async def test_an_end_that_cannot_be_written_is_tried_again(
         await until(lambda: not held(queue, lease))
         assert ended(queue, lease) == "its time is over"
         for job in jobs:
-            over = await queue.wait(ADMIN, job.id, 5)
+            over = await queue.wait(ADMIN, job.id, SECONDS)
             assert over.state == "Cancelled"
         await acquire(queue)
 

@@ -40,7 +40,7 @@ from sf_quantum.service.scheduling.policies.interleave import MOST_PASSES, Inter
 from sf_quantum.service.scheduling.work import PendingJob, Work
 from sf_quantum.service.store.accounting import recent_use
 from tests.service import example_bqm, running_queue
-from tests.waiting import until_async
+from tests.waiting import SECONDS, until_async
 
 ANN, BOB = Identity("ann", admin=False), Identity("bob", admin=False)
 ROOT = Identity("root", admin=True, root=True)
@@ -563,7 +563,7 @@ async def test_usage_is_known_after_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path, settings) as queue:
         held = await acquired(queue, ANN)
         done = await submitted(queue, held, "done", shots=1000)
-        await queue.wait(ROOT, done.id, 5)
+        await queue.wait(ROOT, done.id, SECONDS)
         await queue.availability.set_status("draining")
         assert recent_use(queue.store, 0.0)[0].qpu_seconds == pytest.approx(
             0.104, abs=0.001

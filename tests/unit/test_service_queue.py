@@ -41,6 +41,7 @@ from sf_quantum.service.scheduling.policies.classes import Classes
 from sf_quantum.service.scheduling.work import PendingJob
 from sf_quantum.service.store.store import Store
 from tests.service import example_bqm, running_queue
+from tests.waiting import SECONDS
 from tests.waiting import until_async as until
 
 ANN, BOB = Identity("ann", admin=False), Identity("bob", admin=False)
@@ -128,7 +129,7 @@ def state(queue: JobQueue, job: Job) -> str:
 
 
 async def over(queue: JobQueue, job: Job) -> Job:
-    found = await queue.wait(ADMIN, job.id, 5)
+    found = await queue.wait(ADMIN, job.id, SECONDS)
     assert found.final
     return found
 
@@ -415,7 +416,7 @@ async def test_stopping_with_patience_lets_the_running_job_end(
         id_ = await lease(queue)
         first, second = [await submit(queue, id_, name) for name in "ab"]
         await until(lambda: gate.order == ["a"])
-        waiting = asyncio.create_task(queue.wait(ANN, first.id, 5))
+        waiting = asyncio.create_task(queue.wait(ANN, first.id, SECONDS))
         queue.request_stop(60)
         await until(lambda: queue.failure is not None)
         with pytest.raises(Refused) as refused:
