@@ -59,11 +59,9 @@ class MaintenanceWindow:
         return _with_message(f"the QPU is in maintenance {until}", self.message)
 
     def over(self, now: float) -> bool:
-        """Whether the window has ended by itself."""
         return self.ends is not None and self.ends <= now
 
     def covers(self, now: float) -> bool:
-        """Whether the window has begun and is not over."""
         return self.starts <= now and not self.over(now)
 
 
@@ -105,7 +103,6 @@ class Availability:
 
     @property
     def window(self) -> MaintenanceWindow | None:
-        """The current maintenance window."""
         now = time.time()
         return next((one for one in self._windows if one.covers(now)), None)
 
@@ -117,7 +114,6 @@ class Availability:
 
     @property
     def is_open(self) -> bool:
-        """Whether jobs and leases start."""
         return self.status == "open"
 
     @property
@@ -175,7 +171,6 @@ class Availability:
                     await changed.wait()
 
     async def opened(self) -> None:
-        """Wait until the QPU is open."""
         while True:
             # read first, so that its end before the next line is noticed
             window = self.window
@@ -208,8 +203,7 @@ class Availability:
             def change(db: sqlite3.Connection) -> None:
                 db.execute("DELETE FROM door")
                 db.execute("INSERT INTO door VALUES (?, ?)", (status, message))
-                for window in ended:
-                    _delete(db, window)
+                _delete(db, ended)
                 audit.record(db, entry)
 
             await asyncio.wrap_future(self._store.change(change))
@@ -274,14 +268,14 @@ def _check(window: MaintenanceWindow, others: Sequence[MaintenanceWindow]) -> No
             raise Refused(409, detail, "starts")
 
 
-def _delete(db: sqlite3.Connection, window: MaintenanceWindow) -> None:
-    db.execute("DELETE FROM windows WHERE id = ?", (window.id,))
+def _delete(db: sqlite3.Connection, windows: Sequence[MaintenanceWindow]) -> None:
+    db.executemany("DELETE FROM windows WHERE id = ?", [(one.id,) for one in windows])
 
 
 def _cancel(
     db: sqlite3.Connection, user: str, windows: Sequence[MaintenanceWindow]
 ) -> None:
+    _delete(db, windows)
     for window in windows:
-        _delete(db, window)
         action, parameters = "take maintenance back", {"id": window.id}
         audit.record(db, audit.AuditEntry(user, action, parameters, asdict(window)))

@@ -96,11 +96,9 @@ class JobCounts:
         self._jobs: Counter[tuple[str, JobClass]] = Counter()
 
     def take(self, user: str, job_class: JobClass) -> None:
-        """Count a submitted job."""
         self._jobs[user, job_class] += 1
 
     def give_back(self, user: str, job_class: JobClass) -> None:
-        """Uncount a job that is over."""
         self._jobs[user, job_class] -= 1
         if not self._jobs[user, job_class]:
             del self._jobs[user, job_class]

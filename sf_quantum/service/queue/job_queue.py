@@ -101,7 +101,6 @@ class JobQueue:
 
     @property
     def device(self) -> Device:
-        """The device that runs the jobs."""
         return self.jobs.device
 
     @property
@@ -116,7 +115,6 @@ class JobQueue:
 
     @property
     def running(self) -> Job | None:
-        """The job on the device."""
         running = self.jobs.running
         return None if running is None else self.store.job(running.number)
 
@@ -334,10 +332,6 @@ class JobQueue:
         self.availability.check()
 
     async def _check_device(self, submission: Submission) -> None:
-        """Refuse a job that cannot run on the device.
-
-        :raises Refused: 422, naming the field
-        """
         kind, content = submission.kind, submission.content
         device, parameters = self.device, submission.parameters
         try:

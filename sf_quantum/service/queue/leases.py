@@ -31,6 +31,7 @@ import sqlite3
 import time
 from bisect import insort
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -59,7 +60,7 @@ logger = logging.getLogger(__name__)
 
 
 class LeaseState(Enum):
-    """The state of a lease; see the module."""
+    """See the module."""
 
     WAITING = auto()
     GRANTED = auto()
@@ -136,10 +137,7 @@ class LiveLease:
         return self.state in (_G, _H)
 
     def move(self, state: LeaseState) -> None:
-        """Change the state.
-
-        :raises RuntimeError: for a transition that :data:`TRANSITIONS` does not have
-        """
+        """Change the state, as :data:`TRANSITIONS` allows."""
         if state not in TRANSITIONS[self.state]:
             raise RuntimeError(f"a lease cannot move from {self.state} to {state}")
         self.state = state
@@ -170,7 +168,6 @@ class Leases:
             self._add(lease, _H)
 
     def start(self) -> None:
-        """Resume the leases of the previous service."""
         for live in self._leases.values():
             live.last_used = time.monotonic()
             self._hold(live)
@@ -270,7 +267,6 @@ class Leases:
         raise Refused(403, detail, entitlements.LEASE_HEADER)
 
     def holds(self, lease_id: str) -> bool:
-        """Whether jobs may be submitted under a lease."""
         live = self._leases.get(lease_id)
         return live is not None and live.active
 
@@ -287,7 +283,6 @@ class Leases:
         return lease
 
     def list(self, who: Identity, *, held_only: bool = True) -> list[Lease]:
-        """List the caller's leases; an admin sees everybody's."""
         if held_only:
             return [lease for lease in self.held if visible(who, lease)]
         return self._store.leases(None if who.admin else who.user)
@@ -321,7 +316,6 @@ class Leases:
             raise Refused(503, detail, headers={"Retry-After": "1"}) from error
 
     def touch(self, lease_id: str) -> None:
-        """Mark a lease as used."""
         if (live := self._leases.get(lease_id)) is not None:
             live.last_used = time.monotonic()
 
@@ -343,16 +337,19 @@ class Leases:
         :param record: an audit entry of the same transaction
         :raises Refused: 404
         """
+
+        def close() -> Future[Lease]:
+            return self._store.close_lease(lease_id, end.reason, end.note, record)
+
         live = self._leases.get(lease_id)
         if live is None:
-            closing = self._store.close_lease(lease_id, end.reason, end.note)
-            return await asyncio.wrap_future(closing)
+            return await asyncio.wrap_future(close())
         await live.written.wait()
         if live.state is _H:
             live.move(_E)
             live.end = end
             jobs = self._jobs.interrupt_lease(lease_id, end)
-            live.closing = asyncio.create_task(self._close(live, end, jobs, record))
+            live.closing = asyncio.create_task(self._close(live, jobs, close))
         if live.closing is None:
             raise Refused(404, "no such lease")
         # the lease ends even if the caller is cancelled
@@ -476,19 +473,15 @@ class Leases:
     async def _close(
         self,
         live: LiveLease,
-        end: LeaseEnd,
         jobs: Sequence[LiveJob],
-        record: Callable[[sqlite3.Connection], None] | None,
+        close: Callable[[], Future[Lease]],
     ) -> Lease:
         lease_id = live.lease.id
         if live.timer is not None:
             live.timer.cancel()
         for pause in backoff.DATABASE.pauses():
             try:
-                closing = self._store.close_lease(
-                    lease_id, end.reason, end.note, record
-                )
-                closed = await asyncio.wrap_future(closing)
+                closed = await asyncio.wrap_future(close())
                 break
             except sqlite3.Error as error:
                 if self._stopped:  # the next service finds it held
@@ -574,5 +567,4 @@ class Leases:
 
 
 def visible(who: Identity, lease: Lease) -> bool:
-    """Whether a caller may see a lease: its user and admins may."""
     return who.admin or who.user == lease.user

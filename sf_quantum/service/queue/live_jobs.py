@@ -69,7 +69,7 @@ WRITE_SECONDS = 0.1
 
 
 class JobState(Enum):
-    """The state of a job; see the module."""
+    """See the module."""
 
     PENDING = auto()
     STARTING = auto()
@@ -129,10 +129,7 @@ class LiveJob:
         return ends and self.state is _I
 
     def move(self, state: JobState, cause: Cause) -> None:
-        """Change the state.
-
-        :raises RuntimeError: for a transition that :data:`TRANSITIONS` does not have
-        """
+        """Change the state, as :data:`TRANSITIONS` allows."""
         if cause not in TRANSITIONS.get((self.state, state), ()):
             raise RuntimeError(
                 f"job {self.number}: {cause.name} cannot move it from "
@@ -142,7 +139,6 @@ class LiveJob:
         self.wake()
 
     def wake(self) -> None:
-        """Wake the tasks that wait for a transition."""
         if self.moved is not None:
             self.moved.set()
             self.moved = None
@@ -202,7 +198,6 @@ class LiveJobs:
             self._add(job, Cause.RESTART)
 
     def open_lease(self, lease: Lease) -> None:
-        """Accept jobs under a lease."""
         self._leases[lease.id] = lease
         self.last_done[lease.id] = time.monotonic()
 
@@ -317,7 +312,7 @@ class LiveJobs:
         return interrupted
 
     async def end_lease(self, lease_id: str, interrupted: Collection[LiveJob]) -> None:
-        """Forget an ended lease, its pending jobs, and wait for the end of its running job."""
+        """Forget an ended lease and its pending jobs; wait for its running job."""
         for live in interrupted:
             if live is self.running:
                 await self._until(live, {_D}, LET_GO_SECONDS)
@@ -327,13 +322,11 @@ class LiveJobs:
         self.last_done.pop(lease_id, None)
 
     def busy(self, lease_id: str) -> bool:
-        """Whether a lease has pending or running jobs."""
         runs = self.running is not None and self.running.entry.lease == lease_id
         return runs or bool(self.pending.of_lease(lease_id))
 
     @property
     def may_start(self) -> bool:
-        """Whether jobs start now."""
         return self.availability.is_open and not self.stopping
 
     def look(self) -> None:

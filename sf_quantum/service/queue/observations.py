@@ -58,13 +58,11 @@ class Observations:
         self._since = clock()
 
     def enter(self, state: DeviceState) -> None:
-        """Record the current state of the device."""
         now = self._clock()
         self.seconds[self._state] += now - self._since
         self._state, self._since = state, now
 
     def attempt_started(self, job: Job) -> None:
-        """Count the wait of a job before its first attempt."""
         if job.attempt == 1 and job.started is not None:
             self.waits[job.job_class].observe(max(0.0, job.started - job.submitted))
 

@@ -9,7 +9,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from sf_quantum.threads import in_thread
 
@@ -52,10 +52,9 @@ async def is_gone(job: str) -> bool | None:
     answer = await _squeue(job, "%i")
     if answer is None:
         return None
-    status, output, errors = answer
-    if status == 0:
-        return not output.strip()
-    return True if _FORGOTTEN in errors else None
+    if answer.returncode == 0:
+        return not answer.stdout.strip()
+    return True if _FORGOTTEN in answer.stderr else None
 
 
 async def about(job: str, user: str) -> SlurmJob | None:
@@ -64,10 +63,10 @@ async def about(job: str, user: str) -> SlurmJob | None:
     :returns: ``None`` if Slurm knows no such job, or it is another user's
     """
     answer = await _squeue(job, "%u|%P|%a|%b|%W")
-    if answer is None or answer[0] != 0:
+    if answer is None or answer.returncode != 0:
         return None
     # one line for each task of a job array
-    line = answer[1].decode(errors="replace").partition("\n")[0]
+    line = answer.stdout.decode(errors="replace").partition("\n")[0]
     match [word.strip() for word in line.split("|")]:
         case [owner, partition, account, gres, licences] if owner == user:
             return SlurmJob(partition, account, _units(gres, licences))
@@ -82,28 +81,24 @@ def _units(*columns: str) -> Mapping[str, int]:
     return counts
 
 
-async def _squeue(job: str, columns: str) -> tuple[int, bytes, bytes] | None:
-    command = ["squeue", "-h", "-j", job, "-o", columns]
+async def _squeue(job: str, columns: str) -> subprocess.CompletedProcess[bytes] | None:
+    squeue = partial(
+        subprocess.run,
+        ["squeue", "-h", "-j", job, "-o", columns],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=ANSWER_SECONDS,
+    )
     async with _semaphore(asyncio.get_running_loop()):
         # in a thread, as an asyncio subprocess outlives a loop that closes; not in the
         # loop's pool, which checks credentials
-        return await asyncio.wrap_future(in_thread(lambda: _answer(command)))
+        try:
+            return await asyncio.wrap_future(in_thread(squeue))
+        except (OSError, subprocess.TimeoutExpired):
+            return None
 
 
 @lru_cache(maxsize=8)
 def _semaphore(_: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
     """Return the semaphore of an event loop; each needs its own."""
     return asyncio.Semaphore(QUERIES_AT_ONCE)
-
-
-def _answer(command: list[str]) -> tuple[int, bytes, bytes] | None:
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=ANSWER_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.returncode, done.stdout, done.stderr

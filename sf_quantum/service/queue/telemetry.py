@@ -49,7 +49,6 @@ class QualityResult:
 
     @property
     def success(self) -> float:
-        """The fraction of reads that found the optimum."""
         return self.hits / self.reads
 
     @property
@@ -126,7 +125,6 @@ class QualityJobs:
         self._results: list[QualityResult] = []
 
     async def work(self) -> None:
-        """Run jobs until cancelled."""
         await self._read()
         began = self.last.time if self.last else 0.0
         while True:
@@ -229,7 +227,6 @@ class Telemetry:
         self._queue = queue
 
     def start(self) -> None:
-        """Watch the device until the queue stops."""
         self._queue.run_in_background(self._follow())
         if self.quality is not None:
             self._queue.run_in_background(self.quality.work())

@@ -54,7 +54,6 @@ class Worker:
         return "held" if held_back else "idle"
 
     async def work(self) -> None:
-        """Run jobs until the service stops."""
         try:
             while not self._jobs.stopping:
                 self._jobs.changed.clear()

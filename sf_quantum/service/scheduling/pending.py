@@ -50,7 +50,6 @@ class PendingJobs:
         self._by_lease[job.lease].add(job.number)
 
     def remove(self, number: int) -> PendingJob | None:
-        """Remove and return a job; ``None`` if it is not pending."""
         job = self._jobs.pop(number, None)
         if job is not None:
             self.policy.remove(job)

@@ -78,7 +78,6 @@ class FairShare(ByClass, Policy):
     def from_config(
         cls, options: Mapping[str, JSON], shares: Shares, clock: Clock
     ) -> Self:
-        """Create the policy with the option ``half_life_seconds``."""
         check_options(options, ["half_life_seconds"])
         return cls(shares, clock, number_option(options, "half_life_seconds", DAY))
 
@@ -332,7 +331,6 @@ class _AccountQueue:
         return iter([*zip(tags, self._sorted.jobs, strict=True)])
 
     def seconds(self, user: str | None) -> float:
-        """Sum the QPU seconds of a user's jobs; of all jobs if the user is ``None``."""
         if user is None:
             return sum(self._seconds.values())
         return self._seconds.get(user, 0.0)

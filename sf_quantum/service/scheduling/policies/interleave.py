@@ -64,12 +64,11 @@ class Interleave(ByClass, Keyed[tuple[int, float]]):
     def from_config(
         cls, options: Mapping[str, JSON], shares: Shares, clock: Clock
     ) -> Self:
-        """Create the policy with the option ``patience``."""
         check_options(options, ["patience"])
         return cls(number_option(options, "patience", PATIENCE))
 
     def key(self, job: PendingJob) -> tuple[int, float]:
-        """Return the rank of the class and the due time."""
+        """The rank of the class and the due time."""
         patience = _PATIENCE[job.pattern] * self._patience * job.seconds
         return RANKS[job.job_class], job.submitted + patience
 
