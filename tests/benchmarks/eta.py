@@ -38,9 +38,9 @@ from typing import NamedTuple
 
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.device.technologies import TECHNOLOGIES
-from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.domain.jobs import (
     RANKS,
+    Identity,
     Job,
     JobClass,
     LeaseRequest,

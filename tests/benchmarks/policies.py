@@ -51,8 +51,13 @@ from typing import NamedTuple
 from pydantic import Field
 
 from sf_quantum.service.device.emulated import Device, Outcome, Task
-from sf_quantum.service.domain.identities import Identity
-from sf_quantum.service.domain.jobs import JobClass, LeaseRequest, Pattern, Submission
+from sf_quantum.service.domain.jobs import (
+    Identity,
+    JobClass,
+    LeaseRequest,
+    Pattern,
+    Submission,
+)
 from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings, Shares
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.scheduling.policies import names

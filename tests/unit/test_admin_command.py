@@ -13,7 +13,7 @@ import pytest
 from sf_quantum.cli import main, usage
 from sf_quantum.files import JSON
 from sf_quantum.service.device.emulated import Device
-from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http.auth import FixedIdentity
 from sf_quantum.service.store.accounting import KEYS
 from tests.service import RunningService, example_bqm, running_service

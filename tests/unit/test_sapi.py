@@ -21,7 +21,7 @@ from sf_quantum.service.api.sapi import routes, solver
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.device.topology import pegasus
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.domain.settings import LeaseSettings, ServiceSettings
 from sf_quantum.service.http.auth import FixedIdentity
 from tests.service import RunningService, example_bqm, running_service

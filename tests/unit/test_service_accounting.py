@@ -14,8 +14,7 @@ import pytest
 from sf_quantum.files import JSON
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.service.device.emulated import Device
-from sf_quantum.service.domain.identities import Identity
-from sf_quantum.service.domain.jobs import Job, Lease, State, Submission
+from sf_quantum.service.domain.jobs import Identity, Job, Lease, State, Submission
 from sf_quantum.service.store import accounting
 from sf_quantum.service.store.accounting import KEYS, By, Filter, Page
 from sf_quantum.service.store.retention import HOUR, purge

@@ -18,7 +18,7 @@ from starlette.requests import HTTPConnection
 from sf_quantum.cli import main
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.net import munge
-from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http import auth
 from sf_quantum.service.http.auth import (
     Authenticate,

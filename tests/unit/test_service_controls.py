@@ -29,8 +29,7 @@ from sf_quantum.service.device import emulated
 from sf_quantum.service.device.emulated import Device, DeviceSettings, Faults
 from sf_quantum.service.device.operations import Operation
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.identities import Identity
-from sf_quantum.service.domain.jobs import Lease, LeaseRequest, Submission
+from sf_quantum.service.domain.jobs import Identity, Lease, LeaseRequest, Submission
 from sf_quantum.service.domain.reasons import Interruption
 from sf_quantum.service.http.auth import FixedIdentity
 from sf_quantum.service.queue import device_operations

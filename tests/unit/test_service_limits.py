@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
 
 from sf_quantum.files import JSON
-from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http import limits
 from sf_quantum.service.http.auth import MUNGE_HEADER, Unauthorized, get_sender
 from sf_quantum.service.http.limits import Guard, Limits, TokenBuckets

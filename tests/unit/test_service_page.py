@@ -16,8 +16,7 @@ from starlette.requests import HTTPConnection
 from sf_quantum.files import JSON
 from sf_quantum.service.api.page import activity, routes
 from sf_quantum.service.device.emulated import Device
-from sf_quantum.service.domain.identities import Identity
-from sf_quantum.service.domain.jobs import Lease, Submission
+from sf_quantum.service.domain.jobs import Identity, Lease, Submission
 from sf_quantum.service.http.auth import Unauthorized
 from sf_quantum.service.store.accounting import Filter, Page, usage
 from sf_quantum.service.store.store import Store

@@ -25,8 +25,8 @@ from sf_quantum.backoff import Backoff
 from sf_quantum.files import JSON
 from sf_quantum.service.device.emulated import Device, Outcome, Task
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.domain.jobs import (
+    Identity,
     Job,
     JobClass,
     Kind,

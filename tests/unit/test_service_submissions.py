@@ -19,8 +19,14 @@ from sf_quantum.files import JSON
 from sf_quantum.service.api.v1 import large_bodies
 from sf_quantum.service.app import build
 from sf_quantum.service.device.emulated import Device
-from sf_quantum.service.domain.identities import Identity
-from sf_quantum.service.domain.jobs import Job, Kind, Lease, LeaseRequest, Submission
+from sf_quantum.service.domain.jobs import (
+    Identity,
+    Job,
+    Kind,
+    Lease,
+    LeaseRequest,
+    Submission,
+)
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.http.auth import Unauthorized
 from sf_quantum.service.store.store import Store

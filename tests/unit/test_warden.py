@@ -17,8 +17,7 @@ from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import sequence
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.device.runners import ProblemRunner, Runner, installed
-from sf_quantum.service.domain.identities import Identity
-from sf_quantum.service.domain.jobs import Kind
+from sf_quantum.service.domain.jobs import Identity, Kind
 from sf_quantum.service.domain.settings import (
     ClassLimits,
     ClassSettings,

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 from fastapi import Depends, Header, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http.auth import Forbidden, get_sender
 from sf_quantum.service.queue.entitlements import LEASE_HEADER
 from sf_quantum.service.queue.job_queue import JobQueue

@@ -1,4 +1,4 @@
-"""Leases, jobs and requests for them: plain data."""
+"""Users, leases, jobs and requests for them: plain data."""
 
 from __future__ import annotations
 
@@ -28,6 +28,20 @@ RANKS: Mapping[JobClass, int] = {name: rank for rank, name in enumerate(CLASSES)
 
 # RUN:/step/tag or /step/tag, as the connectors write it; RUN is the name of a journal
 _PURPOSE = re.compile(r"(?:([0-9][^:]*Z-[0-9][^:]*):)?(/.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The sender of a request.
+
+    :param admin: may see and do everything
+    :param root: root by MUNGE, or any user without authentication; acquires leases
+        under warden's rule
+    """
+
+    user: str
+    admin: bool
+    root: bool = False
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.net import munge
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.domain.jobs import Identity
 
 TOKEN_PREFIX = "sfq_"  # for scanners that look for leaked secrets
 MUNGE_HEADER = "X-Munge-Cred"

@@ -6,8 +6,13 @@ from collections import Counter
 from dataclasses import replace
 
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.identities import Identity
-from sf_quantum.service.domain.jobs import CLASSES, RANKS, JobClass, LeaseRequest
+from sf_quantum.service.domain.jobs import (
+    CLASSES,
+    RANKS,
+    Identity,
+    JobClass,
+    LeaseRequest,
+)
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import slurm_jobs
 

@@ -13,9 +13,9 @@ from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.drift import DriftWatch
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.identities import Identity
 from sf_quantum.service.domain.jobs import (
     Forecast,
+    Identity,
     Job,
     JobClass,
     Lease,

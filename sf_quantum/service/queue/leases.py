@@ -40,8 +40,13 @@ from functools import partial
 from sf_quantum import backoff
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.identities import Identity
-from sf_quantum.service.domain.jobs import RANKS, JobClass, Lease, LeaseRequest
+from sf_quantum.service.domain.jobs import (
+    RANKS,
+    Identity,
+    JobClass,
+    Lease,
+    LeaseRequest,
+)
 from sf_quantum.service.domain.reasons import RELEASED, LeaseEnd, LeaseEndCause
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import entitlements, slurm_jobs

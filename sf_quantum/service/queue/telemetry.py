@@ -14,8 +14,7 @@ from dataclasses import astuple, dataclass
 
 from sf_quantum.service.device import quality_problem
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.identities import Identity
-from sf_quantum.service.domain.jobs import Job, Lease, Submission
+from sf_quantum.service.domain.jobs import Identity, Job, Lease, Submission
 from sf_quantum.service.domain.settings import QualitySettings
 from sf_quantum.service.queue.job_queue import JobQueue
 

@@ -23,8 +23,7 @@ from sf_quantum.service.api.page.models import (
     ShownLease,
     Utilisation,
 )
-from sf_quantum.service.domain.identities import Identity
-from sf_quantum.service.domain.jobs import CLASSES, Forecast, Job, JobClass
+from sf_quantum.service.domain.jobs import CLASSES, Forecast, Identity, Job, JobClass
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.leases import visible
 from sf_quantum.service.store.utilisation import UtilisationHistory

@@ -17,7 +17,7 @@ from sf_quantum.service.api.common import KnownEtag, conditional
 from sf_quantum.service.api.page.activity import Activity
 from sf_quantum.service.api.page.models import ActivityAnswer
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.identities import Identity
+from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http.auth import (
     MUNGE_HEADER,
     TOKEN_HEADER,

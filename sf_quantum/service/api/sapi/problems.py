@@ -20,8 +20,7 @@ from sf_quantum.service.api.sapi.models import (
     ProblemOptions,
 )
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.identities import Identity
-from sf_quantum.service.domain.jobs import Job, Submission, Written
+from sf_quantum.service.domain.jobs import Identity, Job, Submission, Written
 from sf_quantum.service.domain.reasons import QPU_OFFLINE
 from sf_quantum.service.queue.job_queue import JobQueue
 

@@ -21,8 +21,14 @@ from sf_quantum.service.api.common import (
 from sf_quantum.service.api.v1 import large_bodies
 from sf_quantum.service.api.v1.models import CalibrationAnswer, JobBody, Strict
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.identities import Identity
-from sf_quantum.service.domain.jobs import Job, JobClass, Kind, State, Submission
+from sf_quantum.service.domain.jobs import (
+    Identity,
+    Job,
+    JobClass,
+    Kind,
+    State,
+    Submission,
+)
 from sf_quantum.service.http.auth import get_sender
 from sf_quantum.service.queue.entitlements import LEASE_HEADER
 from sf_quantum.service.queue.job_queue import JobQueue
