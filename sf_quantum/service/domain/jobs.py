@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Literal, Self, TypeAlias
 
@@ -62,14 +63,14 @@ class Lease:
     id: str
     user: str
     job_class: JobClass
-    job: str | None
-    slurm_job_id: str | None
-    partition: str | None
-    expected_seconds: float | None
-    pattern: Pattern | None
-    key: str | None
-    opened: float
-    expires: float | None
+    job: str | None = None
+    slurm_job_id: str | None = None
+    partition: str | None = None
+    expected_seconds: float | None = None
+    pattern: Pattern | None = None
+    key: str | None = None
+    opened: float = field(default_factory=time.time)
+    expires: float | None = None
     closed: float | None = None
     reason: str | None = None
     project: str | None = None

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 import sqlite3
 import time
@@ -97,11 +98,13 @@ class WaitingRequest:
 
     rank: int
     position: int
-    granted: asyncio.Future[LiveLease] = field(compare=False)
     user: str = field(compare=False)
     job_class: JobClass = field(compare=False)
     request: LeaseRequest = field(compare=False)
-    passed: int = field(compare=False, default=0)
+    passed: int = field(compare=False)
+    granted: asyncio.Future[LiveLease] = field(
+        compare=False, default_factory=asyncio.Future
+    )
 
     async def wait(self, gone: asyncio.Event | None, seconds: float) -> None:
         """Wait for the grant, the client's disconnection or the end of the time."""
@@ -166,7 +169,7 @@ class Leases:
         self._waiting: list[WaitingRequest] = []
         self._requests = 0
         # by user and key: position, count of later grants, and expiry
-        self._positions: dict[tuple[str, str], tuple[int, int, float]] = {}
+        self._positions: dict[tuple[str, str | None], tuple[int, int, float]] = {}
         self._stopped = False
         self._tasks: set[asyncio.Task[None]] = set()
         for lease in self._store.held():
@@ -375,18 +378,10 @@ class Leases:
         self._requests += 1
         now = time.monotonic()
         self._positions = {k: v for k, v in self._positions.items() if v[-1] > now}
-        position, passed = self._requests, 0
-        if request.key is not None:
-            kept = self._positions.pop((user, request.key), (position, passed, now))
-            position, passed, _ = kept
+        new = self._requests, 0, now
+        position, passed, _ = self._positions.pop((user, request.key), new)
         waiting = WaitingRequest(
-            rank=RANKS[job_class],
-            position=position,
-            granted=asyncio.get_running_loop().create_future(),
-            user=user,
-            job_class=job_class,
-            request=request,
-            passed=passed,
+            RANKS[job_class], position, user, job_class, request, passed
         )
         insort(self._waiting, waiting)
         return waiting
@@ -431,8 +426,7 @@ class Leases:
             self._spawn(self._write(live))
 
     def _new_lease(self, waiting: WaitingRequest) -> Lease:
-        now, total = time.time(), self._settings.leases.total_seconds
-        request = waiting.request
+        request, total = waiting.request, self._settings.leases.total_seconds
         return Lease(
             id=secrets.token_urlsafe(24),
             user=waiting.user,
@@ -443,8 +437,7 @@ class Leases:
             expected_seconds=request.expected_seconds,
             pattern=request.pattern,
             key=request.key,
-            opened=now,
-            expires=None if total is None else now + total,
+            expires=None if total is None else time.time() + total,
             project=request.project,
             tenths=request.tenths,
         )
@@ -529,17 +522,15 @@ class Leases:
         """End an idle or expired lease, or check it again when it may be."""
         if live.state is not _H or self._stopped:
             return
-        left: list[tuple[float, LeaseEndCause]] = []
-        if live.lease.expires is not None:
-            left.append((live.lease.expires - time.time(), LeaseEndCause.EXPIRED))
+        expires, cause = live.lease.expires, LeaseEndCause.EXPIRED
+        seconds = math.inf if expires is None else expires - time.time()
         if (idle := self._settings.leases.idle_seconds) is not None:
-            left.append((idle - self._idle_seconds(live), LeaseEndCause.IDLE))
-        if not left:
-            return
-        seconds, cause = min(left, key=lambda one: one[0])
+            left = idle - self._idle_seconds(live)
+            if left < seconds:
+                seconds, cause = left, LeaseEndCause.IDLE
         if seconds <= 0:
             self._spawn(self._end_logged(live, cause))
-        else:
+        elif seconds < math.inf:
             loop = asyncio.get_running_loop()
             live.timer = loop.call_later(seconds, self._watch, live)
 

@@ -9,7 +9,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from sf_quantum.threads import in_thread
 
@@ -82,18 +82,21 @@ def _units(*columns: str) -> Mapping[str, int]:
 
 
 async def _squeue(job: str, columns: str) -> subprocess.CompletedProcess[bytes] | None:
-    squeue = partial(
-        subprocess.run,
-        ["squeue", "-h", "-j", job, "-o", columns],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=ANSWER_SECONDS,
-    )
+    command = ["squeue", "-h", "-j", job, "-o", columns]
+
+    def run() -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=ANSWER_SECONDS,
+        )
+
     async with _semaphore(asyncio.get_running_loop()):
         # in a thread, as an asyncio subprocess outlives a loop that closes; not in the
         # loop's pool, which checks credentials
         try:
-            return await asyncio.wrap_future(in_thread(squeue))
+            return await asyncio.wrap_future(in_thread(run))
         except (OSError, subprocess.TimeoutExpired):
             return None
 

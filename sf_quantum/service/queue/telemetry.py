@@ -11,6 +11,7 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from statistics import fmean, linear_regression
 
 from sf_quantum.service.device import quality_problem
 from sf_quantum.service.domain.errors import Refused
@@ -88,15 +89,14 @@ class Baseline:
 
     @classmethod
     def _fit(cls, results: Sequence[QualityResult]) -> Baseline:
-        number = len(results)
-        age = sum(result.age for result in results) / number
-        mean = sum(result.stabilized for result in results) / number
-        squares = sum((result.age - age) ** 2 for result in results)
-        products = sum((r.age - age) * (r.stabilized - mean) for r in results)
-        slope = products / squares if squares else 0.0
-        intercept = mean - slope * age
+        ages = [result.age for result in results]
+        values = [result.stabilized for result in results]
+        slope, intercept = 0.0, fmean(values)
+        if min(ages) < max(ages):
+            slope, intercept = linear_regression(ages, values)
         rest = sum((r.stabilized - intercept - slope * r.age) ** 2 for r in results)
-        return cls(intercept, slope, max(1.0, math.sqrt(rest / max(1, number - 2))))
+        spread = math.sqrt(rest / max(1, len(results) - 2))
+        return cls(intercept, slope, max(1.0, spread))
 
     def deviation(self, result: QualityResult) -> float:
         """Return a result's deviation from the line, in standard deviations."""
@@ -135,9 +135,8 @@ class QualityJobs:
             except Refused as error:
                 logger.warning("a quality job was refused: %s", error.detail)
             except sqlite3.Error as error:
-                logger.warning(
-                    "the result of a quality job could not be stored: %s", error
-                )
+                message = "the result of a quality job could not be stored: %s"
+                logger.warning(message, error)
             began = time.time()
 
     def _describe_device(self) -> str:
@@ -153,7 +152,14 @@ class QualityJobs:
             self._device = described
             await self._read()
         bqm = quality_problem.problem(self._queue.device.size)
-        lease = _service_lease()
+        lease = Lease(
+            f"quality-{secrets.token_hex(8)}",
+            SERVICE_USER.user,
+            "quality",
+            job="a quality job",
+            closed=time.time(),
+            reason="of the service itself",
+        )
         parameters = {"num_reads": self._settings.num_reads}
         submission = Submission("problem", bqm, parameters, lease.id)
         job = await self._queue.submit_service_job(lease, submission)
@@ -167,19 +173,24 @@ class QualityJobs:
             logger.warning("a quality job was %s: %s", job.state.lower(), job.note)
 
     async def _record(self, job: Job, optimum: float) -> None:
-        if (
-            self._describe_device() != self._device
-        ):  # it may have run with either settings
-            return
+        if self._describe_device() != self._device:
+            return  # it may have run with either settings
         sample_set = json.loads(self._queue.store.result(job.number) or "null")
         hits, reads = quality_problem.hits(sample_set, optimum)
         calibration = self._queue.device.calibration
         same = (job.calibration or {}).get("id") == calibration.id
         age = calibration.age if same else 1.0
         result = QualityResult(time.time(), age, reads, hits)
-        await asyncio.wrap_future(
-            self._queue.store.change(lambda db: self._insert(db, result))
+        row = (*astuple(result), self._device)
+        query = (
+            "INSERT INTO quality (time, age, reads, hits, device) "
+            "VALUES (?, ?, ?, ?, ?)"
         )
+
+        def insert(db: sqlite3.Connection) -> None:
+            db.execute(query, row)
+
+        await asyncio.wrap_future(self._queue.store.change(insert))
         self.last = result
         if self.baseline is None:
             self._results.append(result)
@@ -188,28 +199,19 @@ class QualityJobs:
             self._queue.drift.renewed(calibration.id)
             self._queue.drift.observe(SERIES, self.baseline.deviation(result))
 
-    def _insert(self, db: sqlite3.Connection, result: QualityResult) -> None:
-        db.execute(
-            "INSERT INTO quality (time, age, reads, hits, device) "
-            "VALUES (?, ?, ?, ?, ?)",
-            (*astuple(result), self._device),
-        )
-
     async def _read(self) -> None:
         """Read the first results of the device, and its last one."""
         query = (
             "SELECT time, age, reads, hits FROM quality WHERE device = ? "
             "ORDER BY number {} LIMIT ?"
         )
-        report, learn = self._queue.store.report, self._settings.learn
-        limit = max(MAX_LEARNED, learn)
+        report, device = self._queue.store.report, self._device
+        limit = max(MAX_LEARNED, self._settings.learn)
         # in a thread, as a report waits for those before it
-        first = await asyncio.to_thread(
-            report, query.format("ASC"), self._device, limit
-        )
-        latest = await asyncio.to_thread(report, query.format("DESC"), self._device, 1)
+        first = await asyncio.to_thread(report, query.format("ASC"), device, limit)
+        latest = await asyncio.to_thread(report, query.format("DESC"), device, 1)
         self._results = [QualityResult(*row) for row in first]
-        self.baseline = Baseline.fit(self._results, learn)
+        self.baseline = Baseline.fit(self._results, self._settings.learn)
         self.last = next((QualityResult(*row) for row in latest), None)
 
 
@@ -235,22 +237,3 @@ class Telemetry:
             self._queue.drift.look(self._queue.device)
             seconds = self._queue.device.calibrations.until_next
             await asyncio.sleep(max(READING_SECONDS, seconds))
-
-
-def _service_lease() -> Lease:
-    now = time.time()
-    return Lease(
-        id=f"quality-{secrets.token_hex(8)}",
-        user=SERVICE_USER.user,
-        job_class="quality",
-        job="a quality job",
-        slurm_job_id=None,
-        partition=None,
-        expected_seconds=None,
-        pattern=None,
-        key=None,
-        opened=now,
-        expires=None,
-        closed=now,
-        reason="of the service itself",
-    )
