@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Hashable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator, Mapping
 from itertools import chain, islice, product
+from typing import TypeAlias
 
 import numpy as np
 from dimod import BinaryQuadraticModel, SampleSet
 from dimod.core.composite import ComposedSampler
 from dimod.core.sampler import Sampler
-from numpy.typing import NDArray
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
@@ -24,31 +22,8 @@ from sf_quantum.samplers.verdict import verdict
 
 # time limit of a part when the total has run out: easy parts are still solved
 LEAST_SECONDS = 0.01
-
-
-@dataclass(frozen=True)
-class _PartReads:
-    """The reads of one part.
-
-    :param part: the variables, by position
-    :param states: shape (reads, variables)
-    :param energies: shape (reads,)
-    """
-
-    part: list[int]
-    states: Bits
-    energies: NDArray[np.float64]
-
-    @classmethod
-    def of(
-        cls, part: list[int], model: BinaryQuadraticModel, answer: SampleSet
-    ) -> _PartReads:
-        """Extract a part from a sample set, one row per read."""
-        each = np.repeat(np.arange(len(answer)), answer.record.num_occurrences)
-        labels = [*model.variables]
-        states = bits_of(answer, labels)[each]
-        energies: NDArray[np.float64] = model.energies((states, labels))
-        return cls(part, states, energies)
+# a reduction, and its parts as they are sent: each by itself, or all as one
+_Attempt: TypeAlias = tuple[Reduction, list[list[int]]]
 
 
 class Presolve(ComposedSampler):
@@ -109,71 +84,69 @@ class Presolve(ComposedSampler):
         binary = as_binary(bqm)
         problem = quadratic(binary)
         reduction = reduce(problem)
-        reduced, answers = self._sample_parts(bqm, problem, reduction, seed, parameters)
+        reduced, answers = self._sampled(bqm, problem, reduction, seed, parameters)
         if [len(part) for part in reduced.parts] == [len(problem.linear)]:
             samples = answers[0]
         else:
+            combine = _combined_states if self._distinct else _combined_reads
+            reads = parameters.get("num_reads", self._child.properties.get("num_reads"))
+            reads = reads if isinstance(reads, int) else 1
             labels = [*binary.variables]
             # a single answer may hold all parts
             per_part = answers if len(answers) > 1 else answers * len(reduced.parts)
-            blocks = [
-                _PartReads.of(part, _model(reduced.left, part, labels), answer)
-                for part, answer in zip(reduced.parts, per_part, strict=True)
-            ]
-            rows = self._combined(reduced, blocks, self._reads(parameters), seed)
-            samples = sample_set(rows, bqm)
-        infos = [dict(answer.info) for answer in answers]
+            samples = sample_set(combine(reduced, labels, per_part, reads, seed), bqm)
+        proven = all(answer.info.get("proven") is True for answer in answers)
+        info = self._info(samples, reduced, answers, seed)
+        info |= verdict(binary, problem, reduction, samples, proven=proven)
         samples.info.clear()
+        samples.info.update(info)
+        return samples
+
+    def _info(
+        self,
+        samples: SampleSet,
+        reduced: Reduction,
+        answers: list[SampleSet],
+        seed: int | None,
+    ) -> dict[str, JSON]:
+        infos = [dict(answer.info) for answer in answers]
+        sizes = [len(part) for part in reduced.parts]
+        info: dict[str, JSON] = {}
         # no seed is reported where it cannot reproduce the reads
         if "seed" in self._child.parameters or not answers:
-            samples.info["seed"] = seed
-        samples.info.update(_common(infos) | self._carried(reduced, infos))
+            info["seed"] = seed
+        info |= _common(infos)
+        if answers:
+            largest = infos[sizes.index(max(sizes))] if len(infos) > 1 else infos[0]
+            carried = self._child.properties.get("carried", [])
+            info |= {name: largest[name] for name in carried if name in largest}
         if self._distinct:
-            samples.info.update(_proof(samples, answers, reduced))
-        samples.info["presolve"] = {
+            info |= _proof(samples, answers, reduced)
+        info["presolve"] = {
             "fixed": len(reduced.fixed),
             "drawn": len(reduced.free),
-            "parts": [len(part) for part in reduced.parts],
+            "parts": [*sizes],
             "asked": len(answers),
         }
         if len(infos) > 1:
-            samples.info["parts"] = [_differing(info, samples.info) for info in infos]
-        proven = all(info.get("proven") is True for info in infos)
-        samples.info.update(verdict(binary, problem, reduction, samples, proven=proven))
-        return samples
-
-    def _answers(
-        self,
-        bqm: BinaryQuadraticModel,
-        reduction: Reduction,
-        seed: int | None,
-        parameters: Mapping[str, JSON],
-    ) -> list[SampleSet]:
-        labels = [*bqm.variables]
-        answers = []
-        # the time limit is for the whole problem
-        limit = parameters.get("time_limit", self._child.properties.get("time_limit"))
-        begin = time.monotonic()
-        for number, part in enumerate(reduction.parts):
-            own = dict(parameters)
-            if seed is not None and "seed" in self._child.parameters:
-                own["seed"] = derived(seed, number)
-            if number and isinstance(limit, int | float):
-                left = begin + limit - time.monotonic()
-                own["time_limit"] = max(left, LEAST_SECONDS)
-            # a part that is the whole problem is passed on unchanged
-            whole = len(part) == len(labels)
-            model = bqm if whole else _model(reduction.left, part, labels)
-            answer = self._child.sample(model, **own)
-            if "time_limit" in answer.info:
-                answer.info["time_limit"] = limit
-            answers.append(answer)
-        return answers
+            info["parts"] = [
+                {key: value for key, value in own.items() if info.get(key) != value}
+                for own in infos
+            ]
+        return info
 
     def _seed(self, seed: int | None) -> int | None:
         return seeded(seed)
 
-    def _sample_parts(
+    @property
+    def _distinct(self) -> bool:
+        return self._child.properties.get("distinct") is True
+
+    def _attempts(self, problem: Quadratic, reduction: Reduction) -> Iterator[_Attempt]:
+        """Yield what to sample; each further attempt is for when the last is refused."""
+        yield reduction, reduction.parts
+
+    def _sampled(
         self,
         bqm: BinaryQuadraticModel,
         problem: Quadratic,
@@ -182,54 +155,44 @@ class Presolve(ComposedSampler):
         parameters: Mapping[str, JSON],
     ) -> tuple[Reduction, list[SampleSet]]:
         """Sample the parts; return the reduction that was sampled, and the answers."""
-        return reduction, self._answers(bqm, reduction, seed, parameters)
+        refusals = []
+        for reduced, parts in self._attempts(problem, reduction):
+            try:
+                answers = self._answers(bqm, reduced.left, parts, seed, parameters)
+            except InputError as error:
+                refusals.append(error)
+            else:
+                return reduced, answers
+        raise refusals[-1]
 
-    def _carried(
-        self, reduced: Reduction, infos: list[dict[str, JSON]]
-    ) -> dict[str, JSON]:
-        if not infos:
-            return {}
-        sizes = [len(part) for part in reduced.parts]
-        largest = infos[sizes.index(max(sizes))] if len(infos) > 1 else infos[0]
-        known = self._child.properties.get("carried", [])
-        return {name: largest[name] for name in known if name in largest}
-
-    @property
-    def _distinct(self) -> bool:
-        return self._child.properties.get("distinct") is True
-
-    def _reads(self, parameters: Mapping[str, JSON]) -> int:
-        reads = parameters.get("num_reads", self._child.properties.get("num_reads"))
-        return reads if isinstance(reads, int) else 1
-
-    def _combined(
+    def _answers(
         self,
-        reduction: Reduction,
-        blocks: list[_PartReads],
-        reads: int,
+        bqm: BinaryQuadraticModel,
+        left: Quadratic,
+        parts: list[list[int]],
         seed: int | None,
-    ) -> Bits:
-        random = np.random.default_rng([seed or 0, len(blocks)])
-        fixed = np.array([[*reduction.fixed.values()]], np.int8)
-        blocks = [*blocks, _PartReads([*reduction.fixed], fixed, np.zeros(1))]
-        if self._distinct:
-            values = np.array([[0], [1]], np.int8)
-            blocks += [_PartReads([i], values, np.zeros(2)) for i in reduction.free]
-            chosen = _combinations([len(block.energies) for block in blocks], reads)
-        else:
-            reads = max((len(block.energies) for block in blocks[:-1]), default=reads)
-            drawn = random.integers(0, 2, (reads, len(reduction.free)), np.int8)
-            blocks.append(
-                _PartReads(reduction.free, drawn, np.arange(reads, dtype=float))
+        parameters: Mapping[str, JSON],
+    ) -> list[SampleSet]:
+        labels = [*bqm.variables]
+        answers = []
+        # the time limit is for the whole problem
+        limit = parameters.get("time_limit", self._child.properties.get("time_limit"))
+        begin = time.monotonic()
+        for number, part in enumerate(parts):
+            own = dict(parameters)
+            if seed is not None and "seed" in self._child.parameters:
+                own["seed"] = derived(seed, number)
+            if number and isinstance(limit, int | float):
+                own["time_limit"] = max(begin + limit - time.monotonic(), LEAST_SECONDS)
+            # a part that is the whole problem is passed on unchanged
+            whole = len(part) == len(labels)
+            answer = self._child.sample(
+                bqm if whole else _model(left, part, labels), **own
             )
-            tie = reduction.left.tie or 1.0
-            chosen = [
-                _by_energy(block.energies / tie, reads, random) for block in blocks
-            ]
-        rows = np.empty((len(chosen[0]), len(reduction.left.linear)), np.int8)
-        for block, which in zip(blocks, chosen, strict=True):
-            rows[:, block.part] = block.states[which]
-        return rows
+            if "time_limit" in answer.info:
+                answer.info["time_limit"] = limit
+            answers.append(answer)
+        return answers
 
 
 class LeasedPresolve(Presolve):
@@ -247,38 +210,69 @@ class LeasedPresolve(Presolve):
     def _seed(self, seed: int | None) -> int | None:
         return seed
 
-    def _sample_parts(
-        self,
-        bqm: BinaryQuadraticModel,
-        problem: Quadratic,
-        reduction: Reduction,
-        seed: int | None,
-        parameters: Mapping[str, JSON],
-    ) -> tuple[Reduction, list[SampleSet]]:
-        if not reduction.parts:
-            return self._sample_opened(bqm, problem, reduction, seed, parameters)
-        together = self._child.properties.get("together") is not False
-        if len(reduction.parts) > 1 and together:
-            joined = replace(reduction, parts=[sorted(chain(*reduction.parts))])
-            with suppress(InputError):
-                return reduction, self._answers(bqm, joined, seed, parameters)
-        return reduction, self._answers(bqm, reduction, seed, parameters)
+    def _attempts(self, problem: Quadratic, reduction: Reduction) -> Iterator[_Attempt]:
+        if reduction.parts:
+            together = self._child.properties.get("together") is not False
+            if len(reduction.parts) > 1 and together:
+                yield reduction, [sorted(chain(*reduction.parts))]
+            yield reduction, reduction.parts
+            return
+        size = len(problem.linear)
+        while True:
+            reduced = focused(problem, reduction, size)
+            yield reduced, reduced.parts
+            size = len(reduced.parts[0]) // 2
+            if not size:
+                return
 
-    def _sample_opened(
-        self,
-        bqm: BinaryQuadraticModel,
-        problem: Quadratic,
-        reduction: Reduction,
-        seed: int | None,
-        parameters: Mapping[str, JSON],
-    ) -> tuple[Reduction, list[SampleSet]]:
-        """Sample the largest decided piece that the QPU accepts."""
-        reduced = focused(problem, reduction, len(problem.linear))
-        while (size := len(reduced.parts[0])) > 1:
-            with suppress(InputError):
-                return reduced, self._answers(bqm, reduced, seed, parameters)
-            reduced = focused(problem, reduction, size // 2)
-        return reduced, self._answers(bqm, reduced, seed, parameters)
+
+def _combined_states(
+    reduction: Reduction,
+    labels: list[Hashable],
+    answers: list[SampleSet],
+    reads: int,
+    _: int | None,
+) -> Bits:
+    """Form all combinations of the parts' distinct states, up to a number."""
+    blocks = {
+        tuple(part): bits_of(answer, [labels[i] for i in part])
+        for part, answer in zip(reduction.parts, answers, strict=True)
+    }
+    blocks |= {(i,): np.array([[0], [1]], np.int8) for i in reduction.free}
+    chosen = [*islice(product(*map(range, map(len, blocks.values()))), reads)]
+    rows = np.empty((len(chosen), len(labels)), np.int8)
+    rows[:, [*reduction.fixed]] = [*reduction.fixed.values()]
+    for number, (part, states) in enumerate(blocks.items()):
+        rows[:, part] = states[[combination[number] for combination in chosen]]
+    return rows
+
+
+def _combined_reads(
+    reduction: Reduction,
+    labels: list[Hashable],
+    answers: list[SampleSet],
+    reads: int,
+    seed: int | None,
+) -> Bits:
+    """Combine the parts' reads by energy; without parts, draw a number of reads."""
+    counts = (int(answer.record.num_occurrences.sum()) for answer in answers)
+    reads = max(counts, default=reads)
+    rows = np.empty((reads, len(labels)), np.int8)
+    rows[:, [*reduction.fixed]] = [*reduction.fixed.values()]
+    random = np.random.default_rng([seed or 0, len(answers)])
+    drawn = random.integers(0, 2, (reads, len(reduction.free)), np.int8)
+    rows[:, reduction.free] = drawn
+    tie = reduction.left.tie or 1.0
+    for part, answer in zip(reduction.parts, answers, strict=True):
+        model = _model(reduction.left, part, labels)
+        own = [*model.variables]
+        each = np.repeat(np.arange(len(answer)), answer.record.num_occurrences)
+        states = bits_of(answer, own)[each]
+        levels = np.round(model.energies((states, own)) / tie)
+        order = np.lexsort((random.random(len(levels)), levels))
+        # a part with fewer reads than another reuses some
+        rows[:, part] = states[order[np.arange(reads) * len(order) // reads]]
+    return rows
 
 
 def _model(
@@ -295,28 +289,14 @@ def _model(
     return model
 
 
-def _combinations(sizes: list[int], most: int) -> list[NDArray[np.intp]]:
-    chosen = [*islice(product(*(range(size) for size in sizes)), most)]
-    return [*np.array(chosen, np.intp).reshape(len(chosen), len(sizes)).T]
-
-
-def _by_energy(
-    energies: NDArray[np.float64], reads: int, random: np.random.Generator
-) -> NDArray[np.intp]:
-    levels = np.round(energies)
-    order = np.lexsort((random.random(len(levels)), levels))
-    # a part with fewer reads than another reuses some
-    return order[np.arange(reads) * len(order) // reads]
-
-
 def _common(infos: list[dict[str, JSON]]) -> dict[str, JSON]:
-    first = infos[0] if infos else {}
+    first, *others = infos or [{}]
     # times add up, so equal times of two parts are still reported for each part
     return {
         key: value
         for key, value in first.items()
-        if all(info.get(key) == value for info in infos)
-        and (key != "timing" or len(infos) == 1)
+        if not others
+        or (key != "timing" and all(other.get(key) == value for other in others))
     }
 
 
@@ -334,7 +314,3 @@ def _proof(
         and all(answer.info["complete"] for answer in answers),
         "bound": float(samples.record.energy.min()) - unproven,
     }
-
-
-def _differing(info: dict[str, JSON], common: Mapping[str, JSON]) -> dict[str, JSON]:
-    return {key: value for key, value in info.items() if common.get(key) != value}

@@ -31,9 +31,10 @@ of the whole problem without that variable.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 # Relative to the biases that make up low energies: energies that differ by less are a tie,
 # since sums that are equal on paper may differ by rounding.
@@ -72,10 +73,8 @@ class Quadratic:
         It is the scale of low energies: a state below the all-zero state gains more than it
         pays, so penalties that outweigh every gain do not contribute.
         """
-        lowest = min(self.linear, default=0.0)
-        for row in self.pairs:
-            lowest = min(lowest, *row.values(), 0.0)
-        return max(-lowest, 0.0)
+        biases = chain(self.linear, *(row.values() for row in self.pairs))
+        return max(-min(biases, default=0.0), 0.0)
 
     @property
     def tie(self) -> float:
@@ -133,15 +132,10 @@ def focused(problem: Quadratic, reduction: Reduction, size: int) -> Reduction:
     inside = {*part}
     free = [i for i in reduction.free if not inside & {i, *problem.pairs[i]}]
     decided = dict.fromkeys({*reduction.free} - {*free}, 0) | reduction.fixed
-    fixed = {i: value for i, value in decided.items() if i not in inside}
-    left = Quadratic([*problem.linear], [{} for _ in problem.linear])
-    for i in part:
-        for j, bias in problem.pairs[i].items():
-            if j in inside:
-                left.pairs[i][j] = bias
-            else:
-                left.linear[i] += bias * fixed[j]
-    return Reduction(fixed, free, [part], left)
+    work = _Reducer(problem)
+    for i in decided.keys() - inside:
+        work.fix(i, decided[i])
+    return Reduction(work.fixed, free, [part], work.left)
 
 
 def exclusions(problem: Quadratic) -> list[tuple[int, int]]:
@@ -170,23 +164,18 @@ class _Reducer:
 
     def run(self) -> None:
         """Apply the rules until none fixes another variable."""
-        waiting = deque(range(len(self.left.linear)))
-        known = set(waiting)
+        waiting = OrderedDict.fromkeys(range(len(self.left.linear)))
         while waiting:
-            i = waiting.popleft()
-            known.discard(i)
-            if i in self.fixed:
-                continue
+            i, _ = waiting.popitem(last=False)
             value = self._value(i)
             if value is None:
                 continue
             # a rule depends on neighbours up to distance two
             near = {*self.left.pairs[i]}
             near |= {k for j in near for k in self.left.pairs[j]}
-            self._fix(i, value)
-            again = [k for k in sorted(near) if k not in known and k not in self.fixed]
-            waiting.extend(again)
-            known.update(again)
+            self.fix(i, value)
+            again = (k for k in sorted(near) if k not in self.fixed)
+            waiting.update(dict.fromkeys(again))
 
     def _value(self, i: int) -> int | None:
         linear = self.left.linear[i]
@@ -197,7 +186,7 @@ class _Reducer:
             return 1
         return 0 if self._outdone(i) else None
 
-    def _fix(self, i: int, value: int) -> None:
+    def fix(self, i: int, value: int) -> None:
         self.fixed[i] = value
         for k, bias in self.left.pairs[i].items():
             del self.left.pairs[k][i]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 from dimod import BinaryQuadraticModel, SampleSet
 from numpy.typing import NDArray
@@ -47,7 +45,7 @@ def verdict(
     if proven and lowest is not None:
         optimum = lowest
     elif all(len(part) <= ENUMERATED for part in reduction.parts):
-        optimum = float(binary.energy(_best(binary, reduction)))
+        optimum = _optimum(binary, reduction)
     else:
         return quality | {"optimum": None, "optimal_share": None}
     optimal = record.energy <= optimum + problem.tie
@@ -63,24 +61,19 @@ def _feasible(rows: Bits, pairs: list[tuple[int, int]]) -> NDArray[np.bool_]:
     return np.asarray(~both.any(axis=1))
 
 
-def _best(binary: BinaryQuadraticModel, reduction: Reduction) -> dict[object, int]:
+def _optimum(binary: BinaryQuadraticModel, reduction: Reduction) -> float:
+    """Enumerate all states of each part, and return the lowest energy of the whole."""
+    left = reduction.left
     values = {**reduction.fixed, **dict.fromkeys(reduction.free, 0)}
     for part in reduction.parts:
-        values.update(zip(part, minimum(reduction.left, part), strict=True))
-    return {label: values[i] for i, label in enumerate(binary.variables)}
-
-
-def minimum(left: Quadratic, part: list[int]) -> Iterable[int]:
-    """Enumerate all states of a part.
-
-    :returns: the bits of a state with the lowest energy, in the order of the part
-    """
-    energies = np.zeros(1)
-    for count, i in enumerate(part):
-        # the energy that x_i = 1 adds to each state of the variables so far
-        added = np.full(1, left.linear[i])
-        for j in part[:count]:
-            added = np.concatenate([added, added + left.pairs[i].get(j, 0.0)])
-        energies = np.concatenate([energies, energies + added])
-    best = int(energies.argmin())
-    return [best >> number & 1 for number in range(len(part))]
+        energies = np.zeros(1)
+        for count, i in enumerate(part):
+            # the energy that x_i = 1 adds to each state of the variables so far
+            added = np.full(1, left.linear[i])
+            for j in part[:count]:
+                added = np.concatenate([added, added + left.pairs[i].get(j, 0.0)])
+            energies = np.concatenate([energies, energies + added])
+        best = int(energies.argmin())
+        values |= {i: best >> number & 1 for number, i in enumerate(part)}
+    state = {label: values[i] for i, label in enumerate(binary.variables)}
+    return float(binary.energy(state))
