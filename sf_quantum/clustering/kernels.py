@@ -1,13 +1,17 @@
-"""The compiled loops, called on NumPy arrays (see ``_kernels.c``)."""
+"""The compiled loops, called on NumPy arrays (see ``_kernels.c``).
+
+Points have shape (n, d), queries (m, d), centres (k, d).
+"""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from os import environ, sched_getaffinity
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +20,7 @@ from sf_quantum.errors import QuantumError
 
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int32]
+T = TypeVar("T")
 
 #: maximum number of points in a tile: TILE in ``_kernels.c``
 TILE = 256
@@ -26,55 +31,42 @@ KINDS = ("f8", "i4", "i8", "u1")
 def spatial_order(points: Doubles) -> Ints:
     """Return the rows in the order of a k-d tree's leaves, so that neighbours are near.
 
-    :param points: shape (n, d)
     :returns: a permutation of 0 .. n - 1
     """
     order = np.empty(len(points), np.int32)
-    _call("sfq_spatial_order", points, *points.shape, order)
+    _call("spatial_order", points, *points.shape, order)
     return order
 
 
 def core_points(points: Doubles, radius: float, least: int) -> NDArray[np.bool_]:
     """Find the points with at least ``least`` points, with themselves, in ``radius``.
 
-    :param points: shape (n, d)
     :returns: for each point, whether it is a core point
     """
     core = np.empty(len(points), np.uint8)
-    _call("sfq_core_points", points, *points.shape, float(radius), least, core)
+    _call("core_points", points, *points.shape, float(radius), least, core)
     return core.astype(bool)
 
 
 def nearest(points: Doubles, queries: Doubles, radius: float) -> Ints:
     """Find the row of the nearest point within ``radius`` of each query, or -1.
 
-    :param points: shape (n, d)
-    :param queries: shape (m, d)
     :returns: m row numbers
     """
     rows = np.empty(len(queries), np.int32)
-    _call(
-        "sfq_nearest",
-        points,
-        *points.shape,
-        queries,
-        len(queries),
-        float(radius),
-        rows,
-    )
+    _call("nearest", points, *points.shape, queries, len(queries), float(radius), rows)
     return rows
 
 
 def spanning_forest(points: Doubles, longest: float = np.inf) -> tuple[Ints, Doubles]:
     """Return the Euclidean minimum spanning forest of edges no longer than ``longest``.
 
-    :param points: shape (n, d)
     :returns: edges, pairs of row numbers of shape (m, 2), and their m lengths
     """
     edges = np.empty((len(points), 2), np.int32)
     lengths = np.empty(len(points))
     count = _call(
-        "sfq_spanning_forest", points, *points.shape, float(longest), edges, lengths
+        "spanning_forest", points, *points.shape, float(longest), edges, lengths
     )
     return edges[:count], lengths[:count]
 
@@ -84,24 +76,14 @@ def kmeans_step(
 ) -> tuple[int, Doubles, NDArray[np.int64]]:
     """Assign each point to its nearest centre, in place.
 
-    :param points: shape (n, d)
-    :param centres: shape (k, d)
     :param labels: n labels, overwritten
     :returns: the number of changed labels, each cluster's sum of points, of shape (k,
         d), and each cluster's size
     """
     sums = np.empty_like(centres)
     sizes = np.empty(len(centres), np.int64)
-    changed = _call(
-        "sfq_kmeans_step",
-        points,
-        *points.shape,
-        centres,
-        len(centres),
-        labels,
-        sums,
-        sizes,
-    )
+    arguments = (points, *points.shape, centres, len(centres), labels, sums, sizes)
+    changed = _call("kmeans_step", *arguments)
     return changed, sums, sizes
 
 
@@ -112,37 +94,24 @@ def pair_sums(
 
     The result does not depend on the number of threads.
 
-    :param points: shape (n, d), sorted so that each tile lies in one group
+    :param points: sorted so that each tile lies in one group
     :param starts: where tiles start, and the end; at most :data:`TILE` apart
     :param group: the group of each tile
     :param need: shape (tiles, groups)
     :returns: shape (n, groups); entries that are not needed are incomplete
     """
-    columns = np.ascontiguousarray(points.T)
-    wanted = np.ascontiguousarray(need, np.uint8)
     tiles, groups = need.shape
+    columns, wanted = np.ascontiguousarray(points.T), np.ascontiguousarray(need, "u1")
+    tiled = (points, columns, *points.shape, tiles, starts, group, groups, wanted)
     chunks = 4 if len(points) * groups < 4_000_000 else 2
 
     def work(chunk: int) -> Doubles:
         sums = np.zeros((len(points), groups))
-        _call(
-            "sfq_pair_sums",
-            points,
-            columns,
-            *points.shape,
-            tiles,
-            starts,
-            group,
-            groups,
-            wanted,
-            chunk,
-            chunks,
-            sums,
-        )
+        _call("pair_sums", *tiled, chunk, chunks, sums)
         return sums
 
     total = np.zeros((len(points), groups))
-    for sums in _in_threads(work, chunks):
+    for sums in _in_threads(work, range(chunks)):
         total += sums
     return total
 
@@ -152,70 +121,55 @@ def group_sums(
 ) -> Doubles:
     """Sum each query's distances to every group of points.
 
-    :param queries: shape (m, d)
-    :param points: shape (n, d); group g is the rows ``offsets[g]`` to ``offsets[g +
-        1]``
+    :param points: group g is the rows ``offsets[g]`` to ``offsets[g + 1]``
     :returns: shape (m, groups)
     """
     columns = np.ascontiguousarray(points.T)
     groups = len(offsets) - 1
-    parts = np.array_split(np.ascontiguousarray(queries), 4)
 
-    def work(part: int) -> Doubles:
-        sums = np.zeros((len(parts[part]), groups))
-        if len(parts[part]):
-            _call(
-                "sfq_group_sums",
-                parts[part],
-                len(parts[part]),
-                columns,
-                *points.shape,
-                offsets,
-                groups,
-                sums,
-            )
+    def work(part: Doubles) -> Doubles:
+        sums = np.zeros((len(part), groups))
+        if len(part):
+            grouped = (columns, *points.shape, offsets, groups)
+            _call("group_sums", part, len(part), *grouped, sums)
         return sums
 
-    return np.concatenate(_in_threads(work, len(parts)))
+    parts = np.array_split(np.ascontiguousarray(queries), 4)
+    return np.concatenate(_in_threads(work, parts))
 
 
-def _in_threads(work: Callable[[int], Doubles], count: int) -> list[Doubles]:
+def _in_threads(work: Callable[[T], Doubles], items: Sequence[T]) -> list[Doubles]:
     # OpenMP's own format: "4", or "4,2" for nested loops
     wanted = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     threads = int(wanted) if wanted.isdecimal() else 0
-    threads = min(count, threads or len(sched_getaffinity(0)))
+    threads = min(len(items), threads or len(sched_getaffinity(0)))
     if threads == 1:
-        return [work(index) for index in range(count)]
+        return [*map(work, items)]
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(work, range(count)))
+        return [*pool.map(work, items)]
 
 
 def _call(name: str, *arguments: NDArray[np.generic] | float) -> int:
-    converted = [
-        (
-            _pointer(value)
-            if isinstance(value, np.ndarray)
-            else (ctypes.c_double if isinstance(value, float) else ctypes.c_int64)(
-                value
-            )
-        )
-        for value in arguments
-    ]
-    function = _library()[name]
+    function = _library()[f"sfq_{name}"]
     function.restype = ctypes.c_int64
-    result = int(function(*converted))
+    result = int(function(*map(_converted, arguments)))
     if result < 0:
         raise MemoryError
     return result
 
 
-def _pointer(array: NDArray[np.generic]) -> ctypes.c_void_p:
+def _converted(
+    value: NDArray[np.generic] | float,
+) -> ctypes.c_void_p | ctypes.c_double | ctypes.c_int64:
+    if not isinstance(value, np.ndarray):
+        kind = ctypes.c_double if isinstance(value, float) else ctypes.c_int64
+        return kind(value)
     # the kernels ignore strides
-    if not array.flags.c_contiguous or array.dtype.str[1:] not in KINDS:
+    if not value.flags.c_contiguous or value.dtype.str[1:] not in KINDS:
         raise ValueError(
             "the kernels read contiguous arrays of double and integer only"
         )
-    return ctypes.c_void_p(array.ctypes.data)
+    return ctypes.c_void_p(value.ctypes.data)
 
 
 @cache

@@ -56,33 +56,31 @@ class Silhouettes:
 
         W. G. Cochran, Sampling Techniques (1977), eq. 5.6: a stratified sample.
         """
-        if chosen is None:
-            chosen = np.ones(len(self.population), bool)
-        taken = np.bincount(self.strata, minlength=len(self.population))
-        kept = chosen & (taken > 0)
+        taken, mean, error = self._strata_means()
+        kept = taken > 0 if chosen is None else chosen & (taken > 0)
         if not kept.any():
             return Score(0.0, 0.0, self.exact)
-        total = np.bincount(self.strata, self.values, len(self.population))
-        squares = np.bincount(self.strata, self.values**2, len(self.population))
-        n, m = self.population[kept], taken[kept]
-        means = total[kept] / m
-        weights = n / n.sum()
-        variance = np.maximum(squares[kept] - m * means**2, 0) / np.maximum(m - 1, 1)
-        error = np.sqrt((weights**2 * variance / m * (1 - m / n)).sum())
-        return Score(float(weights @ means), float(error), self.exact)
+        weights = self.population[kept] / self.population[kept].sum()
+        total_error = np.sqrt(((weights * error[kept]) ** 2).sum())
+        return Score(float(weights @ mean[kept]), float(total_error), self.exact)
 
     def means(self) -> list[Score]:
         """Estimate the mean of each stratum."""
-        taken = np.bincount(self.strata, minlength=len(self.population))
-        n, m = self.population, np.maximum(taken, 1)
-        mean = np.bincount(self.strata, self.values, len(n)) / m
-        deviation = (self.values - mean[self.strata]) ** 2
-        variance = np.bincount(self.strata, deviation, len(n)) / np.maximum(m - 1, 1)
-        error = np.sqrt(variance / m * (1 - m / np.maximum(n, 1)))
+        _, mean, error = self._strata_means()
         return [
             Score(float(a), float(e), self.exact)
             for a, e in zip(mean, error, strict=True)
         ]
+
+    def _strata_means(self) -> tuple[NDArray[np.int64], Doubles, Doubles]:
+        """Return each stratum's number of values, mean and standard error."""
+        n = self.population
+        taken = np.bincount(self.strata, minlength=len(n))
+        m = np.maximum(taken, 1)
+        mean = np.bincount(self.strata, self.values, len(n)) / m
+        deviation = (self.values - mean[self.strata]) ** 2
+        variance = np.bincount(self.strata, deviation, len(n)) / np.maximum(m - 1, 1)
+        return taken, mean, np.sqrt(variance / m * (1 - m / np.maximum(n, 1)))
 
 
 class DistanceSums:
