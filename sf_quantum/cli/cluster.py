@@ -11,7 +11,7 @@ from sf_quantum.cli.arguments import (
     whole,
     whole_range,
 )
-from sf_quantum.clustering.parameters import METHODS, Ranges, apply, draw, from_file
+from sf_quantum.clustering.methods import METHODS, Ranges, apply, draw, from_file
 from sf_quantum.clustering.points import read_points
 from sf_quantum.clustering.result import Clustering, assess, write_clustering
 from sf_quantum.errors import InputError

@@ -16,7 +16,7 @@ from sf_quantum.cli.arguments import (
     positive,
     whole,
 )
-from sf_quantum.clustering.agreement import adjusted_rand
+from sf_quantum.clustering.consensus import adjusted_rand
 from sf_quantum.clustering.loop import (
     Criteria,
     State,

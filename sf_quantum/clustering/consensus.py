@@ -1,8 +1,9 @@
-"""From samples of the QUBO to consensus partitions and their scores."""
+"""From samples of the QUBO to consensus partitions, their scores and agreement."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from dimod import SampleSet
@@ -14,6 +15,7 @@ from sf_quantum.clustering.silhouette import DistanceSums, Score
 
 #: the score of a consensus with a single cluster, or of none
 NO_SCORE = -1.0
+UNSCORED = Score(NO_SCORE, 0.0, exact=True)
 #: partitions scored in one pass; each takes memory for a label per point
 BATCH = 32
 #: groups of points in one pass; each takes memory for a sum per point
@@ -56,18 +58,16 @@ def feasible_selections(overlap: Overlaps, samples: SampleSet) -> list[Selection
     chosen = samples.record.sample[:, columns] > 0
     covers = chosen.astype(np.int64) @ overlap.members.astype(np.int64)
     allowed = (covers.max(axis=1, initial=0) == 1) & chosen.any(axis=1)
-    selections: dict[bytes, Selection] = {}
+    equal: dict[bytes, list[int]] = {}
     order = np.argsort(samples.record.energy, kind="stable")
     for row in order[allowed[order]]:
         key = canonical(atom_clusters(overlap, chosen[row])).tobytes()
-        reads = int(samples.record.num_occurrences[row])
-        if key in selections:
-            known = selections[key]
-            selections[key] = replace(known, reads=known.reads + reads)
-        else:
-            energy = float(samples.record.energy[row])
-            selections[key] = Selection(chosen[row], energy, reads)
-    return list(selections.values())
+        equal.setdefault(key, []).append(row)
+    energies, reads = samples.record.energy, samples.record.num_occurrences
+    return [
+        Selection(chosen[rows[0]], float(energies[rows[0]]), int(reads[rows].sum()))
+        for rows in equal.values()
+    ]
 
 
 def atom_clusters(overlap: Overlaps, chosen: NDArray[np.bool_]) -> Ints:
@@ -90,7 +90,7 @@ def score_selections(
     :returns: the consensus of each selection, in the same order
     """
     results: list[Consensus] = []
-    batch: list[Ints] = []
+    batch: list[tuple[Selection, Ints]] = []
     groups = overlap.atoms
     centred = points - points.mean(axis=0)  # sums far from 0 lose precision
     for selection in selections:
@@ -98,40 +98,33 @@ def score_selections(
         finer = groups if complete else _refine(groups, labels)
         cut = finer.max() > groups.max() and finer.max() >= GROUPS
         if batch and (len(batch) == BATCH or cut):
-            results += _score(
-                points, groups, batch, exact_up_to, selections[len(results) :]
-            )
+            results += _score(points, groups, batch, exact_up_to)
             batch, groups = [], overlap.atoms
             finer = groups if complete else _refine(groups, labels)
-        batch.append(labels)
+        batch.append((selection, labels))
         groups = finer
-    return results + _score(
-        points, groups, batch, exact_up_to, selections[len(results) :]
-    )
+    return results + _score(points, groups, batch, exact_up_to)
 
 
 def _score(
     points: Doubles,
     groups: Ints,
-    batch: list[Ints],
+    batch: list[tuple[Selection, Ints]],
     exact_up_to: int,
-    selections: list[Selection],
 ) -> list[Consensus]:
     if not batch:
         return []
     distances = DistanceSums(points, groups, exact_up_to)
     representative = np.empty(distances.count, np.int64)
     representative[groups] = np.arange(len(groups))
-    partitions = [labels[representative] for labels in batch]
-    scores = [
-        silhouettes.mean() if partition.max() > 0 else Score(NO_SCORE, 0.0, True)
-        for silhouettes, partition in zip(
-            distances.silhouettes(partitions), partitions, strict=True
-        )
-    ]
+    all_silhouettes = distances.silhouettes(
+        [labels[representative] for _, labels in batch]
+    )
     return [
-        Consensus(selection, labels, score)
-        for selection, labels, score in zip(selections, batch, scores, strict=False)
+        Consensus(
+            selection, labels, silhouettes.mean() if labels.max() > 0 else UNSCORED
+        )
+        for (selection, labels), silhouettes in zip(batch, all_silhouettes, strict=True)
     ]
 
 
@@ -159,3 +152,27 @@ def _refine(groups: Ints, labels: Ints) -> Ints:
     mixed = groups.astype(np.int64) * (int(labels.max()) + 1) + labels
     refined: Ints = np.unique(mixed, return_inverse=True)[1].astype(np.int32)
     return refined
+
+
+def adjusted_rand(labels: Ints, truth: Sequence[str]) -> float:
+    """Return the adjusted Rand index: 1 for equal, about 0 for unrelated partitions.
+
+    L. Hubert and P. Arabie, Comparing partitions, Journal of Classification 2, 1985,
+    eq. 5.
+
+    :param labels: n labels
+    :param truth: n names of known clusters
+    """
+    _, known = np.unique(np.asarray(truth), return_inverse=True)
+    _, ours = np.unique(labels, return_inverse=True)
+    table = np.zeros((int(ours.max()) + 1, int(known.max()) + 1), np.int64)
+    np.add.at(table, (ours, known), 1)
+    shared = _pairs(table)
+    mine, theirs = _pairs(table.sum(axis=1)), _pairs(table.sum(axis=0))
+    expected = mine * theirs / _pairs(np.array([len(labels)]))
+    most = (mine + theirs) / 2
+    return 1.0 if most == expected else (shared - expected) / (most - expected)
+
+
+def _pairs(sizes: NDArray[np.integer]) -> float:
+    return float((sizes * (sizes - 1) / 2).sum())

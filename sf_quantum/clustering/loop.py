@@ -13,7 +13,7 @@ import numpy as np
 from dimod import SampleSet
 
 from sf_quantum.clustering.consensus import (
-    NO_SCORE,
+    UNSCORED,
     Consensus,
     Selection,
     feasible_selections,
@@ -22,7 +22,6 @@ from sf_quantum.clustering.consensus import (
 from sf_quantum.clustering.methods import Doubles, Ints
 from sf_quantum.clustering.qubo import Overlaps
 from sf_quantum.clustering.result import Clustering
-from sf_quantum.clustering.silhouette import Score
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, lack, read_json
 
@@ -56,7 +55,7 @@ class State:
     best: int = 0
     labels: list[int] = field(default_factory=list)
     #: the best iteration's clusterings: method, parameters and labels of each
-    clusterings: list[JSON] = field(default_factory=list)
+    clusterings: list[dict[str, JSON]] = field(default_factory=list)
 
     @property
     def score(self) -> float:
@@ -86,7 +85,10 @@ def best_consensus(
     low = [s for s in selections if s.energy - lowest <= reach]
     scored = score_selections(points, overlap, low, criteria.exact_up_to)
     # of equal scores, max() takes the first, which has the lowest energy
-    best = max(scored, key=lambda c: c.score.mean, default=_nothing(overlap))
+    nothing = Selection(np.zeros(len(overlap.candidates), bool), 0.0, 0)
+    one_cluster: Ints = np.zeros(len(overlap.atoms), np.int32)
+    unscored = Consensus(nothing, one_cluster, UNSCORED)
+    best = max(scored, key=lambda c: c.score.mean, default=unscored)
     ending = [c for c in scored if c.score.mean >= criteria.threshold]
     return best, {
         "score": best.score.mean,
@@ -118,30 +120,31 @@ def advance(
     :param record: from :func:`best_consensus`
     :param info: ``info`` of the samples
     """
-    iteration: dict[str, JSON] = {"iteration": len(state.iterations) + 1, "seed": seed}
-    iteration |= record
-    iteration |= {name: info.get(name) for name in INFO_KEYS}
-    iteration["sampler_seed"] = info.get("seed")
-    iteration["clusterings"] = [
-        {
-            "method": c.method,
-            "parameters": c.parameters,
-            "clusters": len(c.clusters),
-            "noise": int((c.labels < 0).sum()),
-        }
-        for c in clusterings
+    inputs: list[dict[str, JSON]] = [
+        {"method": c.method, "parameters": c.parameters} for c in clusterings
     ]
+    iteration: dict[str, JSON] = {
+        "iteration": len(state.iterations) + 1,
+        "seed": seed,
+        **record,
+        **{name: info.get(name) for name in INFO_KEYS},
+        "sampler_seed": info.get("seed"),
+        "clusterings": [
+            {
+                **each,
+                "clusters": len(c.clusters),
+                "noise": int((c.labels < 0).sum()),
+            }
+            for each, c in zip(inputs, clusterings, strict=True)
+        ],
+    }
     state.iterations.append(iteration)
     if len(state.iterations) == 1 or cast(float, record["score"]) > state.score:
         state.best = len(state.iterations)
         state.labels = consensus.labels.tolist()
         state.clusterings = [
-            {
-                "method": c.method,
-                "parameters": c.parameters,
-                "labels": c.labels.tolist(),
-            }
-            for c in clusterings
+            {**each, "labels": c.labels.tolist()}
+            for each, c in zip(inputs, clusterings, strict=True)
         ]
 
 
@@ -178,21 +181,19 @@ def read_state(path: str | Path, points: int) -> State:
     content = read_json(path, "state")
     try:
         state = State(
-            iterations=cast("list[dict[str, JSON]]", content["iterations"]),
-            best=int(cast(int, content["best"])),
-            labels=cast("list[int]", content["labels"]),
-            clusterings=cast("list[JSON]", content["clusterings"]),
+            cast("list[dict[str, JSON]]", content["iterations"]),
+            int(cast(int, content["best"])),
+            cast("list[int]", content["labels"]),
+            cast("list[dict[str, JSON]]", content["clusterings"]),
         )
         # fails unless every key that the next steps read is there
         summary(state, Criteria(), points, 0)
-        consensus, *inputs = (
+        inputs = [c["labels"] for c in state.clusterings]
+        sizes = [
             np.bincount(np.asarray(labels) + 1).sum()
-            for labels in (
-                state.labels,
-                *(cast("dict[str, JSON]", c)["labels"] for c in state.clusterings),
-            )
-        )
-        if state.best < 1 or set(inputs) != {consensus}:
+            for labels in (state.labels, *inputs)
+        ]
+        if state.best < 1 or not inputs or len({*sizes}) > 1:
             raise ValueError("best, labels and clusterings do not agree")
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise InputError(
@@ -208,9 +209,3 @@ def read_state(path: str | Path, points: int) -> State:
 def state_content(state: State) -> JSON:
     """Convert the state to the form that :func:`read_state` reads."""
     return cast(JSON, {"type": "state", **vars(state)})
-
-
-def _nothing(overlap: Overlaps) -> Consensus:
-    empty = Selection(np.zeros(len(overlap.candidates), bool), 0.0, 0)
-    one_cluster: Ints = np.zeros(len(overlap.atoms), np.int32)
-    return Consensus(empty, one_cluster, Score(NO_SCORE, 0.0, True))

@@ -34,18 +34,15 @@ def draw(points: Points, state: State, threshold: float) -> Figure:
         rows = np.random.default_rng(0).choice(rows, DRAWN, replace=False)
     plane, names = _plane(points)
     consensus = np.asarray(state.labels)
-    inputs = [cast("dict[str, object]", c) for c in state.clusterings]
-    figure = Figure(figsize=(4 * (len(inputs) + 1), 7.2), layout="constrained")
-    grid = figure.add_gridspec(2, len(inputs) + 1, height_ratios=(1.5, 1))
+    inputs = [(str(c["method"]), np.asarray(c["labels"])) for c in state.clusterings]
+    panels = [("consensus", consensus), *inputs]
+    figure = Figure(figsize=(4 * len(panels), 7.2), layout="constrained")
+    grid = figure.add_gridspec(2, len(panels), height_ratios=(1.5, 1))
     best = state.iterations[state.best - 1]
-    panels = [(_title("consensus", consensus), consensus)]
-    for content in inputs:
-        labels = np.asarray(content["labels"])
-        panels.append((_title(str(content["method"]), labels), labels))
-    for index, (title, labels) in enumerate(panels):
+    for index, (name, labels) in enumerate(panels):
         axes = figure.add_subplot(grid[0, index])
         _scatter(axes, plane[rows], _colours(labels, consensus)[rows])
-        axes.set_title(title)
+        axes.set_title(_title(name, labels))
         axes.set_xlabel(names[0])
         axes.set_ylabel(names[1] if index == 0 else "")
     _scores(figure.add_subplot(grid[1, :]), state, threshold)

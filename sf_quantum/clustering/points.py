@@ -41,9 +41,8 @@ def read_points(path: str | Path, label: str | None = None) -> Points:
         points
     """
     path = Path(path)
-    points = (
-        _read_npy(path) if path.suffix.lower() == ".npy" else _read_text(path, label)
-    )
+    npy = path.suffix.lower() == ".npy"
+    points = _read_npy(path) if npy else _read_text(path, label)
     if label is not None and points.truth is None:
         raise InputError(f"{path}: no column {label!r} in a .npy file; drop --label")
     if not len(points.features):
@@ -55,9 +54,9 @@ def read_points(path: str | Path, label: str | None = None) -> Points:
     bad = np.argwhere(~(np.abs(points.values) <= LARGEST))
     if len(bad):
         row, column = bad[0]
+        where = f"row {row}" if npy else f"line {row + 2}"
         raise InputError(
-            f"{path}, {'row' if path.suffix.lower() == '.npy' else 'line'} "
-            f"{row + (0 if path.suffix.lower() == '.npy' else 2)}, {points.features[column]}: "
+            f"{path}, {where}, {points.features[column]}: "
             f"{points.values[row, column]} is not a finite number up to {LARGEST:g}"
         )
     spread = float(np.ptp(points.values, axis=0).max())
@@ -100,14 +99,12 @@ def _read_text(path: Path, label: str | None) -> Points:
         raise InputError(
             f"{path}, line 1: no column {label!r}; there are: {', '.join(header)}"
         )
-    truth_column = None if label is None else header.index(label)
-    features = [i for i in range(len(header)) if i != truth_column]
+    features = [i for i, name in enumerate(header) if name != label]
     values = _numbers(path, lines, delimiter, header, features)
-    truth = (
-        None
-        if truth_column is None
-        else [line.split(delimiter)[truth_column].strip() for line in lines[1:]]
-    )
+    truth = None
+    if label is not None:
+        column = header.index(label)
+        truth = [line.split(delimiter)[column].strip() for line in lines[1:]]
     return Points(values, [header[i] for i in features], truth)
 
 
@@ -157,7 +154,7 @@ def _numbers(
     if len(lines) == 1 or not columns:
         return np.empty((len(lines) - 1, len(columns)))
     try:
-        values = np.loadtxt(
+        return np.loadtxt(
             lines[1:], delimiter=delimiter, usecols=columns, comments=None, ndmin=2
         )
     except ValueError as error:
@@ -172,7 +169,6 @@ def _numbers(
                         "name a column of ground truth with --label"
                     ) from None
         raise InputError(f"{path}: {error}") from None
-    return values
 
 
 def _is_number(text: str) -> bool:

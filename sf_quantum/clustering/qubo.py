@@ -12,7 +12,7 @@ import hashlib
 from dataclasses import dataclass
 
 import numpy as np
-from dimod import BinaryQuadraticModel
+from dimod import BINARY, BinaryQuadraticModel
 from numpy.typing import NDArray
 
 from sf_quantum.clustering.methods import Doubles, Ints
@@ -143,11 +143,7 @@ def qubo(
     pairs = overlap.pairs
     penalty = penalties(weight, pairs, penalty_kind)
     rows, columns = np.nonzero(np.triu(pairs))
-    model = BinaryQuadraticModel("BINARY")
-    # all variables first, so that they are in the order of the candidates
-    model.add_linear_from((i, -float(w)) for i, w in enumerate(weight))
-    model.add_quadratic_from(
-        (int(i), int(j), float(penalty[i, j]))
-        for i, j in zip(rows, columns, strict=True)
+    # variables are in the order of the candidates
+    return BinaryQuadraticModel.from_numpy_vectors(
+        -weight, (rows, columns, penalty[rows, columns]), 0.0, BINARY
     )
-    return model

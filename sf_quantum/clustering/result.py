@@ -9,8 +9,7 @@ from typing import cast
 
 import numpy as np
 
-from sf_quantum.clustering.methods import Doubles, Ints
-from sf_quantum.clustering.parameters import METHODS, Parameters
+from sf_quantum.clustering.methods import METHODS, Doubles, Ints, Parameters
 from sf_quantum.clustering.silhouette import DistanceSums
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, lack, read_json, write_json
@@ -69,18 +68,8 @@ def assess(
 
 def write_clustering(path: str | Path, clustering: Clustering) -> None:
     """Write a clustering as JSON."""
-    write_json(
-        path,
-        {
-            "type": "clustering",
-            "method": clustering.method,
-            "parameters": clustering.parameters,
-            "seed": clustering.seed,
-            "exact": clustering.exact,
-            "clusters": [cast(JSON, asdict(c)) for c in clustering.clusters],
-            "labels": cast("list[JSON]", clustering.labels.tolist()),
-        },
-    )
+    content = asdict(clustering) | {"labels": clustering.labels.tolist()}
+    write_json(path, {"type": "clustering", **content})
 
 
 def read_clustering(path: str | Path, points: int | None = None) -> Clustering:
@@ -91,7 +80,7 @@ def read_clustering(path: str | Path, points: int | None = None) -> Clustering:
     """
     content = read_json(path, "clustering")
     try:
-        clustering = parse_clustering(content)
+        clustering = _parsed(content)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{path}: not a clustering as sfq cluster writes it ({lack(error)})"
@@ -103,8 +92,7 @@ def read_clustering(path: str | Path, points: int | None = None) -> Clustering:
     return clustering
 
 
-def parse_clustering(content: dict[str, JSON]) -> Clustering:
-    """:raises KeyError, TypeError, ValueError: if the content is no clustering"""
+def _parsed(content: dict[str, JSON]) -> Clustering:
     labels = np.array(content["labels"])
     clusters = [
         Cluster(
@@ -116,19 +104,13 @@ def parse_clustering(content: dict[str, JSON]) -> Clustering:
         raise ValueError("labels are not whole numbers")
     sizes = np.bincount(labels[labels >= 0], minlength=len(clusters)).tolist()
     numbers = [(c.label, c.size) for c in clusters]
-    if (
-        0 in sizes
-        or content["method"] not in METHODS
-        or numbers != list(enumerate(sizes))
-    ):
+    method = str(content["method"])
+    if 0 in sizes or method not in METHODS or numbers != [*enumerate(sizes)]:
         raise ValueError("method, clusters and labels do not agree")
     if labels.min() < -1 or not all(math.isfinite(c.silhouette) for c in clusters):
         raise ValueError("a label is below -1, or a silhouette is not finite")
+    parameters = cast(Parameters, content["parameters"])
+    seed, exact = int(cast(int, content["seed"])), bool(content["exact"])
     return Clustering(
-        method=str(content["method"]),
-        parameters=cast(Parameters, content["parameters"]),
-        seed=int(cast(int, content["seed"])),
-        exact=bool(content["exact"]),
-        clusters=clusters,
-        labels=labels.astype(np.int32),
+        method, parameters, seed, exact, clusters, labels.astype(np.int32)
     )

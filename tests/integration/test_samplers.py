@@ -8,7 +8,7 @@ from dimod import BinaryQuadraticModel
 
 from sf_quantum import samplers
 from sf_quantum.cli import main
-from sf_quantum.clustering.parameters import METHODS, Ranges, apply, draw
+from sf_quantum.clustering.methods import METHODS, Ranges, apply, draw
 from sf_quantum.clustering.qubo import overlaps, qubo
 from sf_quantum.clustering.result import Clustering, assess
 from sf_quantum.samplers.exact import ExactSampler

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
-from sf_quantum.clustering.agreement import adjusted_rand
+from sf_quantum.clustering.consensus import adjusted_rand
 
 LABELS = st.lists(
     st.tuples(st.integers(0, 4), st.sampled_from("abcd")), min_size=2, max_size=40

@@ -363,8 +363,7 @@ class TestLoop:
         assert [i["seed"] for i in state.iterations] == [5, 6, 7]
         assert [i["iteration"] for i in state.iterations] == [1, 2, 3]
         assert state.score == max(cast(float, i["score"]) for i in state.iterations)
-        kept = [cast("dict[str, JSON]", c) for c in state.clusterings]
-        assert [c["labels"] for c in kept] == [TWO, NOISE]
+        assert [c["labels"] for c in state.clusterings] == [TWO, NOISE]
 
     def test_the_threshold_itself_ends_the_loop(self) -> None:
         state = State()

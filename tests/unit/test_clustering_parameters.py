@@ -11,14 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sf_quantum.clustering.methods import dbscan, kmeans, single_linkage
-from sf_quantum.clustering.parameters import (
+from sf_quantum.clustering.methods import (
     METHODS,
     Parameters,
     Ranges,
     apply,
+    dbscan,
     draw,
     from_file,
+    kmeans,
+    single_linkage,
 )
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
