@@ -25,12 +25,9 @@ from sf_quantum.service.domain.jobs import (
 from sf_quantum.service.domain.reasons import CANCELLED, Cause, Interruption
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import entitlements
-from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.queue.leases import STOPPING, Leases
 from sf_quantum.service.queue.live_jobs import LiveJobs
-from sf_quantum.service.queue.observations import DeviceState, Observations
-from sf_quantum.service.queue.worker import Worker
-from sf_quantum.service.scheduling.policies import make
+from sf_quantum.service.queue.observations import DeviceState
 from sf_quantum.service.scheduling.work import PendingJob
 from sf_quantum.service.store import audit
 from sf_quantum.service.store.accounting import recent_use
@@ -47,8 +44,8 @@ logger = logging.getLogger(__name__)
 class JobQueue:
     """The jobs of one device, and the leases they are submitted under.
 
-    Its parts, each of which knows only those before it: availability, live jobs, leases
-    and worker. It belongs to the event loop that ran :meth:`start`; only
+    Its parts, each of which knows only those before it: availability, live jobs and
+    leases. It belongs to the event loop that ran :meth:`start`; only
     :meth:`request_stop` may be called from another thread.
     """
 
@@ -57,23 +54,13 @@ class JobQueue:
     ) -> None:
         self.store = store
         self.settings = settings or ServiceSettings()
-        chosen = self.settings.policy
-        self.policy = make(chosen.type, chosen.options, self.settings.shares, time.time)
-        self.availability = Availability(store)
-        self.observations = Observations()
         self.drift = DriftWatch(device.name, self.settings.drift)
-        self.jobs = LiveJobs(
-            store,
-            device,
-            self.settings,
-            policy=self.policy,
-            availability=self.availability,
-            observations=self.observations,
-        )
+        self.jobs = LiveJobs(store, device, self.settings)
+        self.policy = self.jobs.policy
+        self.availability = self.jobs.availability
+        self.observations = self.jobs.observations
+        self.between_jobs = self.jobs.between_jobs
         self.leases = Leases(self.settings, self.jobs)
-        self._worker = Worker(self.jobs)
-        #: held while a job runs; the device is replaced under it
-        self.between_jobs = self._worker.between_jobs
         self._loop: asyncio.AbstractEventLoop | None = None
         self._work: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -87,7 +74,7 @@ class JobQueue:
             self.policy.used(used)
         self.leases.start()
         self.jobs.resume()
-        self._work = self._loop.create_task(self._worker.work())
+        self._work = self._loop.create_task(self.jobs.work())
         self.run_in_background(self._follow_availability())
         self.run_in_background(self.leases.follow_slurm())
         if (seconds := self.settings.retention_seconds) is not None:
@@ -134,7 +121,7 @@ class JobQueue:
 
     def device_states(self) -> tuple[DeviceState, Mapping[DeviceState, float]]:
         """Return the state of the device, and its seconds in each state."""
-        state = self._worker.device_state
+        state = self.jobs.device_state
         self.observations.enter(state)
         return state, self.observations.seconds
 
@@ -149,7 +136,7 @@ class JobQueue:
 
     async def finished(self) -> None:
         """Wait until the worker has ended, after a stop or an error."""
-        await self._worker.finished.wait()
+        await self.jobs.finished.wait()
 
     async def stopped(self) -> None:
         """Wait until no job runs and everything is on disk."""
@@ -364,7 +351,7 @@ class JobQueue:
         while True:
             if window != (window := self.availability.window):
                 logger.info("%s", window.reason if window else "maintenance is over")
-            self.observations.enter(self._worker.device_state)
+            self.observations.enter(self.jobs.device_state)
             if self.availability.status == "closed":
                 self.jobs.interrupt(Interruption(Cause.QPU_CLOSED))
             self.jobs.look()

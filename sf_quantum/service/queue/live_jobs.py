@@ -1,4 +1,4 @@
-"""The life of a job, from when it is on disk until it is over.
+"""The life of a job, from when it is on disk until it is over, and the worker.
 
 ::
 
@@ -40,28 +40,46 @@ with a note.
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import islice
+from typing import TypeVar
 
-from sf_quantum.service.device.emulated import Device
+from sf_quantum import backoff
+from sf_quantum.files import JSON
+from sf_quantum.service.device.emulated import Device, Outcome, Task
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, State, Submission
-from sf_quantum.service.domain.reasons import RELEASED, Cause, Interruption, LeaseEnd
+from sf_quantum.service.domain.reasons import (
+    CANCELLED,
+    RELEASED,
+    Cause,
+    Interruption,
+    LeaseEnd,
+)
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.queue.entitlements import JobCounts
-from sf_quantum.service.queue.observations import Observations
+from sf_quantum.service.queue.observations import DeviceState, Observations
 from sf_quantum.service.scheduling.eta import Arrivals, Pace
 from sf_quantum.service.scheduling.pending import PendingJobs
-from sf_quantum.service.scheduling.policies.base import Policy
+from sf_quantum.service.scheduling.policies import make
 from sf_quantum.service.scheduling.work import PendingJob
 from sf_quantum.service.store.store import Store
+from sf_quantum.threads import in_thread
 
+_T = TypeVar("_T")
+logger = logging.getLogger(__name__)
+# of a failed write
+RETRIES = 4
 # for the device to interrupt a job: one read of a large problem may take seconds
 LET_GO_SECONDS = 5.0
 # for a write, before the disk is read again
@@ -150,27 +168,19 @@ class LiveJob:
 
 
 class LiveJobs:
-    """The jobs that are not over; belongs to the event loop's thread.
+    """The jobs that are not over, and the worker that runs one at a time.
 
-    The worker takes one at a time, and reports the end of its attempt.
+    Belongs to the event loop's thread.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        device: Device,
-        settings: ServiceSettings,
-        *,
-        policy: Policy,
-        availability: Availability,
-        observations: Observations,
-    ) -> None:
+    def __init__(self, store: Store, device: Device, settings: ServiceSettings) -> None:
         self.store = store
         self.device = device
-        self.policy = policy
-        self.availability = availability
-        self.observations = observations
-        self.pending = PendingJobs(policy, may_start=self._ends_before_maintenance)
+        chosen = settings.policy
+        self.policy = make(chosen.type, chosen.options, settings.shares, time.time)
+        self.availability = Availability(store)
+        self.observations = Observations()
+        self.pending = PendingJobs(self.policy, may_start=self._ends_before_maintenance)
         self.counts = JobCounts(settings)
         self.pace = Pace()
         self.arrivals = Arrivals(time.monotonic)
@@ -182,6 +192,10 @@ class LiveJobs:
         self.leave = threading.Event()
         #: whether no pending job could start when the worker last looked
         self.none_may_start = False
+        #: held while a job runs; the device is replaced under it
+        self.between_jobs = asyncio.Lock()
+        #: set when the worker has ended
+        self.finished = asyncio.Event()
         #: set when a job may have become the next to run
         self.changed = asyncio.Event()
         #: the end of the last job of each lease, by the monotonic clock
@@ -189,7 +203,7 @@ class LiveJobs:
         self._jobs: dict[int, LiveJob] = {}
         # those that take jobs
         self._leases: dict[str, Lease] = {}
-        self._abandoned = False
+        self._on_device = False
 
     def resume(self) -> None:
         """Load the unfinished jobs of the previous service."""
@@ -351,12 +365,6 @@ class LiveJobs:
             loop = asyncio.get_running_loop()
             loop.call_later(drain_seconds, self.interrupt, stopped)
 
-    def abandon(self) -> None:
-        """Wake all tasks that wait for jobs: no job will run any more."""
-        self._abandoned = True
-        for live in self._jobs.values():
-            live.wake()
-
     def replace_device(self, device: Device) -> None:
         """Run the next jobs on a device whose settings were changed."""
         self.device = device
@@ -366,9 +374,38 @@ class LiveJobs:
             self.pending.add(entry)
         self.look()
 
-    # called by the worker
+    # the worker
 
-    def take(self) -> LiveJob | None:
+    @property
+    def device_state(self) -> DeviceState:
+        if self._on_device:
+            return "busy"
+        if self.finished.is_set() or self.stopping:
+            return "offline"
+        status = self.availability.status
+        if status != "open":
+            return status
+        held_back = self.none_may_start and len(self.pending) > 0
+        return "held" if held_back else "idle"
+
+    async def work(self) -> None:
+        """Run jobs, one at a time, until the service stops."""
+        try:
+            while not self.stopping:
+                self.changed.clear()
+                async with self.between_jobs:
+                    live = self._take()
+                    if live is not None:
+                        await self._run(live)
+                if live is None:
+                    self.observations.enter(self.device_state)
+                    await self.changed.wait()
+        finally:
+            self.finished.set()
+            for live in self._jobs.values():  # none will run any more
+                live.wake()
+
+    def _take(self) -> LiveJob | None:
         """Take the job that runs next; ``None`` if none may start."""
         entry = self.pending.pop() if self.may_start else None
         self.none_may_start = entry is None
@@ -382,12 +419,77 @@ class LiveJobs:
         self.policy.began(entry)
         return live
 
-    def started(self, live: LiveJob) -> None:
-        """Record that the start of an attempt is on disk."""
+    async def _run(self, live: LiveJob) -> None:
+        number, leave = live.number, self.leave
+        # on disk before the device starts, so that no attempt goes unrecorded
+        started = await _written(lambda: self.store.start(number))
+        if started.state != "Running":  # cancelled meanwhile
+            self._end_attempt(live, started, 0.0)
+            return
         if live.state is _S:  # not interrupted meanwhile
             live.move(_R, Cause.WORKER)
+        self.observations.attempt_started(started)
+        self._enter(on_device=True)
+        outcome, result = await asyncio.wrap_future(
+            in_thread(lambda: self._attempt(started, leave))
+        )
+        self.observations.qpu_seconds[started.job_class] += outcome.qpu_seconds
+        self._enter(on_device=False)
+        job = await _written(lambda: self._settle(live, started, outcome, result))
+        if job.state == "Completed":
+            observed = time.monotonic() - live.began
+            self.pace.observe(live.entry.kind, live.entry.seconds, observed)
+        elif not job.final and live.interruption is not None:
+            if live.interruption.cancels:
+                # cancelled while its return to the queue was written
+                note = live.interruption.note()
+                job = await _written(lambda: self.store.cancel_waiting(number, note))
+            else:
+                began, cause = started.started or time.time(), live.interruption.cause
+                self.observations.attempt_interrupted(job.job_class, cause, began)
+        self._end_attempt(live, job, outcome.qpu_seconds)
 
-    def end_attempt(self, live: LiveJob, job: Job, qpu_seconds: float) -> None:
+    def _enter(self, *, on_device: bool) -> None:
+        self._on_device = on_device
+        self.observations.enter(self.device_state)
+
+    def _settle(
+        self, live: LiveJob, job: Job, outcome: Outcome, result: str | None
+    ) -> Future[Job]:
+        used = (outcome.qpu_seconds, outcome.seconds)
+        state: State = "Completed"
+        note = outcome.failure
+        if note is not None:
+            state = "Failed"
+        elif result is None:
+            interruption = live.interruption or CANCELLED
+            note = interruption.note(job.attempt)
+            if not interruption.cancels:
+                return self.store.put_back(job.number, note, used)
+            state = "Cancelled"
+        return self.store.finish(
+            job.number,
+            state,
+            note=note,
+            used=used,
+            result=result,
+            calibration=outcome.calibration,
+        )
+
+    def _attempt(self, job: Job, leave: threading.Event) -> tuple[Outcome, str | None]:
+        used = 0.0, 0.0
+        try:
+            content = self.store.payload(job.number)
+            task = Task(job.number, job.attempt, job.kind, content, job.parameters)
+            outcome = self.device.run(task, leave)
+            used = outcome.qpu_seconds, outcome.seconds
+            if outcome.failure is not None or outcome.result is None:
+                return outcome, None
+            return outcome, json.dumps(_with_timing(job, outcome, outcome.result))
+        except Exception as error:  # noqa: BLE001 - no job's content ends the service
+            return Outcome(None, f"{type(error).__name__}: {error}", *used), None
+
+    def _end_attempt(self, live: LiveJob, job: Job, qpu_seconds: float) -> None:
         """Record that the end of an attempt is on disk."""
         self.arrivals.ended()
         self.policy.ended(live.entry, qpu_seconds)
@@ -480,7 +582,7 @@ class LiveJobs:
         """Wait until a job is in one of the states, and return whether it is."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while live.state not in states and not self._abandoned:
+                while live.state not in states and not self.finished.is_set():
                     await live.wait()
         return live.state in states
 
@@ -490,3 +592,28 @@ class LiveJobs:
     def _ends_before_maintenance(self, entry: PendingJob) -> bool:
         seconds = self.expected_seconds(entry)
         return self.availability.ends_before_maintenance(seconds)
+
+
+async def _written(write: Callable[[], Future[_T]]) -> _T:
+    """Write to disk; repeated if the file is locked, for example."""
+    for pause in islice(backoff.DATABASE.pauses(), RETRIES):
+        try:
+            return await asyncio.wrap_future(write())
+        except sqlite3.OperationalError as error:
+            logger.warning("a write failed, trying again: %s", error)
+        await asyncio.sleep(pause)
+    return await asyncio.wrap_future(write())
+
+
+def _with_timing(
+    job: Job, outcome: Outcome, result: dict[str, JSON]
+) -> dict[str, JSON]:
+    info = result.get("info")
+    timing: dict[str, JSON] = {
+        "queued_seconds": (job.started or job.submitted) - job.submitted,
+        "qpu_seconds": outcome.qpu_seconds,
+        "seconds": outcome.seconds,
+    }
+    given = info if isinstance(info, dict) else {}
+    ours: dict[str, JSON] = {"job": job.id, "attempt": job.attempt, "timing": timing}
+    return {**result, "info": {**given, **ours}}
