@@ -345,11 +345,13 @@ class Leases:
         :param record: an audit entry of the same transaction
         :raises Refused: 404
         """
+        live = self._leases.get(lease_id)
 
         def close() -> Future[Lease]:
-            return self._store.close_lease(lease_id, end.reason, end.note, record)
+            # a lease that has ended was recorded then
+            also = None if live is None else record
+            return self._store.close_lease(lease_id, end.reason, end.note, also)
 
-        live = self._leases.get(lease_id)
         if live is None:
             return await asyncio.wrap_future(close())
         await live.written.wait()
