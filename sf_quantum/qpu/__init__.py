@@ -20,6 +20,8 @@ GROUP = "sf_quantum.qpus"
 _registry: Registry[type[Qpu]] = Registry(GROUP, "QPU type")
 RESOURCES = ("QRMI_JOB_QPU_RESOURCES", "SLURM_JOB_QPU_RESOURCES")
 TYPES = ("QRMI_JOB_QPU_TYPES", "SLURM_JOB_QPU_TYPES")
+# of a lease, after the QPU's name
+TOKEN = "QRMI_JOB_ACQUISITION_TOKEN"
 #: QRMI's states of a job that has ended
 OVER = ("Completed", "Failed", "Cancelled")
 
@@ -280,41 +282,27 @@ def types_by_name(variables: Mapping[str, str]) -> dict[str, str]:
     return dict(zip(resources or [], types or [], strict=False))
 
 
-def lease_token(name: str, variables: Mapping[str, str]) -> str:
-    """Read the token of a QPU's lease from a job's environment.
-
-    :raises InputError: if it is missing
-    """
-    return required(name, variables, f"{name}_QRMI_JOB_ACQUISITION_TOKEN")
-
-
 def required(name: str, variables: Mapping[str, str], key: str) -> str:
     """Read a variable without which a job does not reach its QPU.
 
-    :param name: of the QPU
+    :param key: the variable, without the prefix of the QPU's name
     :raises InputError: if it is missing
     """
-    if not variables.get(key):
-        raise InputError(f"{key} is not set, though QPU {name!r} is in the environment")
-    return variables[key]
+    if not (value := variables.get(f"{name}_{key}")):
+        message = f"{name}_{key} is not set, though QPU {name!r} is in the environment"
+        raise InputError(message)
+    return value
 
 
 def check_keys(config: Mapping[str, JSON], known: Collection[str]) -> None:
-    """Refuse an unknown key of a configuration.
-
-    :raises InputError: if there is one; suggests a similar key
-    """
+    """Refuse an unknown key of a configuration, and suggest a similar one."""
     for key in config:
         if key not in known:
             raise InputError(unknown("key", key, [*known]))
 
 
 def config_text(config: Mapping[str, JSON], key: str) -> str | None:
-    """Read a text of a configuration.
-
-    :returns: ``None`` if it is not given
-    :raises InputError: if it is something else, or empty
-    """
+    """Read a text of a configuration; ``None`` if it is not given."""
     value = config.get(key)
     if value is not None and (not isinstance(value, str) or not value):
         raise InputError(f"{key}: expected text")
@@ -322,10 +310,7 @@ def config_text(config: Mapping[str, JSON], key: str) -> str | None:
 
 
 def read_token(path: str) -> str:
-    """Read a credential from a file.
-
-    :raises InputError: if it cannot be read, or is empty
-    """
+    """Read a credential from a file, which must not be empty."""
     try:
         token = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -17,15 +17,16 @@ from dimod.core.sampler import Sampler
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import (
+    TOKEN,
     AuthenticationError,
     NoLease,
     Qpu,
     QpuStatus,
     check_keys,
     config_text,
-    lease_token,
     qrmi_config,
     read_token,
+    required,
 )
 from sf_quantum.samplers.parameters import check, check_number, seeded
 
@@ -41,7 +42,6 @@ VARIABLES = {
     "DWAVE_API_TOKEN": "token",
     "DWAVE_API_SOLVER": "solver",
 }
-LEASE = "QRMI_JOB_ACQUISITION_TOKEN"
 LEASE_PREFIX = "sfq-lease"
 MISSING = "dwave-system is not installed (pip install 'sf-quantum[dwave]')"
 # D-Wave's states, and QRMI's
@@ -75,7 +75,7 @@ class DWaveQpu(Qpu):
         self, name: str, connection: Mapping[str, str], lease: str | None = None
     ) -> None:
         super().__init__(name)
-        self._connection = dict(connection)
+        self.connection = dict(connection)
         self.lease = lease
 
     @classmethod
@@ -150,11 +150,11 @@ class DWaveQpu(Qpu):
     def environment(self, token: str) -> dict[str, str]:
         """See :meth:`Qpu.environment`; D-Wave's client reads the variables too."""
         variables = {
-            variable: self._connection[key]
+            variable: self.connection[key]
             for variable, key in VARIABLES.items()
-            if key in self._connection
+            if key in self.connection
         }
-        return {**variables, f"{self.name}_{LEASE}": token}
+        return {**variables, f"{self.name}_{TOKEN}": token}
 
     @classmethod
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
@@ -165,10 +165,11 @@ class DWaveQpu(Qpu):
             for key in (variable, f"{name}_{variable}")
             if (value := environment.get(key))
         }
-        return cls(name, _connection(name, variables), lease_token(name, environment))
+        lease = required(name, environment, TOKEN)
+        return cls(name, _connection(name, variables), lease)
 
     def sampler(self) -> Sampler:
-        return DWaveEmbedded(self, self._connection)
+        return DWaveEmbedded(self)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -190,11 +191,7 @@ class DWaveQpu(Qpu):
             answered.ResourceAccessForbiddenError,
         )
         bad_url = requests.MissingSchema, requests.InvalidSchema, requests.InvalidURL
-        trouble = (
-            requests.RequestException,
-            known.CanceledFutureError,
-            known.PollingTimeout,
-        )
+        trouble = known.CanceledFutureError, known.PollingTimeout
         try:
             yield
         except answered.ResourceAuthenticationError as error:
@@ -202,11 +199,10 @@ class DWaveQpu(Qpu):
             raise AuthenticationError(text) from error
         except refused as error:
             raise InputError(f"QPU {self.name!r} refuses: {_line(error)}") from error
-        except bad_url as error:
-            raise InputError(f"QPU {self.name!r}: {_line(error)}") from error
-        except trouble as error:
+        except (requests.RequestException, *trouble) as error:
             # some refusals are known by their HTTP status only
-            kind = InputError if _is_refusal(error) else QpuError
+            useless = isinstance(error, bad_url) or _is_refusal(error)
+            kind = InputError if useless else QpuError
             raise kind(f"QPU {self.name!r}: {_line(error)}") from error
 
     @contextmanager
@@ -215,7 +211,7 @@ class DWaveQpu(Qpu):
             from dwave.cloud import Client
             from dwave.cloud.exceptions import SolverNotFoundError
 
-            with Client.from_config(**client_options(self._connection)) as client:
+            with Client.from_config(**client_options(self.connection)) as client:
                 try:
                     solver = client.get_solver(refresh=True)
                 except SolverNotFoundError:  # it may be offline
@@ -228,7 +224,7 @@ class DWaveQpu(Qpu):
         with self.errors():
             from dwave.cloud.api import Problems
 
-            known = self._connection
+            known = self.connection
             with Problems(endpoint=known["endpoint"], token=known["token"]) as problems:
                 yield problems
 
@@ -239,23 +235,18 @@ class DWaveEmbedded(Sampler):
     A variable is a chain of qubits. The chain strength is that of Ocean's
     ``uniform_torque_compensation``; broken chains are resolved by majority vote. ``info``
     has the strength and the fraction of broken chains.
-
-    :param connection: as :class:`DWaveQpu` takes it
     """
 
-    def __init__(self, qpu: DWaveQpu, connection: Mapping[str, str]) -> None:
+    def __init__(self, qpu: DWaveQpu) -> None:
         self._qpu = qpu
-        self._connection = connection
 
     @property
     def parameters(self) -> dict[str, list[str]]:
-        """The keywords of :meth:`sample`, as dimod lists them."""
         names = "num_reads seed annealing_time chain_strength"
         return {name: [] for name in names.split()}
 
     @property
     def properties(self) -> dict[str, str]:
-        """The QPU's name and type."""
         return {"qpu": self._qpu.name, "type": self._qpu.type}
 
     @staticmethod
@@ -271,12 +262,10 @@ class DWaveEmbedded(Sampler):
         """
         if num_reads is not None:
             check("num_reads", num_reads, 1)
-        for name, value in (
-            ("annealing_time", annealing_time),
-            ("chain_strength", chain_strength),
-        ):
-            if value is not None:
-                check_number(name, value, 0)
+        if annealing_time is not None:
+            check_number("annealing_time", annealing_time, 0)
+        if chain_strength is not None:
+            check_number("chain_strength", chain_strength, 0)
 
     def sample(
         self,
@@ -298,23 +287,19 @@ class DWaveEmbedded(Sampler):
         :raises InputError: if the QPU refuses it, or no embedding is found
         :raises QpuError: if the QPU fails or does not answer
         """
-        self.check_parameters(
-            num_reads=num_reads,
-            annealing_time=annealing_time,
-            chain_strength=chain_strength,
-        )
-        seed = seeded(seed)
-        given = {
+        parameters: dict[str, JSON] = {
             "num_reads": num_reads,
             "annealing_time": annealing_time,
             "chain_strength": chain_strength,
-            "label": self._qpu.lease,
         }
-        given = {name: value for name, value in given.items() if value is not None}
+        self.check_parameters(**parameters)
+        seed = seeded(seed)
+        parameters["label"] = self._qpu.lease
+        given = {name: value for name, value in parameters.items() if value is not None}
         with self._qpu.errors():
             from dwave.system import DWaveSampler
 
-            with DWaveSampler(**client_options(self._connection)) as child:
+            with DWaveSampler(**client_options(self._qpu.connection)) as child:
                 check_fits(given, child.properties)
                 begin = time.monotonic()
                 try:
@@ -346,9 +331,8 @@ class DWaveEmbedded(Sampler):
     ) -> SampleSet:
         from dwave.system import EmbeddingComposite
 
-        composite = EmbeddingComposite(
-            child, embedding_parameters={"random_seed": seed}
-        )
+        search = {"random_seed": seed}
+        composite = EmbeddingComposite(child, embedding_parameters=search)
         try:
             samples: SampleSet = composite.sample(bqm, return_embedding=True, **given)
         except (ValueError, KeyError) as error:

@@ -24,14 +24,15 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import (
     OVER,
+    TOKEN,
     AuthenticationError,
     NoLease,
     Qpu,
     QpuStatus,
     check_keys,
     config_text,
-    lease_token,
     qrmi_config,
+    required,
 )
 from sf_quantum.qpu.qrmi_config import Resource
 
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from sf_quantum.samplers.states import Bits
 
 KEYS = ("qrmiConfig", "resource", "timeoutSeconds")
-TOKEN = "QRMI_JOB_ACQUISITION_TOKEN"
 TIMEOUT = "QRMI_JOB_TIMEOUT_SECONDS"
 # Slurm's value for a job without a time limit, as the SPANK plugin passes it on
 NO_TIMEOUT = 2**32 - 1
@@ -169,7 +169,7 @@ class QrmiQpu(Qpu):
     @classmethod
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
         own = qrmi_config.unprefixed(name, environment)
-        token = lease_token(name, environment)
+        token = required(name, environment, TOKEN)
         del own[TOKEN]
         seconds = own.pop(TIMEOUT, str(NO_TIMEOUT))
         if not seconds.isdecimal():

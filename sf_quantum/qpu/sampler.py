@@ -19,12 +19,10 @@ class QpuSampler(Sampler):
 
     @property
     def parameters(self) -> dict[str, list[str]]:
-        """The keywords of :meth:`sample`, as dimod lists them."""
         return {"num_reads": [], "seed": [], "num_sweeps": []}
 
     @property
     def properties(self) -> dict[str, str]:
-        """The QPU's name and type."""
         return {"qpu": self._qpu.name, "type": self._qpu.type}
 
     def sample(

@@ -21,13 +21,13 @@ from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client, Response, Unreachable
 from sf_quantum.qpu import (
     OVER,
+    TOKEN,
     AuthenticationError,
     NoLease,
     Qpu,
     QpuStatus,
     check_keys,
     config_text,
-    lease_token,
     read_token,
     required,
 )
@@ -354,7 +354,7 @@ class SfqQpu(Qpu):
         retry = known.retry_seconds
         variables = {
             "SFQ_URL": self.service.url,
-            "QRMI_JOB_ACQUISITION_TOKEN": token,
+            TOKEN: token,
             "SFQ_TOKEN_FILE": known.token_file,
             "SFQ_MUNGE": "1" if known.munge is True else known.munge,
             "SFQ_PATIENCE_SECONDS": None if retry is None else f"{retry:g}",
@@ -366,13 +366,13 @@ class SfqQpu(Qpu):
         munge = environment.get(f"{name}_SFQ_MUNGE", "")
         return cls(
             name,
-            required(name, environment, f"{name}_SFQ_URL"),
+            required(name, environment, "SFQ_URL"),
             credentials=Credentials(
                 environment.get(f"{name}_SFQ_TOKEN_FILE"),
                 munge if munge.startswith("/") else munge == "1",
                 _seconds(environment, f"{name}_SFQ_PATIENCE_SECONDS"),
             ),
-            lease=lease_token(name, environment),
+            lease=required(name, environment, TOKEN),
             job_key=environment.get(f"{name}_SFQ_JOB_KEY"),
             purpose=environment.get(f"{name}_SFQ_PURPOSE"),
         )
