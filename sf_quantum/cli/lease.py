@@ -143,7 +143,7 @@ def _run_held(args: argparse.Namespace, command: _Command) -> Usage:
     watches = [QpuWatch(qpu_, partial(_jobs, qpu_, token)) for qpu_, token in leases]
     with watching(watches, command.leave):
         command.run(os.environ)
-    return partial(account.usage_of_environment, names, os.environ)
+    return lambda: account.usage(account.leases_of(names, os.environ), names)
 
 
 def _jobs(client: Qpu, token: str) -> Collection[Mapping[str, JSON]]:

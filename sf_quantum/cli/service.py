@@ -106,8 +106,8 @@ def request(
     :raises QpuError: if the service does not answer, or is in trouble
     """
     timeout = REQUEST_SECONDS + wait_seconds
-    answer = client.send(method, path, body, timeout_seconds=timeout)
-    content: JSON = json.loads(client.granted(answer).body)
+    response = client.send(method, path, body, timeout_seconds=timeout)
+    content: JSON = json.loads(response.body)
     return content
 
 

@@ -1,7 +1,9 @@
 """MUNGE credentials, with which ``munged`` attests a process's user across a cluster.
 
 libmunge is installed with MUNGE's daemon, and called through ctypes: no Python package
-is needed.
+is needed. ``socket`` is that of ``munged``, libmunge's default if ``None``. Each function
+raises :class:`InputError` if libmunge is not installed, and :class:`QpuError` if ``munged``
+does not answer.
 """
 
 from __future__ import annotations
@@ -26,12 +28,7 @@ class CredentialRefused(Exception):
 
 
 def encode(socket: str | None = None) -> str:
-    """Create a credential of this process, with an empty payload; it is accepted once.
-
-    :param socket: of ``munged``; libmunge's default if ``None``
-    :raises InputError: if libmunge is not installed
-    :raises QpuError: if ``munged`` does not answer
-    """
+    """Create a credential of this process, with an empty payload; it is accepted once."""
     library = _library()
     credential = ctypes.c_char_p()
     with _context(library, socket) as context:
@@ -47,10 +44,7 @@ def encode(socket: str | None = None) -> str:
 def decode(credential: str, socket: str | None = None) -> int:
     """Return the uid of the process that created a credential; blocks.
 
-    :param socket: of ``munged``; libmunge's default if ``None``
     :raises CredentialRefused: if the credential is invalid, or was used before
-    :raises InputError: if libmunge is not installed
-    :raises QpuError: if ``munged`` does not answer
     """
     if not credential:
         raise CredentialRefused("empty credential")
@@ -73,11 +67,7 @@ def decode(credential: str, socket: str | None = None) -> int:
 
 
 def check(socket: str | None = None) -> None:
-    """Check that credentials can be created and decoded here.
-
-    :raises InputError: if libmunge is not installed
-    :raises QpuError: if ``munged`` does not answer
-    """
+    """Check that credentials can be created and decoded here."""
     decode(encode(socket), socket)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -292,6 +293,15 @@ def required(name: str, variables: Mapping[str, str], key: str) -> str:
         message = f"{name}_{key} is not set, though QPU {name!r} is in the environment"
         raise InputError(message)
     return value
+
+
+def check_name(name: str, label: str) -> None:
+    """Refuse a QPU's name that no variable of a shell can start with."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise InputError(
+            f"{label} {name!r}: use letters, digits and underscores only, "
+            "since it starts the names of environment variables"
+        )
 
 
 def check_keys(config: Mapping[str, JSON], known: Collection[str]) -> None:

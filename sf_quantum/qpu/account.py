@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import RESOURCES, Qpu, listed, load, types_by_name
+from sf_quantum.qpu import RESOURCES, TOKEN, Qpu, listed, load, types_by_name
 from sf_quantum.samplers import unknown
 
 
@@ -61,28 +61,17 @@ class CommandRun:
         return False if len(known) == len(self.leases) else None
 
 
-def usage(leases: Iterable[tuple[Qpu, str]]) -> list[LeaseUsage]:
+def usage(
+    leases: Iterable[tuple[Qpu, str]], names: Iterable[str] | None = None
+) -> list[LeaseUsage]:
     """Ask QPUs what leases were used for.
 
     :param leases: each QPU with its token; the lease may have been given back
+    :param names: of the QPUs; one without a lease counts as one that does not report its
+        jobs
     """
-    return [_usage(qpu, token) for qpu, token in leases]
-
-
-def usage_of_environment(
-    names: Iterable[str], environment: Mapping[str, str]
-) -> list[LeaseUsage]:
-    """As :func:`usage`, for leases of the environment.
-
-    If its kind is not installed, a QPU counts as one that does not report its jobs.
-
-    :param names: of the QPUs
-    """
-    wanted = list(names)
-    known = {
-        qpu.name: _usage(qpu, token) for qpu, token in leases_of(wanted, environment)
-    }
-    return [known.get(name) or LeaseUsage(name, None) for name in wanted]
+    found = {qpu.name: _usage(qpu, token) for qpu, token in leases}
+    return [found.get(name) or LeaseUsage(name, None) for name in names or found]
 
 
 def leases_of(
@@ -94,10 +83,9 @@ def leases_of(
     """
     types, leases = types_by_name(environment), []
     for name in names:
-        token = environment.get(f"{name}_QRMI_JOB_ACQUISITION_TOKEN", "")
         with suppress(InputError):
             qpu = load(types.get(name, "")).from_environment(name, environment)
-            leases.append((qpu, token))
+            leases.append((qpu, environment.get(f"{name}_{TOKEN}", "")))
     return leases
 
 
@@ -146,11 +134,6 @@ def _usage(qpu: Qpu, token: str) -> LeaseUsage:
         return LeaseUsage(qpu.name, None, trouble=str(error))
     if jobs:
         with suppress(QuantumError):  # the jobs are reported without it
-            status = qpu.status()
-            return LeaseUsage(
-                qpu.name,
-                jobs,
-                technology=status.technology,
-                calibration=status.calibration,
-            )
+            known = qpu.status()
+            return LeaseUsage(qpu.name, jobs, None, known.technology, known.calibration)
     return LeaseUsage(qpu.name, jobs)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, read_json
+from sf_quantum.qpu import check_name
 from sf_quantum.samplers import unknown
 
 
@@ -25,10 +26,7 @@ class Resource:
 
 
 def names(path: str) -> list[str]:
-    """List the names of the file's resources.
-
-    :raises InputError: if the file is wrong
-    """
+    """List the names of the file's resources."""
     return [*_entries(path)]
 
 
@@ -44,11 +42,7 @@ def read(path: str, name: str, type_: str | None = None) -> Resource:
     if name not in known:
         raise InputError(f"{path}: {unknown('resource', name, [*known])}")
     where, entry = known[name]
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise InputError(
-            f"{where}.name: {name!r}: use letters, digits and underscores only, "
-            "since it starts the names of environment variables"
-        )
+    check_name(name, f"{where}.name:")
     found = Resource(name, _text(entry, "type", where), _environment(entry, where))
     if type_ not in (None, found.type):
         message = f"resource {name!r} is of type {found.type!r}, not {type_!r}"

@@ -39,7 +39,9 @@ class QpuSelection:
         if len(set(self.names)) < len(self.names):
             raise InputError(f"--qpu: {','.join(self.names)}: name each QPU once")
         if self.url is not None:
-            return [self._at_url(self.url)]
+            if len(self.names) > 1:
+                raise InputError("--qpu: one URL is one QPU")
+            return [self._make([*self.names, DEFAULT_NAME][0], {"url": self.url})]
         names = self.names or listed(environment, RESOURCES) or []
         if not names:
             raise InputError(
@@ -57,11 +59,6 @@ class QpuSelection:
             return self.qpus(environment)
         names = sorted(qrmi_config.names(self.qrmi_config))
         return [self._named(name, environment) for name in names]
-
-    def _at_url(self, url: str) -> Qpu:
-        if len(self.names) > 1:
-            raise InputError("--qpu: one URL is one QPU")
-        return self._make(self.names[0] if self.names else DEFAULT_NAME, {"url": url})
 
     def _named(self, name: str, environment: Mapping[str, str]) -> Qpu:
         if self.qrmi_config is not None:

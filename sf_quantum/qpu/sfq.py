@@ -5,18 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
 from sf_quantum import backoff
 from sf_quantum.backoff import Deadline
-from sf_quantum.errors import InputError, QpuError
+from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client, Response, Unreachable
 from sf_quantum.qpu import (
@@ -27,6 +27,7 @@ from sf_quantum.qpu import (
     Qpu,
     QpuStatus,
     check_keys,
+    check_name,
     config_text,
     read_token,
     required,
@@ -108,14 +109,10 @@ class ServiceClient:
         self.name = f"QPU {qpu!r} at {self.url}"
         retry = credentials.retry_seconds
         self._retry_seconds = RETRY_SECONDS if retry is None else retry
-        self._retry_variable = f"{qpu}_SFQ_PATIENCE_SECONDS"
         self._under_lease = lease is not None
-
-    def request(
-        self, method: str, path: str, body: Mapping[str, JSON] | None = None
-    ) -> Response:
-        """Send an idempotent request, with retries, and expect it to be granted."""
-        return self.granted(self.send(method, path, body, retry=True))
+        # which variable of a job sets them
+        variable = f", which {qpu}_SFQ_PATIENCE_SECONDS sets"
+        self._retry_setting = variable if self._under_lease else ""
 
     def send(
         self,
@@ -125,11 +122,15 @@ class ServiceClient:
         *,
         timeout_seconds: float = REQUEST_SECONDS,
         retry: bool = False,
+        expected: Collection[int] = (),
     ) -> Response:
         """Send a request, once or, if it is idempotent, until it is answered.
 
-        :returns: the response, whatever its status
-        :raises QpuError: if there is none in time
+        :param expected: the statuses of refusals that the caller handles
+        :raises Unreachable: if there is no answer in time
+        :raises AuthenticationError: if the token or the MUNGE credential is not accepted
+        :raises InputError: if the request is refused for another reason
+        :raises QpuError: if the service is in trouble, or the job's lease has ended
         """
         retry_seconds = self._retry_seconds if retry else 0.0
         deadline = None
@@ -140,7 +141,7 @@ class ServiceClient:
                     method, path, body, timeout_seconds=timeout_seconds
                 )
                 if response.status not in BUSY:
-                    return response
+                    break
             except Unreachable as error:
                 failure = error
             # from the first failure on, since a request may legitimately take long
@@ -148,35 +149,26 @@ class ServiceClient:
             if deadline.left <= 0:
                 break
             time.sleep(min(pause, deadline.left))
-        if failure is None:
-            return response
-        message = f"{self.name} does not answer: {failure}"
-        if retry_seconds:
-            setting = (
-                f", which {self._retry_variable} sets" if self._under_lease else ""
-            )
-            message += f" (tried for {retry_seconds:g} s{setting})"
-        raise QpuError(message) from failure
+        if failure is not None:
+            message = f"{self.name} does not answer: {failure}"
+            if retry_seconds:
+                message += f" (tried for {retry_seconds:g} s{self._retry_setting})"
+            raise Unreachable(message) from failure
+        if response.status >= 400 and response.status not in expected:
+            raise self._error(response)
+        return response
 
-    def granted(self, response: Response) -> Response:
-        """Expect a request to be granted.
-
-        :raises AuthenticationError: if the token or the MUNGE credential is not accepted
-        :raises InputError: if it is refused for another reason
-        :raises QpuError: if the service is in trouble, or the job's lease has ended
-        """
+    def _error(self, response: Response) -> QuantumError:
         status = response.status
-        if status < 400:
-            return response
         if status >= 500 or status in BUSY:
-            raise QpuError(f"{self.name} is in trouble: {refusal(response)}")
+            return QpuError(f"{self.name} is in trouble: {refusal(response)}")
         message = f"{self.name} refuses: {refusal(response)}"
         if status == 401:
-            raise AuthenticationError(message)
+            return AuthenticationError(message)
         ended = status == 403 and response.json().get("field") == LEASE_HEADER
         if self._under_lease and (ended or status == 404):
-            raise QpuError(message)
-        raise InputError(message)
+            return QpuError(message)
+        return InputError(message)
 
     def text(self, content: Mapping[str, JSON], key: str) -> str:
         """Read a text that every answer of this kind has.
@@ -239,11 +231,7 @@ class SfqQpu(Qpu):
         Key ``url``; ``tokenFile`` or ``munge`` if the service authenticates its clients;
         ``class``, ``project``, ``expectedSeconds`` and ``pattern`` of the leases.
         """
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise InputError(
-                f"QPU name {name!r}: use letters, digits and underscores only, "
-                "since it starts the names of environment variables"
-            )
+        check_name(name, "QPU name")
         check_keys(config, KEYS)
         url = config_text(config, "url")
         if url is None:
@@ -265,7 +253,7 @@ class SfqQpu(Qpu):
 
     def status(self) -> QpuStatus:
         """See :meth:`Qpu.status`; sent once, since callers report a missing answer."""
-        device = self.service.granted(self.service.send("GET", "/v1/device")).json()
+        device = self.service.send("GET", "/v1/device").json()
         calibration, payloads = device.get("calibration"), device.get("payloads")
         known = calibration.get("id") if isinstance(calibration, dict) else None
         maintenance = _number(device.get("maintenance"))
@@ -307,12 +295,16 @@ class SfqQpu(Qpu):
             body["wait"] = wait_seconds
         if key is not None:
             body["key"] = key
-        answer = self.service.send(
-            "POST", "/v1/leases", body, timeout_seconds=wait_seconds + REQUEST_SECONDS
+        response = self.service.send(
+            "POST",
+            "/v1/leases",
+            body,
+            timeout_seconds=wait_seconds + REQUEST_SECONDS,
+            expected=(409, 503),
         )
-        if answer.status in (409, 503):
-            raise NoLease(f"{self.service.name}: {refusal(answer)}")
-        lease = self.service.granted(answer).json()
+        if response.status >= 400:
+            raise NoLease(f"{self.service.name}: {refusal(response)}")
+        lease = response.json()
         token, class_ = self.service.text(lease, "id"), lease.get("class")
         if class_ is not None and class_ != self._lease_options.get("class", class_):
             self._other_class[token] = str(class_)
@@ -328,17 +320,16 @@ class SfqQpu(Qpu):
         )
 
     def renew(self, token: str) -> float | None:
-        lease = self.service.request("POST", f"{_lease(token)}/renew").json()
+        path = f"{_lease(token)}/renew"
+        lease = self.service.send("POST", path, retry=True).json()
         expires = _number(lease.get("idle_expires"))
         return None if expires is None else max(0.0, expires - time.time()) / RENEWALS
 
     def release(self, token: str) -> None:
-        response = self.service.send("DELETE", _lease(token), retry=True)
-        if response.status != 404:
-            self.service.granted(response)
+        self.service.send("DELETE", _lease(token), retry=True, expected=(404,))
 
     def jobs(self, token: str) -> list[dict[str, JSON]] | None:
-        lease = self.service.request("GET", _lease(token)).json()
+        lease = self.service.send("GET", _lease(token), retry=True).json()
         jobs, opened = lease.get("jobs"), lease.get("opened")
         if not isinstance(jobs, list) or not isinstance(opened, float):
             raise QpuError(f"{self.service.name}: not a lease, is it sfq serve?")
@@ -398,9 +389,11 @@ class SfqQpu(Qpu):
         job["idempotency_key"] = hashlib.sha256(text.encode()).hexdigest()
         if self._purpose is not None:
             job["purpose"] = self._purpose
+        own = (None, self._lease)
         try:
             followed = self._follow(self._submit(job))
-            while self._ended_with_another_lease(followed):
+            # the job of an earlier attempt, cancelled because its lease ended
+            while followed["state"] == "Cancelled" and followed.get("lease") not in own:
                 followed = self._follow(self._submit(job))
         except InputError:
             raise
@@ -414,7 +407,7 @@ class SfqQpu(Qpu):
                 f"{followed.get('note') or 'no reason given'}"
             )
         result = f"/v1/jobs/{followed['id']}/result"
-        samples = self.service.request("GET", result).json()
+        samples = self.service.send("GET", result, retry=True).json()
         if samples.get("type") != "SampleSet":
             raise QpuError(f"{self.service.name}: its answer is not a sample set")
         return samples
@@ -423,18 +416,13 @@ class SfqQpu(Qpu):
         """Submit a job, under a new key if an earlier attempt failed or was cancelled."""
         key, number = str(job["idempotency_key"]), 1
         while True:
-            answer = self.service.request("POST", "/v1/jobs", job)
-            submitted = answer.json()
+            response = self.service.send("POST", "/v1/jobs", job, retry=True)
+            submitted = response.json()
             state = self.service.text(submitted, "state")
-            if answer.status == 201 or state not in ("Failed", "Cancelled"):
+            if response.status == 201 or state not in ("Failed", "Cancelled"):
                 return submitted
             number += 1
             job["idempotency_key"] = f"{key}-{number}"
-
-    def _ended_with_another_lease(self, job: Mapping[str, JSON]) -> bool:
-        """Whether an earlier attempt's job was cancelled because its lease ended."""
-        leases = (None, self._lease)
-        return job["state"] == "Cancelled" and job.get("lease") not in leases
 
     def _follow(self, job: dict[str, JSON]) -> dict[str, JSON]:
         service = self.service
@@ -443,21 +431,20 @@ class SfqQpu(Qpu):
         while service.text(job, "state") not in OVER:
             try:
                 response = service.send(
-                    "GET", path, timeout_seconds=timeout, retry=True
+                    "GET", path, timeout_seconds=timeout, retry=True, expected=(404,)
                 )
-            except QpuError as error:
+            except Unreachable as error:
                 raise QpuError(f"{error}; it ended during the job") from error
             if response.status == 404:
                 raise QpuError(f"{service.name}: it no longer knows the job")
-            job = service.granted(response).json()
+            job = response.json()
         return job
 
     def _cancel(self, job: Mapping[str, JSON]) -> None:
         # by its key, the job is found even if its submission was not answered
-        service = self.service
-        answer = service.send("POST", "/v1/jobs", job, timeout_seconds=CANCEL_SECONDS)
-        path = f"/v1/jobs/{service.text(service.granted(answer).json(), 'id')}"
-        service.granted(service.send("DELETE", path, timeout_seconds=CANCEL_SECONDS))
+        send = partial(self.service.send, timeout_seconds=CANCEL_SECONDS)
+        found = send("POST", "/v1/jobs", job).json()
+        send("DELETE", f"/v1/jobs/{self.service.text(found, 'id')}")
 
 
 def _lease(token: str) -> str:

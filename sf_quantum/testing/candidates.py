@@ -15,12 +15,10 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
-import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import TypeAlias
 
 from sf_quantum.check import cwl
@@ -32,6 +30,7 @@ from sf_quantum.files import JSON, listing, mapping
 Outputs: TypeAlias = dict[str, JSON]
 Energy: TypeAlias = Callable[[Outputs], float]
 SECONDS = 600.0
+SAMPLES = "SampleSet"
 
 
 @dataclass(frozen=True)
@@ -52,11 +51,11 @@ def lowest_energy(outputs: Outputs) -> float:
 
     :raises InputError: if no output is a sample set
     """
+    contents = [_content(output) or {} for output in outputs.values()]
+    found = [one for one in contents if one.get("type") == SAMPLES]
+    vectors = [mapping(mapping(one.get("vectors")).get("energy")) for one in found]
     energies = [
-        float(str(energy))
-        for output in outputs.values()
-        if (samples := _samples(output)) is not None
-        for energy in _energies(samples)
+        float(str(e)) for vector in vectors for e in listing(vector.get("data"))
     ]
     if not energies:
         raise InputError(
@@ -131,12 +130,18 @@ def _answer(
 ) -> Answer:
     keys = mapping(target)
     where = "/".join(str(keys[k]) for k in ("deployment", "service") if k in keys)
-    with tempfile.TemporaryDirectory(prefix="sfq-candidate-") as folder:
+    with (
+        TemporaryDirectory(prefix="sfq-candidate-") as folder,
+        # beside the original, so that relative paths stay valid
+        NamedTemporaryFile(
+            "w", dir=document.folder, prefix=".candidate-", suffix=".yml"
+        ) as file,
+    ):
         job = Path(folder, "job.json")
         job.write_text(json.dumps(dict(inputs)))
-        content = _alone(document, name, target, tool, job)
-        with _beside(document, content) as file:
-            outputs = _run(file, Path(folder), where)
+        json.dump(_alone(document, name, target, tool, job), file)
+        file.flush()
+        outputs = _run(Path(file.name), Path(folder), where)
         form = {key: _form(value) for key, value in outputs.items()}
         return Answer(where, form, energy(outputs))
 
@@ -145,32 +150,21 @@ def _alone(
     document: Document, name: str, target: JSON, tool: Path, job: Path
 ) -> dict[str, JSON]:
     """Make a StreamFlow file that runs only the tool, on one target."""
+    folder = str(job.parent)
     workflow: JSON = {
         "type": "cwl",
         "config": {"file": str(tool), "settings": str(job)},
         "bindings": [{"step": "/", "target": target}],
     }
-    folder = str(job.parent)
-    journal: JSON = {"type": "sfq.journal", "config": {"directory": folder}}
-    database: JSON = {"type": "default", "config": {"connection": f"{folder}/db"}}
     return {
         "version": "v1.0",
         "workflows": {name: workflow},
         "deployments": document.content.get("deployments"),
-        "scheduling": {"scheduler": journal},
-        "database": database,
+        "scheduling": {
+            "scheduler": {"type": "sfq.journal", "config": {"directory": folder}}
+        },
+        "database": {"type": "default", "config": {"connection": f"{folder}/db"}},
     }
-
-
-@contextmanager
-def _beside(document: Document, content: dict[str, JSON]) -> Iterator[Path]:
-    """Write a file in the original's folder, so that relative paths stay valid."""
-    path = document.folder / f".candidate-{uuid.uuid4().hex}.yml"
-    try:
-        path.write_text(json.dumps(content))
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
 
 
 def _run(file: Path, folder: Path, where: str) -> Outputs:
@@ -205,30 +199,19 @@ def _form(value: JSON) -> JSON:
         return type(value).__name__
     if value.get("class") != "File":
         return {key: _form(item) for key, item in value.items()}
-    if (samples := _samples(value)) is not None:
-        return {key: samples.get(key) for key in ("variable_type", "variable_labels")}
-    content = _content(value)
-    if isinstance(content, dict):
-        return list[JSON](sorted(content))
-    return str(value.get("nameext"))
+    if (content := _content(value)) is None:
+        return str(value.get("nameext"))
+    if content.get("type") == SAMPLES:
+        return {key: content.get(key) for key in ("variable_type", "variable_labels")}
+    return list[JSON](sorted(content))
 
 
-def _samples(output: JSON) -> dict[str, JSON] | None:
-    content = _content(output)
-    is_one = isinstance(content, dict) and content.get("type") == "SampleSet"
-    return mapping(content) if is_one else None
-
-
-def _content(output: JSON) -> JSON:
+def _content(output: JSON) -> dict[str, JSON] | None:
+    """Read an output that is a file with a JSON object."""
     if mapping(output).get("class") != "File":
         return None
     try:
         content: JSON = json.loads(Path(str(mapping(output)["path"])).read_text())
     except (OSError, ValueError):
         return None
-    return content
-
-
-def _energies(samples: dict[str, JSON]) -> list[JSON]:
-    vector = mapping(mapping(samples.get("vectors")).get("energy"))
-    return listing(vector.get("data"))
+    return content if isinstance(content, dict) else None
