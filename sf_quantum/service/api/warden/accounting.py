@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Annotated, Generic, Self, TypeVar
 
 from fastapi import APIRouter, Query
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field, NaiveDatetime
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    NaiveDatetime,
+)
 
-from sf_quantum.service.api.common import Admin, Queue, refusals, since_epoch, utc
-from sf_quantum.service.api.warden.models import (
+from sf_quantum.service.api.common import Admin, Queue, refusals, since_epoch
+from sf_quantum.service.api.warden.routes import (
     STATES,
     STATUSES,
     Status,
+    StatusOf,
+    Time,
+    UserId,
     user_name,
     user_number,
 )
@@ -24,7 +33,6 @@ from sf_quantum.service.store.accounting import Filter, Page
 
 Row = TypeVar("Row", bound=BaseModel)
 Texts = Annotated[list[str], Field(default_factory=list, max_length=100)]
-Time = AwareDatetime | NaiveDatetime
 router = APIRouter(
     tags=["warden"],
     responses=refusals(
@@ -42,9 +50,9 @@ PATHS = ("/acct", "/accounting")
 class UsersQuery(BaseModel):
     """The scope of a report."""
 
-    user_id: Texts
-    ended_after: Time | None = None
-    ended_before: Time | None = None
+    user_id: Annotated[Texts, AfterValidator(lambda ids: [*map(user_name, ids)])]
+    ended_after: AwareDatetime | NaiveDatetime | None = None
+    ended_before: AwareDatetime | NaiveDatetime | None = None
     limit: int = Field(default=100, gt=0, le=100)
     offset: int = Field(default=0, ge=0, le=2**62)
 
@@ -54,21 +62,15 @@ class UsersQuery(BaseModel):
         return Page(self.limit, self.offset)
 
     def rows(
-        self,
-        *,
-        ended: str,
-        user: str,
-        among: Mapping[str, Sequence[accounting.Value]] | None = None,
+        self, ended: str, among: Mapping[str, Sequence[accounting.Value]]
     ) -> Filter:
         """Convert the query for the store.
 
         :param ended: the column of the time that counts
-        :param user: the column of the user
         :param among: the values allowed in other columns
         """
-        users = [user_name(number) for number in self.user_id]
         since, before = since_epoch(self.ended_after), since_epoch(self.ended_before)
-        return Filter(ended, since, before, {user: users, **(among or {})})
+        return Filter(ended, since, before, among)
 
 
 class SessionsQuery(UsersQuery):
@@ -103,8 +105,8 @@ class Sums(BaseModel):
     """Jobs and their times in seconds; `qpu_seconds`, an extension, is exact."""
 
     count: int = 0
-    execution_time: Whole = 0
-    wait_time: Whole = 0
+    execution_time: Whole = Field(default=0, validation_alias="seconds")
+    wait_time: Whole = Field(default=0, validation_alias="wait")
     shots: int = 0
     qpu_seconds: float = 0.0
 
@@ -114,25 +116,12 @@ class JobsSummary(Sums):
 
     per_status: dict[str, Sums] = Field(default_factory=dict)
 
-    @classmethod
-    def of(cls, rows: Mapping[State, sqlite3.Row]) -> Self:
-        """Add up the sums of the states."""
-        sums = {
-            state: {"count": row["count"], **_sums(row)} for state, row in rows.items()
-        }
-        total = {
-            name: sum(part[name] for part in sums.values())
-            for name in Sums.model_fields
-        }
-        per_status = {STATUSES[state]: part for state, part in sums.items()}
-        return cls.model_validate({**total, "per_status": per_status})
-
 
 class SessionsSummary(BaseModel):
     """The sessions of a user; the duration in seconds."""
 
     count: int
-    total_duration: Whole
+    total_duration: Whole = Field(validation_alias="seconds")
 
 
 class UserRow(BaseModel):
@@ -147,25 +136,25 @@ class SessionRow(BaseModel):
     """A session that is over."""
 
     id: str
-    user_id: str
-    created_at: datetime
-    revoked_at: datetime
+    user_id: UserId
+    created_at: Time = Field(validation_alias="opened")
+    revoked_at: Time = Field(validation_alias="closed")
     slurm_job_id: str | None
     total_duration: Whole
-    jobs_count: int
+    jobs_count: int = Field(validation_alias="jobs")
 
 
 class JobRow(BaseModel):
     """A job that is over."""
 
-    id: int
-    user_id: str
-    session_id: str
+    id: int = Field(validation_alias="number")
+    user_id: UserId
+    session_id: str = Field(validation_alias="lease")
     slurm_job_id: str | None
-    status: Status
+    status: StatusOf
     shots: int
-    execution_time: Whole
-    wait_time: Whole
+    execution_time: Whole = Field(validation_alias="seconds")
+    wait_time: Whole = Field(validation_alias="wait")
     qpu_seconds: float
 
 
@@ -196,19 +185,18 @@ class Jobs(_Report[JobRow]):
 @router.get(PATHS[1], include_in_schema=False)
 def by_user(queue: Queue, _: Admin, query: Annotated[UsersQuery, Query()]) -> Users:
     """Sum up the sessions that are over, and those of their jobs that are over."""
-    sessions = query.rows(ended="closed", user="user")
+    sessions = query.rows("closed", {"user": query.user_id})
     total, rows = accounting.users(queue.store, sessions, query.page)
     jobs: dict[str, dict[State, sqlite3.Row]] = {row["user"]: {} for row in rows}
     # an empty list would allow all users
-    on_page = query.model_copy(update={"user_id": [*jobs] or [""]})
-    of_page = on_page.rows(ended="leases.closed", user="leases.user")
+    of_page = query.rows("leases.closed", {"leases.user": [*jobs] or [""]})
     for row in accounting.users_jobs(queue.store, of_page):
         jobs[row["user"]][row["state"]] = row
     data = [
         UserRow(
             user_id=user_number(row["user"]),
-            sessions=SessionsSummary(count=row["count"], total_duration=row["seconds"]),
-            jobs=JobsSummary.of(jobs[row["user"]]),
+            sessions=SessionsSummary(**row),
+            jobs=_sums(jobs[row["user"]]),
         )
         for row in rows
     ]
@@ -221,20 +209,15 @@ def by_session(
     queue: Queue, _: Admin, query: Annotated[SessionsQuery, Query()]
 ) -> Sessions:
     """List sessions that are over with their durations, the oldest first."""
-    among = {"id": query.session_id, "slurm_job_id": query.slurm_job_id}
-    sessions = query.rows(ended="closed", user="user", among=among)
+    among = {
+        "user": query.user_id,
+        "id": query.session_id,
+        "slurm_job_id": query.slurm_job_id,
+    }
+    sessions = query.rows("closed", among)
     total, rows = accounting.leases(queue.store, sessions, query.page)
     data = [
-        SessionRow(
-            id=row["id"],
-            user_id=user_number(row["user"]),
-            created_at=utc(row["opened"]),
-            revoked_at=utc(row["closed"]),
-            slurm_job_id=row["slurm_job_id"],
-            total_duration=row["closed"] - row["opened"],
-            jobs_count=row["jobs"],
-        )
-        for row in rows
+        SessionRow(**row, total_duration=row["closed"] - row["opened"]) for row in rows
     ]
     return Sessions.of(query.page, total, data)
 
@@ -244,33 +227,20 @@ def by_session(
 def by_job(queue: Queue, _: Admin, query: Annotated[JobsQuery, Query()]) -> Jobs:
     """List jobs that are over with their times and shots, the oldest first."""
     among: dict[str, Sequence[accounting.Value]] = {
+        "jobs.user": query.user_id,
         "jobs.lease": query.session_id,
         "leases.slurm_job_id": query.slurm_job_id,
         "jobs.state": [STATES[status] for status in query.status],
         "jobs.number": query.job_id,
     }
-    wanted = query.rows(ended="jobs.ended", user="jobs.user", among=among)
+    wanted = query.rows("jobs.ended", among)
     total, rows = accounting.jobs(queue.store, wanted, query.page)
-    data = [
-        JobRow.model_validate(
-            {
-                "id": row["number"],
-                "user_id": user_number(row["user"]),
-                "session_id": row["lease"],
-                "slurm_job_id": row["slurm_job_id"],
-                "status": STATUSES[row["state"]],
-                **_sums(row),
-            }
-        )
-        for row in rows
-    ]
-    return Jobs.of(query.page, total, data)
+    return Jobs.of(query.page, total, [JobRow(**row) for row in rows])
 
 
-def _sums(row: sqlite3.Row) -> dict[str, float]:
-    return {
-        "execution_time": row["seconds"],
-        "wait_time": row["wait"],
-        "shots": row["shots"],
-        "qpu_seconds": row["qpu_seconds"],
-    }
+def _sums(rows: Mapping[State, sqlite3.Row]) -> JobsSummary:
+    """Add up the sums of the states."""
+    names = ("count", "seconds", "wait", "shots", "qpu_seconds")
+    total = {name: sum(row[name] for row in rows.values()) for name in names}
+    per_status = {STATUSES[state]: dict(row) for state, row in rows.items()}
+    return JobsSummary.model_validate({**total, "per_status": per_status})

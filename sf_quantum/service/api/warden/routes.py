@@ -8,34 +8,176 @@ the package ``qrmi`` and the SPANK plugin work unmodified.
 from __future__ import annotations
 
 import asyncio
+import pwd
 import secrets
-from typing import Annotated
+from collections.abc import Mapping
+from datetime import datetime
+from functools import lru_cache
+from typing import Annotated, Literal, TypeAlias
 
 from fastapi import APIRouter, Header, Path
+from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
 
 from sf_quantum.service.api.common import Admin, Queue, Who, qpu_reason, refusals, utc
-from sf_quantum.service.api.warden.models import (
-    STATUSES,
-    Accessible,
-    CreateJob,
-    CreateSession,
-    CurrentJob,
-    Logs,
-    OpenSession,
-    Session,
-    SetAccessible,
-    Slots,
-    Specs,
-    StatusAnswer,
-    WardenJob,
-    user_name,
-    user_number,
-)
 from sf_quantum.service.device import sequence
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.jobs import Job, LeaseRequest, Submission
+from sf_quantum.service.domain.jobs import Job, Lease, LeaseRequest, State, Submission
 from sf_quantum.service.queue.entitlements import LEASE_HEADER
 from sf_quantum.service.queue.job_queue import JobQueue
+
+Status: TypeAlias = Literal["PENDING", "RUNNING", "DONE", "ERROR", "CANCELED"]
+STATUSES: Mapping[State, Status] = {
+    "Queued": "PENDING",
+    "Running": "RUNNING",
+    "Completed": "DONE",
+    "Failed": "ERROR",
+    "Cancelled": "CANCELED",
+}
+STATES: Mapping[Status, State] = {status: state for state, status in STATUSES.items()}
+# some clients send numbers instead of strings
+Text: TypeAlias = Annotated[
+    str,
+    BeforeValidator(lambda value: str(value) if type(value) is int else value),
+    Field(min_length=1, max_length=200),
+]
+
+
+@lru_cache(1024)
+def user_name(number: str) -> str:
+    """Return the name for a uid; a uid without a user on this machine stays a number."""
+    try:
+        return pwd.getpwuid(int(number)).pw_name if number.isdecimal() else number
+    except (KeyError, OverflowError, ValueError):  # int() reads 4,300 digits at most
+        return number
+
+
+@lru_cache(1024)
+def user_number(name: str) -> str:
+    """Return the uid of a user, as in warden's answers; see :func:`user_name`."""
+    try:
+        return str(pwd.getpwnam(name).pw_uid)
+    except (KeyError, ValueError):
+        return name
+
+
+# the fields of leases and jobs under warden's names
+UserId: TypeAlias = Annotated[
+    str, BeforeValidator(user_number), Field(validation_alias="user")
+]
+StatusOf: TypeAlias = Annotated[
+    Status, BeforeValidator(STATUSES.get), Field(validation_alias="state")
+]
+Time: TypeAlias = Annotated[datetime, BeforeValidator(utc)]
+
+
+class Accessible(BaseModel):
+    """Whether the QPU takes sessions, and how many slots are available."""
+
+    is_accessible: bool
+    message: str
+    qpu_slots_total: int
+    qpu_slots_used: int
+    qpu_slots_available: int
+
+
+class SetAccessible(BaseModel):
+    """Open or close the QPU."""
+
+    is_accessible: bool
+    message: str = Field(default="", max_length=1000)
+
+
+class Slots(BaseModel):
+    """The vQPUs: how many leases may be held, and how many are held."""
+
+    qpu_slots_total: int
+    qpu_slots_used: int
+    qpu_slots_available: int
+
+
+class CreateSession(BaseModel):
+    """A session for a user and a Slurm job."""
+
+    user_id: Text
+    scheduler_job_id: Text = Field(
+        validation_alias=AliasChoices("scheduler_job_id", "slurm_job_id")
+    )
+    partition: Text | None = Field(
+        default=None,
+        description="An extension: the Slurm partition, which determines the class.",
+    )
+    qpu_slots: int = Field(default=1, ge=1, strict=True)
+
+
+class Session(BaseModel):
+    """A lease; its id goes into `X-Warden-Session`."""
+
+    id: str
+    user_id: UserId
+    slurm_job_id: str | None
+    scheduler_job_id: str | None = Field(validation_alias="slurm_job_id")
+    created_at: Time = Field(validation_alias="opened")
+    revoked_at: Time | None = Field(validation_alias="closed")
+    idle_expires_at: Time | None
+    expires_at: Time | None = Field(validation_alias="expires")
+    qpu_slots: int = 1
+
+
+class CreateJob(BaseModel):
+    """A pulse sequence and its number of shots."""
+
+    sequence: str = Field(description="Pulser's abstract representation, JSON text.")
+    shots: int = Field(ge=1, le=100_000, strict=True)
+
+
+class WardenJob(BaseModel):
+    """A job of any kind; its id is its number in the queue."""
+
+    id: int = Field(validation_alias="number")
+    user_id: UserId
+    created_at: Time = Field(validation_alias="submitted")
+    status: StatusOf
+    results: str | None = Field(description='JSON text; a sequence\'s has "counter".')
+
+
+class Logs(BaseModel):
+    """The events of a job, a line each."""
+
+    logs: str
+
+
+class Specs(BaseModel):
+    """The device, as Pulser's abstract representation where Pulser is installed."""
+
+    specs: str = Field(description="JSON text, with `name` at least.")
+
+
+class CurrentJob(BaseModel):
+    """The job on the device."""
+
+    id: int = Field(validation_alias="number")
+    session_id: str = Field(validation_alias="lease")
+    user_id: UserId
+    started_at: Time | None = Field(validation_alias="started")
+    backend_id: str | None = Field(validation_alias="id")
+
+
+class OpenSession(BaseModel):
+    """A session that is held."""
+
+    id: str
+    user_id: UserId
+    created_at: Time = Field(validation_alias="opened")
+    slurm_job_id: str | None
+
+
+class StatusAnswer(BaseModel):
+    """The running job, the queue and the sessions."""
+
+    pending_jobs_count: int
+    current_job: CurrentJob | None
+    open_sessions: list[OpenSession]
+
 
 NO_SLOTS = "Not enough QPU slots available."
 SESSION_HEADER = "X-Warden-Session"
@@ -92,29 +234,15 @@ def specs(queue: Queue, _: Who) -> Specs:
 @router.get("/status", summary="Show the state of the service")
 async def status(queue: Queue, who: Admin) -> StatusAnswer:
     """Show the running job, the number of pending jobs, and the sessions held."""
-    running, current = queue.running, None
+    running = queue.running
     # a job that is about to start, or has just ended, is not shown
-    if running and running.state == "Running":
-        current = CurrentJob(
-            id=running.number,
-            session_id=running.lease,
-            user_id=user_number(running.user),
-            started_at=None if running.started is None else utc(running.started),
-            backend_id=running.id,
-        )
-    return StatusAnswer(
-        pending_jobs_count=queue.length - (running is not None),
-        current_job=current,
-        open_sessions=[
-            OpenSession(
-                id=lease.id,
-                user_id=user_number(lease.user),
-                created_at=utc(lease.opened),
-                slurm_job_id=lease.slurm_job_id,
-            )
-            for lease in queue.leases.list(who)
-        ],
-    )
+    current = running if running and running.state == "Running" else None
+    answer = {
+        "pending_jobs_count": queue.length - (running is not None),
+        "current_job": current,
+        "open_sessions": queue.leases.list(who),
+    }
+    return StatusAnswer.model_validate(answer, from_attributes=True)
 
 
 @router.post("/sessions", summary="Acquire a session")
@@ -139,7 +267,7 @@ async def create_session(body: CreateSession, queue: Queue, who: Who) -> Session
         if error.status != 409:
             raise
         raise Refused(409, NO_SLOTS, headers=error.headers) from error
-    return Session.of(lease, queue.leases.idle_expires_at(lease))
+    return _session(lease, queue.leases.idle_expires_at(lease))
 
 
 @router.delete("/sessions/{session_id}", summary="Release a session")
@@ -147,8 +275,7 @@ async def revoke_session(session_id: str, queue: Queue, who: Who) -> Session:
     """Release a session and cancel its jobs, including a running one; idempotent."""
     if not (who.admin or who.root or queue.settings.leases.by == "users"):
         raise Refused(403, "only root and admins may release sessions")
-    lease = await queue.leases.release(who, session_id)
-    return Session.of(lease, None)
+    return _session(await queue.leases.release(who, session_id), None)
 
 
 @router.post("/jobs", summary="Submit a pulse sequence")
@@ -170,7 +297,7 @@ async def create_job(
     except Refused as error:
         field = _FIELDS.get(error.field or "", error.field)
         raise Refused(error.status, error.detail, field, error.headers) from error
-    return WardenJob.of(job)
+    return _job(job)
 
 
 @router.get("/jobs", summary="List the caller's jobs")
@@ -178,13 +305,16 @@ async def jobs(queue: Queue, who: Who) -> list[WardenJob]:
     """List the latest jobs, oldest first, of every kind."""
     listed = queue.list_jobs(who)
     # the results of many jobs are large
-    return await asyncio.to_thread(lambda: [_answer(queue, job) for job in listed])
+    return await asyncio.to_thread(
+        lambda: [_job(job, queue.store.result(job.number)) for job in listed]
+    )
 
 
 @router.get("/jobs/{number}", summary="Show a job")
 async def job(number: JobNumber, queue: Queue, who: Who) -> WardenJob:
     """Show a job, with its results once it is done."""
-    return _answer(queue, queue.find(who, number))
+    found = queue.find(who, number)
+    return _job(found, queue.store.result(found.number))
 
 
 @router.post("/jobs/{number}/cancel", summary="Cancel a job")
@@ -194,13 +324,22 @@ async def cancel(number: JobNumber, queue: Queue, who: Who) -> WardenJob:
     if current.final:
         status = STATUSES[current.state]
         raise Refused(409, f"Job with status '{status}' can't be canceled")
-    return WardenJob.of(await queue.cancel(who, current.id))
+    return _job(await queue.cancel(who, current.id))
 
 
 @router.get("/jobs/{number}/logs", summary="Show the log of a job")
 async def logs(number: JobNumber, queue: Queue, who: Who) -> Logs:
     """Show when the job was queued, started and ended, and why it failed."""
-    return Logs.of(queue.find(who, number))
+    job = queue.find(who, number)
+    lines = [(job.submitted, f"queued as job {job.number}, class {job.job_class}")]
+    if job.started is not None:
+        lines.append((job.started, f"started, attempt {job.attempt}"))
+    if job.ended is not None:
+        note = f": {job.note}" if job.note else ""
+        lines.append((job.ended, f"{STATUSES[job.state]}{note}"))
+    elif job.note:
+        lines.append((job.started or job.submitted, job.note))
+    return Logs(logs="".join(f"[{utc(at):%F %T}] {text}\n" for at, text in lines))
 
 
 def _accessible(queue: JobQueue) -> Accessible:
@@ -221,5 +360,9 @@ def _slots(queue: JobQueue) -> dict[str, int]:
     }
 
 
-def _answer(queue: JobQueue, job: Job) -> WardenJob:
-    return WardenJob.of(job, queue.store.result(job.number))
+def _session(lease: Lease, idle_expires: float | None) -> Session:
+    return Session(**vars(lease) | {"idle_expires_at": idle_expires})
+
+
+def _job(job: Job, results: str | None = None) -> WardenJob:
+    return WardenJob(**vars(job), results=results)
