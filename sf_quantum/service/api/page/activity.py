@@ -1,29 +1,30 @@
-"""The content of the page, read at most once a second for all viewers."""
+"""``GET /v1/activity``, the content of the page; times are seconds since the epoch."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby, islice
+from typing import Literal, TypeAlias
+
+from pydantic import Field
 
 from sf_quantum.service.api.common import qpu_reason, qpu_status
-from sf_quantum.service.api.page import calibration_history
-from sf_quantum.service.api.page.models import (
-    ActivityAnswer,
-    CalibrationShown,
-    DeviceShown,
-    LeasesShown,
-    MaintenanceShown,
-    OtherJobs,
-    Sees,
-    ShownJob,
-    ShownLease,
-    Utilisation,
+from sf_quantum.service.api.v1.models import Strict
+from sf_quantum.service.device.calibration import READINGS, Reading
+from sf_quantum.service.domain.jobs import (
+    CLASSES,
+    Forecast,
+    Identity,
+    Job,
+    JobClass,
+    Kind,
+    State,
 )
-from sf_quantum.service.domain.jobs import CLASSES, Forecast, Identity, Job, JobClass
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.leases import visible
 from sf_quantum.service.store.utilisation import UtilisationHistory
@@ -34,25 +35,160 @@ FRESH_SECONDS = 1.0
 LISTED, OWN, SEARCHED = 200, 10, 20_000
 ENDED = 10
 LEASES = 100
+# length of the calibrations' history, in calibrations, and readings per point of it
+PERIODS, EVERY = 3, 4
+Sees: TypeAlias = Literal["all", "own", "counts"]
+
+
+class ShownJob(Strict):
+    """A job whose details the caller may see."""
+
+    id: str
+    user: str
+    job_class: JobClass = Field(alias="class")
+    kind: Kind
+    idempotency_key: str
+    shots: int
+    state: State
+    attempt: int
+    note: str | None
+    position: int | None = Field(
+        description="Jobs that run before it, the running one included; null once over."
+    )
+    starts: float | None = Field(
+        description="When it is expected to start; null unless it is pending and may start."
+    )
+    ends: float | None = Field(
+        description="When it is expected to end; null unless it runs."
+    )
+    submitted: float
+    started: float | None
+    ended: float | None
+    seconds: float = Field(description="On the device, of all attempts.")
+
+
+class OtherJobs(Strict):
+    """Consecutive jobs without their details."""
+
+    jobs: int
+    classes: dict[JobClass, int] = Field(
+        description="How many of each class; jobs far back in the queue are left out."
+    )
+
+
+class ShownLease(Strict):
+    """A lease, without its id, which is a secret."""
+
+    user: str
+    job_class: JobClass = Field(alias="class")
+    job: str | None
+    slurm_job_id: str | None
+    opened: float
+    expires: float | None
+
+
+class LeasesShown(Strict):
+    """The leases that are held."""
+
+    vqpus: int = Field(description="How many may be held at once.")
+    held: int
+    waiting: int = Field(description="Pending requests for a lease.")
+    shown: list[ShownLease] = Field(
+        description="Those the caller may see, at most 100."
+    )
+
+
+class MaintenanceShown(Strict):
+    """A maintenance window."""
+
+    starts: float
+    ends: float | None = Field(description="Null: when the operator opens the QPU.")
+    message: str
+
+
+class DeviceShown(Strict):
+    """The device."""
+
+    name: str
+    technology: str
+    qubits: int
+    out_of_service: int = Field(description="How many of these are out of service.")
+    status: str = Field(description="online, draining, closed or offline")
+    reason: str = Field(description="Why it is not online; empty if it is.")
+    maintenance: MaintenanceShown | None = Field(description="The next, if any.")
+
+
+class Utilisation(Strict):
+    """How busy the device was."""
+
+    until: float = Field(description="The beginning of the last minute.")
+    minutes: list[float] = Field(
+        description="The busy part of each of the last 60 minutes, 0 to 1; the last one is "
+        "not over."
+    )
+    mean: float = Field(description="Of the same minutes.")
+
+
+class CalibrationValue(Strict):
+    """One error of the device."""
+
+    name: str
+    value: float
+    history: list[float] = Field(
+        description="Its values at `times` of the calibration."
+    )
+
+
+class CalibrationShown(Strict):
+    """The present calibration, and the history of its values."""
+
+    id: str
+    made: float
+    times: list[float] = Field(
+        description="Those of the values' histories; the last is now."
+    )
+    renewals: list[float] = Field(
+        description="When the calibration was renewed, within these times."
+    )
+    values: list[CalibrationValue]
+    alarms: list[str] = Field(
+        description="The values that drift, in the order of the alarms."
+    )
+
+
+class ActivityAnswer(Strict):
+    """What the page shows: everything to admins, to others their own and counts."""
+
+    viewer: str | None = Field(description="The caller; null without a credential.")
+    sees: Sees
+    device: DeviceShown
+    waiting: dict[JobClass, int]
+    running: ShownJob | OtherJobs | None
+    line: list[ShownJob | OtherJobs] = Field(
+        description="The pending jobs in the order they will run; empty for viewers who see "
+        "counts only."
+    )
+    ended: list[ShownJob] = Field(description="The latest that are over, newest first.")
+    leases: LeasesShown
+    utilisation: Utilisation
+    calibration: CalibrationShown
 
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """The content that is the same for all viewers.
+    """What the answers for all viewers are made from.
 
+    :param counts: the answer for viewers who see counts only
+    :param running: the running job, if there is one
     :param pending: the first jobs in the order they will run
     :param own: by user, the numbers of the user's first jobs behind these
-    :param waiting: the number of pending jobs
     """
 
     now: float
-    device: DeviceShown
-    running: tuple[Job, Forecast] | None
+    counts: ActivityAnswer
+    running: list[tuple[Job, Forecast]]
     pending: list[tuple[Job, Forecast]]
     own: dict[str, list[int]]
-    waiting: dict[JobClass, int]
-    utilisation: Utilisation
-    calibration: CalibrationShown
 
 
 class Activity:
@@ -95,24 +231,22 @@ class Activity:
         numbers, own = self._pending_numbers()
         jobs = await asyncio.to_thread(queue.store.jobs_by_number, numbers)
         minutes = await asyncio.to_thread(self._history.minutes, now)
-        calibration = await asyncio.to_thread(calibration_history.describe, queue)
+        calibration = await asyncio.to_thread(_calibration, queue)
         # from here on there is no await, so that all parts are of the same moment
-        now, running = time.time(), queue.running
-        if running is not None and running.state != "Running":
-            running = None  # it is about to start, or has just ended
+        now, job = time.time(), queue.running
+        # in another state, it is about to start, or has just ended
+        running = self._forecast([job] if job and job.state == "Running" else [])
         positions = {number: position for position, number in enumerate(numbers)}
         jobs.sort(key=lambda job: positions[job.number])
-        return _Snapshot(
-            now=now,
+        counts = ActivityAnswer(
+            viewer=None,
+            sees="counts",
             device=self._device(),
-            running=next(iter(self._forecast([running] if running else [])), None),
-            pending=[
-                (job, forecast)
-                for job, forecast in self._forecast(jobs)
-                if running is None or job.number != running.number
-            ],
-            own=own,
             waiting={name: jobs for name, jobs in queue.lengths.items() if jobs},
+            running=_other(running[0][0]) if running else None,
+            line=[],
+            ended=[],
+            leases=self._leases(None),
             utilisation=Utilisation(
                 until=now // 60 * 60,
                 minutes=[round(minute, 3) for minute in minutes],
@@ -120,6 +254,8 @@ class Activity:
             ),
             calibration=calibration,
         )
+        pending = self._forecast(jobs, besides=running)
+        return _Snapshot(now, counts, running, pending, own)
 
     def _pending_numbers(self) -> tuple[list[int], dict[str, list[int]]]:
         numbers, others = list[int](), defaultdict[str, list[int]](list)
@@ -130,16 +266,21 @@ class Activity:
                 own.append(entry.number)
         return numbers, others
 
-    def _forecast(self, jobs: Iterable[Job]) -> list[tuple[Job, Forecast]]:
-        """Forecast the jobs that are not over."""
+    def _forecast(
+        self, jobs: Iterable[Job], besides: Sequence[tuple[Job, Forecast]] = ()
+    ) -> list[tuple[Job, Forecast]]:
+        """Forecast the jobs that are not over, besides some."""
+        numbers = {job.number for job, _ in besides}
         all_ = ((job, self._queue.forecast(job)) for job in jobs)
-        return [(job, forecast) for job, forecast in all_ if forecast is not None]
+        return [(job, f) for job, f in all_ if f and job.number not in numbers]
 
     def _device(self) -> DeviceShown:
         device, now = self._queue.device, time.time()
         windows = self._queue.availability.windows
         announced = (
-            MaintenanceShown.of(window) for window in windows if window.starts > now
+            MaintenanceShown.model_validate(window, from_attributes=True)
+            for window in windows
+            if window.starts > now
         )
         return DeviceShown(
             name=device.name,
@@ -155,27 +296,24 @@ class Activity:
         self, who: Identity | None, reading: asyncio.Task[_Snapshot]
     ) -> bytes:
         snapshot, store = await asyncio.shield(reading), self._queue.store
-        own, ended = list[Job](), list[Job]()
+        answer, now, own = snapshot.counts, snapshot.now, list[Job]()
         if who is not None:
             user = None if who.admin else who.user
             if user is not None and (numbers := snapshot.own.get(user)):
                 own = await asyncio.to_thread(store.jobs_by_number, numbers)
             ended = await asyncio.to_thread(store.last_ended, ENDED, user)
-        now = snapshot.now
-        answer = ActivityAnswer(
-            viewer=who.user if who else None,
-            sees=_sees(who),
-            device=snapshot.device,
-            waiting=snapshot.waiting,
-            running=_running(who, snapshot),
-            line=self._pending(who, snapshot, own) if who else [],
-            ended=[
-                ShownJob.of(job, None, now) for job in ended if (job.ended or 0) <= now
-            ],
-            leases=self._leases(who),
-            utilisation=snapshot.utilisation,
-            calibration=snapshot.calibration,
-        )
+            running = [_row(who, *pair, now) for pair in snapshot.running]
+            seen = {
+                "viewer": who.user,
+                "sees": "all" if who.admin else "own",
+                "running": running[0] if running else None,
+                "line": self._pending(who, snapshot, own),
+                "ended": [
+                    _shown(job, None, now) for job in ended if (job.ended or 0) <= now
+                ],
+                "leases": self._leases(who),
+            }
+            answer = answer.model_copy(update=seen)
         return answer.model_dump_json(by_alias=True).encode()
 
     def _leases(self, who: Identity | None) -> LeasesShown:
@@ -185,25 +323,25 @@ class Activity:
             vqpus=self._queue.leases.vqpus,
             held=len(held),
             waiting=self._queue.leases.waiting,
-            shown=[ShownLease.of(lease) for lease in shown[:LEASES]],
+            shown=[
+                ShownLease.model_validate(lease, from_attributes=True)
+                for lease in shown[:LEASES]
+            ],
         )
 
     def _pending(
         self, who: Identity, snapshot: _Snapshot, own: list[Job]
     ) -> list[ShownJob | OtherJobs]:
-        now, running = snapshot.now, snapshot.running
-        rows = [_row(who, job, forecast, now) for job, forecast in snapshot.pending]
-        first = 0 if running is None else 1
+        now, first = snapshot.now, len(snapshot.running)
+        rows = [_row(who, *pair, now) for pair in snapshot.pending]
         position = first + len(rows)
-        farther = self._forecast(
-            job for job in own if running is None or job.number != running[0].number
-        )
+        farther = self._forecast(own, besides=snapshot.running)
         for job, forecast in sorted(farther, key=lambda pair: pair[1].position):
             between = max(0, forecast.position - position)
             rows.append(OtherJobs(jobs=between, classes={}))
-            rows.append(ShownJob.of(job, forecast, now))
+            rows.append(_shown(job, forecast, now))
             position += between + 1
-        rest = max(0, first + sum(snapshot.waiting.values()) - position)
+        rest = max(0, first + sum(snapshot.counts.waiting.values()) - position)
         rows.append(OtherJobs(jobs=rest, classes={}))
         return _merged(rows)
 
@@ -227,21 +365,64 @@ def _merged(rows: list[ShownJob | OtherJobs]) -> list[ShownJob | OtherJobs]:
 
 
 def _row(
-    who: Identity | None, job: Job, forecast: Forecast, now: float
+    who: Identity, job: Job, forecast: Forecast, now: float
 ) -> ShownJob | OtherJobs:
-    if who is not None and (who.admin or who.user == job.user):
-        return ShownJob.of(job, forecast, now)
+    if who.admin or who.user == job.user:
+        return _shown(job, forecast, now)
+    return _other(job)
+
+
+def _other(job: Job) -> OtherJobs:
     return OtherJobs(jobs=1, classes={job.job_class: 1})
 
 
-def _running(who: Identity | None, snapshot: _Snapshot) -> ShownJob | OtherJobs | None:
-    if snapshot.running is None:
-        return None
-    job, forecast = snapshot.running
-    return _row(who, job, forecast, snapshot.now)
+def _shown(job: Job, forecast: Forecast | None, now: float) -> ShownJob:
+    starts = ends = None
+    if forecast is not None and job.state == "Running":
+        ends = round((job.started or now) + forecast.expected_seconds, 1)
+    elif forecast is not None and forecast.eta_seconds is not None:
+        starts = round(now + forecast.eta_seconds, 1)
+    shown = vars(job) | {
+        "idempotency_key": job.key,
+        "shots": job.parameters.get("num_reads") or 1,
+        "position": forecast.position if forecast else None,
+        "starts": starts,
+        "ends": ends,
+    }
+    return ShownJob(**{name: shown[name] for name in ShownJob.model_fields})
 
 
-def _sees(who: Identity | None) -> Sees:
-    if who is None:
-        return "counts"
-    return "all" if who.admin else "own"
+def _calibration(queue: JobQueue) -> CalibrationShown:
+    """Describe the errors of the last calibrations, since an admin's last change."""
+    device = queue.device
+    calibrations, errors = device.calibrations, device.errors
+    period, started = calibrations.period_seconds, calibrations.started
+    slot = period / READINGS
+
+    def reading(number: int) -> Reading:
+        # in the middle of its slot, where rounding cannot yield a neighbour
+        time = started + (number + 0.5) * slot
+        return replace(calibrations, clock=lambda: time).reading(errors)
+
+    last = max(0, int((calibrations.clock() - started) / slot))
+    known = math.ceil(((device.changed or started) - started) / slot)
+    # always the same readings, so that points do not move from answer to answer
+    first = -(-max(0, last - PERIODS * READINGS, known) // EVERY) * EVERY
+    numbers = [*range(first, last, EVERY), last]
+    readings = [*map(reading, numbers)]
+    renewed = range(-(-first // READINGS) * READINGS, last + 1, READINGS)
+    return CalibrationShown(
+        id=readings[-1].calibration.id,
+        made=readings[-1].calibration.made.timestamp(),
+        times=[started + number * slot for number in numbers],
+        renewals=[started + number * slot for number in renewed],
+        values=[
+            CalibrationValue(
+                name=name,
+                value=value,
+                history=[reading.values[name] for reading in readings],
+            )
+            for name, value in readings[-1].values.items()
+        ],
+        alarms=[*queue.drift.alarms],
+    )

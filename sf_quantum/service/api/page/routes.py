@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import resources
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from sf_quantum.service.api.common import KnownEtag, conditional
-from sf_quantum.service.api.page.activity import Activity
-from sf_quantum.service.api.page.models import ActivityAnswer
+from sf_quantum.service.api.page.activity import Activity, ActivityAnswer
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http.auth import (
     MUNGE_HEADER,
     TOKEN_HEADER,
@@ -47,24 +44,6 @@ _TYPES = {
 router = APIRouter()
 
 
-async def _activity(request: Request) -> Activity:
-    activity: Activity = request.app.state.activity
-    return activity
-
-
-async def _viewer(request: Request) -> Identity | None:
-    """Return the viewer, who needs no credential.
-
-    :raises AuthError: if there is a credential that is not valid
-    """
-    try:
-        return get_sender(request)
-    except Unauthorized:
-        if any(name in request.headers for name in CREDENTIALS):
-            raise
-        return None
-
-
 @router.get(
     "/v1/activity",
     tags=["device"],
@@ -72,18 +51,22 @@ async def _viewer(request: Request) -> Identity | None:
     response_model=ActivityAnswer,
     responses={304: {"description": "Not changed since the answer with the ETag."}},
 )
-async def activity(
-    activity: Annotated[Activity, Depends(_activity)],
-    who: Annotated[Identity | None, Depends(_viewer)],
-    if_none_match: KnownEtag = None,
-) -> Response:
+async def activity(request: Request, if_none_match: KnownEtag = None) -> Response:
     """Show device, queue, leases, utilisation and calibration, at most a second old.
 
     Without a credential jobs and leases are counts only; with one the caller's own are
     shown, and to admins those of all users.
     """
-    headers = {"Cache-Control": "private, no-cache", "Vary": ", ".join(CREDENTIALS)}
+    who = None
+    try:
+        who = get_sender(request)
+    except Unauthorized:
+        # no credential is needed, but one that is given must be valid
+        if any(name in request.headers for name in CREDENTIALS):
+            raise
+    activity: Activity = request.app.state.activity
     content = await activity.answer(who)
+    headers = {"Cache-Control": "private, no-cache", "Vary": ", ".join(CREDENTIALS)}
     return conditional(if_none_match, content, "application/json", headers)
 
 
