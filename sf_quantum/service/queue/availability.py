@@ -14,6 +14,7 @@ holds during the window and after it. Status and windows survive a restart.
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -32,7 +33,6 @@ _REASONS = {"draining": "the QPU is being drained", "closed": "the QPU is closed
 _ACTIONS = {"open": "open", "draining": "drain", "closed": "close"}
 # the system's clock may be set while we wait for a window
 CLOCK_CHECK_SECONDS = 60.0
-_NEVER = float("inf")
 # the user in audit entries of the service's own changes
 SERVICE = "service"
 
@@ -58,11 +58,13 @@ class MaintenanceWindow:
             until = f"until {end.isoformat(timespec='seconds')}"
         return _with_message(f"the QPU is in maintenance {until}", self.message)
 
-    def over(self, now: float) -> bool:
-        return self.ends is not None and self.ends <= now
+    @property
+    def end(self) -> float:
+        """Its end, or infinity."""
+        return math.inf if self.ends is None else self.ends
 
     def covers(self, now: float) -> bool:
-        return self.starts <= now and not self.over(now)
+        return self.starts <= now < self.end
 
 
 class Availability:
@@ -99,7 +101,7 @@ class Availability:
     def windows(self) -> list[MaintenanceWindow]:
         """The maintenance windows that are not over, by start."""
         now = time.time()
-        return [window for window in self._windows if not window.over(now)]
+        return [window for window in self._windows if window.end > now]
 
     @property
     def window(self) -> MaintenanceWindow | None:
@@ -134,7 +136,7 @@ class Availability:
 
     def ends_before_maintenance(self, seconds: float) -> bool:
         """Whether a job of a duration, started now, ends before the next window."""
-        return time.time() + seconds <= (self.next_maintenance or _NEVER)
+        return time.time() + seconds <= (self.next_maintenance or math.inf)
 
     def seconds_until_start(self, wait: float, seconds: float) -> float | None:
         """Estimate the start of a job; no job runs during maintenance.
@@ -164,8 +166,8 @@ class Availability:
         changed = self._changed
         while not changed.is_set() and self.window == window:
             now = time.time()
-            times = [t for w in self.windows for t in (w.starts, w.ends) if t]
-            seconds = min((t - now for t in times if t > now), default=_NEVER)
+            times = [moment for one in self.windows for moment in (one.starts, one.end)]
+            seconds = min((t - now for t in times if t > now), default=math.inf)
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(seconds, CLOCK_CHECK_SECONDS)):
                     await changed.wait()
@@ -258,12 +260,10 @@ def _with_message(reason: str, message: str) -> str:
 
 
 def _check(window: MaintenanceWindow, others: Sequence[MaintenanceWindow]) -> None:
-    starts = window.starts
-    ends = _NEVER if window.ends is None else window.ends
-    if ends <= max(starts, time.time()):
+    if window.end <= max(window.starts, time.time()):
         raise Refused(422, "expected a time after `starts`, and after now", "ends")
     for other in others:
-        if other.starts < ends and (other.ends is None or starts < other.ends):
+        if other.starts < window.end and window.starts < other.end:
             detail = f"it overlaps with window {other.id}, which can be cancelled"
             raise Refused(409, detail, "starts")
 

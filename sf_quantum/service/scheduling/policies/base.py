@@ -32,12 +32,9 @@ class PendingLease(Protocol):
     :param passed: number of later requests that were granted first
     """
 
-    @property
-    def user(self) -> str: ...
-    @property
-    def request(self) -> LeaseRequest: ...
-    @property
-    def passed(self) -> int: ...
+    user: str
+    request: LeaseRequest
+    passed: int
 
 
 class Policy(ABC):
@@ -68,7 +65,7 @@ class Policy(ABC):
         :param clock: seconds since the epoch
         :raises InputError: if an option is unknown or invalid
         """
-        check_options(options, [])
+        number_options(options)
         return cls()
 
     @abstractmethod
@@ -244,26 +241,20 @@ class ByClass:
         return CLASSES[: RANKS[job_class]]
 
 
-def check_options(options: Mapping[str, JSON], known: list[str]) -> None:
-    """Reject unknown options.
+def number_options(options: Mapping[str, JSON], **numbers: float) -> dict[str, float]:
+    """Read the options of a policy, all of which are finite numbers above 0.
 
-    :raises InputError: naming the first unknown option and the known ones
+    :param numbers: all known options with their defaults
+    :raises InputError: if an option is unknown or invalid
     """
-    for name in options:
-        if name not in known:
-            if not known:
-                raise InputError(f"unknown key {name!r}: this policy has none")
-            raise InputError(unknown("key", name, known))
-
-
-def number_option(options: Mapping[str, JSON], name: str, default: float) -> float:
-    """Read a positive number from the options.
-
-    :raises InputError: if it is not a finite number above 0
-    """
-    value = options.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{name} {value!r:.40}: expected a number")
-    if not 0 < value < float("inf"):
-        raise InputError(f"{name} {value}: expected a finite number above 0")
-    return float(value)
+    for name, value in options.items():
+        if not numbers:
+            raise InputError(f"unknown key {name!r}: this policy has none")
+        if name not in numbers:
+            raise InputError(unknown("key", name, [*numbers]))
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(f"{name} {value!r:.40}: expected a number")
+        if not 0 < value < float("inf"):
+            raise InputError(f"{name} {value}: expected a finite number above 0")
+        numbers[name] = float(value)
+    return numbers

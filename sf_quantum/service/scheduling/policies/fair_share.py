@@ -17,8 +17,7 @@ from sf_quantum.service.scheduling.policies.base import (
     PendingLease,
     Policy,
     SortedJobs,
-    check_options,
-    number_option,
+    number_options,
 )
 from sf_quantum.service.scheduling.shares import (
     ActiveShares,
@@ -78,8 +77,7 @@ class FairShare(ByClass, Policy):
     def from_config(
         cls, options: Mapping[str, JSON], shares: Shares, clock: Clock
     ) -> Self:
-        check_options(options, ["half_life_seconds"])
-        return cls(shares, clock, number_option(options, "half_life_seconds", DAY))
+        return cls(shares, clock, **number_options(options, half_life_seconds=DAY))
 
     def add(self, job: PendingJob) -> None:
         owner = account_of(job)

@@ -13,8 +13,7 @@ from sf_quantum.service.scheduling.policies.base import (
     ByClass,
     Keyed,
     PendingLease,
-    check_options,
-    number_option,
+    number_options,
 )
 from sf_quantum.service.scheduling.shares import LOAD
 from sf_quantum.service.scheduling.work import Clock, PendingJob
@@ -64,8 +63,7 @@ class Interleave(ByClass, Keyed[tuple[int, float]]):
     def from_config(
         cls, options: Mapping[str, JSON], shares: Shares, clock: Clock
     ) -> Self:
-        check_options(options, ["patience"])
-        return cls(number_option(options, "patience", PATIENCE))
+        return cls(**number_options(options, patience=PATIENCE))
 
     def key(self, job: PendingJob) -> tuple[int, float]:
         """The rank of the class and the due time."""
