@@ -109,11 +109,7 @@ class LeaseRequest:
 
 @dataclass(frozen=True)
 class Written:
-    """A content that another process has checked and serialized.
-
-    :param payload: see :attr:`Submission.payload`
-    :param digest: see :attr:`Submission.digest`
-    """
+    """The payload and digest of a content that another process has checked."""
 
     payload: str
     digest: str

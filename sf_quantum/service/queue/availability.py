@@ -39,10 +39,7 @@ SERVICE = "service"
 
 @dataclass(frozen=True)
 class MaintenanceWindow:
-    """A period in which no job starts, in seconds since the epoch.
-
-    :param ends: ``None`` if it lasts until an operator opens the QPU
-    """
+    """A period in which no job starts, in seconds since the epoch, or without an end."""
 
     id: int
     starts: float
@@ -60,7 +57,6 @@ class MaintenanceWindow:
 
     @property
     def end(self) -> float:
-        """Its end, or infinity."""
         return math.inf if self.ends is None else self.ends
 
     def covers(self, now: float) -> bool:
@@ -127,10 +123,7 @@ class Availability:
         return window.reason if window else ""
 
     def check(self) -> None:
-        """Refuse new work while the QPU takes none.
-
-        :raises Refused: 503
-        """
+        """Refuse new work, with 503, while the QPU takes none."""
         if not self.is_open:
             raise Refused(503, self.reason)
 
@@ -159,10 +152,7 @@ class Availability:
         return at + wait - now
 
     async def changed(self, window: MaintenanceWindow | None) -> None:
-        """Wait until the status changes, or a window is set, begins or ends.
-
-        :param window: the current one, as the caller knows it
-        """
+        """Wait until the status or the windows change, or the current window is another."""
         changed = self._changed
         while not changed.is_set() and self.window == window:
             now = time.time()

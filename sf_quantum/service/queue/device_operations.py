@@ -22,10 +22,7 @@ MAX_TEXT = 200
 
 
 def find(queue: JobQueue, name: str) -> Operation[Device]:
-    """Find an operation of the device.
-
-    :raises Refused: 404
-    """
+    """Find an operation of the device, or refuse with 404."""
     for operation in queue.device.controls:
         if operation.name == name:
             return operation

@@ -21,11 +21,7 @@ MOST_TENTHS = 10
 
 
 def lease_user(settings: ServiceSettings, who: Identity, requested: str | None) -> str:
-    """Return the user of a requested lease.
-
-    :param requested: a user other than the caller, for root and admins only
-    :raises Refused: 403
-    """
+    """Return the user of a lease; only root and admins may request one for others."""
     powerful = who.admin or who.root
     if not powerful and settings.leases.by == "root":
         raise Refused(403, "only root and admins acquire leases of this QPU")
@@ -48,10 +44,7 @@ def lease_class(
 def with_share(
     settings: ServiceSettings, user: str, request: LeaseRequest
 ) -> LeaseRequest:
-    """Add the project, whose share of the QPU the lease uses, to a request.
-
-    :raises Refused: 403 for a project that is not the user's
-    """
+    """Add the user's project, whose share the lease uses; refuse another's with 403."""
     projects = settings.user_projects.get(user, ())
     project = request.project
     if project is None:
@@ -67,10 +60,7 @@ def with_share(
 async def completed(
     settings: ServiceSettings, who: Identity, user: str, request: LeaseRequest
 ) -> LeaseRequest:
-    """Add the partition, account and share of the user's Slurm job to a request.
-
-    :raises Refused: 403 for a share that neither root nor an admin sets
-    """
+    """Add the partition, account and share of the user's Slurm job to a request."""
     if request.tenths is not None and not (who.admin or who.root):
         raise Refused(403, "only root and admins set the share of a lease", "tenths")
     wanted = (
@@ -111,11 +101,7 @@ class JobCounts:
     def check(
         self, user: str, job_class: JobClass, *, shots: int, seconds: float
     ) -> None:
-        """Refuse a job that exceeds a limit.
-
-        :param seconds: of QPU time, as modelled
-        :raises Refused: 422 if the job is too large, 429 if the user has too many
-        """
+        """Refuse a job that is too large with 422, and one too many with 429."""
         limits = self._settings.classes.limits_of(job_class)
         if limits.shots is not None and shots > limits.shots:
             detail = f"{shots} shots, a {job_class} job has at most {limits.shots}"

@@ -189,10 +189,7 @@ class JobQueue:
         return job
 
     def find(self, who: Identity, job_id: str | int) -> Job:
-        """Find a job by its id or its number.
-
-        :raises Refused: 404, also for another user's
-        """
+        """Find a job by its id or number; an unknown or another user's is refused with 404."""
         job = self.store.job(job_id)
         if job is None or not (who.admin or who.user == job.user):
             raise Refused(404, "no such job")
@@ -213,10 +210,7 @@ class JobQueue:
         return self.store.jobs(lease=lease, user=user, limit=limit)
 
     async def wait(self, who: Identity, job_id: str | int, seconds: float) -> Job:
-        """Wait for the end of a job, for a limited time, and return the job.
-
-        :raises Refused: 404
-        """
+        """Wait for the end of a job, for a limited time, and return the job."""
         job = self.find(who, job_id)
         self.leases.touch(job.lease)
         if not job.final:
@@ -224,10 +218,7 @@ class JobQueue:
         return self.find(who, job_id)
 
     def result(self, who: Identity, job_id: str | int) -> str:
-        """Read a job's result, JSON text.
-
-        :raises Refused: 404, or 409 for a job that has none
-        """
+        """Read a job's result, JSON text; refuse with 409 if the job has none."""
         job = self.find(who, job_id)
         self.leases.touch(job.lease)
         result = self.store.result(job.number)
@@ -237,10 +228,7 @@ class JobQueue:
         return result
 
     async def cancel(self, who: Identity, job_id: str | int) -> Job:
-        """Cancel a job, and wait until the device has interrupted it.
-
-        :raises Refused: 404
-        """
+        """Cancel a job, and wait until the device has interrupted it."""
         job = self.find(who, job_id)
         if job.final:
             return job

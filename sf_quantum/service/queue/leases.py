@@ -258,10 +258,7 @@ class Leases:
         return live.lease
 
     def active(self, who: Identity, lease_id: str | None) -> Lease:
-        """Find a lease that the caller may submit under, and mark it as used.
-
-        :raises Refused: 403
-        """
+        """Find a lease to submit under, and mark it as used; refuse another with 403."""
         live = self._leases.get(lease_id or "")
         if live is not None and visible(who, live.lease) and live.active:
             live.last_used = time.monotonic()
@@ -279,10 +276,7 @@ class Leases:
         return live is not None and live.active
 
     def find(self, who: Identity, lease_id: str) -> Lease:
-        """Find a lease, held or not.
-
-        :raises Refused: 404
-        """
+        """Find a lease, held or not; an unknown or another user's is refused with 404."""
         live = self._leases.get(lease_id)
         held = live is not None and live.state is not _X
         lease = live.lease if live and held else self._store.lease(lease_id)
@@ -296,10 +290,7 @@ class Leases:
         return self._store.leases(None if who.admin else who.user)
 
     def renew(self, who: Identity, lease_id: str) -> Lease:
-        """Mark a lease as used; its expiry does not change.
-
-        :raises Refused: 404, or 403 if it has ended
-        """
+        """Mark a lease as used; its expiry does not change."""
         self.find(who, lease_id)
         return self.active(who, lease_id)
 

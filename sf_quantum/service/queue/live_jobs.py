@@ -252,10 +252,7 @@ class LiveJobs:
         return job, new
 
     async def settled(self, number: int) -> None:
-        """Wait for the end of a cancellation, if there is one.
-
-        :raises Refused: 503 if the device does not interrupt the job in time
-        """
+        """Wait for the end of a cancellation; refuse with 503 if that takes too long."""
         live = self._jobs.get(number)
         if live is None or live.interruption is None or not live.interruption.cancels:
             return

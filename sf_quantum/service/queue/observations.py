@@ -37,10 +37,7 @@ class Histogram:
 
 
 class Observations:
-    """Counters of one queue and its device; belongs to the event loop's thread.
-
-    :param clock: seconds, monotonic
-    """
+    """Counters of one queue and its device; belongs to the event loop's thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         #: those that are over
@@ -69,10 +66,7 @@ class Observations:
     def attempt_interrupted(
         self, job_class: JobClass, cause: Cause, began: float
     ) -> None:
-        """Count an attempt whose job is pending again.
-
-        :param began: in seconds since the epoch
-        """
+        """Count an attempt, from its time of beginning, whose job is pending again."""
         now = time.time()
         while self.interrupted and self.interrupted[0][1] < now - REMEMBERED_SECONDS:
             self.interrupted.popleft()

@@ -28,10 +28,7 @@ _NONE = ("N/A", "(null)")
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """The resources that a job requested.
-
-    :param units: of each gres and licence, by name
-    """
+    """The resources that a job requested, with the units of each gres and licence."""
 
     partition: str
     account: str
@@ -44,10 +41,7 @@ def can_ask(job: str | None) -> bool:
 
 
 async def is_gone(job: str) -> bool | None:
-    """Query whether a job is neither pending nor running.
-
-    :returns: ``None`` if Slurm gave no clear answer
-    """
+    """Whether a job is neither pending nor running; ``None`` without a clear answer."""
     # a job that is over, but that the controller remembers, is not in the list
     answer = await _squeue(job, "%i")
     if answer is None:
@@ -58,10 +52,7 @@ async def is_gone(job: str) -> bool | None:
 
 
 async def about(job: str, user: str) -> SlurmJob | None:
-    """Query the resources of a user's job.
-
-    :returns: ``None`` if Slurm knows no such job, or it is another user's
-    """
+    """Query a user's job; ``None`` if Slurm knows none, or it is another user's."""
     answer = await _squeue(job, "%u|%P|%a|%b|%W")
     if answer is None or answer.returncode != 0:
         return None

@@ -53,10 +53,7 @@ class QualityResult:
 
     @property
     def stabilized(self) -> float:
-        """The success, transformed so that its standard deviation is always 1.
-
-        Anscombe, Biometrika 35, 1948, p. 246.
-        """
+        """The success with a standard deviation of 1 (Anscombe, Biometrika 35, 1948, p. 246)."""
         share = (self.hits + 3 / 8) / (self.reads + 3 / 4)
         return math.sqrt(4 * self.reads + 2) * math.asin(math.sqrt(share))
 

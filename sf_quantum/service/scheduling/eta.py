@@ -38,11 +38,7 @@ class Pace:
         self._observed: defaultdict[Kind, float] = defaultdict(float)
 
     def observe(self, kind: Kind, modelled: float, observed: float) -> None:
-        """Add the run time of a completed job.
-
-        :param modelled: modelled seconds times the time scale
-        :param observed: seconds from the start of the job until the next one could start
-        """
+        """Add a completed job: its modelled run time, and that until the next could start."""
         self._modelled[kind] = self._modelled[kind] * DECAY + modelled + HOST_SECONDS
         self._observed[kind] = self._observed[kind] * DECAY + observed
 
@@ -84,10 +80,7 @@ class Arrivals:
         self._busy_since = self._last = clock()
 
     def submitted(self, job_class: JobClass, seconds: float) -> None:
-        """Record a job that becomes pending.
-
-        :param seconds: its expected run time
-        """
+        """Record a job that becomes pending, with its expected run time."""
         self._last = self._clock()
         if self._arrived is None:
             self._busy_since = self._last

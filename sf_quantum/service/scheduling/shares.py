@@ -121,10 +121,7 @@ class DecayingUsage:
     def charge(
         self, owner: Account, user: str, seconds: float, when: float | None = None
     ) -> None:
-        """Charge QPU seconds to an account and to a user within it.
-
-        :param when: seconds since the epoch; ``None`` is now
-        """
+        """Charge QPU seconds to an account and a user within it, now or at a past time."""
         now = self._clock()
         if now - self._epoch > MAX_HALF_LIVES * self._half_life_seconds:
             factor = self._weight(now)

@@ -40,10 +40,7 @@ class PendingJob:
 
     @classmethod
     def of(cls, job: Job, time_scale: float, lease: Lease | None = None) -> PendingJob:
-        """Create it from a stored job.
-
-        :param lease: the job's lease; ``None`` if it has ended
-        """
+        """Create it from a stored job and its lease, which may have ended."""
         pending = cls(
             number=job.number,
             id=job.id,

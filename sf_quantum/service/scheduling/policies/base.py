@@ -186,10 +186,7 @@ class SortedJobs(Generic[SortKey]):
         return index
 
     def remove(self, key: SortKey) -> int:
-        """Remove the job with a key and return the index it had.
-
-        :raises KeyError: if there is no such job
-        """
+        """Remove the job with a key, or raise a ``KeyError``; return the index it had."""
         index = bisect_left(self.keys, key)
         if index == len(self.keys) or self.keys[index] != key:
             raise KeyError(key)
