@@ -46,7 +46,6 @@ from sf_quantum.candidates.targets import (
 )
 from sf_quantum.connectors import hints
 from sf_quantum.connectors.hints import JobHints
-from sf_quantum.connectors.observed_connector import JobEnd
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.journal import scheduler
@@ -260,29 +259,29 @@ class CandidateFilter(BindingFilter):
         if (run := scheduler.current()) is not None:
             run.observe(attempt.job, self._ended, self._attempts.complete)
 
-    def _ended(self, job: str, end: JobEnd) -> None:
+    def _ended(self, job: str, status: int | None, output: str) -> None:
         """Record the end of a job's command; called by its connector.
 
         :raises UnrecoverableWorkflowException: if a retry is pointless
         """
         run = scheduler.current()
         target = target_name(run.get_allocation(job).target) if run else ""
-        if end.status == 0:
+        if status == 0:
             self._attempts.exit(job, target)
             return
         # the last line is where an error message is expected
-        lines = [line.strip() for line in end.output.splitlines() if line.strip()]
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
         error = (lines[-1] if lines else "no error message")[:LONGEST]
-        if end.status == InputError.exit_code:
+        if status == InputError.exit_code:
             summary = f"Job {job} is not retried, because its input is invalid: {error}"
             traceback_filter().expect(logging.ERROR, job, summary)
             raise UnrecoverableWorkflowException(summary)
-        if end.status in (None, QpuError.exit_code):
+        if status in (None, QpuError.exit_code):
             self._attempts.fail(job, target, error)
         else:  # a success if CWL's successCodes include it
             self._attempts.exit(job, target, error)
-        if end.status is not None:
-            error = f"exit status {end.status}, {error}"
+        if status is not None:
+            error = f"exit status {status}, {error}"
         limit = attempts_allowed()
         if limit is None or self._attempts.number(job) < limit:
             summary = f"{_short(job)} failed on {target} and is retried: {error}"

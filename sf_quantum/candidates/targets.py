@@ -29,7 +29,7 @@ from streamflow.recovery.failure_manager import (
 
 from sf_quantum.candidates.attempts import Capacity
 from sf_quantum.candidates.decision import Exclusion, Obstacle
-from sf_quantum.connectors.quantum import QuantumConnector, deployed
+from sf_quantum.connectors.quantum import QuantumConnector
 from sf_quantum.errors import QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.journal import scheduler
@@ -68,23 +68,13 @@ def status_source(target: Target, folder: Path) -> StatusSource | None:
     kind = connector_classes.get(deployment.type)
     config: Mapping[str, JSON] = deployment.config
     if kind is not None and issubclass(kind, QuantumConnector):
-        return partial(_connector_status, kind, deployment.name, config, folder)
+        return partial(kind.status, deployment.name, config, folder)
     services = config.get("services")
     service = services.get(target.service or "") if isinstance(services, dict) else None
     names = service.get("qpu") if isinstance(service, dict) else None
     if not isinstance(names, list) or not names:
         return None
     return partial(_service_status, [str(name) for name in names], config, folder)
-
-
-def _connector_status(
-    kind: type[QuantumConnector], name: str, config: Mapping[str, JSON], folder: Path
-) -> QpuStatus:
-    connector = deployed(name)
-    client = connector.client() if connector is not None else None
-    if client is not None:
-        return client.status()
-    return kind.undeployed_status(name, config, folder)
 
 
 def _service_status(

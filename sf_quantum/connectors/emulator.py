@@ -13,6 +13,7 @@ import tempfile
 import uuid
 from collections.abc import AsyncIterator, Mapping, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from itertools import chain
 from pathlib import Path
 
 from streamflow.core.deployment import Connector, ExecutionLocation
@@ -81,14 +82,17 @@ class EmulatorConnector(QuantumConnector):
         super().__init__(
             deployment_name, config_dir, connector, service, transferBufferSize
         )
-        self.technology = technology
-        self.timeScale = timeScale
         self.vqpus = vqpus
-        self.qubits = qubits
-        self.topology = topology
-        self.noise = noise
-        self.seed = seed
-        self.faults = faults
+        self._options = {
+            "--technology": technology,
+            "--time-scale": timeScale,
+            "--vqpus": vqpus,
+            "--qubits": qubits,
+            "--topology": topology,
+            "--noise": noise,
+            "--seed": seed,
+            "--faults": json.dumps(dict(faults)) if faults else None,
+        }
         self._background: BackgroundService | None = None
 
     async def deploy(self, external: bool) -> None:
@@ -129,10 +133,10 @@ class EmulatorConnector(QuantumConnector):
                 await self._background.stop()
 
     @classmethod
-    def undeployed_status(
+    def _undeployed_status(
         cls, name: str, config: Mapping[str, JSON], folder: Path
     ) -> QpuStatus:
-        """See :meth:`QuantumConnector.undeployed_status`; a new service is idle."""
+        # a new service is idle
         return QpuStatus(
             name=variable(name),
             technology=str(config.get("technology", "annealer")),
@@ -152,37 +156,23 @@ class EmulatorConnector(QuantumConnector):
 
     async def _start(self) -> LeasePool:
         inner = await self._inner()
+        given = {key: str(v) for key, v in self._options.items() if v is not None}
         self._background = BackgroundService(
-            self.connector, inner.location, self.qpu, self._options()
+            self.connector, inner.location, self.qpu, list(chain(*given.items()))
         )
         pool = await self._background.start()
         if logger.isEnabledFor(logging.INFO):
-            logger.info(f"QPU {self.qpu} ({self.technology}) is ready on {inner}")
+            technology = self._options["--technology"]
+            logger.info(f"QPU {self.qpu} ({technology}) is ready on {inner}")
         return pool
-
-    def _options(self) -> list[str]:
-        options = {
-            "--technology": self.technology,
-            "--time-scale": self.timeScale,
-            "--vqpus": self.vqpus,
-            "--qubits": self.qubits,
-            "--topology": self.topology,
-            "--noise": self.noise,
-            "--seed": self.seed,
-            "--faults": json.dumps(dict(self.faults)) if self.faults else None,
-        }
-        given = [(key, str(v)) for key, v in options.items() if v is not None]
-        return [word for option in given for word in option]
 
 
 class BackgroundService:
-    """``sfq serve`` on a location.
+    """``sfq serve`` on a location, local or SSH.
 
     It ends when its standard input is closed, so also when the driver ends in any way or
     an SSH connection drops.
 
-    :param connector: of the location, local or SSH
-    :param location: where the service runs
     :param name: of the QPU
     :param options: of ``sfq serve``, without the name and the paths
     """
@@ -298,10 +288,6 @@ async def _forwarded(
 
     StreamFlow 0.2.0rc3 has no public access to its SSH connections. This uses the one on
     which the host's service was started, so that both end together.
-
-    :param host: the location's name
-    :param remote: path of the socket on the host
-    :param local: path of the socket to make on this machine
     """
     # a lazy deployment is a proxy of the connector
     deployed: SSHConnector = getattr(connector, "_connector", connector)

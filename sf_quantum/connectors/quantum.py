@@ -31,7 +31,7 @@ from sf_quantum.connectors.leases import (
     QpuUnavailable,
 )
 from sf_quantum.connectors.steps import quantum_steps
-from sf_quantum.connectors.wrapper import Invocation, LocationWrapper
+from sf_quantum.connectors.wrapper import Invocation, LocationWrapper, Result
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu, QpuStatus
@@ -40,11 +40,6 @@ from sf_quantum.qpu.offline import QpuLoss, QpuWatch
 
 # by deployment name; a driver process is one run, in which these are unique
 _deployed: WeakValueDictionary[str, QuantumConnector] = WeakValueDictionary()
-
-
-def deployed(name: str) -> QuantumConnector | None:
-    """Find the connector of a deployment, once StreamFlow has created it."""
-    return _deployed.get(name)
 
 
 def variable(deployment: str) -> str:
@@ -99,30 +94,26 @@ class QuantumConnector(LocationWrapper, ABC):
         _deployed[deployment_name] = self
 
     @classmethod
-    @abstractmethod
-    def undeployed_status(
-        cls, name: str, config: Mapping[str, JSON], folder: Path
-    ) -> QpuStatus:
-        """Ask for the status of a QPU before its deployment; blocks.
+    def status(cls, name: str, config: Mapping[str, JSON], folder: Path) -> QpuStatus:
+        """Ask for the status of a deployment's QPU, deployed or not; blocks.
 
-        :param name: of the deployment
-        :param config: of the deployment
-        :param folder: the base of relative paths in it
+        :param folder: the base of relative paths in the configuration
         :raises InputError: if the configuration is wrong
-        :raises QpuError: if the QPU does not answer
+        :raises QpuError: if the QPU does not answer, or its service did not start
         """
-
-    def client(self) -> Qpu | None:
-        """Get the driver's client of the QPU; ``None`` until its service is ready.
-
-        :raises QpuError: if the service did not start
-        """
-        access = self._access
+        connector = _deployed.get(name)
+        access = connector._access if connector is not None else None
         if access is None or not access.done() or access.cancelled():
-            return None
+            return cls._undeployed_status(name, config, folder)
         if (error := access.exception()) is not None:
             raise QpuError(str(error)) from error
-        return access.result().qpu
+        return access.result().qpu.status()
+
+    @classmethod
+    @abstractmethod
+    def _undeployed_status(
+        cls, name: str, config: Mapping[str, JSON], folder: Path
+    ) -> QpuStatus: ...
 
     def _job_client(self, pool: LeasePool) -> Qpu:
         """The client of the QPU for a job on the location."""
@@ -132,7 +123,7 @@ class QuantumConnector(LocationWrapper, ABC):
         """Adapt to a new status of the QPU."""
         return
 
-    async def invoke(self, invocation: Invocation) -> tuple[str, int] | None:
+    async def invoke(self, invocation: Invocation) -> Result:
         """Run a command; a job runs under a lease.
 
         :raises WorkflowExecutionException: if the job gets no lease, or succeeds without

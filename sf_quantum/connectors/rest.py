@@ -147,7 +147,7 @@ class RestConnector(QuantumConnector):
                 await self._leases.close()
 
     @classmethod
-    def undeployed_status(
+    def _undeployed_status(
         cls, name: str, config: Mapping[str, JSON], folder: Path
     ) -> QpuStatus:
         type_ = str(config.get("type", "sfq"))

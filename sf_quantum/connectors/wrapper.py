@@ -1,18 +1,21 @@
-"""The bases of our connectors, which pass their calls to the connector they wrap."""
+"""Connectors that pass their calls to another one: bases of ours, and an observer."""
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import MutableMapping, MutableSequence
+from collections.abc import Callable, MutableMapping, MutableSequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import ClassVar
+from typing import ClassVar, TypeAlias, cast
 
 from streamflow.core.data import StreamWrapper
 from streamflow.core.deployment import Connector, ExecutionLocation, Shell
-from streamflow.core.exception import WorkflowDefinitionException
+from streamflow.core.exception import (
+    WorkflowDefinitionException,
+    WorkflowExecutionException,
+)
 from streamflow.core.scheduling import AvailableLocation
 from streamflow.deployment.connector.local import LocalConnector
 from streamflow.deployment.connector.ssh import SSHConnector
@@ -20,6 +23,13 @@ from streamflow.deployment.future import FutureConnector
 from streamflow.deployment.wrapper import ConnectorWrapper, get_inner_location
 
 from sf_quantum.connectors import guardian
+
+#: a command's output, if that is captured, and its exit status
+Result: TypeAlias = tuple[str, int] | None
+#: called at the end of a job's command with the job's name, the exit status, ``None`` if
+#: the connector could not run it, and the output or the connector's error; an exception it
+#: raises replaces the result
+Observer: TypeAlias = Callable[[str, int | None, str], None]
 
 
 @dataclass(frozen=True)
@@ -53,11 +63,8 @@ class InvokedConnector(Connector, ABC):
         return files(__package__).joinpath("schemas", cls.schema).read_text("utf-8")
 
     @abstractmethod
-    async def invoke(self, invocation: Invocation) -> tuple[str, int] | None:
-        """Run a command.
-
-        :returns: its output, if that is captured, and its exit status
-        """
+    async def invoke(self, invocation: Invocation) -> Result:
+        """Run a command, as a job if it has a job's name."""
 
     async def run(
         self,
@@ -71,7 +78,7 @@ class InvokedConnector(Connector, ABC):
         capture_output: bool = False,
         timeout: int | None = None,  # noqa: ASYNC109 - StreamFlow's signature
         job_name: str | None = None,
-    ) -> tuple[str, int] | None:
+    ) -> Result:
         """Run a command, see :meth:`invoke`."""
         return await self.invoke(
             Invocation(
@@ -99,7 +106,7 @@ class ForwardingConnector(InvokedConnector):
         """Convert a location of this connector to the target's."""
         return location
 
-    async def invoke(self, invocation: Invocation) -> tuple[str, int] | None:
+    async def invoke(self, invocation: Invocation) -> Result:
         location = self._target_location(invocation.location)
         return await self._target().run(**vars(replace(invocation, location=location)))
 
@@ -236,3 +243,55 @@ def _problem(inner: Connector) -> str | None:
     if nodes != 1:
         return f"has {nodes} SSH nodes"
     return "sends its data through another node" if transfers_elsewhere else None
+
+
+class ObservedConnector(ForwardingConnector):
+    """Passes every call to another connector, and reports the ends of jobs.
+
+    It is not a ``ConnectorWrapper``, since StreamFlow's scheduler pairs each wrapper with a
+    location of its own; :attr:`connector` is what the observed connector wraps.
+    """
+
+    def __init__(self, observed: Connector, observer: Observer) -> None:
+        super().__init__(
+            observed.deployment_name, observed.config_dir, observed.transferBufferSize
+        )
+        self._observed = observed
+        self._observer = observer
+
+    @property
+    def connector(self) -> Connector:
+        """See the class."""
+        return cast(ConnectorWrapper, self._observed).connector
+
+    def _target(self) -> Connector:
+        return self._observed
+
+    async def deploy(self, external: bool) -> None:
+        await self._observed.deploy(external)
+
+    async def undeploy(self, external: bool) -> None:
+        await self._observed.undeploy(external)
+
+    async def get_available_locations(
+        self, service: str | None = None
+    ) -> MutableMapping[str, AvailableLocation]:
+        return await self._observed.get_available_locations(service)
+
+    @classmethod
+    def get_schema(cls) -> str:
+        """Allow no configuration: a StreamFlow file cannot name this connector."""
+        return "false"
+
+    async def invoke(self, invocation: Invocation) -> Result:
+        job = invocation.job_name
+        try:
+            result = await super().invoke(invocation)
+        except WorkflowExecutionException as error:
+            if job is not None:
+                self._observer(job, None, str(error))
+            raise
+        if job is not None and result is not None:
+            output, status = result
+            self._observer(job, status, output)
+        return result

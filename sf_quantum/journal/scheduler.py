@@ -21,7 +21,7 @@ from streamflow.version import VERSION
 
 from sf_quantum import __version__
 from sf_quantum.connectors import guardian
-from sf_quantum.connectors.observed_connector import ObservedConnector, Observer
+from sf_quantum.connectors.wrapper import ObservedConnector, Observer
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, Journal
