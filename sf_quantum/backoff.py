@@ -15,12 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Backoff:
-    """Growing pauses between attempts.
-
-    :param first_seconds: the first pause
-    :param longest_seconds: the upper limit
-    :param growth: the ratio of each pause to the previous one
-    """
+    """Growing pauses between attempts; each is ``growth`` times the previous one."""
 
     first_seconds: float
     longest_seconds: float
@@ -47,10 +42,7 @@ DATABASE = Backoff(0.1, 2.0, growth=3.0)
 
 
 class Deadline:
-    """A moment on the monotonic clock.
-
-    :param seconds: from now; ``None`` for never
-    """
+    """A moment on the monotonic clock, in some seconds; ``None`` for never."""
 
     def __init__(self, seconds: float | None) -> None:
         self._moment = math.inf if seconds is None else time.monotonic() + seconds

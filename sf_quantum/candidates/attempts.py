@@ -95,10 +95,7 @@ class History:
         return events
 
     def add(self, events: Iterable[tuple[Event, bool]]) -> None:
-        """Learn from events.
-
-        :param events: each with whether its usage counts against this run's budget
-        """
+        """Learn from events, each with whether its usage counts against the budget."""
         for event, budgeted in events:
             if event["event"] == "qpu":
                 self._add_qpu_job(event, budgeted)
@@ -175,10 +172,7 @@ def _earlier(record: Journal) -> Iterator[tuple[Event, bool]]:
 
 @dataclass(frozen=True)
 class Capacity:
-    """How many jobs a classical target runs at once, and how many more it can run now.
-
-    :param free: if negative, the number of jobs that wait
-    """
+    """The slots of a classical target, and the free ones, less the jobs that wait."""
 
     slots: int = 1
     free: int = 1
@@ -231,10 +225,7 @@ class Attempts:
         self.history = History()
 
     async def update(self, seconds: float) -> None:
-        """Read the journals, which continues in the background after a timeout.
-
-        :param seconds: the timeout
-        """
+        """Read the journals, which continues in the background after a timeout."""
         record = journal.current()
         if record is None:
             return
@@ -268,7 +259,7 @@ class Attempts:
         if decision.quantum:
             times = self._times(attempt, target)
             seconds = times.qpu_seconds if times else 0.0
-            cost = seconds * self._cost(target)
+            cost = seconds * (self.cost(target) or 0.0)
             attempt.reserved = Spending(seconds, cost, unmeasured=times is None)
 
     def exit(self, job: str, target: str, error: str | None = None) -> None:
@@ -311,10 +302,9 @@ class Attempts:
     ) -> QuantumTarget:
         """The current state of a quantum target.
 
-        :param status: of its QPU, or why it is unknown; None if the QPU was not queried
-            because of its cooldown
+        :param status: None if its QPU was not queried because of its cooldown
         """
-        failed, cooldown = attempt.failures.get(name), self._cooldown_left(name)
+        failed, cooldown = attempt.failures.get(name), self.cooldown_left(name)
         if status is None:
             # the cooldown may have ended since
             cooldown = cooldown or Exclusion(Obstacle.NOT_QUERIED)
@@ -334,7 +324,7 @@ class Attempts:
             wait=expected_wait(status, running, times),
             seconds=times.total_seconds if times else None,
             qpu_seconds=times.qpu_seconds if times else None,
-            cost=self._cost(name),
+            cost=self.cost(name) or 0.0,
             maintenance=status.maintenance_seconds,
             load=(max(status.leases, running) + status.queue_length) / status.vqpus,
         )
@@ -350,7 +340,7 @@ class Attempts:
         return ClassicalTarget(
             name,
             free=capacity.free > 0,
-            cooldown=self._cooldown_left(name),
+            cooldown=self.cooldown_left(name),
             failed=attempt.failures.get(name),
             wait=rounds * (seconds or 0.0),
             seconds=seconds,
@@ -360,20 +350,24 @@ class Attempts:
         """The spending of a step or of the run, including the reserves of running jobs."""
         spent = self.history.spent(step)
         reserved = [a.reserved for a in self._jobs.values() if step in (None, a.step)]
-        costs = [seconds * self._cost(target) for target, seconds in spent.items()]
+        costs = [
+            seconds * (self.cost(target) or 0.0) for target, seconds in spent.items()
+        ]
         return Spending(
             sum(spent.values()) + sum(r.seconds for r in reserved),
             sum(costs) + sum(r.cost for r in reserved),
             unmeasured=any(r.unmeasured for r in reserved),
         )
 
-    def in_cooldown(self, target: str) -> bool:
-        """Whether a target is in its cooldown after a failure."""
-        return self._cooldown_left(target) is not None
+    def cooldown_left(self, target: str) -> Exclusion | None:
+        """The cooldown after a failure, if it is not over."""
+        until, error = self._cooldowns.get(target, (0.0, ""))
+        left = until - time.monotonic()
+        return Exclusion(Obstacle.COOLDOWN, left, detail=error) if left > 0 else None
 
-    def has_cost(self, target: str) -> bool:
-        """Whether the cost of a QPU second on a target is known."""
-        return target in self._costs or target in self._reported_costs
+    def cost(self, target: str) -> float | None:
+        """The cost of a QPU second on a target, if known."""
+        return self._costs.get(target, self._reported_costs.get(target))
 
     async def _read(self, record: Journal) -> None:
         history = self.history
@@ -383,11 +377,6 @@ class Attempts:
         except (OSError, ValueError) as error:
             logger.warning("the run's journal cannot be read: %s", error)
 
-    def _cooldown_left(self, target: str) -> Exclusion | None:
-        until, error = self._cooldowns.get(target, (0.0, ""))
-        left = until - time.monotonic()
-        return Exclusion(Obstacle.COOLDOWN, left, detail=error) if left > 0 else None
-
     def _times(self, attempt: Attempt, target: str) -> JobTimes | None:
         """The expected times of an attempt on a quantum target."""
         measured = self.history.times(attempt.step, target)
@@ -396,18 +385,14 @@ class Attempts:
             return measured
         return JobTimes(expected, expected, measured.other_seconds if measured else 0.0)
 
-    def _cost(self, target: str) -> float:
-        return self._costs.get(target, self._reported_costs.get(target, 0.0))
-
 
 def expected_wait(
     status: QpuStatus, running: int, times: JobTimes | None
 ) -> float | None:
-    """Seconds until a job submitted to a QPU now would start.
+    """Seconds until a job submitted to a QPU now would start, if known.
 
     :param running: the number of jobs that this run has sent to the QPU
     :param times: of a job on the QPU
-    :returns: None if unknown
     """
     queue = status.eta_seconds
     if queue is None and (status.queue_length == 0 or times is not None):

@@ -161,7 +161,9 @@ class CandidateFilter(BindingFilter):
         }
         classical = [targets[name] for name in targets if name not in sources]
         # QPUs in cooldown are queried only if there is no other target
-        awake = {n: s for n, s in sources.items() if not self._attempts.in_cooldown(n)}
+        awake = {
+            n: s for n, s in sources.items() if not self._attempts.cooldown_left(n)
+        }
         replies, capacity, _ = await asyncio.gather(
             self._poller.poll(awake if awake or classical else sources, self._timeout),
             capacities(classical, self._attempts.running_on, self._timeout),
@@ -214,7 +216,7 @@ class CandidateFilter(BindingFilter):
     ) -> None:
         for name, reply in replies.items() if rules.limits_cost else ():
             reported = isinstance(reply, QpuStatus) and reply.cost_per_second is None
-            if reported and not self._attempts.has_cost(name):
+            if reported and self._attempts.cost(name) is None:
                 self._warn(
                     f"Filter {self.name}: the cost of a QPU second of {name} is unknown, "
                     f"so budget.cost does not limit it: add costs: {{{name}: ...}}"

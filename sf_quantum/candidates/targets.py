@@ -121,11 +121,7 @@ class StatusPoller:
     async def poll(
         self, sources: Mapping[str, StatusSource], seconds: float
     ) -> dict[str, StatusReply]:
-        """Query all QPUs at once.
-
-        :param sources: by target name
-        :param seconds: the timeout
-        """
+        """Query all QPUs, by target name, at once and within some seconds."""
         silent = {name: self._still_silent(name) for name in sources}
         pending = {n: self._query(n, sources[n]) for n in sources if silent[n] is None}
         if pending:
@@ -190,10 +186,7 @@ async def capacities(
 
 
 def attempts_allowed() -> int | None:
-    """The highest number of attempts of a job.
-
-    :returns: None if there is no limit, or it is unknown
-    """
+    """The highest number of attempts of a job, if it is limited and known."""
     run = scheduler.current()
     manager = run.context.failure_manager if run is not None else None
     if isinstance(manager, DummyFailureManager):

@@ -11,14 +11,13 @@ import shlex
 import shutil
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Mapping, MutableMapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Mapping, MutableMapping
+from contextlib import AsyncExitStack, suppress
 from itertools import chain
 from pathlib import Path
 
 from streamflow.core.deployment import Connector, ExecutionLocation
 from streamflow.core.exception import WorkflowExecutionException
-from streamflow.core.scheduling import AvailableLocation
 from streamflow.deployment.connector.ssh import SSHConnector
 from streamflow.log_handler import logger
 
@@ -27,6 +26,7 @@ from sf_quantum.connectors import guardian
 from sf_quantum.connectors.leases import LeasePool, QpuUnavailable
 from sf_quantum.connectors.quantum import QuantumConnector, variable
 from sf_quantum.files import JSON
+from sf_quantum.journal import number
 from sf_quantum.qpu import Qpu, QpuStatus
 from sf_quantum.qpu.sfq import Credentials, SfqQpu
 
@@ -82,7 +82,7 @@ class EmulatorConnector(QuantumConnector):
         super().__init__(
             deployment_name, config_dir, connector, service, transferBufferSize
         )
-        self.vqpus = vqpus
+        self._slots = vqpus
         self._options = {
             "--technology": technology,
             "--time-scale": timeScale,
@@ -96,23 +96,9 @@ class EmulatorConnector(QuantumConnector):
         self._background: BackgroundService | None = None
 
     async def deploy(self, external: bool) -> None:
-        """Start the service, without waiting for it.
-
-        :raises WorkflowDefinitionException: if the inner deployment cannot be wrapped
-        """
+        """Start the service, without waiting for it."""
         await super().deploy(external)
         self._access = asyncio.create_task(self._start())
-
-    async def get_available_locations(
-        self, service: str | None = None
-    ) -> MutableMapping[str, AvailableLocation]:
-        """List the QPU's one location, which runs as many jobs at once as it has vQPUs.
-
-        :raises WorkflowDefinitionException: if a service is given
-        """
-        self._refuse_service(service)
-        name = self.deployment_name
-        return {name: self._location(name, self.vqpus, await self._inner())}
 
     async def undeploy(self, external: bool) -> None:
         """Give every lease back and stop the service."""
@@ -142,8 +128,8 @@ class EmulatorConnector(QuantumConnector):
             technology=str(config.get("technology", "annealer")),
             online=True,
             reason="",
-            qubits=_int(config, "qubits", 0),
-            vqpus=_int(config, "vqpus", 1),
+            qubits=int(number(config.get("qubits"))),
+            vqpus=int(number(config.get("vqpus", 1))),
             leases=0,
             queue_length=0,
             eta_seconds=0.0,
@@ -248,10 +234,16 @@ class BackgroundService:
         guardian.current().remove(folder)
         os.mkdir(folder, mode=0o700)
         self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        # StreamFlow 0.2.0rc3 has no public access to its SSH connections. This uses the one
+        # on which the service was started, so that both end together. A lazy deployment is
+        # a proxy of the connector.
+        deployed: SSHConnector = getattr(connector, "_connector", connector)
+        context = deployed.ssh_context_factories[self._location.name]._contexts[0]
+        connection = await context.get_connection()
         local = f"{folder}/socket"
-        await self._stack.enter_async_context(
-            _forwarded(connector, self._location.name, self.socket, local)
-        )
+        listener = await connection.forward_local_path(local, self.socket)
+        self._stack.push_async_callback(listener.wait_closed)
+        self._stack.callback(listener.close)
         return local
 
     async def _check(self, *, late: bool) -> None:
@@ -280,34 +272,8 @@ class BackgroundService:
         return result[0].strip() if result else ""
 
 
-@asynccontextmanager
-async def _forwarded(
-    connector: SSHConnector, host: str, remote: str, local: str
-) -> AsyncIterator[None]:
-    """Forward a Unix socket of this machine to one of the host.
-
-    StreamFlow 0.2.0rc3 has no public access to its SSH connections. This uses the one on
-    which the host's service was started, so that both end together.
-    """
-    # a lazy deployment is a proxy of the connector
-    deployed: SSHConnector = getattr(connector, "_connector", connector)
-    context = deployed.ssh_context_factories[host]._contexts[0]
-    connection = await context.get_connection()
-    listener = await connection.forward_local_path(local, remote)
-    try:
-        yield
-    finally:
-        listener.close()
-        await listener.wait_closed()
-
-
 def _new_folder_name(parent: str) -> str:
     """Make up a short, unpredictable path, for a ``mkdir`` that fails if it exists."""
     if len(os.fsencode(parent)) > TEMPORARY_BYTES:
         parent = "/tmp"
     return posixpath.join(parent, f"sfq-{uuid.uuid4().hex[:16]}")
-
-
-def _int(config: Mapping[str, JSON], key: str, default: int) -> int:
-    value = config.get(key, default)
-    return value if isinstance(value, int) else default

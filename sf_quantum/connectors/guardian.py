@@ -60,10 +60,7 @@ class Guardian:
             os.close(read_end)
 
     def remove(self, folder: str | Path) -> None:
-        """Have a folder removed after the driver's end.
-
-        :param folder: absolute path
-        """
+        """Have a folder, by its absolute path, removed after the driver's end."""
         self._send(folder=str(folder))
 
     def hold(
@@ -93,10 +90,7 @@ def current() -> Guardian:
 
 
 def end_processes(name: str) -> None:
-    """End every marked process except this one, within a limit.
-
-    :param name: the driver's mark
-    """
+    """End every process that has a driver's mark, except this one, within a limit."""
     grace, give_up = Deadline(GRACE_SECONDS), Deadline(GIVE_UP_SECONDS)
     terminated: set[psutil.Process] = set()
     misses = 0

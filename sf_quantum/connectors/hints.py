@@ -46,10 +46,8 @@ def put(job: str, hints: JobHints) -> None:
 
 
 def of(job: str) -> JobHints:
-    """Look up the hints for a job."""
     return _hints.get(job, JobHints())
 
 
 def discard(job: str) -> None:
-    """Drop the hints for a job."""
     _hints.pop(job, None)

@@ -56,11 +56,7 @@ class JobLease(HeldLease):
         self.owners: dict[str, str] = {}
 
     def jobs_of(self, job: str) -> list[dict[str, JSON]] | None:
-        """List the QPU jobs of one workflow job, its earlier attempts included.
-
-        :returns: ``None`` if this kind of QPU does not report them
-        :raises QpuError: if the QPU does not answer
-        """
+        """See :meth:`Qpu.jobs`: those of one workflow job, with its earlier attempts."""
         if (jobs := self.qpu.jobs(self.token)) is None:
             return None
         return [one for one in jobs if self.owners.get(str(one.get("id")), job) == job]
@@ -93,10 +89,7 @@ class LeasePool:
         self._warned: set[str] = set()
 
     async def status(self) -> QpuStatus:
-        """Ask the QPU for its status.
-
-        :raises QpuUnavailable: if it does not answer
-        """
+        """Ask the QPU for its status, or raise :class:`QpuUnavailable`."""
         return await self._in_thread(self.qpu.status)
 
     async def acquire(self, request: AcquireOptions) -> JobLease:
@@ -136,7 +129,7 @@ class LeasePool:
         """End a job's use of a lease: keep it for the next job, or give it back.
 
         :param keep: keep it, if the pool keeps leases and no QPU job is left
-        :returns: the job's QPU jobs; ``None`` if this kind of QPU does not report them
+        :returns: as :meth:`JobLease.jobs_of`
         :raises QpuUnavailable: if the QPU does not answer
         """
         # the lease may have been given back while the job was running

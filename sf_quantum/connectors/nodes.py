@@ -15,10 +15,7 @@ from sf_quantum.connectors.wrapper import LocationWrapper
 
 
 class NodesConnector(LocationWrapper):
-    """One location for each name, each running one job at a time.
-
-    :param names: the names of the nodes
-    """
+    """One location for each of its nodes' names, each running one job at a time."""
 
     schema = "nodes.json"
 
@@ -39,10 +36,6 @@ class NodesConnector(LocationWrapper):
     async def get_available_locations(
         self, service: str | None = None
     ) -> MutableMapping[str, AvailableLocation]:
-        """List the nodes by name.
-
-        :raises WorkflowDefinitionException: if a service is given
-        """
         self._refuse_service(service)
         inner = await self._inner()
         return {name: self._location(name, 1, inner) for name in self.names}

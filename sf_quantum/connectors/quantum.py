@@ -10,7 +10,7 @@ import shlex
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 
 from streamflow.core.deployment import Connector, ExecutionLocation
 from streamflow.core.exception import WorkflowExecutionException
+from streamflow.core.scheduling import AvailableLocation
 from streamflow.deployment.wrapper import get_inner_location
 from streamflow.log_handler import logger
 
@@ -49,12 +50,10 @@ def variable(deployment: str) -> str:
 
 @dataclass(eq=False)
 class _LeasedJob:
-    """A job that has a lease.
+    """A job that has a lease, after a wait, and why it has to leave the QPU, if so.
 
     :param location: the inner location
     :param file: path there of the job's environment file
-    :param waited_seconds: how long the job waited for the lease
-    :param loss: why the job has to leave the QPU
     """
 
     name: str
@@ -75,6 +74,8 @@ class QuantumConnector(LocationWrapper, ABC):
 
     #: the longest wait for a lease; ``None`` for as long as it takes
     lease_wait_seconds: float | None = None
+    #: the number of vQPUs
+    _slots = 1
 
     def __init__(
         self,
@@ -119,16 +120,35 @@ class QuantumConnector(LocationWrapper, ABC):
         """The client of the QPU for a job on the location."""
         return pool.qpu
 
-    def _update(self, status: QpuStatus) -> None:
-        """Adapt to a new status of the QPU."""
-        return
+    async def get_available_locations(
+        self, service: str | None = None
+    ) -> MutableMapping[str, AvailableLocation]:
+        """List the inner locations, among which the vQPUs are divided as slots.
+
+        :returns: those with at least one slot
+        :raises WorkflowExecutionException: if there is no inner location
+        """
+        self._refuse_service(service)
+        found = await self.connector.get_available_locations(service=self.service)
+        inner = list(found.values())
+        if not inner:
+            raise WorkflowExecutionException(
+                f"Deployment {self.deployment_name}: deployment "
+                f"{self.connector.deployment_name}, which it wraps, has no location to "
+                "run jobs on."
+            )
+        if len(inner) == 1:
+            name = self.deployment_name
+            return {name: self._location(name, self._slots, inner[0])}
+        share, rest = divmod(self._slots, len(inner))
+        return {
+            location.name: self._location(location.name, slots, location)
+            for number, location in enumerate(inner)
+            if (slots := share + (number < rest)) > 0
+        }
 
     async def invoke(self, invocation: Invocation) -> Result:
-        """Run a command; a job runs under a lease.
-
-        :raises WorkflowExecutionException: if the job gets no lease, or succeeds without
-            using its QPU
-        """
+        """Run a command; a job runs under a lease, and fails if it does not use it."""
         if invocation.job_name is None:
             return await super().invoke(invocation)
         job_hints = hints.of(invocation.job_name)
@@ -265,7 +285,6 @@ class QuantumConnector(LocationWrapper, ABC):
     async def _settle(self, job: _LeasedJob, *, keep: bool) -> bool | None:
         """End a job's use of its lease, once, and record its QPU jobs.
 
-        :param keep: the lease may serve the next job
         :returns: whether there were any; ``None`` if that is unknown
         """
         if job not in self._leased:
@@ -293,18 +312,17 @@ class QuantumConnector(LocationWrapper, ABC):
                     f"The lease of job {job.name} was not given back: {error}"
                 )
             return None
-        if jobs is None:  # not reported by this kind of QPU
-            await self._record(job, [{}])
-            return True
-        await self._record(job, [j for j in jobs if str(j.get("id")) not in recorded])
-        return bool(jobs)
+        # this kind of QPU may not report them
+        found = [{}] if jobs is None else jobs
+        await self._record(job, [j for j in found if str(j.get("id")) not in recorded])
+        return bool(found)
 
     async def _record(self, job: _LeasedJob, jobs: list[dict[str, JSON]]) -> None:
         if journal.current() is None or not jobs:
             return
         try:
             status = await job.pool.status()
-            self._update(status)
+            self._slots = max(1, status.vqpus)
         except QpuUnavailable:
             status = None
         for one in jobs:

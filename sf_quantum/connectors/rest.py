@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from streamflow.core.deployment import Connector
-from streamflow.core.exception import (
-    WorkflowDefinitionException,
-    WorkflowExecutionException,
-)
-from streamflow.core.scheduling import AvailableLocation
+from streamflow.core.exception import WorkflowDefinitionException
 from streamflow.log_handler import logger
 
 from sf_quantum import backoff
@@ -66,7 +62,6 @@ class RestConnector(QuantumConnector):
             deployment_name, config_dir, connector, service, transferBufferSize
         )
         self.type = type
-        self.vqpus = vqpus
         self.lease_wait_seconds = wait
         self._keep_seconds = idle if lease == "run" else 0.0
         config: dict[str, JSON] = {
@@ -108,34 +103,6 @@ class RestConnector(QuantumConnector):
         self._access.set_result(self._leases)
         self._first_status = asyncio.create_task(self._ask_status(self._leases))
 
-    async def get_available_locations(
-        self, service: str | None = None
-    ) -> MutableMapping[str, AvailableLocation]:
-        """List the inner locations, among which the vQPUs are divided as slots.
-
-        :returns: those with at least one slot
-        :raises WorkflowDefinitionException: if a service is given
-        :raises WorkflowExecutionException: if there is no inner location
-        """
-        self._refuse_service(service)
-        found = await self.connector.get_available_locations(service=self.service)
-        inner = list(found.values())
-        if not inner:
-            raise WorkflowExecutionException(
-                f"Deployment {self.deployment_name}: deployment "
-                f"{self.connector.deployment_name}, which it wraps, has no location to "
-                "run jobs on."
-            )
-        if len(inner) == 1:
-            name = self.deployment_name
-            return {name: self._location(name, self._slots, inner[0])}
-        share, rest = divmod(self._slots, len(inner))
-        return {
-            location.name: self._location(location.name, slots, location)
-            for number, location in enumerate(inner)
-            if (slots := share + (number < rest)) > 0
-        }
-
     async def undeploy(self, external: bool) -> None:
         """Give every lease back."""
         if self._first_status is not None:
@@ -154,9 +121,6 @@ class RestConnector(QuantumConnector):
         client = selection.client(type_, variable(name), _client_config(config, folder))
         return client.status()
 
-    def _update(self, status: QpuStatus) -> None:
-        self._slots = max(1, status.vqpus)
-
     async def _ask_status(self, pool: LeasePool) -> None:
         """Request the QPU's status, and so its number of vQPUs, until it answers."""
         for pause in backoff.LEASE.pauses():
@@ -167,7 +131,7 @@ class RestConnector(QuantumConnector):
                 if logger.isEnabledFor(logging.WARNING):
                     logger.warning(f"{error}; jobs wait for it.")
             await asyncio.sleep(pause)
-        self._update(status)
+        self._slots = max(1, status.vqpus)
         if logger.isEnabledFor(logging.INFO):
             state = "online" if status.online else f"not online: {status.reason}"
             logger.info(f"QPU {self.qpu} ({status.technology}) is {state}")

@@ -12,23 +12,15 @@ from streamflow.core.utils import get_job_step_name
 
 
 class QuantumStepListener(Protocol):
-    """Follows the quantum steps of a run."""
+    """Follows the quantum steps of a run, from their first job to their last."""
 
     def quantum_step_started(self, step: str, seconds: float | None) -> None:
-        """The first job of a quantum step starts.
-
-        :param seconds: how long the step took last time, ``None`` the first time
-        """
+        """A step starts, which took so many seconds last time, if it was run."""
 
     def quantum_job_submitted(self, step: str, deployment: str, slurm_job: str) -> None:
-        """A job of a running quantum step was submitted to Slurm.
+        """A job of a running step was submitted to the Slurm of a deployment."""
 
-        :param deployment: the deployment whose Slurm it is
-        :param slurm_job: the job's Slurm id
-        """
-
-    def quantum_step_ended(self, step: str) -> None:
-        """The last running job of the step has ended."""
+    def quantum_step_ended(self, step: str) -> None: ...
 
 
 @dataclass
@@ -47,10 +39,7 @@ class QuantumSteps:
 
     @contextmanager
     def running(self, job: str) -> Iterator[None]:
-        """Count a job of a quantum step as running.
-
-        :param job: StreamFlow's job name
-        """
+        """Count a job of a quantum step, by StreamFlow's name, as running."""
         step = get_job_step_name(job)
         if step not in self._running:
             self._running[step] = _RunningStep(time.monotonic())

@@ -86,12 +86,7 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def start(self, file: str, workflows: list[str], versions: dict[str, str]) -> None:
-        """Write the first event, and make this the :func:`current` journal.
-
-        :param file: the StreamFlow file
-        :param workflows: the names of its workflows
-        :param versions: of the programs involved
-        """
+        """Write the first event, and make this the :func:`current` journal."""
         self.file = Path(file)
         self.write(
             "run",
@@ -136,10 +131,9 @@ class Journal:
         return (path for path in journals if path.name < self.path.name)
 
     def write(self, event: str, **fields: JSON) -> None:
-        """Append an event; if this fails, a warning is logged.
+        """Append an event, whose fields the docstring of the module lists.
 
-        :param event: the type
-        :param fields: listed in the docstring of the module
+        If this fails, a warning is logged.
         """
         line = json.dumps({"time": time.time(), "event": event, **fields}) + "\n"
         try:
@@ -159,10 +153,7 @@ _runs: list[Journal] = []
 
 
 def current() -> Journal | None:
-    """The journal of the run that this process drives.
-
-    :returns: None if the run's StreamFlow file does not ask for ``sfq.journal``
-    """
+    """The journal of the run that this process drives, if it has one."""
     return _runs[-1] if _runs else None
 
 
@@ -244,7 +235,6 @@ def await_new(
 ) -> Path | None:
     """Wait for the journal of a run that is about to start.
 
-    :param directory: of the journals
     :param pid: of the driver
     :param known: the journals that existed before
     :param alive: whether the driver is alive

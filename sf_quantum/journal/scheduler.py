@@ -23,7 +23,6 @@ from sf_quantum import __version__
 from sf_quantum.connectors import guardian
 from sf_quantum.connectors.wrapper import ObservedConnector, Observer
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
 from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, Journal
 
 if TYPE_CHECKING:
@@ -31,14 +30,8 @@ if TYPE_CHECKING:
 
 # a run with a failed job is stuck if nothing changes for this long
 STUCK_SECONDS = 3.0
-ACTIVE = {
-    Status.WAITING,
-    Status.FIREABLE,
-    Status.RUNNING,
-    Status.RECOVERY,
-    Status.ROLLBACK,
-}
 UNSTARTED = {Status.WAITING, Status.FIREABLE}
+ACTIVE = {*UNSTARTED, Status.RUNNING, Status.RECOVERY, Status.ROLLBACK}
 ENDED = {Status.SKIPPED, Status.COMPLETED, Status.FAILED, Status.CANCELLED}
 LOOP = "-loop-combinator"
 
@@ -61,8 +54,7 @@ class JournalScheduler(DefaultScheduler):
         # opened by the first job, since `streamflow list` also creates a scheduler
         self._journal: Journal | None = None
         self._closed = False
-        self._observers: dict[str, Observer] = {}
-        self._completed: dict[str, Callable[[str], None]] = {}
+        self._observers: dict[str, tuple[Observer, Callable[[str], None]]] = {}
         self._driver: asyncio.Task[None] | None = None
         with suppress(RuntimeError):  # outside of an event loop
             self._driver = asyncio.current_task()
@@ -82,10 +74,7 @@ class JournalScheduler(DefaultScheduler):
         binding_config: BindingConfig,
         hardware_requirement: HardwareRequirement | None,
     ) -> None:
-        """Schedule a job; its waiting time begins with the call.
-
-        :raises WorkflowDefinitionException: if the journal cannot be written
-        """
+        """Schedule a job; its waiting time begins with the call."""
         if self._journal is None:
             guardian.current()
             self._journal = self._open()
@@ -95,7 +84,12 @@ class JournalScheduler(DefaultScheduler):
         async with self._lock:  # jobs are recorded after the loops are known
             if self._attempts[job.name] == 1 and job.workflow_id not in self._workflows:
                 self._workflows.add(job.workflow_id)
-                self._loops |= await self._get_loops(job.workflow_id)
+                # in a tag, loops and scatters look the same
+                steps = await self.context.database.get_workflow_steps(job.workflow_id)
+                names = [
+                    str(step["name"]) for step in steps if step["name"].endswith(LOOP)
+                ]
+                self._loops |= {name.removesuffix(LOOP) for name in names}
         self._record(job.name, Status.WAITING)
         try:
             await super().schedule(job, binding_config, hardware_requirement)
@@ -107,19 +101,15 @@ class JournalScheduler(DefaultScheduler):
     def observe(
         self, job: str, observer: Observer, completed: Callable[[str], None]
     ) -> None:
-        """Observe the end of a job on any connector.
-
-        :param observer: called when its command ends
-        :param completed: called when the job is complete, including its outputs
-        """
-        self._observers[job] = observer
-        self._completed[job] = completed
+        """Observe the end of a job's command, and its completion with its outputs."""
+        self._observers[job] = (observer, completed)
 
     def get_connector(self, job_name: str) -> Connector:
         """The connector of a job, which reports the job's end if it is observed."""
         connector = super().get_connector(job_name)
-        observer = self._observers.get(job_name)
-        return connector if observer is None else ObservedConnector(connector, observer)
+        if job_name not in self._observers:
+            return connector
+        return ObservedConnector(connector, self._observers[job_name][0])
 
     async def notify_status(self, job_name: str, status: Status) -> None:
         """Record a job's status."""
@@ -127,8 +117,9 @@ class JournalScheduler(DefaultScheduler):
             await super().notify_status(job_name, status)
         finally:  # this call itself is often cancelled with its job
             self._record(job_name, status)
-        if status == Status.COMPLETED and job_name in self._completed:
-            self._completed.pop(job_name)(job_name)
+        if status == Status.COMPLETED and job_name in self._observers:
+            _, completed = self._observers.pop(job_name)
+            completed(job_name)
         if status == Status.FAILED and self._watch is None:
             self._watch = asyncio.create_task(self._end_if_stuck())
 
@@ -168,18 +159,16 @@ class JournalScheduler(DefaultScheduler):
         )
         return journal
 
-    async def _get_loops(self, workflow_id: int) -> set[str]:
-        """The steps that are loops; in a tag, loops and scatters look the same."""
-        steps = await self.context.database.get_workflow_steps(workflow_id)
-        names = (str(step["name"]) for step in steps)
-        return {name.removesuffix(LOOP) for name in names if name.endswith(LOOP)}
-
     def _record(self, name: str, status: Status) -> None:
         if self._journal is None or self._closed or self._statuses.get(name) == status:
             return
         self._statuses[name] = status
         self._events += 1
         job, step = self._jobs[name], get_job_step_name(name)
+        # that of the last attempt, while the job waits
+        allocation = self.job_allocations.get(name)
+        allocation = None if status == Status.WAITING else allocation
+        target = allocation.target if allocation else None
         self._journal.write(
             "job",
             job=name,
@@ -189,7 +178,11 @@ class JournalScheduler(DefaultScheduler):
             status=status.name.lower(),
             attempt=self._attempts[name],
             output=job.output_directory,
-            **self._place(name),
+            deployment=target.deployment.name if target else None,
+            service=target.service if target else None,
+            locations=(
+                [place.name for place in allocation.locations] if allocation else []
+            ),
         )
 
     async def _end_if_stuck(self) -> None:
@@ -220,16 +213,6 @@ class JournalScheduler(DefaultScheduler):
             for name, status in self._statuses.items()
         )
 
-    def _place(self, name: str) -> dict[str, JSON]:
-        allocation = self.job_allocations.get(name)
-        if allocation is None or self._statuses[name] == Status.WAITING:
-            return {"deployment": None, "service": None, "locations": []}
-        return {
-            "deployment": allocation.target.deployment.name,
-            "service": allocation.target.service,
-            "locations": [location.name for location in allocation.locations],
-        }
-
     async def _outcome(self) -> Status:
         if self._stuck:
             return Status.FAILED
@@ -247,8 +230,5 @@ _running: list[JournalScheduler] = []
 
 
 def current() -> JournalScheduler | None:
-    """The scheduler of the run that this process drives.
-
-    :returns: None if the run's StreamFlow file does not ask for ``sfq.journal``
-    """
+    """The scheduler of the run that this process drives, if it is ``sfq.journal``."""
     return _running[-1] if _running else None
