@@ -24,8 +24,14 @@ from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu, account
 from sf_quantum.qpu.account import CommandRun, LeaseUsage
-from sf_quantum.qpu.leases import AcquireOptions, LeaseSet, WaitCancelled
-from sf_quantum.qpu.offline import QpuLoss, QpuWatch, watching
+from sf_quantum.qpu.leases import (
+    AcquireOptions,
+    LeaseSet,
+    QpuLoss,
+    QpuWatch,
+    WaitCancelled,
+    watching,
+)
 from sf_quantum.threads import in_thread
 
 CLASSES = ("production", "test", "development")

@@ -16,15 +16,17 @@ from streamflow.log_handler import logger
 from sf_quantum.connectors import guardian
 from sf_quantum.errors import QuantumError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import OVER, Qpu, QpuStatus, offline
+from sf_quantum.qpu import OVER, Qpu, QpuStatus
 from sf_quantum.qpu.leases import (
+    POLL_SECONDS,
     AcquireOptions,
     HeldLease,
     LeaseProblem,
+    QpuLoss,
+    QpuWatch,
     WaitCancelled,
     acquire,
 )
-from sf_quantum.qpu.offline import QpuLoss, QpuWatch
 
 # calls that wait for a lease, and a few that give one back
 THREADS = 256
@@ -163,7 +165,7 @@ class LeasePool:
             loss = await self._in_thread(watch.look)
             if loss is not None:
                 return loss
-            await asyncio.sleep(offline.POLL_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def close(self) -> None:
         """Stop waiting for leases, and give back those that are held."""

@@ -36,8 +36,7 @@ from sf_quantum.connectors.wrapper import Invocation, LocationWrapper, Result
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu, QpuStatus
-from sf_quantum.qpu.leases import AcquireOptions
-from sf_quantum.qpu.offline import QpuLoss, QpuWatch
+from sf_quantum.qpu.leases import AcquireOptions, QpuLoss, QpuWatch
 
 # by deployment name; a driver process is one run, in which these are unique
 _deployed: WeakValueDictionary[str, QuantumConnector] = WeakValueDictionary()

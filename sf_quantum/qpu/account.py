@@ -90,10 +90,7 @@ def leases_of(
 
 
 def named(names: Iterable[str], environment: Mapping[str, str]) -> list[str]:
-    """Choose QPUs of the environment, all of them if none is named.
-
-    :raises InputError: if one is not in the environment
-    """
+    """Choose QPUs of the environment, all of them if none is named."""
     known = listed(environment, RESOURCES) or []
     if not known:
         raise InputError(f"{RESOURCES[0]} names no QPU, so no lease is held")
@@ -110,10 +107,7 @@ def dumps(run: CommandRun) -> str:
 
 
 def loads(text: str) -> list[CommandRun]:
-    """Read lines of an account.
-
-    :raises InputError: if a line is invalid
-    """
+    """Read the lines of an account."""
     try:
         return [
             CommandRun(

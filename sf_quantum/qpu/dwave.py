@@ -173,11 +173,7 @@ class DWaveQpu(Qpu):
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Convert the errors of D-Wave's client into ours.
-
-        :raises InputError: if a retry is useless
-        :raises QpuError: if a retry may succeed
-        """
+        """Convert the errors of D-Wave's client into ours."""
         if (missing := self.problem()) is not None:
             raise InputError(f"QPU {self.name!r}: {missing}")
         from dwave.cloud import exceptions as known
@@ -256,10 +252,7 @@ class DWaveEmbedded(Sampler):
         annealing_time: JSON = None,
         chain_strength: JSON = None,
     ) -> None:
-        """Refuse parameters that no solver takes; the seed is checked elsewhere.
-
-        :raises InputError: if a parameter is out of its range
-        """
+        """Refuse parameters that no solver takes; the seed is checked elsewhere."""
         if num_reads is not None:
             check("num_reads", num_reads, 1)
         if annealing_time is not None:
@@ -362,10 +355,7 @@ class DWaveEmbedded(Sampler):
 
 
 def client_options(connection: Mapping[str, str]) -> dict[str, JSON]:
-    """Make the options of D-Wave's client, which then reads none of its files.
-
-    :raises InputError: if the solver is neither a name nor JSON
-    """
+    """Make the options of D-Wave's client, which then reads none of its files."""
     options: dict[str, JSON] = {"config_file": False, "client": "qpu", **connection}
     solver = connection.get("solver", "")
     if not solver.lstrip().startswith("{"):  # a name, not features

@@ -1,4 +1,4 @@
-"""Leases of QPUs: waiting for them, renewing them and giving them back.
+"""Leases of QPUs: waiting for them, renewing them, giving them back, leaving a QPU early.
 
 ``sfq lease`` and the connectors both use this module; its calls block.
 """
@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -19,7 +20,7 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Deadline
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import AuthenticationError, NoLease, Qpu
+from sf_quantum.qpu import OVER, AuthenticationError, NoLease, Qpu
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 STAY_SECONDS = 2.0
 # a service that is restarted is back within seconds, one that is moved within minutes
 TROUBLE_SECONDS = 120.0
+# between two looks at a QPU that may have to be left
+POLL_SECONDS = 0.5
 
 
 class LeaseProblem(Enum):
@@ -114,9 +117,10 @@ class _Wait:
     """The deadline and the pauses of one request."""
 
     def __init__(self, request: AcquireOptions, stop: threading.Event) -> None:
-        self._request = request
         self._stop = stop
         self._deadline = Deadline(request.wait_seconds)
+        unlimited = request.wait_seconds is None
+        self._trouble_seconds = request.trouble_seconds if unlimited else math.inf
         self._pauses = backoff.LEASE.pauses()
         self._trouble_since: float | None = None
 
@@ -125,31 +129,23 @@ class _Wait:
         return min(STAY_SECONDS, self._deadline.left)
 
     def pause(self, error: QpuError, began: float) -> None:
-        """Pause before the next attempt, or raise the error if there is none.
-
-        :param error: why the last attempt failed
-        :param began: when it began
-        """
+        """Pause after an attempt that failed, or raise its error if it was the last."""
         if self._stop.is_set():
             raise WaitCancelled("the wait was cancelled") from error
         now = time.monotonic()
-        if not isinstance(error, NoLease):
-            self._trouble_since = self._trouble_since or began
-            limit = self._request.trouble_seconds
-            if (
-                self._request.wait_seconds is None
-                and now - self._trouble_since >= limit
-            ):
-                raise QpuError(
-                    f"{error}; given up after {limit:g} s, --wait or a deployment's `wait` "
-                    "sets how long"
-                ) from error
-        else:
+        if isinstance(error, NoLease):
             self._trouble_since = None
             if now - began >= STAY_SECONDS / 2:
                 # the QPU has a queue for leases, which keeps the request's position
                 self._pauses = backoff.LEASE.pauses()
                 return
+        else:
+            self._trouble_since = self._trouble_since or began
+            if now - self._trouble_since >= self._trouble_seconds:
+                raise QpuError(
+                    f"{error}; given up after {self._trouble_seconds:g} s, --wait or a "
+                    "deployment's `wait` sets how long"
+                ) from error
         if self._deadline.left <= 0:
             raise error
         if self._stop.wait(min(next(self._pauses), self._deadline.left)):
@@ -168,10 +164,7 @@ class HeldLease:
         threading.Thread(target=self._renew, name="sfq-renew", daemon=True).start()
 
     def release(self) -> None:
-        """Give the lease back, which cancels the QPU jobs it still has.
-
-        :raises QpuError: if the QPU does not answer
-        """
+        """Give the lease back, which cancels the QPU jobs it still has."""
         self._released.set()
         self.qpu.release(self.token)
 
@@ -181,12 +174,11 @@ class HeldLease:
             try:
                 pause = self.qpu.renew(self.token)
             except InputError as error:
+                refused = isinstance(error, AuthenticationError)
+                trouble = "cannot be renewed" if refused else "is lost"
                 if not self._released.is_set():
-                    refused = isinstance(error, AuthenticationError)
-                    trouble = "cannot be renewed" if refused else "is lost"
-                    self._log.warning(
-                        "A lease of QPU %s %s: %s", self.qpu.name, trouble, error
-                    )
+                    text = "A lease of QPU %s %s: %s"
+                    self._log.warning(text, self.qpu.name, trouble, error)
                 return
             except QpuError:
                 pause = backoff.LEASE.longest_seconds
@@ -216,22 +208,14 @@ class LeaseSet(ExitStack[None]):
         return [(lease.qpu, lease.token) for lease in self.held]
 
     def jobs(self, qpu: Qpu) -> list[dict[str, JSON]]:
-        """List the QPU jobs of one QPU's lease, none while it has no lease.
-
-        :raises QpuError: if the QPU does not answer
-        """
+        """List the QPU jobs of one QPU's lease, none while it has no lease."""
         held = [lease for lease in self.held if lease.qpu is qpu]
         return [job for lease in held for job in qpu.jobs(lease.token) or []]
 
     def acquire(
         self, request: AcquireOptions, stop: threading.Event | None = None
     ) -> None:
-        """Acquire every lease.
-
-        :param request: its wait is for all of them together
-        :param stop: see :func:`acquire`
-        :raises QpuError: if one of them is not granted
-        """
+        """Acquire every lease, see :func:`acquire`; the wait is for all of them together."""
         deadline = Deadline(request.wait_seconds)
         for qpu in self._qpus:
             if request.wait_seconds is not None:
@@ -249,6 +233,103 @@ def _release(lease: HeldLease) -> None:
         lease.release()
     except QuantumError as error:
         # it will expire; the command's exit status must not change
-        logger.warning(
-            "The lease of QPU %s was not given back: %s", lease.qpu.name, error
-        )
+        text = "The lease of QPU %s was not given back: %s"
+        logger.warning(text, lease.qpu.name, error)
+
+
+@dataclass(frozen=True)
+class QpuLoss:
+    """Why a job has to leave its QPU.
+
+    :param detail: the QPU's own reason for being offline
+    :param seconds: how long a QPU job has waited in its queue
+    """
+
+    problem: LeaseProblem
+    qpu: str
+    detail: str = ""
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        if self.problem is LeaseProblem.QUEUE_WAIT:
+            return f"a QPU job waited in its queue for more than {self.seconds:.3g} s"
+        return f"the QPU is offline ({self.detail or 'no reason given'})"
+
+
+class QpuWatch:
+    """Watches a QPU for one job.
+
+    :param jobs: lists the job's QPU jobs, see :meth:`~sf_quantum.qpu.Qpu.jobs`
+    :param wait_seconds: the longest wait of a QPU job in the queue, from when it is first
+        seen there; no limit once one of them has started
+    """
+
+    def __init__(
+        self,
+        qpu: Qpu,
+        jobs: Callable[[], Collection[Mapping[str, JSON]]] = tuple,
+        wait_seconds: float | None = None,
+    ) -> None:
+        self._qpu = qpu
+        self._jobs = jobs
+        self._wait_seconds = wait_seconds
+        self._started = False
+        self._first_seen: dict[str, float] = {}
+
+    def look(self) -> QpuLoss | None:
+        """Say why the job has to leave, if it has to; no answer is not a reason."""
+        try:
+            status = self._qpu.status()
+            if status.online and self._wait_seconds is None:
+                return None
+            jobs = self._jobs()
+        except QuantumError:
+            return None  # the job's own client retries, or gives up
+        if not status.online and _nothing_runs(jobs):
+            return QpuLoss(LeaseProblem.OFFLINE, self._qpu.name, status.reason)
+        return self._queue_wait(jobs)
+
+    def _queue_wait(self, jobs: Collection[Mapping[str, JSON]]) -> QpuLoss | None:
+        now = time.monotonic()
+        self._started |= any(job.get("state") != "Queued" for job in jobs)
+        waits = [
+            now - self._first_seen.setdefault(str(job.get("id")), now)
+            for job in jobs
+            if job.get("state") == "Queued"
+        ]
+        limit = self._wait_seconds
+        if limit is None or self._started or max(waits, default=0.0) <= limit:
+            return None
+        return QpuLoss(LeaseProblem.QUEUE_WAIT, self._qpu.name, seconds=limit)
+
+
+def _nothing_runs(jobs: Collection[Mapping[str, JSON]]) -> bool:
+    """Whether jobs are pending or still to come; one may be running on a draining QPU."""
+    states = {job.get("state") for job in jobs}
+    return states <= {"Queued", *OVER} and (not states or "Queued" in states)
+
+
+@contextmanager
+def watching(
+    watches: Collection[QpuWatch], leave: Callable[[QpuLoss], None]
+) -> Iterator[None]:
+    """Watch QPUs in a thread for as long as the block runs.
+
+    :param leave: called in that thread, at most once, when a QPU has to be left
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(POLL_SECONDS):
+            for loss in filter(None, (one.look() for one in watches)):
+                if not over.is_set():
+                    leave(loss)
+                return
+
+    if watches:
+        # a daemon: a QPU that does not answer must not delay the end of the process
+        threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()

@@ -178,10 +178,7 @@ class QrmiQpu(Qpu):
         return cls(resource, timeout_seconds=int(seconds), token=token)
 
     def sampler(self) -> Sampler:
-        """Refuse; kinds of QPU for which a QUBO can be translated override this.
-
-        :raises InputError: with what the QPU takes
-        """
+        """Refuse; kinds of QPU for which a QUBO can be translated override this."""
         raise InputError(
             f"QPU {self.name!r} ({self.type}) takes {self.takes}, not QUBOs: run a "
             "program that uses the package qrmi, or choose a sampler that needs no QPU"
@@ -223,10 +220,7 @@ class _Pasqal(QrmiQpu):
         return NeutralAtomSampler(self)
 
     def specs(self) -> str:
-        """Get the current device in Pulser's abstract representation.
-
-        :raises QpuError: if the QPU does not answer, or with something else
-        """
+        """Get the current device in Pulser's abstract representation."""
         with errors(self._who):
             target = self._client().target().value
         try:
@@ -238,11 +232,7 @@ class _Pasqal(QrmiQpu):
     def run(
         self, sequence: str, shots: int
     ) -> tuple[Mapping[str, int], dict[str, JSON]]:
-        """Run a sequence.
-
-        :returns: how often each bit string was read, and the timing
-        :raises QpuError: if the task fails, or its result is something else
-        """
+        """Run a sequence; return how often each bit string was read, and the timing."""
         import qrmi
 
         payload = qrmi.Payload.PasqalCloud(sequence=sequence, job_runs=shots)
@@ -281,10 +271,7 @@ class _Gates(QrmiQpu):
     technology = "superconducting"
 
     def sampler(self) -> Sampler:
-        """See :meth:`Qpu.sampler`: ``qaoa``, on this machine.
-
-        :raises InputError: if a package that QRMI needs for Qiskit is not installed
-        """
+        """See :meth:`Qpu.sampler`: ``qaoa``, on this machine."""
         from sf_quantum.samplers.qaoa import QaoaSampler
 
         try:
@@ -366,10 +353,7 @@ class AliceBobFelis(QrmiQpu):
 
 @dataclass(frozen=True)
 class PrimitiveRunner:
-    """A QPU behind one of QRMI's own samplers, such as IBM's.
-
-    :param who: names the QPU, in error messages
-    """
+    """A QPU behind one of QRMI's own samplers, such as IBM's; errors call it ``who``."""
 
     name: str
     sampler: BaseSamplerV2
@@ -379,10 +363,7 @@ class PrimitiveRunner:
     def reads(
         self, circuit: QuantumCircuit, values: Doubles, shots: int
     ) -> tuple[Bits, None]:
-        """Run a circuit; interrupted, its job is stopped on the QPU.
-
-        :raises QpuError: if the job fails or the QPU does not answer
-        """
+        """Run a circuit; interrupted, its job is stopped on the QPU."""
         import numpy as np
 
         with errors(self.who):
@@ -401,8 +382,6 @@ class IqmRunner:
 
     QRMI's backend compiles for it and writes its requests. Qiskit's ``BackendSamplerV2``
     is not used, since it would read the answered bits as hexadecimal digits.
-
-    :param who: names the QPU, in error messages
     """
 
     def __init__(self, name: str, client: QuantumResource, who: str) -> None:
@@ -420,11 +399,7 @@ class IqmRunner:
     def reads(
         self, circuit: QuantumCircuit, values: Doubles, shots: int
     ) -> tuple[Bits, dict[str, float]]:
-        """Run a circuit; interrupted, its task is stopped on the QPU.
-
-        :raises InputError: if the circuit does not suit the QPU
-        :raises QpuError: if the task fails, or its answer has no reads
-        """
+        """Run a circuit; interrupted, its task is stopped on the QPU."""
         import numpy as np
         import qrmi
         from iqm.iqm_client import CircuitValidationError

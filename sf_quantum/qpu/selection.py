@@ -51,10 +51,7 @@ class QpuSelection:
         return [self._named(name, environment) for name in sorted(names)]
 
     def all(self, environment: Mapping[str, str]) -> list[Qpu]:
-        """As :meth:`qpus`, but a site's file alone selects all of its QPUs.
-
-        :raises InputError: see :meth:`qpus`
-        """
+        """As :meth:`qpus`, but a site's file alone selects all of its QPUs."""
         if self.qrmi_config is None or self.names:
             return self.qpus(environment)
         names = sorted(qrmi_config.names(self.qrmi_config))

@@ -171,10 +171,7 @@ class ServiceClient:
         return InputError(message)
 
     def text(self, content: Mapping[str, JSON], key: str) -> str:
-        """Read a text that every answer of this kind has.
-
-        :raises QpuError: if it is missing
-        """
+        """Read a text that every answer of this kind has."""
         value = content.get(key)
         if not isinstance(value, str):
             raise QpuError(f"{self.name}: its answer has no {key!r}, is it sfq serve?")

@@ -12,9 +12,8 @@ import pytest
 from sf_quantum.connectors import hints
 from sf_quantum.connectors.hints import JobHints
 from sf_quantum.files import JSON
-from sf_quantum.qpu import offline
-from sf_quantum.qpu.leases import LeaseProblem
-from sf_quantum.qpu.offline import QpuLoss, QpuWatch
+from sf_quantum.qpu import leases
+from sf_quantum.qpu.leases import LeaseProblem, QpuLoss, QpuWatch
 from sf_quantum.qpu.sfq import Credentials, SfqQpu
 from sf_quantum.service.device.emulated import Device
 from tests.service import RunningService, example_bqm, running_service
@@ -130,14 +129,14 @@ def test_a_service_that_does_not_answer_is_left_to_the_jobs_own_client() -> None
 def test_a_loss_is_reported_once(
     service: RunningService, qpu: SfqQpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offline, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(leases, "POLL_SECONDS", 0.01)
     lost, losses = threading.Event(), list[QpuLoss]()
 
     def leave(loss: QpuLoss) -> None:
         losses.append(loss)
         lost.set()
 
-    with offline.watching([QpuWatch(qpu), QpuWatch(qpu)], leave):
+    with leases.watching([QpuWatch(qpu), QpuWatch(qpu)], leave):
         shut(service)
         assert lost.wait(30)
     assert [loss.qpu for loss in losses] == ["q"]

@@ -35,8 +35,7 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal
 from sf_quantum.qpu import NoLease, Qpu, QpuStatus
-from sf_quantum.qpu.leases import AcquireOptions, LeaseProblem
-from sf_quantum.qpu.offline import QpuLoss, QpuWatch
+from sf_quantum.qpu.leases import AcquireOptions, LeaseProblem, QpuLoss, QpuWatch
 from tests.waiting import until_async as until
 
 P = ParamSpec("P")
