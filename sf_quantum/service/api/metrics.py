@@ -96,7 +96,7 @@ class QpuCollector(Collector):
 
     def _jobs_and_leases(self) -> Iterator[Metric]:
         queue, observed = self._queue, self._queue.observations
-        pending = {(name,): queue.lengths.get(name, 0) for name in CLASSES}
+        pending = {(name,): queue.jobs.pending.lengths[name] for name in CLASSES}
         yield _gauge("sfq_queue_jobs", pending, "class")
         waited = "sfq_queue_wait_seconds"
         waits = HistogramMetricFamily(waited, HELP[waited], labels=("class",))

@@ -37,11 +37,7 @@ class LeaseEndCause(Enum):
 
 @dataclass(frozen=True)
 class LeaseEnd:
-    """Why a lease ended.
-
-    :param idle_seconds: of ``IDLE``
-    :param slurm_job_id: of ``SLURM_JOB_GONE``
-    """
+    """Why a lease ended, with the figures of its text."""
 
     cause: LeaseEndCause
     idle_seconds: float = 0.0
@@ -65,11 +61,7 @@ RELEASED = LeaseEnd(LeaseEndCause.RELEASED)
 
 @dataclass(frozen=True)
 class Interruption:
-    """Why a job was interrupted.
-
-    :param preempted_by: the class of the job that runs instead
-    :param lease_end: why the job's lease ended
-    """
+    """Why a job was interrupted: by whom if pre-empted, how its lease ended if it did."""
 
     cause: Cause
     preempted_by: JobClass | None = None

@@ -32,11 +32,7 @@ def find(queue: JobQueue, name: str) -> Operation[Device]:
 def preview(
     queue: JobQueue, operation: Operation[Device], given: Mapping[str, JSON]
 ) -> tuple[Shown, Shown]:
-    """Preview an operation.
-
-    :returns: the settings that it changes as they are, and as they would be
-    :raises Refused: 422, naming the parameter
-    """
+    """Return the settings that an operation changes, as they are and would be."""
     try:
         values = operation.values(given)
     except FieldError as error:

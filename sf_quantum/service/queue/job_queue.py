@@ -96,11 +96,6 @@ class JobQueue:
         return len(self.jobs.pending) + (self.jobs.running is not None)
 
     @property
-    def lengths(self) -> Mapping[JobClass, int]:
-        """The number of pending jobs of each class."""
-        return self.jobs.pending.lengths
-
-    @property
     def running(self) -> Job | None:
         running = self.jobs.running
         return None if running is None else self.store.job(running.number)
@@ -126,10 +121,7 @@ class JobQueue:
         return state, self.observations.seconds
 
     def request_stop(self, drain_seconds: float = 0.0) -> None:
-        """Begin to stop; pending and running jobs stay on disk.
-
-        :param drain_seconds: time for the running job to end by itself
-        """
+        """Begin to stop once the running job had time to end; all jobs stay on disk."""
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed: stopped already
                 self._loop.call_soon_threadsafe(self._stop, drain_seconds)
@@ -198,11 +190,7 @@ class JobQueue:
     def list_jobs(
         self, who: Identity, *, lease: str | None = None, limit: int = 1000
     ) -> list[Job]:
-        """List the latest jobs of the caller, or of all users for an admin; oldest first.
-
-        :param lease: list only its jobs
-        :raises Refused: 404 for a lease that is not the caller's
-        """
+        """List the latest jobs of the caller, or of all users for an admin; oldest first."""
         if lease is not None:
             self.leases.find(who, lease)
             self.leases.touch(lease)

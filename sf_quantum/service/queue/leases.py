@@ -331,11 +331,7 @@ class Leases:
         end: LeaseEnd,
         record: Callable[[sqlite3.Connection], None] | None = None,
     ) -> Lease:
-        """End a lease, unless it is ending or has ended.
-
-        :param record: an audit entry of the same transaction
-        :raises Refused: 404
-        """
+        """End a lease, unless it has ended, and record it in the same transaction."""
         live = self._leases.get(lease_id)
 
         def close() -> Future[Lease]:

@@ -528,10 +528,7 @@ class LiveJobs:
         self._done(live, "Cancelled", interruption.cause)
 
     def _move_to_lease(self, number: int) -> list[asyncio.Task[None]]:
-        """Move a job to the lease that it has on disk.
-
-        :returns: the task that cancels it, if that lease is ending already
-        """
+        """Move a job to its lease on disk; return what cancels it if that has ended."""
         job, live = self.store.job(number), self._jobs.get(number)
         if job is None or job.final:
             return []

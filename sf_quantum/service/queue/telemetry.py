@@ -78,10 +78,9 @@ class Baseline:
         """
         for number in range(learn, len(results) + 1):
             ages = [result.age for result in results[:number]]
-            if max(ages) - min(ages) >= SPREAD:
+            most = max(learn, MAX_LEARNED)
+            if max(ages) - min(ages) >= SPREAD or number == most:
                 return cls._fit(results[:number])
-        if len(results) >= max(learn, MAX_LEARNED):
-            return cls._fit(results[: max(learn, MAX_LEARNED)])
         return None
 
     @classmethod
@@ -148,13 +147,14 @@ class QualityJobs:
         if (described := self._describe_device()) != self._device:
             self._device = described
             await self._read()
-        bqm = quality_problem.problem(self._queue.device.size)
+        bqm, now = quality_problem.problem(self._queue.device.size), time.time()
         lease = Lease(
             f"quality-{secrets.token_hex(8)}",
             SERVICE_USER.user,
             "quality",
             job="a quality job",
-            closed=time.time(),
+            opened=now,
+            closed=now,
             reason="of the service itself",
         )
         parameters = {"num_reads": self._settings.num_reads}

@@ -242,7 +242,7 @@ class Activity:
             viewer=None,
             sees="counts",
             device=self._device(),
-            waiting={name: jobs for name, jobs in queue.lengths.items() if jobs},
+            waiting=dict(+queue.jobs.pending.lengths),
             running=_other(running[0][0]) if running else None,
             line=[],
             ended=[],
