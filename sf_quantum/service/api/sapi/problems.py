@@ -12,13 +12,6 @@ from pydantic import ValidationError
 from sf_quantum.files import JSON
 from sf_quantum.service.api.common import utc
 from sf_quantum.service.api.sapi import qp_format, solver
-from sf_quantum.service.api.sapi.models import (
-    MICROSECONDS,
-    RUN_DURATION,
-    STATUSES,
-    Problem,
-    ProblemOptions,
-)
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, Job, Submission, Written
 from sf_quantum.service.domain.reasons import QPU_OFFLINE
@@ -50,15 +43,16 @@ class Problems:
         :raises Refused: 400 if it is invalid, 404 if it is for another solver
         """
         try:
-            problem = Problem.model_validate(content)
+            problem = solver.Problem.model_validate(content)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"]))
             raise Refused(400, str(first["msg"]), where or None) from error
         device, params = self._queue.device, problem.params
+        longest = solver.RUN_DURATION
         solver.check(device, problem.solver_name)
-        if params.num_reads * params.annealing_time > RUN_DURATION:
-            detail = f"num_reads times annealing_time exceeds {RUN_DURATION:g} us"
+        if params.num_reads * params.annealing_time > longest:
+            detail = f"num_reads times annealing_time exceeds {longest:g} us"
             raise Refused(400, detail, "params")
         bqm = qp_format.bqm(problem, solver.graph(device))
         key = f"{KEY}{secrets.token_hex(16)}"
@@ -113,7 +107,7 @@ class Problems:
         """
         job = self.find(who, problem_id)
         if job.final:
-            detail = f"problem {problem_id} is {STATUSES[job.state]} already"
+            detail = f"problem {problem_id} is {solver.STATUSES[job.state]} already"
             raise Refused(409, detail)
         cancelled = await self._queue.cancel(who, job.id)
         return await asyncio.to_thread(self.status, cancelled)
@@ -126,7 +120,7 @@ class Problems:
             "type": options.type,
             "solver": solver.identity(self._queue.device),
             "label": options.label,
-            "status": STATUSES[job.state],
+            "status": solver.STATUSES[job.state],
             "submitted_on": _time(job.submitted),
         }
         if job.ended is not None:
@@ -146,7 +140,7 @@ class Problems:
         device, options = self._queue.device, self._options(job)
         graph = solver.graph(device)
         answer = qp_format.answer(result, options, self._content(job.number), graph)
-        timing = solver.timing(device, options.params, job.qpu_seconds * MICROSECONDS)
+        timing = solver.timing(device, options.params, job.qpu_seconds)
         return {**status, "answer": {**answer, "timing": timing}}
 
     def info(self, job: Job) -> dict[str, JSON]:
@@ -175,17 +169,17 @@ class Problems:
         severity = "ERROR" if job.state == "Failed" else "INFO"
         return [{"timestamp": when, "message": job.note, "severity": severity}]
 
-    def _options(self, job: Job) -> ProblemOptions:
+    def _options(self, job: Job) -> solver.ProblemOptions:
         options = self._cached_options(job.number)
         if options is None:
             raise Refused(404, "no such problem")
         return options
 
-    def _read_options(self, number: int) -> ProblemOptions | None:
+    def _read_options(self, number: int) -> solver.ProblemOptions | None:
         info = self._content(number).get("info")
         options = info.get("sapi") if isinstance(info, dict) else None
         try:
-            return ProblemOptions.model_validate(options)
+            return solver.ProblemOptions.model_validate(options)
         except ValidationError:
             return None
 

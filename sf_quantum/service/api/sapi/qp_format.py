@@ -19,7 +19,7 @@ import numpy
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import document
-from sf_quantum.service.api.sapi.models import VARTYPES, Problem, ProblemOptions
+from sf_quantum.service.api.sapi.solver import VARTYPES, Problem, ProblemOptions
 from sf_quantum.service.device.topology import Graph
 from sf_quantum.service.domain.errors import Refused
 

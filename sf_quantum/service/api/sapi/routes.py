@@ -27,7 +27,6 @@ from sf_quantum.service.api.common import (
 )
 from sf_quantum.service.api.sapi import solver
 from sf_quantum.service.api.sapi.leases import ImplicitLeases
-from sf_quantum.service.api.sapi.models import STATUSES, SolverName
 from sf_quantum.service.api.sapi.problems import OFFLINE, Problems
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.http.limits import check_text
@@ -44,13 +43,7 @@ async def _problems(request: Request) -> Problems:
     return problems
 
 
-async def _leases(request: Request) -> ImplicitLeases:
-    leases: ImplicitLeases = request.app.state.implicit_leases
-    return leases
-
-
 Known = Annotated[Problems, Depends(_problems)]
-Leases = Annotated[ImplicitLeases, Depends(_leases)]
 Wait = Annotated[float, Query(ge=0, allow_inf_nan=False, alias="timeout")]
 # not in our OpenAPI document: D-Wave's client defines it
 router = APIRouter(prefix=PREFIX, include_in_schema=False)
@@ -77,7 +70,7 @@ def show_solver(
     request: Request, queue: Queue, _: Who, name: str, filter: str = "all"
 ) -> Response:
     """Show the solver."""
-    solver.check(queue.device, SolverName(name=name))
+    solver.check(queue.device, solver.SolverName(name=name))
     content = solver.filtered(solver.configuration(queue), filter)
     return _cached(request, content)
 
@@ -89,7 +82,6 @@ async def submit(
     queue: Queue,
     who: Who,
     known: Known,
-    leases: Leases,
     x_sfq_lease: LeaseId = None,
 ) -> Response:
     """Submit one problem, or several, each of which may be refused on its own."""
@@ -101,6 +93,7 @@ async def submit(
     if not 0 < len(problems) <= PROBLEMS_AT_ONCE:
         raise Refused(400, f"expected 1 to {PROBLEMS_AT_ONCE} problems")
     answers: list[JSON] = []
+    leases: ImplicitLeases = request.app.state.implicit_leases
     async with leases.submitting(who, x_sfq_lease) as (lease_id, jobs):
         for problem in problems:
             try:
@@ -191,7 +184,7 @@ def answer(request: Request, who: Who, known: Known, name: str) -> Response:
     """Show the answer alone."""
     job = known.find(who, name)
     if job.state != "Completed":
-        raise Refused(404, f"problem {name} is {STATUSES[job.state]}: no answer")
+        raise Refused(404, f"problem {name} is {solver.STATUSES[job.state]}: no answer")
     return _reply(request, {"answer": known.show(job)["answer"]})
 
 

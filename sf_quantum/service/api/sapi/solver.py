@@ -1,32 +1,125 @@
-"""The emulated annealer as SAPI describes a solver."""
+"""The emulated annealer as SAPI describes a solver, and the problems that it takes.
+
+Names and ranges are those that ``dwave-cloud-client`` 0.14.8 sends and reads.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from sf_quantum.files import JSON
+from sf_quantum.samplers.neal import SWEEPS
 from sf_quantum.service.api.common import qpu_status
-from sf_quantum.service.api.sapi.models import (
-    ANNEALING,
-    MICROSECONDS,
-    READS,
-    RUN_DURATION,
-    ProblemParameters,
-    SolverName,
-)
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.device.noise import FIELD_RANGE
 from sf_quantum.service.device.technologies import ANNEALING_SECONDS
 from sf_quantum.service.device.topology import Graph
 from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import State
 from sf_quantum.service.queue.job_queue import JobQueue
 
+Status: TypeAlias = Literal[
+    "PENDING", "IN_PROGRESS", "COMPLETED", "FAILED", "CANCELLED"
+]
+ProblemType: TypeAlias = Literal["ising", "qubo"]
+STATUSES: Mapping[State, Status] = {
+    "Queued": "PENDING",
+    "Running": "IN_PROGRESS",
+    "Completed": "COMPLETED",
+    "Failed": "FAILED",
+    "Cancelled": "CANCELLED",
+}
+VARTYPES: Mapping[ProblemType, str] = {"ising": "SPIN", "qubo": "BINARY"}
+MICROSECONDS = 1e6
+READS = (1, 10_000)
+ANNEALING = (0.5, 2000.0)  # microseconds
+# the longest time on the QPU without programming and read-out, microseconds
+RUN_DURATION = 1e6
+LABEL = 1024
 PARAMETERS = {
     "annealing_time": "Duration of the annealing, in microseconds.",
     "answer_mode": "histogram (the default) merges equal answers; raw does not.",
     "max_answers": "How many answers to return at most.",
     "num_reads": "How many times to anneal.",
 }
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError("expected a finite number")
+    return value
+
+
+class SolverVersion(BaseModel):
+    """The graph that a client knows."""
+
+    graph_id: str | None = None
+
+
+class SolverName(BaseModel):
+    """The solver that a problem is for."""
+
+    name: str
+    version: SolverVersion | None = None
+
+
+class ProblemData(BaseModel):
+    """A problem over all qubits and couplers of a solver; see ``qp_format``."""
+
+    format: Literal["qp"]
+    lin: str
+    quad: str
+    offset: Annotated[float, AfterValidator(_finite)] = 0.0
+
+
+class ProblemParameters(BaseModel):
+    """How a problem is sampled."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    num_reads: int = Field(default=1, ge=READS[0], le=READS[1], strict=True)
+    annealing_time: float = Field(
+        default=ANNEALING_SECONDS * MICROSECONDS, ge=ANNEALING[0], le=ANNEALING[1]
+    )
+    answer_mode: Literal["histogram", "raw"] = "histogram"
+    max_answers: int | None = Field(default=None, ge=1, strict=True)
+
+    def job_parameters(self) -> dict[str, int | None]:
+        """Convert them for the queue; sweeps are proportional to the annealing time."""
+        times = self.annealing_time / (ANNEALING_SECONDS * MICROSECONDS)
+        return {
+            "num_reads": self.num_reads,
+            "num_sweeps": max(1, round(SWEEPS * times)),
+        }
+
+
+class Problem(BaseModel):
+    """One problem of a submission."""
+
+    solver: SolverName | str
+    type: ProblemType
+    data: ProblemData
+    params: ProblemParameters = Field(default_factory=ProblemParameters)
+    label: str | None = Field(default=None, max_length=LABEL)
+
+    @property
+    def solver_name(self) -> SolverName:
+        """The solver; older clients send its name alone."""
+        solver = self.solver
+        return SolverName(name=solver) if isinstance(solver, str) else solver
+
+
+class ProblemOptions(BaseModel):
+    """The options stored with a problem's BQM."""
+
+    type: ProblemType
+    params: ProblemParameters
+    label: str | None = None
 
 
 def graph(device: Device) -> Graph:
@@ -80,7 +173,7 @@ def configuration(queue: JobQueue) -> dict[str, JSON]:
 def timing(device: Device, params: ProblemParameters, access: float) -> dict[str, JSON]:
     """Return the times of an answer, in microseconds.
 
-    :param access: the use of the QPU in all attempts
+    :param access: the use of the QPU in all attempts, in seconds
     """
     per_sample = {
         "qpu_anneal_time_per_sample": params.annealing_time,
@@ -91,7 +184,7 @@ def timing(device: Device, params: ProblemParameters, access: float) -> dict[str
         **per_sample,
         "qpu_sampling_time": params.num_reads * sum(per_sample.values()),
         "qpu_programming_time": device.timing.setup_seconds * MICROSECONDS,
-        "qpu_access_time": access,
+        "qpu_access_time": access * MICROSECONDS,
         # included in the programming time here
         "qpu_access_overhead_time": 0.0,
         "post_processing_overhead_time": 0.0,
@@ -114,29 +207,22 @@ def filtered(content: dict[str, JSON], filter_: str) -> dict[str, JSON]:
         sign, path = word[:1], word[1:].split(".")
         if sign not in ("+", "-") or not all(path):
             raise Refused(400, f"filter: {word!r} is not a name after + or -")
-        kept = _without(kept, path) if sign == "-" else _with(kept, content, path)
+        kept = _edited(kept, content, path, keep=sign == "+")
     return kept
 
 
-def _without(kept: dict[str, JSON], path: list[str]) -> dict[str, JSON]:
-    name, *rest = path
-    inner = kept.get(name)
-    if rest and isinstance(inner, dict):
-        return {**kept, name: _without(inner, rest)}
-    return {key: value for key, value in kept.items() if key != name}
-
-
-def _with(
-    kept: dict[str, JSON], content: dict[str, JSON], path: list[str]
+def _edited(
+    kept: dict[str, JSON], content: dict[str, JSON], path: list[str], *, keep: bool
 ) -> dict[str, JSON]:
+    """Keep or remove a part of the content; one that does not exist changes nothing."""
     name, *rest = path
-    if name not in content:
-        return kept
-    whole, inner = content[name], kept.get(name)
-    if rest and isinstance(whole, dict):
+    whole, inner = content.get(name), kept.get(name)
+    if rest and isinstance(whole, dict) and (keep or name in kept):
         known = inner if isinstance(inner, dict) else {}
-        return {**kept, name: _with(known, whole, rest)}
-    return {**kept, name: whole}
+        return {**kept, name: _edited(known, whole, rest, keep=keep)}
+    if keep and name in content:
+        return {**kept, name: whole}
+    return {key: value for key, value in kept.items() if keep or key != name}
 
 
 @lru_cache(4)

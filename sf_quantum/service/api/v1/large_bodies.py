@@ -92,32 +92,21 @@ def _read(
     except ValidationError as error:
         first = error.errors()[0]
         where: list[JSON] = ["body", *first["loc"]]
-        return _invalid(where, first["msg"], first["type"])
-    except FieldError as error:
-        return _refused(422, error.detail, error.field)
-    except Refused as error:
-        return _refused(error.status, error.detail, error.field)
+        return {
+            "invalid": {"loc": where, "msg": first["msg"], "type": first["type"]}
+        }, ""
+    except (FieldError, Refused) as error:
+        status = error.status if isinstance(error, Refused) else 422
+        refused: dict[str, JSON] = {
+            "status": status,
+            "detail": error.detail,
+            "field": error.field,
+        }
+        return {"refused": refused}, ""
     except (ValueError, RecursionError):
-        return _invalid(["body"], "", "json_invalid")
-    answer: dict[str, JSON] = {
-        "kind": submission.kind,
-        "parameters": dict(submission.parameters),
-        "key": submission.key,
-        "digest": submission.digest,
-        "purpose": submission.purpose,
-        "calibrated_within": submission.calibrated_within,
-    }
-    return answer, submission.payload
-
-
-def _invalid(where: list[JSON], msg: str, kind: str) -> tuple[dict[str, JSON], str]:
-    return {"invalid": {"loc": where, "msg": msg, "type": kind}}, ""
-
-
-def _refused(
-    status: int, detail: str, field: str | None
-) -> tuple[dict[str, JSON], str]:
-    return {"refused": {"status": status, "detail": detail, "field": field}}, ""
+        return {"invalid": {"loc": ["body"], "msg": "", "type": "json_invalid"}}, ""
+    names = ("kind", "parameters", "key", "digest", "purpose", "calibrated_within")
+    return {name: getattr(submission, name) for name in names}, submission.payload
 
 
 if __name__ == "__main__":
