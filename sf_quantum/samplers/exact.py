@@ -158,12 +158,7 @@ def _program(problem: Quadratic, scale: float) -> Highs:
     highs.setOptionValue("threads", 1)
     count = len(problem.linear)
     apart = {*exclusions(problem)}
-    products = [
-        (i, j, bias)
-        for i, row in enumerate(problem.pairs)
-        for j, bias in row.items()
-        if i < j and bias and (i, j) not in apart
-    ]
+    products = [each for each in problem.interactions if each[:2] not in apart]
     biases = np.array([*problem.linear, *(bias for _, _, bias in products)])
     # penalties above the sum of all gains are reduced, which improves the conditioning
     gains = -float(biases[biases < 0].sum())

@@ -127,41 +127,35 @@ class NeutralAtomSampler(CheckedSampler):
     def _reads(
         self, graph: _OverlapGraph, shots: int, seed: int, duration: int
     ) -> tuple[Bits, dict[str, JSON]]:
-        device = _device(self._runner)
-        emulator = None if self._runner else _emulator(len(graph.atoms))
+        device, count = _device(self._runner), len(graph.atoms)
+        machine = self._runner.name if self._runner else _emulator(count)
         radius, omega = _blockade(device)
         limits = RegisterLimits(
             radius, device.min_atom_distance, device.max_radial_distance or 50.0
         )
-        embedding = embed(len(graph.atoms), graph.edges, limits, seed)
+        embedding = embed(count, graph.edges, limits, seed)
         if embedding is None:
             raise InputError(
-                f"sampler 'neutral-atom': no register of {device.name} holds "
-                f"{len(graph.atoms)} atoms with these overlaps"
+                f"sampler 'neutral-atom': no register of {device.name} holds {count} "
+                "atoms with these overlaps"
             )
         detuning = _detuning(graph, embedding, omega, device)
         sequence = _sequence(
             device, embedding, graph.weights, omega, detuning, duration
         )
         timing: JSON = None
-        if self._runner is not None:
-            text = sequence.to_abstract_repr()
-            counts, timing = self._runner.run(text, shots)
-            _check_counts(counts, len(graph.atoms), self._runner.name)
+        if self._runner:
+            counts, timing = self._runner.run(sequence.to_abstract_repr(), shots)
         else:
-            counts = _emulate(sequence, emulator or "", shots, seed)
-        rows = _rows(counts, len(graph.atoms))
+            counts = _emulate(sequence, machine, shots, seed)
+        rows = _rows(counts, count, machine)
         repaired = _repaired(rows, graph, embedding)
+        positions = embedding.positions.tolist()
         info: dict[str, JSON] = {
-            "machine": self._runner.name if self._runner else emulator,
+            "machine": machine,
             "device": device.name,
             "local_detuning": bool(device.dmm_channels),
-            "register": {
-                str(label): xy
-                for label, xy in zip(
-                    graph.labels, embedding.positions.tolist(), strict=True
-                )
-            },
+            "register": dict(zip(map(str, graph.labels), positions, strict=True)),
             "missing": graph.named(embedding.missing),
             "extra": graph.named(embedding.extra),
             "repaired_reads": int((repaired != rows).any(axis=1).sum()),
@@ -189,27 +183,20 @@ class _OverlapGraph:
         labels = [*bqm.variables]
         problem = quadratic(as_binary(bqm))
         excluded = {*exclusions(problem)}
-        for i, row in enumerate(problem.pairs):
-            for j, bias in row.items():
-                if i < j and bias and (i, j) not in excluded:
-                    raise InputError(
-                        f"sampler 'neutral-atom': variables {labels[i]!r} and "
-                        f"{labels[j]!r} interact without excluding each other; this "
-                        "sampler finds independent sets only"
-                    )
+        for i, j, _ in problem.interactions:
+            if (i, j) not in excluded:
+                raise InputError(
+                    f"sampler 'neutral-atom': variables {labels[i]!r} and {labels[j]!r} "
+                    "interact without excluding each other; this sampler finds "
+                    "independent sets only"
+                )
         atoms = [i for i, bias in enumerate(problem.linear) if bias < 0]
         place = {i: number for number, i in enumerate(atoms)}
         heaviest = max((-problem.linear[i] for i in atoms), default=1.0)
-        return cls(
-            atoms,
-            [labels[i] for i in atoms],
-            [-problem.linear[i] / heaviest for i in atoms],
-            [
-                (place[i], place[j])
-                for i, j in sorted(excluded)
-                if {i, j} <= place.keys()
-            ],
-        )
+        weights = [-problem.linear[i] / heaviest for i in atoms]
+        inside = (pair for pair in sorted(excluded) if {*pair} <= place.keys())
+        edges = [(place[i], place[j]) for i, j in inside]
+        return cls(atoms, [labels[i] for i in atoms], weights, edges)
 
     def named(self, pairs: Pairs) -> JSON:
         """Replace positions by labels."""
@@ -345,19 +332,15 @@ def _emulate(
     return {str(word): int(count) for word, count in sorted(counts.items())}
 
 
-def _check_counts(counts: Mapping[str, int], atoms: int, name: str) -> None:
+def _rows(counts: Mapping[str, int], atoms: int, machine: str) -> Bits:
     for word, count in counts.items():
         if len(word) != atoms or count < 0:
             detail = f"{count} times {word!r:.40} for {atoms} atoms"
-            raise QpuError(f"QPU {name!r} returned {detail}")
+            raise QpuError(f"QPU {machine!r} returned {detail}")
     if not any(counts.values()):
-        raise QpuError(f"QPU {name!r} returned no reads")
-
-
-def _rows(counts: Mapping[str, int], atoms: int) -> Bits:
-    rows = [[int(bit) for bit in word] for word in counts]
-    bits = np.array(rows, np.int8).reshape(len(rows), atoms)
-    return np.repeat(bits, [*counts.values()], axis=0)
+        raise QpuError(f"QPU {machine!r} returned no reads")
+    rows = np.array([[int(bit) for bit in word] for word in counts], np.int8)
+    return np.repeat(rows, [*counts.values()], axis=0)
 
 
 def _repaired(rows: Bits, graph: _OverlapGraph, embedding: Embedding) -> Bits:

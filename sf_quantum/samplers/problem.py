@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -11,8 +12,6 @@ from sf_quantum.files import JSON
 
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
-
-_VECTORS = ("linear_biases", "quadratic_biases", "quadratic_head", "quadratic_tail")
 
 
 class FieldError(InputError):
@@ -81,27 +80,35 @@ def check(bqm: JSON, field: str = "bqm") -> dict[str, JSON]:
         raise FieldError(f"{field}.use_bytes", "expected false: JSON holds no bytes")
     if bqm.get("variable_type") not in ("BINARY", "SPIN"):
         raise FieldError(f"{field}.variable_type", "expected BINARY or SPIN")
-    _check_version(bqm.get("version"), f"{field}.version")
-    labels = _check_labels(bqm.get("variable_labels"), f"{field}.variable_labels")
-    vectors = {name: _list(bqm.get(name), f"{field}.{name}") for name in _VECTORS}
+    version = bqm.get("version")
+    schema = version.get("bqm_schema") if isinstance(version, dict) else None
+    if not isinstance(schema, str) or not schema.startswith("3."):
+        raise FieldError(f"{field}.version", "expected bqm_schema 3.x")
     _check_finite([bqm.get("offset")], f"{field}.offset", single=True)
-    for name in ("linear_biases", "quadratic_biases"):
-        _check_finite(vectors[name], f"{field}.{name}")
-    _check_length(vectors["linear_biases"], labels, f"{field}.linear_biases")
-    for name in ("quadratic_head", "quadratic_tail"):
-        _check_length(
-            vectors[name], len(vectors["quadratic_biases"]), f"{field}.{name}"
-        )
-        _check_indices(vectors[name], labels, f"{field}.{name}")
-    pairs = zip(vectors["quadratic_head"], vectors["quadratic_tail"], strict=True)
-    if any(head == tail for head, tail in pairs):
+    names = f"{field}.variable_labels"
+    labels = [_label(label, names) for label in _list(bqm, field, "variable_labels")]
+    if not labels:
+        raise FieldError(names, "the problem has no variables")
+    if len({*labels}) < len(labels):
+        raise FieldError(names, "two variables have the same label")
+    linear = _list(bqm, field, "linear_biases", len(labels))
+    _check_finite(linear, f"{field}.linear_biases")
+    quadratic = _list(bqm, field, "quadratic_biases")
+    _check_finite(quadratic, f"{field}.quadratic_biases")
+    heads, tails = (
+        _list(bqm, field, name, len(quadratic))
+        for name in ("quadratic_head", "quadratic_tail")
+    )
+    _check_indices(heads, len(labels), f"{field}.quadratic_head")
+    _check_indices(tails, len(labels), f"{field}.quadratic_tail")
+    if any(head == tail for head, tail in zip(heads, tails, strict=True)):
         raise FieldError(f"{field}.quadratic_tail", "a variable interacts with itself")
     return bqm
 
 
 def size(bqm: Mapping[str, JSON]) -> int:
     """Count the variables of a BQM that :func:`check` accepted."""
-    return len(_list(bqm["variable_labels"], "variable_labels"))
+    return len(_list(bqm, "bqm", "variable_labels"))
 
 
 def sample(
@@ -139,21 +146,6 @@ def given(sampler: Sampler, parameters: Mapping[str, JSON]) -> dict[str, JSON]:
     return own
 
 
-def _check_version(version: JSON, field: str) -> None:
-    schema = version.get("bqm_schema") if isinstance(version, dict) else None
-    if not isinstance(schema, str) or not schema.startswith("3."):
-        raise FieldError(field, "expected bqm_schema 3.x")
-
-
-def _check_labels(labels: JSON, field: str) -> int:
-    names = [_label(label, field) for label in _list(labels, field)]
-    if not names:
-        raise FieldError(field, "the problem has no variables")
-    if len(set(names)) < len(names):
-        raise FieldError(field, "two variables have the same label")
-    return len(names)
-
-
 def _label(label: JSON, field: str) -> str | int | float | tuple[str, ...]:
     if isinstance(label, str | int | float):
         return label
@@ -162,15 +154,16 @@ def _label(label: JSON, field: str) -> str | int | float | tuple[str, ...]:
     raise FieldError(field, "a label is neither a string nor a number")
 
 
-def _list(value: JSON, field: str) -> list[JSON]:
-    if not isinstance(value, list):
-        raise FieldError(field, "expected a list")
-    return value
-
-
-def _check_length(values: list[JSON], expected: int, field: str) -> None:
-    if len(values) != expected:
-        raise FieldError(field, f"has {len(values)} entries, expected {expected}")
+def _list(
+    bqm: Mapping[str, JSON], field: str, name: str, length: int | None = None
+) -> list[JSON]:
+    values = bqm.get(name)
+    if not isinstance(values, list):
+        raise FieldError(f"{field}.{name}", "expected a list")
+    if length is not None and len(values) != length:
+        detail = f"has {len(values)} entries, expected {length}"
+        raise FieldError(f"{field}.{name}", detail)
+    return values
 
 
 def _check_finite(values: list[JSON], field: str, *, single: bool = False) -> None:
@@ -180,16 +173,10 @@ def _check_finite(values: list[JSON], field: str, *, single: bool = False) -> No
         return
     for index, value in enumerate(values):
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(_float(value)):
+        # an int may be too large for a float
+        if not number or not abs(cast(float, value)) <= sys.float_info.max:
             where = field if single else f"{field}[{index}]"
             raise FieldError(where, f"expected a finite number, not {value!r:.40}")
-
-
-def _float(value: JSON) -> float:
-    try:
-        return float(value) if isinstance(value, int | float) else math.nan
-    except OverflowError:
-        return math.inf
 
 
 def _check_indices(values: list[JSON], labels: int, field: str) -> None:

@@ -1,6 +1,6 @@
 """The reduction of a QUBO: variables on which all optima agree, and independent parts.
 
-Needs neither dimod nor numpy. Only conclusions that hold in *every* optimum are used, so
+Only conclusions that hold in *every* optimum are used, so
 the reduced problem has exactly the optima of the whole problem, ties included. With the
 energy
 
@@ -32,7 +32,7 @@ of the whole problem without that variable.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -65,6 +65,12 @@ class Quadratic:
         for i, j, bias in pairs:
             made.pairs[i][j] = made.pairs[j][i] = made.pairs[i].get(j, 0.0) + bias
         return made
+
+    @property
+    def interactions(self) -> Iterator[tuple[int, int, float]]:
+        """Each pair with a bias other than 0 once: smaller index, larger index, b."""
+        for i, row in enumerate(self.pairs):
+            yield from ((i, j, bias) for j, bias in row.items() if i < j and bias)
 
     @property
     def deepest(self) -> float:
@@ -141,12 +147,7 @@ def focused(problem: Quadratic, reduction: Reduction, size: int) -> Reduction:
 def exclusions(problem: Quadratic) -> list[tuple[int, int]]:
     """Find the pairs that exclude each other by rule 2, as (smaller, larger) index."""
     work = _Reducer(problem)
-    return [
-        (i, j)
-        for i, row in enumerate(work.left.pairs)
-        for j in row
-        if i < j and work.exclude(i, j)
-    ]
+    return [(i, j) for i, j, _ in work.left.interactions if work.exclude(i, j)]
 
 
 @dataclass
