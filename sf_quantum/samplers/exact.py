@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import combinations
 from typing import ClassVar
@@ -147,8 +147,8 @@ class _Search:
 
     def _cut_off(self, state: list[int]) -> None:
         # at least one bit differs: sum_{x=0} x_i + sum_{x=1} (1 - x_i) >= 1
-        signs = [1.0 - 2.0 * value for value in state]
-        _add_row(self._highs, 1.0 - sum(state), None, [*range(len(state))], signs)
+        signs = {i: 1.0 - 2.0 * value for i, value in enumerate(state)}
+        _add_row(self._highs, 1.0 - sum(state), kHighsInf, signs)
 
 
 def _program(problem: Quadratic, scale: float) -> Highs:
@@ -170,30 +170,25 @@ def _program(problem: Quadratic, scale: float) -> Highs:
     whole = np.full(count, HighsVarType.kInteger)
     highs.changeColsIntegrality(count, columns[:count], whole)
     for clique in _cliques(count, apart):
-        _add_row(highs, None, 1.0, clique, [1.0] * len(clique))
+        _add_row(highs, -kHighsInf, 1.0, dict.fromkeys(clique, 1.0))
     for y, (i, j, bias) in enumerate(products, count):
         if bias > 0:
-            _add_row(highs, None, 1.0, [i, j, y], [1.0, 1.0, -1.0])
+            _add_row(highs, -kHighsInf, 1.0, {i: 1.0, j: 1.0, y: -1.0})
         else:
-            _add_row(highs, None, 0.0, [y, i], [1.0, -1.0])
-            _add_row(highs, None, 0.0, [y, j], [1.0, -1.0])
+            _add_row(highs, -kHighsInf, 0.0, {y: 1.0, i: -1.0})
+            _add_row(highs, -kHighsInf, 0.0, {y: 1.0, j: -1.0})
     return highs
 
 
 def _add_row(
-    highs: Highs,
-    least: float | None,
-    most: float | None,
-    columns: list[int],
-    factors: list[float],
+    highs: Highs, least: float, most: float, terms: Mapping[int, float]
 ) -> None:
-    highs.addRow(
-        -kHighsInf if least is None else least,
-        kHighsInf if most is None else most,
-        len(columns),
-        np.array(columns, np.int32),
-        np.array(factors),
-    )
+    """Bound a sum of columns.
+
+    :param terms: the factor of each column
+    """
+    columns, factors = np.array([*terms], np.int32), np.array([*terms.values()])
+    highs.addRow(least, most, len(terms), columns, factors)
 
 
 def _cliques(count: int, pairs: set[tuple[int, int]]) -> Iterator[list[int]]:
