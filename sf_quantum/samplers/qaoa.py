@@ -202,14 +202,14 @@ class QaoaSampler(CheckedSampler):
         seed = seeded(seed)
         if (missing := self.problem()) is not None:
             raise InputError(f"sampler 'qaoa': {missing}")
-        ising = Ising.of(bqm)
-        runner = self._runner(len(ising.fields), seed)
+        ising = _ising(bqm)
+        size = ising.num_variables
+        runner = self._runner(size, seed)
         run = _Run(runner, ising, _circuit(ising, depth, runner), shots)
         start = _initial_angles(depth, _given_angles(angles))
         tuned = run.tuned(start, optimiser, evaluations)
         rows = run.reads(tuned, num_reads)
         # of several parts, the file keeps the angles of the largest
-        size = len(ising.fields)
         if isinstance(angles, str) and size >= self._written.get(angles, 0):
             self._written[angles] = size
             write_json(angles, _angles_as_json(tuned))
@@ -277,7 +277,7 @@ class _Run:
     """
 
     runner: CircuitRunner
-    ising: Ising
+    ising: BinaryQuadraticModel
     circuit: QuantumCircuit
     shots: int
     count: int = 0
@@ -312,7 +312,9 @@ class _Run:
             if self.count == evaluations:
                 raise _Enough
             angles = first * np.exp(factors)[:, np.newaxis]
-            energies = np.sort(self.ising.energies(self.reads(angles, self.shots)))
+            spins = 2 * self.reads(angles, self.shots) - 1
+            states = (spins, range(self.ising.num_variables))
+            energies = np.sort(self.ising.energies(states))
             value = float(energies[: max(1, int(self.shots * _LOWEST))].mean())
             if value < best[0]:
                 best = value, angles
@@ -331,60 +333,40 @@ class _Run:
         return best[1]
 
 
-@dataclass(frozen=True)
-class Ising:
-    """An Ising energy, scaled to about one per spin so that angles carry over.
+def _ising(bqm: BinaryQuadraticModel) -> BinaryQuadraticModel:
+    """Convert to spins, scaled to about one per spin so that angles carry over.
 
-    Bit 1 is spin -1, as in Qiskit's measurements. The constant term is dropped.
-
-    :param fields: one per spin
-    :param couplings: (spin, spin, coupling)
+    The spins are numbered in the order of the variables; the constant term is dropped.
     """
-
-    fields: Doubles
-    couplings: list[tuple[int, int, float]]
-
-    @classmethod
-    def of(cls, bqm: BinaryQuadraticModel) -> Ising:
-        """Convert a model; spins are in the order of its variables."""
-        spin = bqm.change_vartype(SPIN, inplace=False)
-        vectors = spin.to_numpy_vectors(variable_order=[*bqm.variables])
-        rows, columns, couplings = vectors.quadratic
-        biases = np.concatenate([vectors.linear_biases, couplings])
-        scale = float(np.sqrt((biases**2).sum() / len(vectors.linear_biases))) or 1.0
-        # dimod's spin +1 is bit 1
-        return cls(
-            np.asarray(-vectors.linear_biases / scale, float),
-            [
-                (int(i), int(j), float(c) / scale)
-                for i, j, c in zip(rows, columns, couplings, strict=True)
-                if c
-            ],
-        )
-
-    def energies(self, rows: Bits) -> Doubles:
-        """Compute the energy of each read."""
-        spins = 1.0 - 2.0 * rows
-        energies = spins @ self.fields
-        for i, j, coupling in self.couplings:
-            energies += coupling * spins[:, i] * spins[:, j]
-        return np.asarray(energies)
+    spin = bqm.change_vartype(SPIN, inplace=False)
+    fields, (rows, columns, couplings), *_ = spin.to_numpy_vectors(
+        variable_order=[*bqm.variables]
+    )
+    biases = np.concatenate([fields, couplings])
+    scale = float(np.sqrt((biases**2).sum() / len(fields))) or 1.0
+    return BinaryQuadraticModel.from_numpy_vectors(
+        fields / scale, (rows, columns, couplings / scale), 0.0, SPIN
+    )
 
 
-def _circuit(ising: Ising, depth: int, runner: CircuitRunner) -> QuantumCircuit:
+def _circuit(
+    ising: BinaryQuadraticModel, depth: int, runner: CircuitRunner
+) -> QuantumCircuit:
     from qiskit import QuantumCircuit
     from qiskit.circuit import ParameterVector
     from qiskit.transpiler import generate_preset_pass_manager
 
-    count = len(ising.fields)
+    count = ising.num_variables
     beta, gamma = ParameterVector("beta", depth), ParameterVector("gamma", depth)
     circuit = QuantumCircuit(count)
     circuit.h(range(count))
     for layer in range(depth):
-        for i, bias in enumerate(ising.fields.tolist()):
-            circuit.rz(2 * bias * gamma[layer], i)
-        for i, j, coupling in ising.couplings:
-            circuit.rzz(2 * coupling * gamma[layer], i, j)
+        # minus, since spin +1 is bit 1 in dimod and bit 0 in Qiskit
+        for i, bias in ising.iter_linear():
+            circuit.rz(-2 * bias * gamma[layer], i)
+        for i, j, coupling in ising.iter_quadratic():
+            if coupling:
+                circuit.rzz(2 * coupling * gamma[layer], i, j)
         # minus, since the Hadamards prepare the ground state of the negated mixer
         circuit.rx(-2 * beta[layer], range(count))
     circuit.measure_all()
