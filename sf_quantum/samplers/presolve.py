@@ -1,4 +1,7 @@
-"""The presolve: a composite that leaves a sampler only what needs sampling."""
+"""The presolve: a composite that leaves a sampler only what needs sampling.
+
+It also says how good the samples are, by the same analysis of the problem.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,24 @@ import numpy as np
 from dimod import BinaryQuadraticModel, SampleSet
 from dimod.core.composite import ComposedSampler
 from dimod.core.sampler import Sampler
+from numpy.typing import NDArray
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.parameters import derived, seeded
-from sf_quantum.samplers.reduction import Quadratic, Reduction, focused, reduce
+from sf_quantum.samplers.reduction import (
+    Quadratic,
+    Reduction,
+    exclusions,
+    focused,
+    reduce,
+)
 from sf_quantum.samplers.states import Bits, as_binary, bits_of, quadratic, sample_set
-from sf_quantum.samplers.verdict import verdict
 
 # time limit of a part when the total has run out: easy parts are still solved
 LEAST_SECONDS = 0.01
+# variables of a part that is solved by enumeration: 65,536 states take 5 ms
+ENUMERATED = 16
 # a reduction, and its parts as they are sent: each by itself, or all as one
 _Attempt: TypeAlias = tuple[Reduction, list[list[int]]]
 
@@ -72,7 +83,7 @@ class Presolve(ComposedSampler):
         part that a later call can start from (the child's property ``carried``);
         ``presolve``, the numbers of variables fixed, drawn and in each part, and of
         calls of the child (``asked``); ``parts``, the entries that differ between
-        calls; and the keys of :func:`~sf_quantum.samplers.verdict.verdict`.
+        calls; and the keys of :func:`verdict`.
 
         :param seed: seed of the first part; those of the others are derived from it
         :param parameters: the child's parameters
@@ -273,6 +284,69 @@ def _combined_reads(
         # a part with fewer reads than another reuses some
         rows[:, part] = states[order[np.arange(reads) * len(order) // reads]]
     return rows
+
+
+def verdict(
+    binary: BinaryQuadraticModel,
+    problem: Quadratic,
+    reduction: Reduction,
+    samples: SampleSet,
+    *,
+    proven: bool,
+) -> dict[str, JSON]:
+    """Assess samples.
+
+    :param problem: the same problem as ``binary``, indexed by position
+    :param proven: whether the sampler proves that its best sample is an optimum
+    :returns: ``energy``, the lowest; ``feasible_share``, the share of reads without a
+        pair of variables that exclude each other (``None`` if there is no such pair);
+        ``optimum`` and ``optimal_share`` of the reads, both ``None`` unless the sampler
+        proves the optimum, the presolve finds it, or all parts have at most 16
+        variables and are enumerated
+    """
+    record = samples.record
+    reads = int(record.num_occurrences.sum())
+    lowest = float(record.energy.min()) if reads else None
+    quality: dict[str, JSON] = {"energy": lowest, "feasible_share": None}
+    pairs = exclusions(problem)
+    if pairs and reads:
+        feasible = _feasible(bits_of(samples, [*binary.variables]), pairs)
+        quality["feasible_share"] = int(record.num_occurrences[feasible].sum()) / reads
+    if proven and lowest is not None:
+        optimum = lowest
+    elif all(len(part) <= ENUMERATED for part in reduction.parts):
+        optimum = _optimum(binary, reduction)
+    else:
+        return quality | {"optimum": None, "optimal_share": None}
+    optimal = record.energy <= optimum + problem.tie
+    share = int(record.num_occurrences[optimal].sum()) / reads if reads else None
+    return quality | {"optimum": optimum, "optimal_share": share}
+
+
+def _feasible(rows: Bits, pairs: list[tuple[int, int]]) -> NDArray[np.bool_]:
+    # a matrix product, since there may be a million pairs
+    matrix = np.zeros((rows.shape[1], rows.shape[1]), np.float32)
+    matrix[tuple(np.array(pairs).T)] = 1
+    both = (rows.astype(np.float32) @ matrix) * rows
+    return np.asarray(~both.any(axis=1))
+
+
+def _optimum(binary: BinaryQuadraticModel, reduction: Reduction) -> float:
+    """Enumerate all states of each part, and return the lowest energy of the whole."""
+    left = reduction.left
+    values = {**reduction.fixed, **dict.fromkeys(reduction.free, 0)}
+    for part in reduction.parts:
+        energies = np.zeros(1)
+        for count, i in enumerate(part):
+            # the energy that x_i = 1 adds to each state of the variables so far
+            added = np.full(1, left.linear[i])
+            for j in part[:count]:
+                added = np.concatenate([added, added + left.pairs[i].get(j, 0.0)])
+            energies = np.concatenate([energies, energies + added])
+        best = int(energies.argmin())
+        values |= {i: best >> number & 1 for number, i in enumerate(part)}
+    state = {label: values[i] for i, label in enumerate(binary.variables)}
+    return float(binary.energy(state))
 
 
 def _model(
