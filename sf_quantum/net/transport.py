@@ -12,6 +12,7 @@ import json
 import socket
 import ssl
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -35,11 +36,10 @@ class Response:
 
     def json(self) -> dict[str, JSON]:
         """Parse the body as a JSON object; any other body yields an empty object."""
-        try:
-            content = json.loads(self.body)
-        except ValueError:
-            return {}
-        return content if isinstance(content, dict) else {}
+        with suppress(ValueError):
+            if isinstance(content := json.loads(self.body), dict):
+                return content
+        return {}
 
 
 class Client:
@@ -119,9 +119,8 @@ def _socket_path(url: str) -> str | None:
     if not path.startswith("/"):
         raise InputError(f"{url}: expected an absolute path, unix:/folder/name.sock")
     if len(path.encode()) > SOCKET_PATH_BYTES:
-        raise InputError(
-            f"{url}: a socket's path has at most {SOCKET_PATH_BYTES} bytes"
-        )
+        most = f"at most {SOCKET_PATH_BYTES} bytes"
+        raise InputError(f"{url}: a socket's path has {most}")
     return path
 
 

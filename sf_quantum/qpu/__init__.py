@@ -55,11 +55,11 @@ class QpuStatus:
     name: str
     technology: str
     online: bool
-    reason: str
-    qubits: int
-    vqpus: int
-    leases: int
-    queue_length: int
+    reason: str = ""
+    qubits: int = 0
+    vqpus: int = 1
+    leases: int = 0
+    queue_length: int = 0
     calibration: str | None = None
     eta_seconds: float | None = None
     position: int | None = None

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from dwave.cloud.api import Problems
     from dwave.cloud.api.models import ProblemStatus
     from dwave.cloud.solver import StructuredSolver
+    from dwave.system import DWaveSampler
 
 KEYS = ("url", "tokenFile", "resource", "qrmiConfig")
 # the variables of D-Wave's client, and its options
@@ -80,11 +81,10 @@ class DWaveQpu(Qpu):
 
     @classmethod
     def problem(cls) -> str | None:
-        try:
-            found = importlib.util.find_spec("dwave.system")
-        except ModuleNotFoundError:
-            return MISSING
-        return None if found else MISSING
+        with suppress(ModuleNotFoundError):
+            if importlib.util.find_spec("dwave.system"):
+                return None
+        return MISSING
 
     @classmethod
     def from_config(cls, name: str, config: Mapping[str, JSON]) -> Self:
@@ -117,9 +117,6 @@ class DWaveQpu(Qpu):
                 online=bool(solver.online),
                 reason="" if solver.online else "offline",
                 qubits=solver.num_active_qubits,
-                vqpus=1,
-                leases=0,
-                queue_length=0,
                 calibration=solver.graph_id,
             )
 
@@ -294,9 +291,8 @@ class DWaveEmbedded(Sampler):
 
             with DWaveSampler(**client_options(self._qpu.connection)) as child:
                 check_fits(given, child.properties)
-                begin = time.monotonic()
                 try:
-                    samples = self._embedded(child, bqm, seed, given)
+                    return self._embedded(child, bqm, seed, given)
                 except BaseException:
                     # else the client would wait for the problem's end; without a label,
                     # the user's other problems would be cancelled too
@@ -304,26 +300,17 @@ class DWaveEmbedded(Sampler):
                         with suppress(QpuError, InputError):
                             self._qpu.release(self._qpu.lease)
                     raise
-                seconds = time.monotonic() - begin
-                solver = child.solver
-        samples.info.update(
-            qpu=solver.name,
-            technology="annealer",
-            calibration={"id": solver.graph_id},
-            seed=seed,
-        )
-        samples.info["timing"]["seconds"] = seconds
-        return samples
 
     def _embedded(
         self,
-        child: Sampler,
+        child: DWaveSampler,
         bqm: BinaryQuadraticModel,
         seed: int,
         given: Mapping[str, JSON],
     ) -> SampleSet:
         from dwave.system import EmbeddingComposite
 
+        begin = time.monotonic()
         search = {"random_seed": seed}
         composite = EmbeddingComposite(child, embedding_parameters=search)
         try:
@@ -336,6 +323,7 @@ class DWaveEmbedded(Sampler):
         chains = [len(chain) for chain in context["embedding"].values()]
         weights = samples.record.num_occurrences
         broken = samples.record.chain_break_fraction
+        qpu_seconds = _access_seconds(samples.info["timing"])
         summary = {
             "sampler": "dwave",
             "reads": int(weights.sum()),
@@ -346,7 +334,11 @@ class DWaveEmbedded(Sampler):
             "chain_break_fraction": float((broken * weights).sum() / weights.sum()),
             "longest_chain": max(chains),
             "qubits": sum(chains),
-            "timing": {"qpu_seconds": _access_seconds(samples.info["timing"])},
+            "timing": {"qpu_seconds": qpu_seconds, "seconds": time.monotonic() - begin},
+            "qpu": child.solver.name,
+            "technology": "annealer",
+            "calibration": {"id": child.solver.graph_id},
+            "seed": seed,
         }
         # without the client's NumPy numbers and tuples, which JSON does not have
         samples.info.clear()

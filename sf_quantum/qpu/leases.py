@@ -285,28 +285,18 @@ class QpuWatch:
             jobs = self._jobs()
         except QuantumError:
             return None  # the job's own client retries, or gives up
-        if not status.online and _nothing_runs(jobs):
+        states = {job.get("state") for job in jobs}
+        # jobs are pending or still to come; one may be running on a draining QPU
+        idle = states <= {"Queued", *OVER} and (not states or "Queued" in states)
+        if idle and not status.online:
             return QpuLoss(LeaseProblem.OFFLINE, self._qpu.name, status.reason)
-        return self._queue_wait(jobs)
-
-    def _queue_wait(self, jobs: Collection[Mapping[str, JSON]]) -> QpuLoss | None:
-        now = time.monotonic()
-        self._started |= any(job.get("state") != "Queued" for job in jobs)
-        waits = [
-            now - self._first_seen.setdefault(str(job.get("id")), now)
-            for job in jobs
-            if job.get("state") == "Queued"
-        ]
-        limit = self._wait_seconds
+        self._started |= not states <= {"Queued"}
+        pending = [str(job.get("id")) for job in jobs if job.get("state") == "Queued"]
+        now, limit = time.monotonic(), self._wait_seconds
+        waits = [now - self._first_seen.setdefault(job, now) for job in pending]
         if limit is None or self._started or max(waits, default=0.0) <= limit:
             return None
         return QpuLoss(LeaseProblem.QUEUE_WAIT, self._qpu.name, seconds=limit)
-
-
-def _nothing_runs(jobs: Collection[Mapping[str, JSON]]) -> bool:
-    """Whether jobs are pending or still to come; one may be running on a draining QPU."""
-    states = {job.get("state") for job in jobs}
-    return states <= {"Queued", *OVER} and (not states or "Queued" in states)
 
 
 @contextmanager

@@ -68,16 +68,14 @@ _REFUSALS = (
 _GONE = ("ResourceNotFoundError", "TaskNotFoundError")
 # the status of an HTTP answer in the messages of its clients
 _STATUS = re.compile(r"(?:[Ss]tatus:?|body:) (\d{3})\b")
-_UNAUTHORIZED, _NOT_FOUND, _CONFLICT = 401, 404, 409
 _BUSY = (408, 425, 429)
 
 
 class QrmiQpu(Qpu):
     """A QPU of any of QRMI's types; each type is a subclass of three lines.
 
-    :param resource: the site's description of it
-    :param timeout_seconds: the job's time limit, passed to the QPU
-    :param token: the acquisition token, on the job's side
+    :param resource: the site's description of it, and the job's time limit; on the job's
+        side, the acquisition token as well
     """
 
     type: ClassVar[str]
@@ -89,17 +87,10 @@ class QrmiQpu(Qpu):
     solving: ClassVar[tuple[str, ...]] = ()
     extra: ClassVar[str] = "qrmi"
 
-    def __init__(
-        self,
-        resource: Resource,
-        *,
-        timeout_seconds: int = NO_TIMEOUT,
-        token: str | None = None,
-    ) -> None:
+    def __init__(self, resource: Resource) -> None:
         super().__init__(resource.name)
         self._resource = resource
-        self._timeout_seconds = timeout_seconds
-        self._token = token
+        self._who = f"QPU {self.name!r} ({self.type})"
 
     @classmethod
     def problem(cls) -> str | None:
@@ -130,7 +121,8 @@ class QrmiQpu(Qpu):
         seconds = config.get("timeoutSeconds", NO_TIMEOUT)
         if type(seconds) is not int or not 1 <= seconds <= NO_TIMEOUT:
             raise InputError(f"timeoutSeconds: expected 1 to {NO_TIMEOUT}")
-        return cls(resource, timeout_seconds=seconds)
+        resource.environment[TIMEOUT] = str(seconds)
+        return cls(resource)
 
     def status(self) -> QpuStatus:
         """See :meth:`Qpu.status`; ``qubits`` is 0, since it takes no BQM."""
@@ -145,7 +137,6 @@ class QrmiQpu(Qpu):
             technology=self.technology,
             online=state == "online",
             reason="" if state == "online" else status.status_reason or state,
-            qubits=0,
             vqpus=vqpus,
             leases=int(bool(status.busy)) if free is None else max(0, vqpus - free),
             queue_length=status.pending_job_count or 0,
@@ -163,19 +154,16 @@ class QrmiQpu(Qpu):
 
     def environment(self, token: str) -> dict[str, str]:
         """See :meth:`Qpu.environment`: exactly what ``spank_qrmi`` sets."""
-        own = {**self._variables(), TOKEN: token}
+        own = {**self._resource.environment, TOKEN: token}
         return {**_job(), **{f"{self.name}_{key}": own[key] for key in own}}
 
     @classmethod
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
+        required(name, environment, TOKEN)
         own = qrmi_config.unprefixed(name, environment)
-        token = required(name, environment, TOKEN)
-        del own[TOKEN]
-        seconds = own.pop(TIMEOUT, str(NO_TIMEOUT))
-        if not seconds.isdecimal():
+        if not own.setdefault(TIMEOUT, str(NO_TIMEOUT)).isdecimal():
             raise InputError(f"{name}_{TIMEOUT}: expected whole seconds")
-        resource = Resource(name, cls.type, own)
-        return cls(resource, timeout_seconds=int(seconds), token=token)
+        return cls(Resource(name, cls.type, own))
 
     def sampler(self) -> Sampler:
         """Refuse; kinds of QPU for which a QUBO can be translated override this."""
@@ -189,20 +177,13 @@ class QrmiQpu(Qpu):
             import qrmi
         except ImportError as error:
             raise InputError(f"QPU type {self.type!r}: {MISSING}") from error
-        settings = {**_NO_RETRIES, **_job(), **self._variables()}
-        if token := token or self._token:
+        settings = {**_NO_RETRIES, **_job(), **self._resource.environment}
+        if token is not None:
             settings[TOKEN] = token
         kind = getattr(qrmi.ResourceType, self.resource_type)
         with errors(self._who):
             # not through the environment of the process, which all instances share
             return qrmi.QuantumResource.from_config(self.name, kind, settings)
-
-    def _variables(self) -> dict[str, str]:
-        return {**self._resource.environment, TIMEOUT: str(self._timeout_seconds)}
-
-    @property
-    def _who(self) -> str:
-        return f"QPU {self.name!r} ({self.type})"
 
 
 class _Pasqal(QrmiQpu):
@@ -249,10 +230,7 @@ class _Pasqal(QrmiQpu):
 
 
 class PasqalLocal(_Pasqal):
-    """Neutral atoms behind a warden, or behind our own service, which speaks it.
-
-    Tested with the package from PyPI against our service.
-    """
+    """Neutral atoms behind a warden or our service; tested against the latter."""
 
     type = "pasqal-local"
     resource_type = "PasqalLocal"
@@ -293,9 +271,8 @@ class _Ibm(_Gates):
 
         with errors(self._who):
             client = self._client()
-            return PrimitiveRunner(
-                self.name, SamplerV2(client), get_backend(client), self._who
-            )
+            sampler, backend = SamplerV2(client), get_backend(client)
+        return PrimitiveRunner(self.name, sampler, backend, self._who)
 
 
 class IbmQuantumSystem(_Ibm):
@@ -335,12 +312,12 @@ class Oqtopus(QrmiQpu):
     def problem(cls) -> str | None:
         # looked up as by the package
         library = os.environ.get("PY_BRIDGE_PATH") or "liboqtopus_py_bridge.so"
+        lacking = None
         try:
             ctypes.CDLL(library)
         except OSError:
             lacking = f"QRMI's {library} cannot be loaded (it is not on PyPI)"
-            return super().problem() or lacking
-        return super().problem()
+        return super().problem() or lacking
 
 
 class AliceBobFelis(QrmiQpu):
@@ -446,12 +423,12 @@ def errors(who: str, *, leasing: bool = False, gone: bool = False) -> Iterator[N
         name = type(error).__name__
         found = _STATUS.search(str(error))
         status = int(found[1]) if found else 0
-        if gone and (name in _GONE or status == _NOT_FOUND):
+        if gone and (name in _GONE or status == 404):
             return
         text = f"{who}: {' '.join(str(error).split())[:300] or name}"
-        if status == _CONFLICT:
+        if status == 409:
             raise (NoLease if leasing else QpuError)(text) from error
-        if status == _UNAUTHORIZED or name == "AuthenticationFailedError":
+        if status == 401 or name == "AuthenticationFailedError":
             raise AuthenticationError(text) from error
         if name in _REFUSALS or (400 <= status < 500 and status not in _BUSY):
             raise InputError(text) from error

@@ -189,8 +189,6 @@ def refusal(response: Response) -> str:
 class SfqQpu(Qpu):
     """A QPU, real or emulated, behind our service.
 
-    :param name: letters, digits and underscores, since shell variables start with it
-    :param url: ``unix:/path.sock``, ``http://127.0.0.1:port`` or ``https://...``
     :param lease_options: of the leases it acquires
     :param lease: the acquisition token, on the job's side
     :param job_key: stays the same when the job is run again, on the job's side
@@ -233,19 +231,14 @@ class SfqQpu(Qpu):
         url = config_text(config, "url")
         if url is None:
             raise InputError(f"url: missing in the configuration of QPU {name!r}")
-        slurm_job = {
-            word: os.environ[key]
-            for key, word in SLURM_OPTIONS.items()
-            if key in os.environ
-        }
-        configured = {
-            word: config[key] for key, word in LEASE_OPTIONS.items() if key in config
-        }
         return cls(
             name,
             url,
             credentials=Credentials(config_text(config, "tokenFile"), _munge(config)),
-            lease_options={**slurm_job, **configured},
+            lease_options={
+                **_renamed(os.environ, SLURM_OPTIONS),
+                **_renamed(config, LEASE_OPTIONS),
+            },
         )
 
     def status(self) -> QpuStatus:
@@ -253,7 +246,6 @@ class SfqQpu(Qpu):
         device = self.service.send("GET", "/v1/device").json()
         calibration, payloads = device.get("calibration"), device.get("payloads")
         known = calibration.get("id") if isinstance(calibration, dict) else None
-        maintenance = _number(device.get("maintenance"))
         return QpuStatus(
             name=str(device.get("name")),
             technology=str(device.get("technology")),
@@ -267,17 +259,14 @@ class SfqQpu(Qpu):
             eta_seconds=_number(device.get("eta_seconds")),
             position=_int(device.get("position")),
             cost_per_second=_number(device.get("cost_per_second")),
-            maintenance_seconds=(
-                None if maintenance is None else max(0.0, maintenance - time.time())
-            ),
+            maintenance_seconds=_seconds_until(device.get("maintenance")),
             payloads=tuple(map(str, payloads)) if isinstance(payloads, list) else (),
         )
 
     def hinted(self, hints: Mapping[str, JSON]) -> Self:
         """See :meth:`Qpu.hinted`; hints replace the configuration's."""
         hinted = copy(self)
-        given = {LEASE_OPTIONS[key]: value for key, value in hints.items()}
-        hinted._lease_options = self._lease_options | given
+        hinted._lease_options = self._lease_options | _renamed(hints, LEASE_OPTIONS)
         return hinted
 
     def acquire(self, job: str | None = None) -> str:
@@ -292,12 +281,9 @@ class SfqQpu(Qpu):
             body["wait"] = wait_seconds
         if key is not None:
             body["key"] = key
+        timeout = wait_seconds + REQUEST_SECONDS
         response = self.service.send(
-            "POST",
-            "/v1/leases",
-            body,
-            timeout_seconds=wait_seconds + REQUEST_SECONDS,
-            expected=(409, 503),
+            "POST", "/v1/leases", body, timeout_seconds=timeout, expected=(409, 503)
         )
         if response.status >= 400:
             raise NoLease(f"{self.service.name}: {refusal(response)}")
@@ -319,8 +305,8 @@ class SfqQpu(Qpu):
     def renew(self, token: str) -> float | None:
         path = f"{_lease(token)}/renew"
         lease = self.service.send("POST", path, retry=True).json()
-        expires = _number(lease.get("idle_expires"))
-        return None if expires is None else max(0.0, expires - time.time()) / RENEWALS
+        left = _seconds_until(lease.get("idle_expires"))
+        return None if left is None else left / RENEWALS
 
     def release(self, token: str) -> None:
         self.service.send("DELETE", _lease(token), retry=True, expected=(404,))
@@ -454,6 +440,15 @@ def _int(value: JSON) -> int:
 
 def _number(value: JSON) -> float | None:
     return value if isinstance(value, int | float) else None
+
+
+def _seconds_until(moment: JSON) -> float | None:
+    when = _number(moment)
+    return None if when is None else max(0.0, when - time.time())
+
+
+def _renamed(values: Mapping[str, JSON], names: Mapping[str, str]) -> dict[str, JSON]:
+    return {name: values[key] for key, name in names.items() if key in values}
 
 
 def _munge(config: Mapping[str, JSON]) -> str | bool:
