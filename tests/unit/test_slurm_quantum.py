@@ -94,9 +94,10 @@ class Site:
 
     def quantum(self, config: Path | None, *qpus: str) -> ServiceQpus:
         """The QPUs of one service."""
-        services = {"q": SlurmService(qpu=list(qpus))}
+        service = SlurmService(qpu=list(qpus))
+        service.name = "q"
         file = None if config is None else str(config)
-        return ServiceQpus("cluster", services, file)
+        return ServiceQpus("cluster", [service], file)
 
     def use(self, job: str) -> QpuUse:
         """Of QPU a, under the plugin."""

@@ -85,10 +85,10 @@ class Commands:
         spool = str(self._folder / "spool")
         command = scripts.submission(
             spool,
+            "key",
+            "#!/bin/sh\n'$x",
             comment="sfq:run:key",
-            key="key",
             options="--mem=1",
-            body="#!/bin/sh\n'$x",
             at_once=at_once,
         )
         done = subprocess.run(

@@ -37,11 +37,7 @@ class AllocationGone(Exception):
 
 
 class SlurmAllocation:
-    """A batch job that only holds its nodes, or one component of such a job.
-
-    :param leader: the batch job
-    :param own: the component
-    """
+    """A batch job that only holds its nodes, or (``own``) one component of such a job."""
 
     def __init__(self, queue: SlurmQueue, leader: BatchJob, own: BatchJob) -> None:
         self._queue = queue
@@ -263,10 +259,7 @@ done""")
         )
 
     async def _allocation_end(self, mark: JobMark) -> JobOutcome | None:
-        """How the allocation ended.
-
-        :returns: None if it still runs, or if only the job's mark is available
-        """
+        """How the allocation ended; None if it runs, or only the mark is available."""
         while True:
             for batch_job in (self._own, self._leader):
                 if batch_job.ended.done():

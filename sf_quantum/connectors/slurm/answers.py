@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from sf_quantum.connectors.slurm.scripts import UNKNOWN, JobMark
 
@@ -47,11 +47,12 @@ _NODE_TROUBLE = re.compile(
 )
 # Slurm's commands block while the controller is down
 PATIENCE_SECONDS = 60
-SQUEUE_FIELDS = "%F|%i|%T|%r|%S|%e|%D|%N"
+# of squeue, in the order of QueueRow; %i is not kept
+_FIELDS = "%F|%i|%T|%r|%S|%e|%D|%N"
 _JOB_ID = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)
 
 
-class EndReason(Enum):
+class EndReason(StrEnum):
     """Why a job ended, where this plugin infers the reason and Slurm gives none."""
 
     NEVER_BEGAN = "there is no sign that its script began"
@@ -62,11 +63,10 @@ class EndReason(Enum):
 
 @dataclass(frozen=True)
 class QueueRow:
-    """A line of ``squeue``: the current state of a job.
+    """A line of ``squeue``: the current state of a job. Times are epoch seconds.
 
     :param job: the job id; for a task of an array, the id of the array
-    :param started: epoch seconds
-    :param ended: epoch seconds; for a running job, when its time limit expires
+    :param ended: for a running job, when its time limit expires
     :param nodes: the number of nodes allocated or requested
     """
 
@@ -96,21 +96,18 @@ class QueueRow:
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """How a job ended, or its state if it has not ended.
+    """How a job ended, or its state if it has not. Times are epoch seconds.
 
-    :param slurm_job: the job id
     :param state: Slurm's job state, or :data:`LOST`
-    :param reason: Slurm's reason, or the inferred one
-    :param exit_code: the exit code of the job script
+    :param reason: Slurm's reason, or an :class:`EndReason`
     :param signal: the number of the signal that ended the job, 0 for none
-    :param started: epoch seconds, None if the job never ran
-    :param ended: epoch seconds
+    :param started: None if the job never ran
     :param restarts: how many times Slurm has requeued the job
     """
 
     slurm_job: str
     state: str
-    reason: str | EndReason = ""
+    reason: str = ""
     exit_code: int = 0
     signal: int = 0
     started: float | None = None
@@ -144,22 +141,17 @@ class JobOutcome:
             return False
         return self.started is None or self.state == "PENDING" or self.started >= ended
 
-    @property
-    def why(self) -> str:
-        """The reason as text."""
-        return self.reason.value if isinstance(self.reason, EndReason) else self.reason
-
     def sentence(self) -> str:
         """The outcome as text, for a message."""
         words = [f"Slurm job {self.slurm_job} is {self.state}"]
-        if self.why not in ("", "None", self.state):
-            words.append(f"({self.why})")
+        if self.reason not in ("", "None", self.state):
+            words.append(f"({self.reason})")
         by = self.signal or (self.exit_code - 128 if self.exit_code > 128 else 0)
-        how = []
-        if self.exit_code or self.plain:
-            how.append(f"exit code {self.exit_code}")
+        how = [f"exit code {self.exit_code}"] if self.exit_code or self.plain else []
         if by:
-            how.append(f"signal {by} ({_signal_name(by)})")
+            known = by in {*signal.Signals}
+            name = signal.Signals(by).name if known else "unknown"
+            how.append(f"signal {by} ({name})")
         if how:
             words.append(f"with {' and '.join(how)}")
         if self.started is not None and self.ended is not None:
@@ -170,18 +162,12 @@ class JobOutcome:
 
 
 def is_hopeless(reason: str) -> bool:
-    """Whether a job that is pending for this reason will probably never start.
-
-    :param reason: as ``squeue`` prints it; text after a comma is ignored
-    """
+    """Whether a job that is pending for this reason will probably never start."""
     return _HOPELESS.fullmatch(reason.strip("()").split(",")[0]) is not None
 
 
 def submitted_job(text: str, code: int) -> str | None:
-    """The id of a submitted job, None if the submission failed.
-
-    :param text: the output of the command, including warnings of ``sbatch``
-    """
+    """The id of a submitted job, None if the submission failed."""
     found = _JOB_ID.search(text) if code == 0 else None
     return None if found is None else found[1]
 
@@ -204,34 +190,22 @@ def in_one_line(text: str) -> str:
 
 
 def squeue(text: str) -> dict[str, list[QueueRow]]:
-    """Read the output of ``squeue`` in the format :data:`SQUEUE_FIELDS`.
-
-    :returns: the rows by job id; an array may have several
-    """
+    """Read the output of :func:`squeue_command`, by job id; an array may have several."""
     rows: dict[str, list[QueueRow]] = {}
     for line in text.splitlines():
         words = line.split("|")
         if len(words) == 8 and words[0].isdigit():
             job, _, state, reason, started, ended, nodes, node_list = words
+            count = int(nodes) if nodes.isdigit() else 0
             row = QueueRow(
-                job=job,
-                state=state,
-                reason=reason,
-                started=_epoch(started),
-                ended=_epoch(ended),
-                nodes=int(nodes) if nodes.isdigit() else 0,
-                node_list=node_list,
+                job, state, reason, _epoch(started), _epoch(ended), count, node_list
             )
             rows.setdefault(job, []).append(row)
     return rows
 
 
 def scontrol(text: str, job: str) -> list[JobOutcome]:
-    """Read the output of ``scontrol --oneliner show job``.
-
-    :param job: id of the job or array whose records are wanted
-    :returns: one for each job or array task, active ones included
-    """
+    """Read what :func:`scontrol_command` prints about a job, or the tasks of an array."""
     records = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines()]
     return [
         _outcome(
@@ -266,7 +240,7 @@ def squeue_command(ids: str) -> str:
     # without --user, Slurm sends the jobs of all users if --jobs lists more than one
     return (
         f"SLURM_TIME_FORMAT=%s timeout {PATIENCE_SECONDS} squeue --noheader "
-        f"--states=all --user=\"$(id -un)\" --jobs={ids} --format='{SQUEUE_FIELDS}'"
+        f"--states=all --user=\"$(id -un)\" --jobs={ids} --format='{_FIELDS}'"
     )
 
 
@@ -310,20 +284,13 @@ def _outcome(
         job,
         state,
         reason,
-        int(code),
-        int(number or 0),
-        _epoch(started),
-        _epoch(ended),
-        restarts,
+        exit_code=int(code),
+        signal=int(number or 0),
+        started=_epoch(started),
+        ended=_epoch(ended),
+        restarts=restarts,
     )
 
 
 def _epoch(text: str) -> float | None:
     return float(text) if re.fullmatch(r"\d+", text) else None
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import posixpath
 import shlex
@@ -32,7 +33,6 @@ from sf_quantum.connectors.slurm.login import LoginNode
 from sf_quantum.connectors.slurm.per_step import (
     PerStep,
     StepJob,
-    Strategy,
     StrategyContext,
 )
 from sf_quantum.connectors.slurm.quantum import QpuUse, ServiceQpus
@@ -41,7 +41,6 @@ from sf_quantum.connectors.slurm.reserved import Reserved
 from sf_quantum.connectors.slurm.services import (
     AllocationSettings,
     ElasticSettings,
-    PerStepSettings,
     ReservedSettings,
     SlurmService,
     read_settings,
@@ -90,11 +89,12 @@ class SlurmConnector(InvokedConnector, Stock):
         for name, own in self._services.items():
             own.name = name
         self._qpus = ServiceQpus(
-            deployment_name, self._services, self._absolute(qrmiConfig)
+            deployment_name, self._services.values(), self._absolute(qrmiConfig)
         )
         self._run = uuid.uuid4().hex[:12]
         self._queues: dict[str, SlurmQueue] = {}
-        self._strategies: dict[tuple[AllocationSettings, str, str], Strategy] = {}
+        # by their settings and service
+        self._strategies: dict[tuple[AllocationSettings, str], Reserved | Elastic] = {}
         self._giving_back = asyncio.Lock()
 
     @property
@@ -108,12 +108,7 @@ class SlurmConnector(InvokedConnector, Stock):
             ``reserve`` names an unknown service
         """
         self._qpus.check()
-        for settings in (
-            self._settings,
-            *(s.settings for s in self._services.values()),
-        ):
-            if isinstance(settings, ReservedSettings):
-                self._check_reserved(settings)
+        self._check_reserved()
         guardian.current()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _interrupt)
 
@@ -160,14 +155,15 @@ class SlurmConnector(InvokedConnector, Stock):
             strategy = await self._strategy(queue, job)
             with quantum_steps.running(name) if service.quantum else nullcontext():
                 result = await strategy.run(job)
-            outcome, output = result.outcome, result.output
+            outcome = result.outcome
             if use is not None:
                 await self._qpus.settle(queue, use, good=outcome.good)
             if outcome.good:
-                return output, 0
+                return result.output, 0
+            message = f"Job {name}: {result.output}"
             if not outcome.plain:
-                raise WorkflowExecutionException(f"Job {name}: {output}")
-            return f"Job {name}: {output}", outcome.exit_code
+                raise WorkflowExecutionException(message)
+            return message, outcome.exit_code
 
     async def undeploy(self, external: bool) -> None:
         """End all jobs and allocations."""
@@ -186,8 +182,10 @@ class SlurmConnector(InvokedConnector, Stock):
                 for strategy in strategies.values():
                     stack.push_async_callback(strategy.close)
 
-    def _check_reserved(self, settings: ReservedSettings) -> None:
-        for name in settings.services:
+    def _check_reserved(self) -> None:
+        all_settings = [self._settings, *(s.settings for s in self._services.values())]
+        reserved = [one for one in all_settings if isinstance(one, ReservedSettings)]
+        for name in (name for one in reserved for name in one.services):
             if name not in self._services:
                 raise WorkflowDefinitionException(
                     f"Deployment {self.deployment_name}: `reserve` names service {name}, "
@@ -213,44 +211,37 @@ class SlurmConnector(InvokedConnector, Stock):
         )
         return script
 
-    async def _strategy(self, queue: SlurmQueue, job: StepJob) -> Strategy:
-        """The strategy of a job's service, created on first use."""
+    async def _strategy(
+        self, queue: SlurmQueue, job: StepJob
+    ) -> PerStep | Reserved | Elastic:
+        """The strategy of a job's service; allocations serve jobs of any folder."""
         settings = job.service.settings or self._settings
-        # an allocation serves jobs of any folder, and a reserved one all its services
-        spool, service = "", job.service.name
-        if isinstance(settings, ReservedSettings):
-            if service in settings.services:
-                service = ""
-            else:
-                settings = PerStepSettings()
-        if isinstance(settings, PerStepSettings):
-            spool = queue.login.spool
-        key = (settings, spool, service)
-        if key not in self._strategies and isinstance(settings, ReservedSettings):
-            # Slurm may acquire the leases of the QPUs with the nodes
-            qpus = {name for s in settings.services for name in self._services[s].qpu}
-            if qpus:
-                await self._qpus.online(queue, job.name, sorted(qpus))
-        # another job may have created it meanwhile
-        if key not in self._strategies:
-            self._strategies[key] = self._new_strategy(queue, settings, job)
-        return self._strategies[key]
-
-    def _new_strategy(
-        self, queue: SlurmQueue, settings: AllocationSettings, job: StepJob
-    ) -> Strategy:
         # there is no connection to lose if the driver runs on the login node
-        orphan_seconds = self._orphan_seconds
-        if queue.login.local:
-            orphan_seconds = min(orphan_seconds, scripts.GONE_SECONDS)
+        longest = scripts.GONE_SECONDS if queue.login.local else math.inf
+        orphan_seconds = min(self._orphan_seconds, longest)
         context = StrategyContext(self.deployment_name, queue, orphan_seconds)
+        key = (settings, job.service.name)
         match settings:
+            case ReservedSettings() if job.service.name in settings.services:
+                key = (settings, "")  # it serves all of them
+                held = [self._services[name] for name in settings.services]
+                qpus = {name for service in held for name in service.qpu}
+                if qpus and key not in self._strategies:
+                    # Slurm may acquire the leases of the QPUs with the nodes
+                    await self._qpus.online(queue, job.name, sorted(qpus))
+                # another job may have created it meanwhile
+                if key not in self._strategies:
+                    self._strategies[key] = Reserved(
+                        context, self._services, settings, self._template
+                    )
             case ElasticSettings():
-                return Elastic(context, job.service, settings, job.body)
-            case ReservedSettings():
-                return Reserved(context, self._services, settings, self._template)
-            case PerStepSettings():
+                if key not in self._strategies:
+                    self._strategies[key] = Elastic(
+                        context, job.service, settings, job.body
+                    )
+            case _:
                 return PerStep(context)
+        return self._strategies[key]
 
     def _template(self, service: str) -> str:
         """The job script of a service, with an empty command."""

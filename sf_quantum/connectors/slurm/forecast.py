@@ -47,10 +47,7 @@ class JobForecast:
         return any(step.running for step in self._steps.values())
 
     def started(self, name: str, ends: float | None) -> None:
-        """Record the start of a quantum step.
-
-        :param ends: its expected end, None if unknown
-        """
+        """Record the start of a quantum step, and its expected end."""
         self._stop_counting()
         step = self._steps.setdefault(name, _QuantumStep())
         step.running, step.jobs = True, ()

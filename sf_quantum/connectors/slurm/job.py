@@ -44,14 +44,10 @@ from enum import Enum, auto
 
 from sf_quantum import journal
 from sf_quantum.connectors.slurm import answers
-from sf_quantum.connectors.slurm.answers import (
-    LOST,
-    EndReason,
-    JobOutcome,
-    QueueRow,
-)
+from sf_quantum.connectors.slurm.answers import LOST, EndReason, JobOutcome, QueueRow
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import SlurmService
+from sf_quantum.files import JSON
 
 # consecutive polls without a job after which the job counts as ending
 DENIALS = 3
@@ -77,11 +73,7 @@ _UNENDED = {BatchJobState.SUBMITTING, BatchJobState.QUEUED, BatchJobState.RUNNIN
 
 @dataclass(frozen=True)
 class PendingReason:
-    """The reason why a job is pending, for a message.
-
-    :param reason: as printed by Slurm
-    :param hopeless: whether the job will probably never start
-    """
+    """Why a job is pending, in Slurm's words, and whether it will probably never start."""
 
     reason: str
     hopeless: bool
@@ -138,17 +130,13 @@ class BatchJob:
         return self.state in (BatchJobState.ENDED, BatchJobState.ABANDONED)
 
     def accepted(self, slurm_job: str, now: float) -> None:
-        """Slurm has accepted the job.
-
-        :param now: on the event loop's clock
-        """
+        """Slurm has accepted the job; ``now`` is on the event loop's clock."""
         self._queued_at = now
         component = "" if self.group is None else f"+{self.group}"
         self.usage.submitted(f"{slurm_job}{component}")
         # a mark may precede the answer of sbatch, and its job id takes precedence
         self.slurm_job = self.slurm_job or slurm_job
-        granted = self.granted.done()
-        self._be(BatchJobState.RUNNING if granted else BatchJobState.QUEUED)
+        self._be(BatchJobState.RUNNING if self.granted.done() else BatchJobState.QUEUED)
         if self.mark is not None:
             self.state = BatchJobState.ENDING
 
@@ -161,12 +149,11 @@ class BatchJob:
         component = BatchJob(self.name, usage, group=number)
         # components have consecutive job ids (sbatch(1), heterogeneous jobs)
         component.slurm_job = str(int(self.slurm_job) + number)
-        granted = self.granted.done()
-        component._be(BatchJobState.RUNNING if granted else BatchJobState.QUEUED)
-        component._queued_at = self._queued_at
-        usage.submitted(f"{self.slurm_job}+{number}")
-        if granted and not self.granted.cancelled():
-            usage.started(self.granted.result().started)
+        component.accepted(self.slurm_job, self._queued_at)
+        if self.granted.done():
+            component._be(BatchJobState.RUNNING)
+            if not self.granted.cancelled():
+                usage.started(self.granted.result().started)
         self._components.append(component)
         return component
 
@@ -188,10 +175,7 @@ class BatchJob:
             self.granted.set_result(mark)
 
     def listed(self, rows: Sequence[QueueRow]) -> None:
-        """``squeue`` has answered.
-
-        :param rows: the rows of this job, empty if Slurm does not know it
-        """
+        """``squeue`` has answered with these rows of the job, none if it does not know it."""
         self._denials = 0 if rows else self._denials + 1
         if rows:
             self.row = rows[0]
@@ -206,28 +190,19 @@ class BatchJob:
     def pending_reasons(
         self, rows: Sequence[QueueRow], now: float
     ) -> Iterator[PendingReason]:
-        """The reasons why the job is pending that have not been logged yet.
-
-        :param rows: the rows of this job in ``squeue``
-        :param now: on the event loop's clock
-        """
+        """The reasons in ``squeue`` why the job is pending that have not been logged yet."""
         for row in rows:
             reason = row.reason.strip("()")
-            hopeless = answers.is_hopeless(reason)
             if row.state != "PENDING" or reason in self._reported:
                 continue
-            if hopeless or (
-                not self._reported and now - self._queued_at >= LONG_SECONDS
-            ):
+            hopeless = answers.is_hopeless(reason)
+            long = now - self._queued_at >= LONG_SECONDS
+            if hopeless or (long and not self._reported):
                 self._reported.add(reason)
                 yield PendingReason(reason, hopeless)
 
     def shown(self, records: list[JobOutcome]) -> JobOutcome | None:
-        """``scontrol`` has answered.
-
-        :param records: one for each task or component of the job
-        :returns: the outcome, None if the job runs or will run (again)
-        """
+        """``scontrol`` has answered: the outcome, None if the job runs or will (again)."""
         # the script of a heterogeneous job runs in the first component
         outcome = answers.worst(records) if self.array else records[0]
         self._shown = outcome.state
@@ -251,11 +226,10 @@ class BatchJob:
         return self.mark is not None or self.array or not outcome.good
 
     def locked(self, owner: str, outcome: JobOutcome) -> JobOutcome | None:
-        """The lock, which the first of two submissions acquires, has been read.
+        """The job id in the lock, which the first of two submissions acquires, was read.
 
-        :param owner: the job id in the lock, empty if there is no lock
-        :param outcome: the outcome of this submission
-        :returns: the outcome of the job, None if the other submission determines it
+        :param outcome: that of this submission
+        :returns: that of the job, None if the other submission determines it
         """
         if owner == self.slurm_job:
             return outcome
@@ -271,10 +245,7 @@ class BatchJob:
         return JobOutcome(self.slurm_job, LOST, EndReason.FORGOTTEN)
 
     def undetermined(self) -> JobOutcome | None:
-        """The outcome by the mark, since Slurm did not answer in time.
-
-        :returns: None if the mark is missing or may be outdated
-        """
+        """The outcome by the mark, if it is up to date: Slurm did not answer in time."""
         # a job that succeeded but still runs for Slurm may yet be cancelled or requeued
         if self.mark is None or (self._shown == "RUNNING" and not self.mark.exit_code):
             return None
@@ -302,10 +273,7 @@ class BatchJob:
             self.state = BatchJobState.ABANDONED
 
     def settled(self, rows: Sequence[QueueRow]) -> None:
-        """Complete the journal entry if Slurm has freed the nodes or forgotten the job.
-
-        :param rows: the rows of this job in ``squeue``, empty if Slurm does not know it
-        """
+        """Complete the journal entry if Slurm has freed the nodes or forgotten the job."""
         if all(row.over or (row.freed and self.usage.nodes) for row in rows):
             self.usage.settle(rows[0] if rows else None)
             self.state = BatchJobState.SETTLED
@@ -333,7 +301,6 @@ def _where(*states: str) -> BatchJobState:
 class NodeUsage:
     """The nodes of a Slurm job over time, for the run's journal (Contract 8).
 
-    :param strategy: ``per-step``, ``reserved`` or ``elastic``
     :param job: StreamFlow's name of the job, None if the nodes serve several
     """
 
@@ -345,7 +312,7 @@ class NodeUsage:
         *,
         job: str | None = None,
     ) -> None:
-        self._about = {
+        self._about: dict[str, JSON] = {
             "deployment": deployment,
             "service": service.name or None,
             "strategy": strategy,
@@ -367,12 +334,9 @@ class NodeUsage:
         self._requested = at
 
     def submitted(self, allocation: str) -> None:
-        """Slurm has accepted the job.
-
-        :param allocation: the job id, as ``7+1`` for a component
-        """
+        """Slurm has accepted the job with this id, ``7+1`` for a component."""
         self._allocation = allocation
-        self._write("requested", self._requested, 0)
+        self._write_held("requested", self._requested)
 
     def started(self, at: float) -> None:
         """The script has begun."""
@@ -397,10 +361,7 @@ class NodeUsage:
             self._started = outcome.started
 
     def settle(self, row: QueueRow | None) -> None:
-        """Complete the entry with Slurm's times, or else with those of the script.
-
-        :param row: the row of ``squeue``, None if Slurm no longer knows the job
-        """
+        """Complete the entry with Slurm's times, or else with those of the script."""
         if self._settled:
             return
         self._settled = True
@@ -415,32 +376,25 @@ class NodeUsage:
         self._release(requested if ended is None else ended)
 
     def record(self, job: str, submitted: float, outcome: JobOutcome) -> None:
-        """Record the outcome of a job that ran on these nodes.
-
-        :param job: StreamFlow's name of the job
-        :param submitted: when the job requested nodes, epoch seconds
-        """
-        record = journal.current()
+        """Record the outcome of a job that requested nodes at ``submitted``."""
         started, ended = outcome.started, outcome.ended
         if started is not None:
             started = _refined(started, submitted)
         if ended is not None:
             ended = _refined(ended, started or submitted)
-        if record is not None:
-            record.write(
-                "slurm",
-                slurm_job=outcome.slurm_job,
-                allocation=self._allocation,
-                submitted=submitted,
-                started=started,
-                ended=ended,
-                state=outcome.state,
-                exit_code=outcome.exit_code,
-                signal=outcome.signal,
-                reason=outcome.why,
-                restarts=outcome.restarts,
-                **{**self._about, "job": job},
-            )
+        self._write(
+            "slurm",
+            slurm_job=outcome.slurm_job,
+            submitted=submitted,
+            started=started,
+            ended=ended,
+            state=outcome.state,
+            exit_code=outcome.exit_code,
+            signal=outcome.signal,
+            reason=outcome.reason,
+            restarts=outcome.restarts,
+            job=job,
+        )
 
     def _seen_on(self, row: QueueRow) -> None:
         # for a COMPLETING job, Slurm lists only the nodes that are not free yet
@@ -451,29 +405,28 @@ class NodeUsage:
     def _hold(self, at: float, nodes: int, node_list: str | None) -> None:
         if nodes != self.nodes:
             began = self._requested if self._started is None else self._started
-            at = _refined(at, began)
-            self._write("resized" if self.nodes else "granted", at, nodes, node_list)
-            self.nodes, self._held_since = nodes, at
+            status = "resized" if self.nodes else "granted"
+            self.nodes, self._held_since = nodes, _refined(at, began)
+            self._write_held(status, self._held_since, node_list)
 
     def _release(self, at: float) -> None:
         self.nodes = 0
-        self._write("released", at, 0)
+        self._write_held("released", at)
 
-    def _write(
-        self, status: str, at: float, nodes: int, node_list: str | None = None
-    ) -> None:
-        record = journal.current()
-        if record is not None:
-            record.write(
-                "allocation",
-                allocation=self._allocation,
-                slurm_job=self._allocation.split("+")[0],
-                status=status,
-                at=at,
-                nodes=nodes,
-                node_list=node_list or None,
-                **self._about,
-            )
+    def _write_held(self, status: str, at: float, node_list: str | None = None) -> None:
+        self._write(
+            "allocation",
+            slurm_job=self._allocation.split("+")[0],
+            status=status,
+            at=at,
+            nodes=self.nodes,
+            node_list=node_list or None,
+        )
+
+    def _write(self, event: str, **fields: JSON) -> None:
+        if (record := journal.current()) is not None:
+            about = {**self._about, "allocation": self._allocation, **fields}
+            record.write(event, **about)
 
 
 def _refined(second: float, moment: float | None) -> float:

@@ -92,10 +92,7 @@ trap '(end) </dev/null >/dev/null 2>&1 &' EXIT"""
 
 @contextmanager
 def reaching(location: ExecutionLocation) -> Iterator[None]:
-    """Convert the exceptions of StreamFlow and asyncssh for a lost connection.
-
-    :raises WorkflowExecutionException: if the machine cannot be reached
-    """
+    """Convert the exceptions of StreamFlow and asyncssh for a lost connection."""
     try:
         yield
     except (OSError, asyncssh.Error) as error:
@@ -108,36 +105,24 @@ def reaching(location: ExecutionLocation) -> Iterator[None]:
 class LoginNode:
     """The login node, for one run of a deployment.
 
-    :param connector: the connector of the inner deployment
-    :param location: the location of the inner deployment
+    :param connector: that of the inner deployment, as the location
     :param spool: see :mod:`sf_quantum.connectors.slurm.scripts`
     :param run: the id of the driver's run in the comments of its jobs
     """
 
     def __init__(
-        self,
-        connector: Connector,
-        location: ExecutionLocation,
-        spool: str,
-        run: str,
+        self, connector: Connector, location: ExecutionLocation, spool: str, run: str
     ) -> None:
         self._connector = connector
         self._location = location
+        self.name = location.name
+        #: whether the driver runs on the login node
+        self.local = location.local
         self.spool = spool
         self._run = run
         self._shell: Shell | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._seen: list[str] = []
-
-    @property
-    def name(self) -> str:
-        """The name of the host."""
-        return self._location.name
-
-    @property
-    def local(self) -> bool:
-        """Whether the driver runs on the login node."""
-        return self._location.local
 
     async def run(self, command: str) -> tuple[str, int]:
         """Run a shell command in a separate session, so that commands run concurrently.
@@ -166,10 +151,9 @@ class LoginNode:
         return ended[1].strip(), int(ended[2])
 
     async def write(self, file: str, content: bytes) -> None:
-        """Write a file of mode 0600.
+        """Write a file of mode 0600; an incomplete one is removed.
 
-        The content goes through a pipe, since ``ps`` and logs show command lines. An
-        incomplete file is removed.
+        The content goes through a pipe, since ``ps`` and logs show command lines.
 
         :raises WorkflowExecutionException: if the login node cannot be reached
         """
@@ -186,22 +170,16 @@ class LoginNode:
                 await stream.write(content)
 
     async def ask(self, command: str) -> tuple[str, int]:
-        """Run an idempotent shell command.
-
-        :returns: as :meth:`run`; a message and the exit code :data:`scripts.UNKNOWN` if the
-            result is unknown
-        """
+        """Run an idempotent command; if its result is unknown, its code is ``UNKNOWN``."""
         try:
             return await self.run(command)
         except WorkflowExecutionException as error:
             return str(error), scripts.UNKNOWN
 
     async def squeue(self, ids: Collection[str]) -> str | None:
-        """Run ``squeue`` for some jobs.
+        """Run ``squeue`` for some jobs, which Slurm need not know any more.
 
-        :param ids: the job ids, which Slurm need not know any more
-        :returns: the output, for :func:`answers.squeue`; None if the command failed, so
-            that nothing is known about the jobs
+        :returns: the output; None if the command failed, so that nothing is known
         """
         text, code = await self.ask(answers.squeue_command(",".join(ids)))
         if code == 0:
@@ -209,15 +187,11 @@ class LoginNode:
         # an unknown id is an error only if it is the only one; of several, it is omitted
         if len(ids) == 1 and answers.is_forgotten(text):
             return ""
-        message = text or f"exit code {code}"
-        warn(f"squeue failed and will be run again: {message}")
+        warn(f"squeue failed and will be run again: {text or f'exit code {code}'}")
         return None
 
     async def sweep(self, key: str = "") -> bool:
-        """Cancel the jobs of this driver in Slurm's queue, or the one with a given key.
-
-        :returns: whether the cancellation is certain
-        """
+        """Cancel the queued jobs of this driver, or one; tells whether that is certain."""
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 _, code = await self.run(
@@ -241,7 +215,9 @@ class LoginNode:
             text = await asyncio.shield(self._execute(f"look {polls} {seen}"))
         except WorkflowExecutionException as error:
             warn(f"Cannot read job marks, next attempt in {RETRY_SECONDS:g} s: {error}")
-            self._drop()
+            shell, self._shell = self._shell, None
+            if shell is not None:
+                self._end(shell)
             await asyncio.sleep(RETRY_SECONDS)
             return []
         marks = scripts.marks(text)
@@ -262,10 +238,7 @@ class LoginNode:
         await self._finish("grace=0", "true")
 
     async def _finish(self, last: str, before: str) -> None:
-        """Run a last command in the shell and close it, without waiting if it hangs.
-
-        :param before: a command that runs first, outside the shell
-        """
+        """Run a command, and a last one in the shell, which is closed even if it hangs."""
         shell, self._shell = self._shell, None
         if shell is None:
             return
@@ -296,38 +269,31 @@ class LoginNode:
                 run=self._run,
                 me=me,
                 pause=LOOK_PAUSE_SECONDS,
-                grace=LOCAL_GRACE_SECONDS if self._location.local else GRACE_SECONDS,
+                grace=LOCAL_GRACE_SECONDS if self.local else GRACE_SECONDS,
             )
             await shell.execute([setup], capture_output=True, timeout=ANSWER_SECONDS)
             self._shell = shell
         return self._shell
 
-    def _drop(self) -> None:
-        """Close the shell in the background, since it may hang."""
-        shell, self._shell = self._shell, None
-        if shell is not None:
-            self._end(shell)
-
     def _end(self, shell: Shell) -> asyncio.Task[None]:
-        task = asyncio.create_task(_closed(shell, self._location))
+        """Close a shell in the background, since it may hang."""
+
+        async def close() -> None:
+            with suppress(WorkflowExecutionException), reaching(self._location):
+                await shell.close()
+
+        task = asyncio.create_task(close())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
         return task
 
 
-async def _closed(shell: Shell, location: ExecutionLocation) -> None:
-    with suppress(WorkflowExecutionException), reaching(location):
-        await shell.close()
-
-
 def survives_errors(
     work: Callable[P, Awaitable[None]],
 ) -> Callable[P, Coroutine[None, None, None]]:
-    """Log unexpected errors of a background task and let it continue.
+    """Log unexpected errors of one round of a background task, and let the task continue.
 
     Without these tasks, the end of a job would never be noticed.
-
-    :param work: one round of the task, which is repeated if it fails
     """
 
     @functools.wraps(work)

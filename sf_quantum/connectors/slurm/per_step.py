@@ -10,7 +10,6 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from streamflow.core.exception import WorkflowExecutionException
 
@@ -37,7 +36,6 @@ class StepJob:
 
     :param name: StreamFlow's name of the job
     :param body: the job script
-    :param stdin: a file, or None
     :param stdout: a file, or None to return the output
     :param stderr: a file, or None for that of ``stdout``
     :param seconds: the time limit, None for that of the service
@@ -65,24 +63,10 @@ class StepResult:
     output: str
 
 
-class Strategy(Protocol):
-    """A way to request and give back nodes."""
-
-    async def run(self, job: StepJob) -> StepResult:
-        """Run a job to its end.
-
-        :raises WorkflowExecutionException: if Slurm refuses it
-        """
-
-    async def close(self) -> None:
-        """Give everything back."""
-
-
 @dataclass(frozen=True)
 class StrategyContext:
     """The context that all strategies share.
 
-    :param deployment: the name of the deployment, for the journal
     :param orphan_seconds: seconds without a sign of life of the driver after which an
         allocation ends
     """
@@ -100,8 +84,6 @@ class StrategyContext:
     ) -> None:
         """Submit a job that only holds nodes, in a component for each service.
 
-        :param directives: the ``#SBATCH`` lines of the script
-        :param instead: see :meth:`SlurmService.words`
         :raises WorkflowExecutionException: if Slurm refuses it
         """
         name = self.deployment
@@ -126,7 +108,10 @@ class PerStep:
         self._queue = context.queue
 
     async def run(self, job: StepJob) -> StepResult:
-        """Submit a job and wait for its end; the job is cancelled with the caller."""
+        """Submit a job and wait for its end; the job is cancelled with the caller.
+
+        :raises WorkflowExecutionException: if Slurm refuses it
+        """
         requested = time.time()
         usage = NodeUsage(self._deployment, job.service, "per-step", job=job.name)
         array = "array" in job.service.options or scripts.has_option(
@@ -158,9 +143,6 @@ class PerStep:
         # the mark has the size of the default output file only
         mark = batch_job.mark if output == own_output else None
         return await read_result(login, job, outcome, output, mark)
-
-    async def close(self) -> None:
-        """Do nothing: no nodes are held beyond a job."""
 
 
 async def read_result(

@@ -13,7 +13,7 @@ import posixpath
 import shlex
 import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from streamflow.core.exception import (
@@ -64,7 +64,6 @@ exec {command}"""
 class QpuUse:
     """A job's use of its QPUs.
 
-    :param job: StreamFlow's name of the job
     :param spank: whether QRMI's SPANK plugin acquires the leases
     :param account: the path prefix of the job's account files
     :param config: the file with the QPU definitions on the cluster; None for the
@@ -95,8 +94,14 @@ class QpuUse:
         rest = "--elsewhere " if self.hints.has_alternative else ""
         rest += f"--account {file} -- {command}"
         if not self.spank:
-            config = f"--qrmi-config {shlex.quote(self.config)} " if self.config else ""
-            return f"{lease} {config}{self._hint_options()}{rest}"
+            options = {
+                "qrmi-config": self.config and shlex.quote(self.config),
+                "wait": self.hints.wait_seconds,
+                "expected-seconds": self.hints.lease_hints.get("expectedSeconds"),
+                "pattern": self.hints.lease_hints.get("pattern"),
+            }
+            given = [f"--{k} {v} " for k, v in options.items() if v is not None]
+            return f"{lease} {''.join(given)}{rest}"
         unknown = CommandRun(0, [LeaseUsage(name, None) for name in self.qpus])
         wrapped = _SPANK.format(
             own=RESOURCES[0],
@@ -109,14 +114,6 @@ class QpuUse:
         )
         return f"/bin/sh -c {shlex.quote(wrapped)}"
 
-    def _hint_options(self) -> str:
-        options = {
-            "wait": self.hints.wait_seconds,
-            "expected-seconds": self.hints.lease_hints.get("expectedSeconds"),
-            "pattern": self.hints.lease_hints.get("pattern"),
-        }
-        return "".join(f"--{k} {v} " for k, v in options.items() if v is not None)
-
 
 @dataclass(frozen=True)
 class _QpuState:
@@ -128,7 +125,6 @@ class _QpuState:
 
     @property
     def sentence(self) -> str:
-        """Why a job waits for the QPU, for a message."""
         if self.state == "offline":
             return f"QPU {self.qpu} is offline ({self.note or 'no reason given'})"
         return self.note
@@ -137,18 +133,14 @@ class _QpuState:
 class ServiceQpus:
     """The QPUs that the services of a deployment use.
 
-    :param deployment: the name of the deployment, for messages
     :param config: the file with the QPU definitions on the driver's host
     """
 
     def __init__(
-        self,
-        deployment: str,
-        services: Mapping[str, SlurmService],
-        config: str | None,
+        self, deployment: str, services: Iterable[SlurmService], config: str | None
     ) -> None:
         self._deployment = deployment
-        self._services = {name: s for name, s in services.items() if s.qpu}
+        self._services = [service for service in services if service.qpu]
         self._config = config
         self._plugin = asyncio.Lock()
         self._has_plugin: bool | None = None
@@ -166,33 +158,28 @@ class ServiceQpus:
         """
         if self._config is None:
             return
-        for service, about in self._services.items():
-            for name in about.qpu:
+        for service in self._services:
+            for name in service.qpu:
                 try:
                     qrmi_config.read(self._config, name)
                 except InputError as error:
                     raise WorkflowDefinitionException(
-                        f"Deployment {self._deployment}, service {service}, qpu: {error}"
+                        f"Deployment {self._deployment}, service {service.name}, "
+                        f"qpu: {error}"
                     ) from error
 
     async def prepare(self, queue: SlurmQueue, job: str) -> None:
-        """Determine once whether Slurm has QRMI's SPANK plugin.
-
-        :param job: the name of the job that waits for the result, for messages
-        """
+        """Determine once whether Slurm has QRMI's SPANK plugin; the job waits for it."""
         async with self._plugin:
             if self._has_plugin is not None or not self._services:
                 return
             _, code = await self._run(queue, job, _HAS_PLUGIN)
             self._has_plugin = code == 0
-            for service in self._services.values():
+            for service in self._services:
                 service.spank = self._has_plugin
 
     async def lend(self, queue: SlurmQueue, job: str, qpus: list[str]) -> QpuUse:
-        """Wait until a job's QPUs are online, and describe how the job uses them.
-
-        :raises WorkflowExecutionException: as :meth:`online`
-        """
+        """Wait until a job's QPUs are :meth:`online`, and describe how it uses them."""
         started, job_hints = time.monotonic(), hints.of(job)
         await self.online(queue, job, qpus)
         waited = time.monotonic() - started
@@ -226,16 +213,15 @@ class ServiceQpus:
         limit = patience + ASK_SECONDS if job_hints.has_alternative else None
         try:
             async with asyncio.timeout(limit):
-                await self._until_online(queue, job, qpus)
+                await self._until_online(queue, job, qpus, job_hints)
         except TimeoutError as error:
             raise WorkflowExecutionException(
                 f"Job {job} is not submitted: the login node does not answer"
             ) from error
 
     async def _until_online(
-        self, queue: SlurmQueue, job: str, qpus: Collection[str]
+        self, queue: SlurmQueue, job: str, qpus: Collection[str], job_hints: JobHints
     ) -> None:
-        job_hints = hints.of(job)
         deadline = Deadline(job_hints.wait_seconds)
         waited = False
         for pause in backoff.CLUSTER.pauses():
@@ -281,10 +267,8 @@ class ServiceQpus:
         leases = []
         for lease in run.leases:
             own: list[dict[str, JSON]] = []
-            if lease.jobs is None:
-                _record(
-                    use, run, lease, {}
-                )  # this type of QPU does not report its jobs
+            if lease.jobs is None:  # this type of QPU does not report its jobs
+                _record(use, run, lease, {})
             for qpu_job in lease.jobs or []:
                 key = f"{lease.qpu} {qpu_job.get('id')}"
                 new = key not in self._owners
@@ -298,10 +282,7 @@ class ServiceQpus:
     async def _states(
         self, queue: SlurmQueue, job: str, qpus: Collection[str]
     ) -> list[_QpuState] | None:
-        """The states of QPUs; concurrent jobs share one request.
-
-        :returns: None if the login node cannot determine them
-        """
+        """The states of QPUs, None if unknown; concurrent jobs share one request."""
         key = (queue.login.spool, *qpus)
         if key not in self._requests:
             task = asyncio.create_task(self._request(queue, job, qpus))
@@ -356,7 +337,7 @@ class ServiceQpus:
 
         :returns: the error to report if the file is missing afterwards
         """
-        names = sorted({name for s in self._services.values() for name in s.qpu})
+        names = sorted({name for s in self._services for name in s.qpu})
         definitions = [qrmi_config.read(config, name) for name in names]
         entries: list[JSON] = [
             {"name": one.name, "type": one.type, "environment": {**one.environment}}

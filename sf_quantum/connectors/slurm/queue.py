@@ -12,7 +12,7 @@ import asyncio
 import math
 import shlex
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 
 from streamflow.core.exception import WorkflowExecutionException
@@ -20,13 +20,8 @@ from streamflow.log_handler import logger
 
 from sf_quantum import backoff
 from sf_quantum.connectors.slurm import answers, scripts
-from sf_quantum.connectors.slurm.answers import JobOutcome
-from sf_quantum.connectors.slurm.job import (
-    BatchJob,
-    BatchJobState,
-    NodeUsage,
-    PendingReason,
-)
+from sf_quantum.connectors.slurm.answers import JobOutcome, QueueRow
+from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState, NodeUsage
 from sf_quantum.connectors.slurm.login import LoginNode, survives_errors
 from sf_quantum.connectors.slurm.scripts import JobMark
 
@@ -61,11 +56,8 @@ class SlurmQueue:
     async def submit(
         self, job: BatchJob, options: str, script: str, *, at_once: str | None = None
     ) -> None:
-        """Submit a job, and retry while Slurm cannot accept it.
+        """Submit a new job, retrying while Slurm cannot accept it, and follow it.
 
-        :param job: a new job, which is followed until it is settled
-        :param options: options of ``sbatch``, quoted for the shell
-        :param script: the batch script
         :param at_once: see :func:`sf_quantum.connectors.slurm.scripts.submission`
         :raises WorkflowExecutionException: if Slurm refuses it, with Slurm's message
         :raises asyncio.CancelledError: once the queue is closed
@@ -73,10 +65,10 @@ class SlurmQueue:
         await self.start_watching()
         command = scripts.submission(
             self.login.spool,
+            job.key,
+            script,
             comment=f"sfq:{self._run}:{job.key}",
-            key=job.key,
             options=options,
-            body=script,
             at_once=at_once,
         )
         job.usage.requested(time.time())
@@ -252,8 +244,7 @@ class SlurmQueue:
                 before = job.state
                 job.listed(own)
                 self._conclude_if_new(job, before)
-                for reason in job.pending_reasons(own, _now()):
-                    _log_pending(job, reason)
+                _log_pending(job, own)
             elif job.unsettled:
                 job.settled(own)
                 # a cancelled job may be requeued, or its node may fail after its mark
@@ -296,10 +287,7 @@ class SlurmQueue:
         return job.undetermined()
 
     async def _ask(self, job: BatchJob) -> JobOutcome | None:
-        """Query the outcome once.
-
-        :returns: None if it is not known yet, or the job still runs or is requeued
-        """
+        """Query the outcome: None if unknown, or the job still runs or is requeued."""
         patience = answers.PATIENCE_SECONDS
         if job.mark is not None:
             patience = PATIENCE_WITH_MARK_SECONDS
@@ -353,13 +341,14 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _log_pending(job: BatchJob, pending: PendingReason) -> None:
+def _log_pending(job: BatchJob, rows: Sequence[QueueRow]) -> None:
     name = capitalized(job.name)
-    state = f"Slurm job {job.slurm_job} is pending ({pending.reason})"
-    if pending.hopeless:
-        logger.warning(f"{name} may never start: {state}")
-    else:
-        logger.info(f"{name} waits for nodes: {state}")
+    for pending in job.pending_reasons(rows, _now()):
+        state = f"Slurm job {job.slurm_job} is pending ({pending.reason})"
+        if pending.hopeless:
+            logger.warning(f"{name} may never start: {state}")
+        else:
+            logger.info(f"{name} waits for nodes: {state}")
 
 
 def capitalized(name: str) -> str:

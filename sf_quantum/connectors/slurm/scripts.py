@@ -27,6 +27,7 @@ import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 
 # an enclosing Slurm job or command sets variables that would affect the commands run here
 _CLEAR = """\
@@ -252,11 +253,10 @@ TRIES = 60
 
 @dataclass(frozen=True)
 class JobMark:
-    """The mark of a script: see the module.
+    """The mark of a script: see the module. Times are epoch seconds.
 
     :param exit_code: None for an allocation whose nodes have been granted
-    :param started: epoch seconds
-    :param ended: epoch seconds; None for an allocation, or if the script left no mark
+    :param ended: None for an allocation, or if the script left no mark
     """
 
     key: str
@@ -284,33 +284,21 @@ def marks(text: str) -> list[JobMark]:
 
 
 def job(spool: str, key: str, body: str) -> str:
-    """The batch script that runs a job script and leaves a mark.
-
-    :param body: the job script, including its ``#SBATCH`` directives
-    """
+    """The batch script that runs a job script and leaves a mark."""
     return "\n".join([*_head(spool, key, directives(body)), _ONCE, _run(key, body)])
 
 
 def step(
-    spool: str,
-    key: str,
-    body: str,
-    *,
-    streams: str,
-    holder: str,
-    group: int | None,
+    spool: str, key: str, body: str, *, streams: str, holder: str, group: int | None
 ) -> str:
-    """A shell script that runs a job within an allocation, as if it were a batch job.
+    """A shell script that runs a job script within an allocation, as if in a batch job.
 
-    :param body: the job script
     :param streams: shell redirections
     :param holder: the key of the allocation
     :param group: the component of a heterogeneous allocation; None if it has only one
     """
-    lines = [
-        *_head(spool, key, []),
-        _STEP.format(holder=holder, streams=streams, clear=_CLEAR),
-    ]
+    lines = _head(spool, key, [])
+    lines.append(_STEP.format(holder=holder, streams=streams, clear=_CLEAR))
     if group:
         lines.append(_COMPONENT.format(group=group))
     return "\n".join([*lines, _run(key, body)])
@@ -337,7 +325,6 @@ def srun(spool: str, key: str, *, slurm_job: str, options: str, body: str) -> st
 def holder(spool: str, key: str, lines: Iterable[str], *, orphan_seconds: float) -> str:
     """The batch script of an allocation, which holds its nodes while its driver is alive.
 
-    :param lines: the ``#SBATCH`` directives
     :param orphan_seconds: the maximum age of the driver's last sign of life
     """
     hold = _HOLD.format(
@@ -352,11 +339,11 @@ def holder(spool: str, key: str, lines: Iterable[str], *, orphan_seconds: float)
 
 def submission(
     spool: str,
+    key: str,
+    body: str,
     *,
     comment: str,
-    key: str,
     options: str,
-    body: str,
     at_once: str | None = None,
 ) -> str:
     """An idempotent shell command that submits a job and prints its id.
@@ -366,30 +353,19 @@ def submission(
 
     :param comment: the unique comment of the job
     :param options: options of ``sbatch``, quoted for the shell
-    :param body: the batch script
     :param at_once: options of ``salloc``, which grants free nodes without waiting for the
         next cycle of Slurm's scheduler; the script then runs as a step. If no nodes are
         free, the accounting shows a failed job that never had nodes
     """
+    common = {"comment": comment, "key": key, "body": body}
     fast = ""
     if at_once is not None:
         fast = _AT_ONCE.format(
-            comment=comment,
-            key=key,
-            options=at_once,
-            body=body,
-            clear=_CLEAR,
-            pause=PAUSE_SECONDS,
-            tries=TRIES,
+            options=at_once, clear=_CLEAR, pause=PAUSE_SECONDS, tries=TRIES, **common
         )
+    file = shlex.quote(path(spool, key, ""))
     return _SUBMISSION.format(
-        file=shlex.quote(path(spool, key, "")),
-        unknown=UNKNOWN,
-        comment=comment,
-        key=key,
-        options=options,
-        body=body,
-        at_once=fast,
+        file=file, unknown=UNKNOWN, options=options, at_once=fast, **common
     )
 
 
@@ -403,26 +379,22 @@ def _head(spool: str, key: str, lines: Iterable[str]) -> list[str]:
 
 
 def _run(key: str, body: str) -> str:
-    return _RUN.format(end=f"END-{key}", body=body, interpreter=_interpreter(body))
+    first = body.split("\n", 1)[0]
+    interpreter = first[2:].strip() if first.startswith("#!") else ""
+    return _RUN.format(
+        end=f"END-{key}", body=body, interpreter=interpreter or "/bin/sh"
+    )
 
 
 def directives(script: str) -> list[str]:
     """The ``#SBATCH`` lines of a job script, before its first command (sbatch(1))."""
-    lines = []
-    for line in script.splitlines():
-        if line.strip() and not line.startswith("#"):
-            break
-        if line.startswith("#SBATCH"):
-            lines.append(line)
-    return lines
+    head = takewhile(
+        lambda line: not line.strip() or line.startswith("#"), script.splitlines()
+    )
+    return [line for line in head if line.startswith("#SBATCH")]
 
 
 def has_option(script: str, *names: str) -> bool:
     """Whether a job script has a directive with one of these options."""
     words = (word for line in directives(script) for word in line.split()[1:])
     return any(word.startswith(names) for word in words)
-
-
-def _interpreter(script: str) -> str:
-    first = script.split("\n", 1)[0]
-    return first[2:].strip() or "/bin/sh" if first.startswith("#!") else "/bin/sh"

@@ -34,10 +34,7 @@ class PerStepSettings:
 class ReservedSettings:
     """``reserved``: one allocation for the run, shared by services with equal settings.
 
-    :param counts: the services, with the number of concurrent jobs of each
-    :param release_after: the step after which the quantum nodes are given back
-    :param release_times: the number of jobs of that step after which they are given back
-    :param idle: seconds without a quantum job after which they are given back
+    The fields are the keys in ``schemas/slurm.json``: ``reserve``, ``release`` and ``idle``.
     """
 
     counts: tuple[tuple[str, int], ...]
@@ -55,12 +52,7 @@ class ReservedSettings:
 class ElasticSettings:
     """``elastic``: allocations with the service's options, kept between jobs.
 
-    :param keep: the number of allocations kept even if they are idle
-    :param max: the maximum number of allocations; None for no limit
-    :param idle: seconds without a job after which an allocation is given back
-    :param patience: pending seconds after which fewer nodes are accepted
-    :param ahead: whether nodes are requested while a quantum step runs; if ``dependent``,
-        the request has a dependency on the step's Slurm jobs
+    The fields are the keys in ``schemas/slurm.json``.
     """
 
     keep: int = 0
@@ -74,10 +66,7 @@ AllocationSettings: TypeAlias = PerStepSettings | ReservedSettings | ElasticSett
 
 
 def read_settings(value: str | Mapping[str, JSON]) -> AllocationSettings:
-    """Read the configuration key ``allocation``, already validated by the schema.
-
-    :param value: the name of the strategy, or a mapping with the key ``strategy``
-    """
+    """Read the configuration key ``allocation``, already validated by the schema."""
     config = {"strategy": value} if isinstance(value, str) else dict(value)
     return _READERS[config.pop("strategy")](**config)
 
@@ -168,7 +157,6 @@ def holder_options(name: str, services: Sequence[SlurmService], **instead: JSON)
     leases of all QPUs.
 
     :param name: the suffix of the job name, if the service has no name
-    :param instead: see :meth:`SlurmService.words`
     """
     taken = [qpu for service in services if service.spank for qpu in service.qpu]
     instead["qpu"] = ",".join(dict.fromkeys(taken)) or None
