@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sf_quantum.connectors.slurm.forecast import (
+from sf_quantum.connectors.slurm.elastic import (
     FOLLOWS_SECONDS,
     MARGIN_SECONDS,
     JobForecast,

@@ -300,7 +300,7 @@ class Life(RuleBasedStateMachine):
         self.abandoned: set[Followed] = set()
 
     async def opened(self) -> SlurmQueue:
-        return SlurmQueue(self.slurm, "run", 1.0)
+        return SlurmQueue(self.slurm, "cluster", 1.0, 60)
 
     def wait(self, work: Coroutine[None, None, T]) -> T:
         asyncio.set_event_loop(self.loop)

@@ -90,7 +90,7 @@ class Site:
         self.location = location
         self.spool = folder / "spool"
         login = LoginNode(connector, location, str(self.spool), "run")
-        self.queue = SlurmQueue(login, "run", 1.0)
+        self.queue = SlurmQueue(login, "cluster", 1.0, 60)
 
     def quantum(self, config: Path | None, *qpus: str) -> ServiceQpus:
         """The QPUs of one service."""

@@ -86,7 +86,7 @@ async def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 
 @pytest.fixture
 async def jobs(slurm: Slurm) -> AsyncIterator[SlurmQueue]:
-    jobs = SlurmQueue(slurm, "run", 0.01)
+    jobs = SlurmQueue(slurm, "cluster", 0.01, 60)
     yield jobs
     slurm.squeues[:] = [""]
     await jobs.close()
@@ -275,7 +275,7 @@ async def test_what_slurm_takes_while_the_queue_is_closed_is_settled(
 ) -> None:
     record = journal.Journal(tmp_path)
     record.start("site.yml", ["site"], {})
-    jobs = SlurmQueue(slurm, "run", 0.01)
+    jobs = SlurmQueue(slurm, "cluster", 0.01, 60)
     asked, taken, run = asyncio.Event(), asyncio.Event(), slurm.run
 
     async def slow(command: str) -> tuple[str, int]:
@@ -299,7 +299,7 @@ async def test_what_slurm_takes_while_the_queue_is_closed_is_settled(
 
 
 async def test_nothing_is_submitted_once_the_queue_is_closed(slurm: Slurm) -> None:
-    jobs = SlurmQueue(slurm, "run", 0.01)
+    jobs = SlurmQueue(slurm, "cluster", 0.01, 60)
     slurm.sbatches[:] = ["sbatch: error: Resource temporarily unavailable"]
     await jobs.close()
     with pytest.raises(asyncio.CancelledError):
@@ -313,7 +313,7 @@ async def test_nothing_that_hangs_holds_up_the_end(
 ) -> None:
     monkeypatch.setattr(queue, "CLOSE_SECONDS", 0.1)
     monkeypatch.setattr(login, "CLOSE_SECONDS", 0.1)
-    jobs = SlurmQueue(slurm, "run", 0.01)
+    jobs = SlurmQueue(slurm, "cluster", 0.01, 60)
     await _submitted(jobs)
     slurm.squeues[:] = [""]
 

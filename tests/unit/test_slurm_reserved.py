@@ -9,7 +9,7 @@ import pytest
 
 from sf_quantum.connectors.slurm.allocation import AllocationGone, SlurmAllocation
 from sf_quantum.connectors.slurm.answers import JobOutcome
-from sf_quantum.connectors.slurm.per_step import StepJob, StepResult
+from sf_quantum.connectors.slurm.per_step import StepJob
 from sf_quantum.connectors.slurm.reserved import Components
 from sf_quantum.connectors.slurm.services import SlurmService
 
@@ -23,10 +23,10 @@ class _Held:
         self.may_end = asyncio.Event()
         self.ran: list[str] = []
 
-    async def run(self, job: StepJob, submitted: float) -> StepResult:
+    async def run(self, job: StepJob, submitted: float) -> JobOutcome:
         self.ran.append(job.name)
         await self.may_end.wait()
-        return StepResult(JobOutcome("1", "COMPLETED"), "")
+        return JobOutcome("1", "COMPLETED")
 
     async def give_back(self) -> None:
         self.over = True
@@ -44,7 +44,7 @@ async def test_no_job_gets_nodes_that_are_being_given_back() -> None:
         await asyncio.sleep(0)
     components.release(["qpu"])
     held.may_end.set()
-    assert (await first).outcome.good
+    assert (await first).good
     with pytest.raises(AllocationGone):
         await second
     assert held.ran == ["/first/0"]

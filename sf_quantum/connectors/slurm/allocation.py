@@ -6,22 +6,19 @@ import asyncio
 import shlex
 import time
 import uuid
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import replace
 
 from streamflow.core.exception import WorkflowExecutionException
 
-from sf_quantum.connectors.slurm import answers, scripts
+from sf_quantum.connectors.slurm import answers, scripts, services
 from sf_quantum.connectors.slurm.answers import EndReason, JobOutcome
-from sf_quantum.connectors.slurm.job import BatchJob
-from sf_quantum.connectors.slurm.per_step import (
-    StepJob,
-    StepResult,
-    read_result,
-    time_limit,
-)
+from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
+from sf_quantum.connectors.slurm.per_step import StepJob, read_result, time_limit
 from sf_quantum.connectors.slurm.queue import SlurmQueue, capitalized
 from sf_quantum.connectors.slurm.scripts import JobMark
+from sf_quantum.connectors.slurm.services import SlurmService
+from sf_quantum.files import JSON
 
 # between two queries while an allocation that is ending is COMPLETING
 STATE_PAUSE_SECONDS = 0.2
@@ -47,6 +44,36 @@ class SlurmAllocation:
         self._given_back = False
         self._useless = False
         self._used = False
+
+    @staticmethod
+    async def request(
+        queue: SlurmQueue,
+        strategy: str,
+        name: str,
+        held: Sequence[SlurmService],
+        directives: Sequence[str],
+        **instead: JSON,
+    ) -> list[SlurmAllocation]:
+        """Submit a job that only holds nodes, in a component for each service.
+
+        :param instead: see :meth:`SlurmService.words`
+        :raises WorkflowExecutionException: if Slurm refuses it
+        """
+        deployment = queue.deployment
+        usages = [NodeUsage(deployment, service, strategy) for service in held]
+        leader = BatchJob(name, usages[0], group=0 if len(held) > 1 else None)
+        seconds = queue.orphan_seconds
+        await queue.submit(
+            leader,
+            services.holder_options(deployment, held, **instead),
+            scripts.holder(queue.login.spool, leader.key, directives, seconds),
+            at_once=services.at_once_options(deployment, held, directives, **instead),
+        )
+        components = [
+            queue.follow_component(leader, number, usage)
+            for number, usage in enumerate(usages[1:], start=1)
+        ]
+        return [SlurmAllocation(queue, leader, own) for own in (leader, *components)]
 
     @property
     def over(self) -> bool:
@@ -83,7 +110,7 @@ class SlurmAllocation:
             ) from None
         return self
 
-    async def run(self, job: StepJob, requested: float) -> StepResult:
+    async def run(self, job: StepJob, requested: float) -> JobOutcome:
         """Run a job to its end.
 
         :param requested: when the job requested nodes, epoch seconds
@@ -143,61 +170,54 @@ f={shlex.quote(self._path(key, ""))} began=0
 [ ! -e "$f"tried ] || began=$(cat "$f"began 2>/dev/null || date +%s.%N)
 cat "$f"mark 2>/dev/null || echo "{key} {self._own.slurm_job} 1 ${{began:-0}} - 0\""""
         while True:
-            with suppress(WorkflowExecutionException):
-                text, _ = await self._login.run(command)
-                if marks := scripts.marks(text):
-                    return marks[0]
+            text, _ = await self._login.ask(command)
+            if marks := scripts.marks(text):
+                return marks[0]
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _start(self, job: StepJob, key: str) -> None:
         command = self._srun(job, key)
         while not self.over:
-            try:
-                text, code = await self._login.run(command)
-            except WorkflowExecutionException:  # the connection is lost
-                await asyncio.sleep(RETRY_SECONDS)
-                continue
+            text, code = await self._login.ask(command)
             if code == 0:
                 return
-            raise WorkflowExecutionException(
-                f"Job {job.name} cannot be started: {text}"
-            )
+            if code != scripts.UNKNOWN:  # else the connection is lost
+                raise WorkflowExecutionException(
+                    f"Job {job.name} cannot be started: {text}"
+                )
+            await asyncio.sleep(RETRY_SECONDS)
         # the step may have begun even if the answer was lost
         if not self._has_ended:
             raise AllocationGone
 
     def _srun(self, job: StepJob, key: str) -> str:
-        group = self._own.group
-        streams = {
-            "<": job.stdin or "/dev/null",
-            ">": job.stdout or self._path(key, "out"),
-            "2>": job.stderr,
-        }
+        output = job.stdout or self._path(key, "out")
+        errors = shlex.quote(job.stderr) if job.stderr else "&1"
         body = scripts.step(
             self._login.spool,
             key,
             job.body,
-            streams=" ".join(
-                f"{sign}{shlex.quote(file)}" if file else f"{sign}&1"
-                for sign, file in streams.items()
-            ),
+            streams=f"<{shlex.quote(job.stdin or '/dev/null')} "
+            f">{shlex.quote(output)} 2>{errors}",
             holder=self._leader.key,
-            group=group,
+            group=self._own.group,
         )
         options = {
             "jobid": self._leader.slurm_job,
-            "het-group": None if group is None else str(group),
+            "het-group": self._own.group,
             "job-name": key,
-            "chdir": job.workdir,
+            "chdir": job.workdir or None,
             "time": None if job.seconds is None else time_limit(job.seconds),
-            "nodes": "1",
-            "ntasks": "1",
+            "nodes": 1,
+            "ntasks": 1,
             # as in a batch script, which is not bound to CPUs
             "cpu-bind": "none",
             "input": "none",
         }
         words = [
-            f"--{name}={shlex.quote(word)}" for name, word in options.items() if word
+            f"--{name}={shlex.quote(str(value))}"
+            for name, value in options.items()
+            if value is not None
         ]
         return scripts.srun(
             self._login.spool,
@@ -209,9 +229,8 @@ cat "$f"mark 2>/dev/null || echo "{key} {self._own.slurm_job} 1 ${{began:-0}} - 
 
     async def _cancel(self, key: str) -> None:
         """Cancel a step, even if Slurm does not know it yet."""
-        with suppress(WorkflowExecutionException):
-            # without its script, a step ends at once; it has ended when `began` is removed
-            await self._login.run(f"""\
+        # without its script, a step ends at once; it has ended when `began` is removed
+        await self._login.ask(f"""\
 f={shlex.quote(self._path(key, ""))} n=0
 : >"$f"tried || exit
 while rm -f "$f"step; [ -e "$f"began ] && [ $n -lt {CANCEL_SECONDS * 5} ]; do
@@ -229,8 +248,7 @@ done""")
         end = await self._allocation_end(mark)
         if end is not None and end.good:
             # a job that is lost with its allocation has not succeeded
-            reason = EndReason.ALLOCATION_ENDED
-            end = replace(end, state="CANCELLED", reason=reason)
+            end = replace(end, state="CANCELLED", reason=EndReason.ALLOCATION_ENDED)
         # the allocation's times are whole seconds
         if mark.ended is not None and (
             end is None or (end.ended is not None and mark.ended < end.ended)

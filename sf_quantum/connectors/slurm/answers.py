@@ -103,6 +103,8 @@ class JobOutcome:
     :param signal: the number of the signal that ended the job, 0 for none
     :param started: None if the job never ran
     :param restarts: how many times Slurm has requeued the job
+    :param output: once it was read: the output unless it went to a file; for a failed job,
+        the outcome and the last lines of its errors
     """
 
     slurm_job: str
@@ -113,6 +115,7 @@ class JobOutcome:
     started: float | None = None
     ended: float | None = None
     restarts: int = 0
+    output: str = ""
 
     @classmethod
     def of_mark(cls, slurm_job: str, mark: JobMark) -> JobOutcome:
@@ -127,7 +130,6 @@ class JobOutcome:
 
     @property
     def good(self) -> bool:
-        """Whether the job succeeded."""
         return (self.state, self.exit_code, self.signal) == ("COMPLETED", 0, 0)
 
     @property
@@ -245,7 +247,6 @@ def squeue_command(ids: str) -> str:
 
 
 def scontrol_command(job: str, patience_seconds: float = PATIENCE_SECONDS) -> str:
-    """The ``scontrol`` command for the full record of a job."""
     return (
         f"SLURM_TIME_FORMAT=%s timeout {patience_seconds:g} "
         f"scontrol --oneliner show job {job}"

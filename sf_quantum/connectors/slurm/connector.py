@@ -9,9 +9,10 @@ import posixpath
 import shlex
 import signal
 import uuid
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import AsyncExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from streamflow.core.deployment import Connector, ExecutionLocation
@@ -27,14 +28,11 @@ from streamflow.deployment.wrapper import get_inner_location
 
 from sf_quantum import journal
 from sf_quantum.connectors import guardian
-from sf_quantum.connectors.slurm import scripts
+from sf_quantum.connectors.slurm import per_step, scripts
+from sf_quantum.connectors.slurm.answers import JobOutcome
 from sf_quantum.connectors.slurm.elastic import Elastic
 from sf_quantum.connectors.slurm.login import LoginNode
-from sf_quantum.connectors.slurm.per_step import (
-    PerStep,
-    StepJob,
-    StrategyContext,
-)
+from sf_quantum.connectors.slurm.per_step import StepJob
 from sf_quantum.connectors.slurm.quantum import QpuUse, ServiceQpus
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.reserved import Reserved
@@ -115,7 +113,6 @@ class SlurmConnector(InvokedConnector, Stock):
     async def get_available_locations(
         self, service: str | None = None
     ) -> MutableMapping[str, AvailableLocation]:
-        """The cluster as a single location."""
         locations = await super().get_available_locations(service)
         if self._inner_ssh_connector:
             # StreamFlow looks up the inner connector of a location with mounts by name, and
@@ -152,15 +149,14 @@ class SlurmConnector(InvokedConnector, Stock):
                 stderr=_file(stderr) if stderr != stdout else None,
                 seconds=invocation.timeout,
             )
-            strategy = await self._strategy(queue, job)
+            run = await self._strategy(queue, job)
             with quantum_steps.running(name) if service.quantum else nullcontext():
-                result = await strategy.run(job)
-            outcome = result.outcome
+                outcome = await run(job)
             if use is not None:
                 await self._qpus.settle(queue, use, good=outcome.good)
             if outcome.good:
-                return result.output, 0
-            message = f"Job {name}: {result.output}"
+                return outcome.output, 0
+            message = f"Job {name}: {outcome.output}"
             if not outcome.plain:
                 raise WorkflowExecutionException(message)
             return message, outcome.exit_code
@@ -213,13 +209,9 @@ class SlurmConnector(InvokedConnector, Stock):
 
     async def _strategy(
         self, queue: SlurmQueue, job: StepJob
-    ) -> PerStep | Reserved | Elastic:
-        """The strategy of a job's service; allocations serve jobs of any folder."""
+    ) -> Callable[[StepJob], Awaitable[JobOutcome]]:
+        """How jobs of a service run; its allocations serve jobs of any folder."""
         settings = job.service.settings or self._settings
-        # there is no connection to lose if the driver runs on the login node
-        longest = scripts.GONE_SECONDS if queue.login.local else math.inf
-        orphan_seconds = min(self._orphan_seconds, longest)
-        context = StrategyContext(self.deployment_name, queue, orphan_seconds)
         key = (settings, job.service.name)
         match settings:
             case ReservedSettings() if job.service.name in settings.services:
@@ -231,22 +223,23 @@ class SlurmConnector(InvokedConnector, Stock):
                     await self._qpus.online(queue, job.name, sorted(qpus))
                 # another job may have created it meanwhile
                 if key not in self._strategies:
+                    directives = {
+                        name: scripts.directives(
+                            self.template_map.get_command(command="", template=name)
+                        )
+                        for name in settings.services
+                    }
                     self._strategies[key] = Reserved(
-                        context, self._services, settings, self._template
+                        queue, self._services, settings, directives
                     )
             case ElasticSettings():
                 if key not in self._strategies:
                     self._strategies[key] = Elastic(
-                        context, job.service, settings, job.body
+                        queue, job.service, settings, scripts.directives(job.body)
                     )
             case _:
-                return PerStep(context)
-        return self._strategies[key]
-
-    def _template(self, service: str) -> str:
-        """The job script of a service, with an empty command."""
-        script: str = self.template_map.get_command(command="", template=service)
-        return script
+                return partial(per_step.run, queue)
+        return self._strategies[key].run
 
     def _queue(self, location: ExecutionLocation, workdir: str | None) -> SlurmQueue:
         """The queue whose spool is beside this work directory."""
@@ -260,7 +253,14 @@ class SlurmConnector(InvokedConnector, Stock):
                 posixpath.join(folder, f".sfq-{self._run}"),
                 self._run,
             )
-            self._queues[folder] = SlurmQueue(login, self._run, self.pollingInterval)
+            # there is no connection to lose if the driver runs on the login node
+            longest = scripts.GONE_SECONDS if login.local else math.inf
+            self._queues[folder] = SlurmQueue(
+                login,
+                self.deployment_name,
+                self.pollingInterval,
+                min(self._orphan_seconds, longest),
+            )
         return self._queues[folder]
 
     def _absolute(self, path: str | None) -> str | None:

@@ -10,20 +10,27 @@ import asyncio
 import math
 import re
 import time
+from collections import defaultdict
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.utils import get_job_step_name
 from streamflow.log_handler import logger
 
-from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.allocation import AllocationGone, SlurmAllocation
-from sf_quantum.connectors.slurm.forecast import JobForecast
-from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
-from sf_quantum.connectors.slurm.per_step import StepJob, StepResult, StrategyContext
+from sf_quantum.connectors.slurm.answers import JobOutcome
+from sf_quantum.connectors.slurm.per_step import StepJob
+from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.services import ElasticSettings, SlurmService
 from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.files import JSON
+
+# added to the time that the last allocation was pending
+MARGIN_SECONDS = 0.5
+#: jobs that arrive within this time after a quantum step are counted as its followers
+FOLLOWS_SECONDS = 5.0
 
 
 class Elastic:
@@ -36,25 +43,25 @@ class Elastic:
     so far. The duration of the first jobs of a step is unknown, so jobs without a time
     limit may be ended by that of their allocation.
 
-    :param template: a job script of the service; allocations get its directives
+    :param directives: the ``#SBATCH`` lines of the service's job script
     """
 
     def __init__(
         self,
-        context: StrategyContext,
+        queue: SlurmQueue,
         service: SlurmService,
         settings: ElasticSettings,
-        template: str,
+        directives: Sequence[str],
     ) -> None:
-        self._context = context
+        self._queue = queue
         self._service = service
         self._settings = settings
-        self._template = template
+        self._directives = directives
         self._forecast = JobForecast()
         # the allocations that jobs wait for, with the seconds needed
         self._wanted: dict[asyncio.Future[SlurmAllocation], float] = {}
-        # the duration of the longest job of each step
-        self._longest_seconds: dict[str, float] = {}
+        # the duration of the longest job of each step, 0 if unknown
+        self._longest_seconds: defaultdict[str, float] = defaultdict(float)
         # idle allocations, with the time since which they are idle
         self._free: dict[SlurmAllocation, float] = {}
         self._busy: set[SlurmAllocation] = set()
@@ -66,28 +73,31 @@ class Elastic:
         if not service.quantum:
             quantum_steps.listeners.append(self)
 
-    async def run(self, job: StepJob) -> StepResult:
+    async def run(self, job: StepJob) -> JobOutcome:
         """Run a job on a free allocation, or on a new one."""
-        requested = time.time()
+        requested, step = time.time(), get_job_step_name(job.name)
         self._forecast.job_arrived(time.monotonic())
         try:
             while True:
-                allocation = await self._get(self._needed(job))
+                longest = self._longest_seconds[step]
+                seconds = longest if job.seconds is None else job.seconds
+                allocation = await self._get(seconds)
                 try:
-                    done = await allocation.run(job, requested)
-                    self._learn(job, done)
-                    return done
+                    outcome = await allocation.run(job, requested)
+                    began, ended = outcome.started, outcome.ended
+                    if began is not None and ended is not None:
+                        longest = self._longest_seconds[step]
+                        self._longest_seconds[step] = max(longest, ended - began)
+                    return outcome
                 except AllocationGone:  # before the job began
                     continue
                 finally:
-                    self._busy.discard(allocation)
                     self._make_free(allocation)
         finally:
             self._forecast.job_ended()
             self._balance()
 
     async def close(self) -> None:
-        """Give all allocations back."""
         self._closed = True
         if self in quantum_steps.listeners:
             quantum_steps.listeners.remove(self)
@@ -111,10 +121,7 @@ class Elastic:
 
     def quantum_job_submitted(self, step: str, deployment: str, slurm_job: str) -> None:
         """Request nodes with a dependency on this job."""
-        if (
-            self._settings.ahead == "dependent"
-            and deployment == self._context.deployment
-        ):
+        if self._settings.ahead == "dependent" and deployment == self._queue.deployment:
             self._forecast.submitted(step, slurm_job)
             self._balance()
 
@@ -122,20 +129,6 @@ class Elastic:
         """Hold nodes for the jobs that follow the step."""
         self._forecast.ended(step, time.monotonic())
         self._balance()
-
-    def _needed(self, job: StepJob) -> float:
-        """The longest expected duration of a job in seconds, 0 if unknown."""
-        if job.seconds is not None:
-            return job.seconds
-        return self._longest_seconds.get(get_job_step_name(job.name), 0.0)
-
-    def _learn(self, job: StepJob, done: StepResult) -> None:
-        began, ended = done.outcome.started, done.outcome.ended
-        if began is not None and ended is not None:
-            step = get_job_step_name(job.name)
-            self._longest_seconds[step] = max(
-                self._longest_seconds.get(step, 0.0), ended - began
-            )
 
     async def _get(self, seconds: float) -> SlurmAllocation:
         wanted: asyncio.Future[SlurmAllocation] = asyncio.Future()
@@ -146,12 +139,12 @@ class Elastic:
         except asyncio.CancelledError:
             self._wanted.pop(wanted, None)
             if not wanted.cancelled() and wanted.exception() is None:
-                self._busy.discard(wanted.result())
                 self._make_free(wanted.result())
             self._balance()
             raise
 
     def _make_free(self, allocation: SlurmAllocation) -> None:
+        self._busy.discard(allocation)
         if allocation.over or self._closed:
             self._give_back(allocation)
         else:
@@ -160,7 +153,7 @@ class Elastic:
 
     def _give_back(self, allocation: SlurmAllocation) -> None:
         self._free.pop(allocation, None)
-        self._spawn(asyncio.create_task(allocation.give_back()))
+        self._spawn(allocation.give_back())
 
     def _balance(self) -> None:
         """Assign, give back and request allocations according to the demand."""
@@ -220,9 +213,7 @@ class Elastic:
             while len(requests) > max(needed, spared):
                 requests.pop().cancel()
             while len(requests) < needed:
-                task = asyncio.create_task(self._take(dependency))
-                requests.append(task)
-                self._spawn(task)
+                requests.append(self._spawn(self._take(dependency)))
             room -= len(requests)
 
     def _set_timer(self, now: float) -> None:
@@ -304,16 +295,16 @@ class Elastic:
     async def _request(
         self, nodes: JSON, dependency: str | None = None
     ) -> SlurmAllocation:
-        service, deployment = self._service, self._context.deployment
+        service, deployment = self._service, self._queue.deployment
         instead: dict[str, JSON] = {"nodes": nodes}
         if dependency is not None:
             own = service.options.get("dependency")
             instead["dependency"] = f"afterany:{dependency}{f',{own}' if own else ''}"
-        usage = NodeUsage(deployment, service, "elastic")
-        leader = BatchJob(f"an allocation of {service.name or deployment}", usage)
-        directives = scripts.directives(self._template)
-        await self._context.hold(leader, [service], directives, **instead)
-        return SlurmAllocation(self._context.queue, leader, leader)
+        name = f"an allocation of {service.name or deployment}"
+        (allocation,) = await SlurmAllocation.request(
+            self._queue, "elastic", name, [service], self._directives, **instead
+        )
+        return allocation
 
     def _refused(self, error: Exception, dependency: str | None) -> None:
         """Fail a waiting job that no other request can serve, or log the error."""
@@ -326,12 +317,128 @@ class Elastic:
         self._forecast.forget()
         logger.warning(str(error))
 
-    def _spawn(self, task: asyncio.Task[None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _most(nodes: JSON) -> JSON:
     """The maximum of a range of nodes."""
     found = re.search(r"-(\d+[km]?)$", str(nodes))
     return found[1] if found else nodes
+
+
+@dataclass
+class _QuantumStep:
+    """A quantum step.
+
+    :param followers: the number of jobs that arrived after its last run, before the first
+        of them ended
+    :param arrived: the number of jobs that have arrived since the current run ended
+    :param ends: the expected end of the current run
+    :param jobs: the Slurm jobs of the current run
+    """
+
+    followers: int = 0
+    arrived: int = 0
+    running: bool = False
+    ends: float = math.inf
+    jobs: tuple[str, ...] = ()
+
+
+class JobForecast:
+    """Predicts the jobs after a quantum step from those of its last run.
+
+    All times are of one clock.
+    """
+
+    def __init__(self) -> None:
+        #: how long the last allocation was pending
+        self.queued_seconds = 0.0
+        self._steps: dict[str, _QuantumStep] = {}
+        # the step whose followers are being counted, and the latest arrival of the first
+        self._last: _QuantumStep | None = None
+        self._until = 0.0
+
+    @property
+    def quantum(self) -> bool:
+        """Whether a quantum step is running."""
+        return any(step.running for step in self._steps.values())
+
+    def started(self, name: str, ends: float | None) -> None:
+        """Record the start of a quantum step, and its expected end."""
+        self._stop_counting()
+        step = self._steps.setdefault(name, _QuantumStep())
+        step.running, step.jobs = True, ()
+        step.ends = math.inf if ends is None else ends
+
+    def submitted(self, name: str, slurm_job: str) -> None:
+        """Record a Slurm job of the step, on whose end allocations can depend."""
+        if name in self._steps:
+            self._steps[name].jobs += (slurm_job,)
+
+    def passed(self, dependency: str) -> None:
+        """Record that the Slurm jobs of a dependency have ended."""
+        for step in self._steps.values():
+            if step.running and ":".join(step.jobs) == dependency:
+                step.ends, step.jobs = -math.inf, ()
+
+    def ended(self, name: str, now: float) -> None:
+        self._stop_counting()
+        if name in self._steps:
+            self._last, self._until = self._steps[name], now + FOLLOWS_SECONDS
+            self._last.running, self._last.arrived = False, 0
+
+    def forget(self) -> None:
+        """Expect no jobs after any step until followers are counted again."""
+        self._last = None
+        for step in self._steps.values():
+            step.followers = 0
+
+    def job_arrived(self, now: float) -> None:
+        if self._last is not None and (self._last.arrived or now < self._until):
+            self._last.arrived += 1
+
+    def job_ended(self) -> None:
+        """Stop counting followers: jobs that arrive from now on can reuse nodes."""
+        if self._last is not None and self._last.arrived:
+            self._stop_counting()
+
+    def due(self, now: float) -> int:
+        """The number of jobs expected so soon that nodes may be held for them."""
+        return sum(
+            step.followers
+            for step in self._steps.values()
+            if step.running and not step.jobs and now >= self._request_time(step)
+        ) + self._still_to_come(now)
+
+    def dependent(self) -> dict[str, int]:
+        """The number of jobs expected after Slurm jobs, by ids in ``--dependency`` form."""
+        return {
+            ":".join(step.jobs): step.followers
+            for step in self._steps.values()
+            if step.running and step.jobs and step.followers
+        }
+
+    def changes(self, now: float) -> Iterator[float]:
+        """The times at which :meth:`due` changes without an event."""
+        for step in self._steps.values():
+            if step.running and step.followers and not step.jobs:
+                yield self._request_time(step)
+        if self._still_to_come(now):
+            yield self._until
+
+    def _request_time(self, step: _QuantumStep) -> float:
+        return step.ends - self.queued_seconds - MARGIN_SECONDS
+
+    def _still_to_come(self, now: float) -> int:
+        if self._last is None or now >= self._until:
+            return 0
+        return max(0, self._last.followers - self._last.arrived)
+
+    def _stop_counting(self) -> None:
+        if self._last is not None:
+            self._last.followers = self._last.arrived
+            self._last = None

@@ -56,8 +56,6 @@ LONG_SECONDS = 10.0
 
 
 class BatchJobState(Enum):
-    """See the module."""
-
     SUBMITTING = auto()
     QUEUED = auto()
     RUNNING = auto()
@@ -330,7 +328,6 @@ class NodeUsage:
         self._settled = False
 
     def requested(self, at: float) -> None:
-        """The driver has requested the nodes."""
         self._requested = at
 
     def submitted(self, allocation: str) -> None:
@@ -339,7 +336,6 @@ class NodeUsage:
         self._write_held("requested", self._requested)
 
     def started(self, at: float) -> None:
-        """The script has begun."""
         self._started = at
 
     def seen(self, row: QueueRow) -> None:

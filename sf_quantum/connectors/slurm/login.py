@@ -119,7 +119,7 @@ class LoginNode:
         #: whether the driver runs on the login node
         self.local = location.local
         self.spool = spool
-        self._run = run
+        self.driver_run = run
         self._shell: Shell | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._seen: list[str] = []
@@ -192,16 +192,15 @@ class LoginNode:
 
     async def sweep(self, key: str = "") -> bool:
         """Cancel the queued jobs of this driver, or one; tells whether that is certain."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
-                _, code = await self.run(
+                _, code = await self.ask(
                     'jobs=$(squeue --noheader --user="$(id -un)" --format="%k %F") && '
-                    f"echo \"$jobs\" | sed -n 's/^sfq:{self._run}:{key}[^ ]* //p' | "
+                    f"echo \"$jobs\" | sed -n 's/^sfq:{self.driver_run}:{key}[^ ]* //p' | "
                     "sort -u | xargs -r scancel"
                 )
-        except (WorkflowExecutionException, TimeoutError):
-            return False
-        return code == 0
+                return code == 0
+        return False
 
     async def look(self, urgent: bool) -> list[JobMark]:
         """Update the driver's sign of life in the spool, and read the new marks.
@@ -266,7 +265,7 @@ class LoginNode:
             shell = await self._connector.get_shell(words, self._location)
             setup = _SETUP.format(
                 spool=shlex.quote(self.spool),
-                run=self._run,
+                run=self.driver_run,
                 me=me,
                 pause=LOOK_PAUSE_SECONDS,
                 grace=LOCAL_GRACE_SECONDS if self.local else GRACE_SECONDS,

@@ -1,6 +1,6 @@
 """``per-step``: each job is a Slurm job of its own.
 
-The module also has the types that all strategies share: the job and its result.
+The module also has what all strategies share: the job, and how its output is read.
 """
 
 from __future__ import annotations
@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import shlex
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from streamflow.core.exception import WorkflowExecutionException
 
-from sf_quantum.connectors.slurm import answers, scripts, services
+from sf_quantum.connectors.slurm import answers, scripts
 from sf_quantum.connectors.slurm.answers import JobOutcome
 from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
 from sf_quantum.connectors.slurm.login import LoginNode
@@ -21,7 +20,6 @@ from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.steps import quantum_steps
-from sf_quantum.files import JSON
 
 LAST_LINES = 20
 LAST_BYTES = 8192
@@ -51,98 +49,41 @@ class StepJob:
     seconds: int | None = None
 
 
-@dataclass(frozen=True)
-class StepResult:
-    """The result of a job.
+async def run(queue: SlurmQueue, job: StepJob) -> JobOutcome:
+    """Submit a job and wait for its end; the job is cancelled with the caller.
 
-    :param output: the output unless it went to ``stdout``; for a failed job, its outcome
-        and the last lines of its errors
+    :raises WorkflowExecutionException: if Slurm refuses it
     """
-
-    outcome: JobOutcome
-    output: str
-
-
-@dataclass(frozen=True)
-class StrategyContext:
-    """The context that all strategies share.
-
-    :param orphan_seconds: seconds without a sign of life of the driver after which an
-        allocation ends
-    """
-
-    deployment: str
-    queue: SlurmQueue
-    orphan_seconds: float
-
-    async def hold(
-        self,
-        job: BatchJob,
-        held: Sequence[SlurmService],
-        directives: Sequence[str],
-        **instead: JSON,
-    ) -> None:
-        """Submit a job that only holds nodes, in a component for each service.
-
-        :raises WorkflowExecutionException: if Slurm refuses it
-        """
-        name = self.deployment
-        await self.queue.submit(
-            job,
-            services.holder_options(name, held, **instead),
-            scripts.holder(
-                self.queue.login.spool,
-                job.key,
-                directives,
-                orphan_seconds=self.orphan_seconds,
-            ),
-            at_once=services.at_once_options(name, held, directives, **instead),
-        )
-
-
-class PerStep:
-    """See the module."""
-
-    def __init__(self, context: StrategyContext) -> None:
-        self._deployment = context.deployment
-        self._queue = context.queue
-
-    async def run(self, job: StepJob) -> StepResult:
-        """Submit a job and wait for its end; the job is cancelled with the caller.
-
-        :raises WorkflowExecutionException: if Slurm refuses it
-        """
-        requested = time.time()
-        usage = NodeUsage(self._deployment, job.service, "per-step", job=job.name)
-        array = "array" in job.service.options or scripts.has_option(
-            job.body, "-a", "--array"
-        )
-        batch_job = BatchJob(f"job {job.name}", usage, array=array)
-        login, key = self._queue.login, batch_job.key
-        output = own_output = scripts.path(login.spool, key, "out")
-        await self._queue.submit(
-            batch_job,
-            _options(job, own_output),
-            job.body if array else scripts.job(login.spool, key, job.body),
-        )
-        if job.service.quantum:
-            quantum_steps.submitted(job.name, self._deployment, batch_job.slurm_job)
-        try:
-            if scripts.has_option(job.body, "-e", "--error") and job.stderr is None:
-                stderr = await _redirected(login, batch_job, "StdErr")
-                job = replace(job, stderr=stderr)
-            if scripts.has_option(job.body, "-o", "--output") and job.stdout is None:
-                output = await _redirected(login, batch_job, "StdOut")
-            # a cancelled future would count as the end of the job
-            outcome = await asyncio.shield(batch_job.ended)
-        except BaseException:
-            await self._queue.cancel(batch_job)
-            self._queue.abandon(batch_job)
-            raise
-        usage.record(job.name, requested, outcome)
-        # the mark has the size of the default output file only
-        mark = batch_job.mark if output == own_output else None
-        return await read_result(login, job, outcome, output, mark)
+    requested = time.time()
+    usage = NodeUsage(queue.deployment, job.service, "per-step", job=job.name)
+    array = "array" in job.service.options or scripts.has_option(
+        job.body, "-a", "--array"
+    )
+    batch_job = BatchJob(f"job {job.name}", usage, array=array)
+    login, key = queue.login, batch_job.key
+    output = own_output = scripts.path(login.spool, key, "out")
+    await queue.submit(
+        batch_job,
+        _options(job, own_output),
+        job.body if array else scripts.job(login.spool, key, job.body),
+    )
+    if job.service.quantum:
+        quantum_steps.submitted(job.name, queue.deployment, batch_job.slurm_job)
+    try:
+        if scripts.has_option(job.body, "-e", "--error") and job.stderr is None:
+            job = replace(job, stderr=await _redirected(login, batch_job, "StdErr"))
+        if scripts.has_option(job.body, "-o", "--output") and job.stdout is None:
+            output = await _redirected(login, batch_job, "StdOut")
+        # a cancelled future would count as the end of the job
+        outcome = await asyncio.shield(batch_job.ended)
+    except BaseException:
+        await queue.cancel(batch_job)
+        queue.abandon(batch_job)
+        raise
+    usage.record(job.name, requested, outcome)
+    # the mark has the size of the default output file only
+    mark = batch_job.mark if output == own_output else None
+    return await read_result(login, job, outcome, output, mark)
 
 
 async def read_result(
@@ -151,8 +92,8 @@ async def read_result(
     outcome: JobOutcome,
     output: str,
     mark: JobMark | None,
-) -> StepResult:
-    """Read the output of a job.
+) -> JobOutcome:
+    """Add the output of a job to its outcome.
 
     :param output: the output files, one per line
     :param mark: the job's mark, which shows whether the output is empty
@@ -160,8 +101,8 @@ async def read_result(
     """
     if outcome.good:
         if job.stdout is not None or (mark is not None and mark.output_bytes == 0):
-            return StepResult(outcome, "")
-        return StepResult(outcome, await _read(login, f"cat {_quoted(output)}"))
+            return outcome
+        return replace(outcome, output=await _read(login, f"cat {_quoted(output)}"))
     errors = job.stderr or job.stdout
     file = _quoted(errors or output)
     folder = f"cd {shlex.quote(job.workdir)} && " if job.workdir and errors else ""
@@ -171,7 +112,7 @@ async def read_result(
         lines = f"; its last lines:\n{last}" if last else "; it printed nothing"
     except WorkflowExecutionException:
         lines = "; its output cannot be read"
-    return StepResult(outcome, f"{outcome.sentence()}{lines}")
+    return replace(outcome, output=f"{outcome.sentence()}{lines}")
 
 
 async def _redirected(login: LoginNode, job: BatchJob, key: str) -> str:
@@ -199,26 +140,19 @@ def _quoted(files: str) -> str:
 
 def _options(job: StepJob, output: str) -> str:
     """The options of ``sbatch`` of the job, followed by those of the service."""
-    options = {
-        "chdir": job.workdir,
-        "input": _literal(job.stdin),
-        "output": _literal(job.stdout),
-        "error": _literal(job.stderr),
-    }
+    files = {"input": job.stdin, "output": job.stdout, "error": job.stderr}
     if job.stdout is None and not scripts.has_option(job.body, "-o", "--output"):
-        options["output"] = _literal(output)
-    if not job.service.options.get("jobName") and not scripts.has_option(
-        job.body, "-J", "--job-name"
-    ):
+        files["output"] = output
+    # without the patterns that sbatch(1) replaces
+    options = {name: file.replace("%", "%%") for name, file in files.items() if file}
+    if job.workdir:
+        options["chdir"] = job.workdir
+    named = scripts.has_option(job.body, "-J", "--job-name")
+    if not job.service.options.get("jobName") and not named:
         options["job-name"] = job.name.strip("/")
-    words = [f"--{name}={shlex.quote(word)}" for name, word in options.items() if word]
+    words = [f"--{name}={shlex.quote(word)}" for name, word in options.items()]
     instead = {} if job.seconds is None else {"time": time_limit(job.seconds)}
     return " ".join([*words, *job.service.words(**instead)])
-
-
-def _literal(path: str | None) -> str | None:
-    """A path without the patterns that sbatch(1) replaces."""
-    return path and path.replace("%", "%%")
 
 
 def time_limit(seconds: int) -> str:

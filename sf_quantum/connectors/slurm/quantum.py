@@ -14,7 +14,7 @@ import shlex
 import time
 import uuid
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from streamflow.core.exception import (
     WorkflowDefinitionException,
@@ -144,7 +144,7 @@ class ServiceQpus:
         self._config = config
         self._plugin = asyncio.Lock()
         self._has_plugin: bool | None = None
-        self._requests: dict[tuple[str, ...], asyncio.Task[list[_QpuState] | None]] = {}
+        self._requests: dict[tuple[str, ...], asyncio.Task[list[_QpuState]]] = {}
         # when each QPU stopped answering
         self._silent: dict[str, float] = {}
         self._warned: set[str] = set()
@@ -281,8 +281,8 @@ class ServiceQpus:
 
     async def _states(
         self, queue: SlurmQueue, job: str, qpus: Collection[str]
-    ) -> list[_QpuState] | None:
-        """The states of QPUs, None if unknown; concurrent jobs share one request."""
+    ) -> list[_QpuState]:
+        """The states of QPUs, empty if unknown; concurrent jobs share one request."""
         key = (queue.login.spool, *qpus)
         if key not in self._requests:
             task = asyncio.create_task(self._request(queue, job, qpus))
@@ -292,7 +292,7 @@ class ServiceQpus:
 
     async def _request(
         self, queue: SlurmQueue, job: str, qpus: Collection[str]
-    ) -> list[_QpuState] | None:
+    ) -> list[_QpuState]:
         """Run ``sfq qpus`` on the login node, after copying the QPU definitions if needed."""
         file = _definitions(queue.login.spool)
         command = f"sfq qpus --json --qpu {','.join(qpus)}"
@@ -313,14 +313,11 @@ class ServiceQpus:
                     f"{queue.login.name}, where jobs read it: {trouble}"
                 )
                 await asyncio.sleep(next(pauses))
-        states = _read_states(text)
-        if states is None:
-            no_command = code == NO_COMMAND
-            self._warn_unasked(
-                qpus,
-                "sfq is not installed there" if no_command else " ".join(text.split()),
-            )
-        return states
+        if (states := _read_states(text)) is None:
+            error = " ".join(text.split())
+            lacks = code == NO_COMMAND
+            self._warn_unasked(qpus, "sfq is not installed there" if lacks else error)
+        return states or []
 
     async def _run(self, queue: SlurmQueue, job: str, command: str) -> tuple[str, int]:
         """Run a command on the login node, and retry while the node is unreachable."""
@@ -337,22 +334,19 @@ class ServiceQpus:
 
         :returns: the error to report if the file is missing afterwards
         """
-        names = sorted({name for s in self._services for name in s.qpu})
-        definitions = [qrmi_config.read(config, name) for name in names]
-        entries: list[JSON] = [
-            {"name": one.name, "type": one.type, "environment": {**one.environment}}
-            for one in definitions
-        ]
+        names = sorted({name for service in self._services for name in service.qpu})
+        definitions = [asdict(qrmi_config.read(config, name)) for name in names]
+        content = json.dumps({"resources": definitions}).encode()
         try:
-            await queue.login.write(file, json.dumps({"resources": entries}).encode())
+            await queue.login.write(file, content)
         except WorkflowExecutionException as error:
             return str(error)
         return "the file arrived incomplete"
 
-    def _hindrance(self, states: list[_QpuState] | None) -> _QpuState | None:
+    def _hindrance(self, states: list[_QpuState]) -> _QpuState | None:
         """The QPU that a job has to wait for, if any."""
         now = time.monotonic()
-        for state in states or []:
+        for state in states:
             if state.state == "offline":
                 return state
             if state.state != "no answer":

@@ -35,14 +35,22 @@ CLOSE_SECONDS = 5.0
 class SlurmQueue:
     """See the module.
 
-    :param run: the id of the driver's run in the comments of its jobs
     :param interval_seconds: the minimum time between two calls of ``squeue``
+    :param orphan_seconds: seconds without a sign of life of the driver after which an
+        allocation ends
     """
 
-    def __init__(self, login: LoginNode, run: str, interval_seconds: float) -> None:
+    def __init__(
+        self,
+        login: LoginNode,
+        deployment: str,
+        interval_seconds: float,
+        orphan_seconds: float,
+    ) -> None:
         self.login = login
-        self._run = run
+        self.deployment = deployment
         self._interval = interval_seconds
+        self.orphan_seconds = orphan_seconds
         # by key; removed when they are settled
         self._jobs: dict[str, BatchJob] = {}
         self._steps: dict[str, asyncio.Future[JobMark]] = {}
@@ -67,7 +75,7 @@ class SlurmQueue:
             self.login.spool,
             job.key,
             script,
-            comment=f"sfq:{self._run}:{job.key}",
+            comment=f"sfq:{self.login.driver_run}:{job.key}",
             options=options,
             at_once=at_once,
         )
@@ -307,9 +315,8 @@ class SlurmQueue:
         self, job: BatchJob, outcome: JobOutcome
     ) -> JobOutcome | None:
         file = scripts.path(self.login.spool, job.key, "lock")
-        try:
-            owner, _ = await self.login.run(f"cat {shlex.quote(file)}")
-        except WorkflowExecutionException:
+        owner, code = await self.login.ask(f"cat {shlex.quote(file)}")
+        if code == scripts.UNKNOWN:
             return None
         return job.locked(owner.strip(), outcome)
 

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from streamflow.core.utils import get_job_step_name
 from streamflow.log_handler import logger
 
-from sf_quantum.connectors.slurm import scripts
+from sf_quantum.connectors.slurm import per_step
 from sf_quantum.connectors.slurm.allocation import AllocationGone, SlurmAllocation
-from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
-from sf_quantum.connectors.slurm.per_step import (
-    PerStep,
-    StepJob,
-    StepResult,
-    StrategyContext,
-)
+from sf_quantum.connectors.slurm.answers import JobOutcome
+from sf_quantum.connectors.slurm.per_step import StepJob
+from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.services import ReservedSettings, SlurmService
 
 
@@ -29,21 +25,20 @@ class Reserved:
     """One allocation, with a component for each concurrent job.
 
     :param services: all services by name
-    :param template: makes a job script of a service; its component gets the directives
+    :param directives: the ``#SBATCH`` lines of their job scripts, by name
     """
 
     def __init__(
         self,
-        context: StrategyContext,
+        queue: SlurmQueue,
         services: Mapping[str, SlurmService],
         settings: ReservedSettings,
-        template: Callable[[str], str],
+        directives: Mapping[str, list[str]],
     ) -> None:
-        self._context = context
+        self._queue = queue
         self._services = services
         self._settings = settings
-        self._template = template
-        self._per_step = PerStep(context)
+        self._directives = directives
         self._lock = asyncio.Lock()
         self._held: list[Components] = []
         self._quantum_released = False
@@ -52,25 +47,27 @@ class Reserved:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    async def run(self, job: StepJob) -> StepResult:
+    async def run(self, job: StepJob) -> JobOutcome:
         """Run a job on a component, or per step if the quantum nodes have been given back."""
         requested = time.time()
         while not (job.service.quantum and self._quantum_released):
             components = await self._components()
             self._begin(job)
             try:
-                done = await components.run(job, requested)
+                outcome = await components.run(job, requested)
             except AllocationGone:  # before the job began
                 continue
             finally:
                 self._end(job)
-            if done.outcome.good and self._is_last(job):
-                self._release()
-            return done
-        return await self._per_step.run(job)
+            if outcome.good:
+                if get_job_step_name(job.name) == self._settings.release_after:
+                    self._jobs_before_release -= 1
+                if self._jobs_before_release <= 0:
+                    self._release()
+            return outcome
+        return await per_step.run(self._queue, job)
 
     async def close(self) -> None:
-        """Give the allocation back."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -84,7 +81,7 @@ class Reserved:
                 raise asyncio.CancelledError
             if self._held and self._held[-1].over:
                 logger.warning(
-                    f"The allocation of {self._context.deployment} ended before the run; "
+                    f"The allocation of {self._queue.deployment} ended before the run; "
                     "another is requested."
                 )
                 lost = self._held[-1]
@@ -102,31 +99,23 @@ class Reserved:
         ]
         # the first component cannot be given back before the others, so it is a classical one
         services.sort(key=lambda service: service.quantum)
-        deployment, queue = self._context.deployment, self._context.queue
-        leader = BatchJob(
-            f"the allocation of {deployment}",
-            NodeUsage(deployment, services[0], "reserved"),
-            group=0 if len(services) > 1 else None,
+        each = [self._directives[service.name] for service in services]
+        lines = [line for own in each for line in ["#SBATCH hetjob", *own]][1:]
+        held = await SlurmAllocation.request(
+            self._queue,
+            "reserved",
+            f"the allocation of {self._queue.deployment}",
+            services,
+            lines if any(each) else [],
         )
-        await self._context.hold(leader, services, self._directives(services))
-        held = [(services[0].name, SlurmAllocation(queue, leader, leader))]
-        for number, service in enumerate(services[1:], start=1):
-            usage = NodeUsage(deployment, service, "reserved")
-            own = queue.follow_component(leader, number, usage)
-            held.append((service.name, SlurmAllocation(queue, leader, own)))
-        components = Components(held)
+        names = [service.name for service in services]
+        components = Components(zip(names, held, strict=True))
         try:
-            await held[0][1].granted()
+            await held[0].granted()
         except BaseException:
             await components.give_back()
             raise
         return components
-
-    def _directives(self, services: Iterable[SlurmService]) -> list[str]:
-        """The directives of all components, empty if no template has any."""
-        each = [scripts.directives(self._template(one.name)) for one in services]
-        lines = [line for own in each for line in ["#SBATCH hetjob", *own]][1:]
-        return lines if any(each) else []
 
     def _begin(self, job: StepJob) -> None:
         if job.service.quantum:
@@ -140,12 +129,6 @@ class Reserved:
             if self._quantum_running == 0 and self._settings.idle is not None:
                 loop = asyncio.get_running_loop()
                 self._timer = loop.call_later(self._settings.idle, self._release)
-
-    def _is_last(self, job: StepJob) -> bool:
-        """Whether the quantum nodes can be released after this successful job."""
-        if get_job_step_name(job.name) == self._settings.release_after:
-            self._jobs_before_release -= 1
-        return self._jobs_before_release <= 0
 
     def _release(self) -> None:
         """Give back the quantum nodes, each as soon as it is idle."""
@@ -162,20 +145,16 @@ class Components:
     :param held: the components in their order in Slurm, with the names of their services
     """
 
-    def __init__(self, held: Sequence[tuple[str, SlurmAllocation]]) -> None:
-        self._held = held
+    def __init__(self, held: Iterable[tuple[str, SlurmAllocation]]) -> None:
+        self._held = list(held)
         self._released: set[str] = set()
         self._busy: set[SlurmAllocation] = set()
         self._given_back: set[SlurmAllocation] = set()
         self._free: dict[str, asyncio.Queue[SlurmAllocation]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        for name, allocation in held:
+        for name, allocation in self._held:
             self._free.setdefault(name, asyncio.Queue()).put_nowait(allocation)
-
-    @property
-    def services(self) -> list[str]:
-        """The names of the services."""
-        return list(self._free)
+        self.services = [*self._free]
 
     @property
     def over(self) -> bool:
@@ -186,7 +165,7 @@ class Components:
             if name not in self._released
         )
 
-    async def run(self, job: StepJob, requested: float) -> StepResult:
+    async def run(self, job: StepJob, requested: float) -> JobOutcome:
         """Run a job on a component of its service, as soon as one is free.
 
         :param requested: when the job requested nodes, epoch seconds

@@ -307,7 +307,6 @@ def step(
 def srun(spool: str, key: str, *, slurm_job: str, options: str, body: str) -> str:
     """An idempotent shell command that starts a step in the background.
 
-    :param slurm_job: the job id of the allocation
     :param options: options of ``srun``, quoted for the shell
     :param body: the script from :func:`step`
     """
@@ -322,7 +321,7 @@ def srun(spool: str, key: str, *, slurm_job: str, options: str, body: str) -> st
     )
 
 
-def holder(spool: str, key: str, lines: Iterable[str], *, orphan_seconds: float) -> str:
+def holder(spool: str, key: str, lines: Iterable[str], orphan_seconds: float) -> str:
     """The batch script of an allocation, which holds its nodes while its driver is alive.
 
     :param orphan_seconds: the maximum age of the driver's last sign of life
@@ -349,9 +348,8 @@ def submission(
     """An idempotent shell command that submits a job and prints its id.
 
     If the answer of ``sbatch`` is lost, the job is found again by its id in the spool, or by
-    its comment in the queue before its script has begun.
+    its unique comment in the queue before its script has begun.
 
-    :param comment: the unique comment of the job
     :param options: options of ``sbatch``, quoted for the shell
     :param at_once: options of ``salloc``, which grants free nodes without waiting for the
         next cycle of Slurm's scheduler; the script then runs as a step. If no nodes are
@@ -370,7 +368,6 @@ def submission(
 
 
 def path(spool: str, key: str, kind: str) -> str:
-    """The path of a job's file in the spool."""
     return posixpath.join(spool, f"{key}.{kind}")
 
 

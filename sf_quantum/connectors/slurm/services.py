@@ -44,7 +44,6 @@ class ReservedSettings:
 
     @property
     def services(self) -> list[str]:
-        """The services whose nodes are reserved."""
         return [name for name, _ in self.counts]
 
 
