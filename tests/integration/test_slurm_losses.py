@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Until = Callable[[Callable[[], object], str], None]
 JOB = "echo $SLURM_JOB_ID"
-MARK_SECONDS = "sf_quantum.connectors.slurm.allocation.MARK_SECONDS"
+MARK_SECONDS = "sf_quantum.connectors.slurm.step_job.MARK_SECONDS"
 ELASTIC: JSON = {"strategy": "elastic", "idle": 60}
 RESERVED: dict[str, JSON] = {"strategy": "reserved", "reserve": ["node", "qpu"]}
 

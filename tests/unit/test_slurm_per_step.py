@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from streamflow.core.exception import WorkflowExecutionException
 
-from sf_quantum.connectors.slurm import per_step
+from sf_quantum.connectors.slurm import step_job
 from sf_quantum.connectors.slurm.answers import JobOutcome
 from sf_quantum.connectors.slurm.login import LoginNode
-from sf_quantum.connectors.slurm.per_step import StepJob
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import SlurmService
+from sf_quantum.connectors.slurm.step_job import StepJob
 
 LOST = WorkflowExecutionException("the connection was lost")
 MARK = JobMark("key", "7", 0, 100.0, 101.0, 4)
@@ -32,14 +32,14 @@ class _Login(LoginNode):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(per_step, "READ_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(step_job, "READ_PAUSE_SECONDS", 0.0)
 
 
 async def test_a_lost_connection_does_not_lose_what_was_printed() -> None:
     login = _Login(LOST, ("no such file", 1), ("out\n", 0))
     good = JobOutcome("7", "COMPLETED")
     assert (
-        await per_step.read_result(login, JOB, good, "/spool/out", MARK)
+        await step_job.read_result(login, JOB, good, "/spool/out", MARK)
     ).output == "out"
 
 
@@ -48,13 +48,13 @@ async def test_what_cannot_be_fetched_is_no_empty_result() -> None:
     with pytest.raises(
         WorkflowExecutionException, match="cannot be read: no such file"
     ):
-        await per_step.read_result(
+        await step_job.read_result(
             _Login(("no such file", 1)), JOB, good, "/spool/out", MARK
         )
 
 
 async def test_a_failure_is_told_without_its_last_lines() -> None:
     failed = JobOutcome("7", "FAILED", exit_code=3)
-    result = await per_step.read_result(_Login(LOST), JOB, failed, "/spool/out", MARK)
+    result = await step_job.read_result(_Login(LOST), JOB, failed, "/spool/out", MARK)
     assert "is FAILED with exit code 3" in result.output
     assert result.output.endswith("its output cannot be read")

@@ -7,11 +7,14 @@ from typing import cast
 
 import pytest
 
-from sf_quantum.connectors.slurm.allocation import AllocationGone, SlurmAllocation
 from sf_quantum.connectors.slurm.answers import JobOutcome
-from sf_quantum.connectors.slurm.per_step import StepJob
 from sf_quantum.connectors.slurm.reserved import Components
 from sf_quantum.connectors.slurm.services import SlurmService
+from sf_quantum.connectors.slurm.step_job import (
+    AllocationGone,
+    SlurmAllocation,
+    StepJob,
+)
 
 
 class _Held:

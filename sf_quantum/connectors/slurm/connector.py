@@ -28,11 +28,10 @@ from streamflow.deployment.wrapper import get_inner_location
 
 from sf_quantum import journal
 from sf_quantum.connectors import guardian
-from sf_quantum.connectors.slurm import per_step, scripts
+from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.answers import JobOutcome
 from sf_quantum.connectors.slurm.elastic import Elastic
 from sf_quantum.connectors.slurm.login import LoginNode
-from sf_quantum.connectors.slurm.per_step import StepJob
 from sf_quantum.connectors.slurm.quantum import QpuUse, ServiceQpus
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.reserved import Reserved
@@ -43,6 +42,7 @@ from sf_quantum.connectors.slurm.services import (
     SlurmService,
     read_settings,
 )
+from sf_quantum.connectors.slurm.step_job import StepJob, run_alone
 from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.connectors.wrapper import Invocation, InvokedConnector
 from sf_quantum.files import JSON
@@ -238,7 +238,7 @@ class SlurmConnector(InvokedConnector, Stock):
                         queue, job.service, settings, scripts.directives(job.body)
                     )
             case _:
-                return partial(per_step.run, queue)
+                return partial(run_alone, queue)
         return self._strategies[key].run
 
     def _queue(self, location: ExecutionLocation, workdir: str | None) -> SlurmQueue:

@@ -19,11 +19,14 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.utils import get_job_step_name
 from streamflow.log_handler import logger
 
-from sf_quantum.connectors.slurm.allocation import AllocationGone, SlurmAllocation
 from sf_quantum.connectors.slurm.answers import JobOutcome
-from sf_quantum.connectors.slurm.per_step import StepJob
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.services import ElasticSettings, SlurmService
+from sf_quantum.connectors.slurm.step_job import (
+    AllocationGone,
+    SlurmAllocation,
+    StepJob,
+)
 from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.files import JSON
 

@@ -13,12 +13,15 @@ from collections.abc import Iterable, Mapping
 from streamflow.core.utils import get_job_step_name
 from streamflow.log_handler import logger
 
-from sf_quantum.connectors.slurm import per_step
-from sf_quantum.connectors.slurm.allocation import AllocationGone, SlurmAllocation
 from sf_quantum.connectors.slurm.answers import JobOutcome
-from sf_quantum.connectors.slurm.per_step import StepJob
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.services import ReservedSettings, SlurmService
+from sf_quantum.connectors.slurm.step_job import (
+    AllocationGone,
+    SlurmAllocation,
+    StepJob,
+    run_alone,
+)
 
 
 class Reserved:
@@ -65,7 +68,7 @@ class Reserved:
                 if self._jobs_before_release <= 0:
                     self._release()
             return outcome
-        return await per_step.run(self._queue, job)
+        return await run_alone(self._queue, job)
 
     async def close(self) -> None:
         self._closed = True

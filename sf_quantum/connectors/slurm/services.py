@@ -75,10 +75,9 @@ def _read_reserved(
     release: Mapping[str, str | int] | None = None,
     idle: float | None = None,
 ) -> ReservedSettings:
-    counts = reserve if isinstance(reserve, Mapping) else Counter(reserve)
     release = release or {}
     return ReservedSettings(
-        counts=tuple(counts.items()),
+        counts=tuple(Counter(reserve).items()),
         release_after=str(release["after"]) if release else None,
         release_times=int(release.get("times", 1)),
         idle=idle,
