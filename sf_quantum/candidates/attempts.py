@@ -201,7 +201,6 @@ class Attempt:
     failures: dict[str, Exclusion] = field(default_factory=dict)
 
     def end(self, unconfirmed: tuple[str, Exclusion] | None = None) -> None:
-        """Record the end of its command."""
         self.targets, self.reserved = (), Spending()
         self.unconfirmed = unconfirmed
 
@@ -286,11 +285,9 @@ class Attempts:
         self._cooldowns[target] = (time.monotonic() + self._cooldown, error)
 
     def number(self, job: str) -> int:
-        """The number of attempts of a job that has not completed."""
         return self._jobs[job].number if job in self._jobs else 0
 
     def failures(self, job: str) -> Mapping[str, Exclusion]:
-        """The failures of a job's attempts, by target."""
         return self._jobs[job].failures if job in self._jobs else {}
 
     def running_on(self, target: str) -> list[str]:
@@ -332,7 +329,6 @@ class Attempts:
     def classical_target(
         self, attempt: Attempt, name: str, capacity: Capacity
     ) -> ClassicalTarget:
-        """The current state of a classical target."""
         times = self.history.times(attempt.step, name)
         seconds = times.total_seconds if times else None
         ahead = max(0, 1 - capacity.free)  # jobs that must end before this one starts

@@ -32,7 +32,6 @@ class Budget:
 
     @classmethod
     def read(cls, config: JSON) -> Budget:
-        """Read the key ``budget``."""
         keys = config if isinstance(config, dict) else {}
         return cls(_number(keys, "qpuSeconds"), _number(keys, "cost"))
 
@@ -60,12 +59,10 @@ class StepRules:
 
     @property
     def has_budget(self) -> bool:
-        """Whether the run or the step has any budget."""
         return self.run != Budget() or self.step != Budget()
 
     @property
     def limits_cost(self) -> bool:
-        """Whether the run or the step has a budget of costs."""
         return self.run.cost is not None or self.step.cost is not None
 
 
@@ -107,7 +104,6 @@ class FilterRules:
 
 
 def is_below(step: str, top: str) -> bool:
-    """Whether a step is ``top`` or lies below it."""
     return PurePosixPath(step).is_relative_to(top)
 
 
@@ -317,7 +313,6 @@ class Decision:
 
     @property
     def quantum(self) -> bool:
-        """Whether the attempt runs on a QPU."""
         return self.basis in _ON_QPU
 
     @property

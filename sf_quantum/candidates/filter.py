@@ -126,7 +126,6 @@ class CandidateFilter(BindingFilter):
             run=self._attempts.spending(),
             step=self._attempts.spending(step),
         )
-        self._warn_of_silence(replies)
         self._warn_of_unknown_spending(rules, replies)
         qpus = [
             self._attempts.quantum_target(attempt, name, replies.get(name))
@@ -151,7 +150,6 @@ class CandidateFilter(BindingFilter):
     async def _query(
         self, targets: Mapping[str, Target]
     ) -> tuple[dict[str, StatusReply], dict[str, Capacity]]:
-        """Query the status of QPUs and the capacities of classical targets."""
         record = journal.current()
         folder = record.file.absolute().parent if record is not None else Path.cwd()
         sources = {
@@ -169,11 +167,15 @@ class CandidateFilter(BindingFilter):
             capacities(classical, self._attempts.running_on, self._timeout),
             self._attempts.update(self._timeout),
         )
+        for name, reply in replies.items():
+            if isinstance(reply, Exclusion) and logger.isEnabledFor(logging.WARNING):
+                logger.warning(
+                    f"QPU {name} {describe(reply)}; it is considered offline"
+                )
         return replies, capacity
 
     @classmethod
     def get_schema(cls) -> str:
-        """The JSON Schema of ``config``."""
         return files(__package__).joinpath("schemas/candidate.json").read_text("utf-8")
 
     def _check(self, rules: StepRules) -> None:
@@ -203,13 +205,6 @@ class CandidateFilter(BindingFilter):
                 f"Job {attempt.job} is not retried: {target} {describe(failure)}, and "
                 f"filter {self.name} says onFailure: fail"
             )
-
-    def _warn_of_silence(self, replies: Mapping[str, StatusReply]) -> None:
-        for name, reply in replies.items():
-            if isinstance(reply, Exclusion) and logger.isEnabledFor(logging.WARNING):
-                logger.warning(
-                    f"QPU {name} {describe(reply)}; it is considered offline"
-                )
 
     def _warn_of_unknown_spending(
         self, rules: StepRules, replies: Mapping[str, StatusReply]
@@ -352,7 +347,6 @@ class TracebackFilter(logging.Filter):
         self._summaries[job] = (level, summary)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """See :meth:`logging.Filter.filter`."""
         error = record.exc_info[1] if record.exc_info else None
         if not isinstance(error, WorkflowException) or logger.isEnabledFor(
             logging.DEBUG

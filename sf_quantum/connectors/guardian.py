@@ -157,7 +157,13 @@ def give_back(lease: Mapping[str, JSON]) -> None:
 
 def main() -> None:
     """Wait for the driver's end, then clean up."""
-    messages = list(_messages(sys.stdin.buffer))
+    messages: list[dict[str, JSON]] = []
+    for line in sys.stdin.buffer:
+        with suppress(ValueError):  # the other messages still count
+            message = json.loads(line)
+            # one without an end was cut short when the driver was killed
+            if isinstance(message, dict) and line.endswith(b"\n"):
+                messages.append(message)
     # in parallel: neither a QPU that does not answer nor a process that does not end
     # delays the other leases
     threads = [
@@ -172,16 +178,6 @@ def main() -> None:
     for message in messages:
         if "folder" in message:
             shutil.rmtree(str(message["folder"]), ignore_errors=True)
-
-
-def _messages(lines: Iterable[bytes]) -> Iterator[dict[str, JSON]]:
-    for line in lines:
-        if not line.endswith(b"\n"):
-            continue  # cut short when the driver was killed
-        with suppress(ValueError):  # the other messages still count
-            message = json.loads(line)
-            if isinstance(message, dict):
-                yield message
 
 
 if __name__ == "__main__":

@@ -183,7 +183,6 @@ class QuantumConnector(LocationWrapper, ABC):
         return result
 
     async def undeploy(self, external: bool) -> None:
-        """Give the lease of every job back."""
         # each one, whatever happens to the others
         async with AsyncExitStack() as stack:
             for job in list(self._leased):

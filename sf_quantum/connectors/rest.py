@@ -104,7 +104,6 @@ class RestConnector(QuantumConnector):
         self._first_status = asyncio.create_task(self._ask_status(self._leases))
 
     async def undeploy(self, external: bool) -> None:
-        """Give every lease back."""
         if self._first_status is not None:
             self._first_status.cancel()
         try:

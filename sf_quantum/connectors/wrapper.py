@@ -8,7 +8,7 @@ from collections.abc import Callable, MutableMapping, MutableSequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import ClassVar, TypeAlias, cast
+from typing import ClassVar, TypeAlias
 
 from streamflow.core.data import StreamWrapper
 from streamflow.core.deployment import Connector, ExecutionLocation, Shell
@@ -20,7 +20,11 @@ from streamflow.core.scheduling import AvailableLocation
 from streamflow.deployment.connector.local import LocalConnector
 from streamflow.deployment.connector.ssh import SSHConnector
 from streamflow.deployment.future import FutureConnector
-from streamflow.deployment.wrapper import ConnectorWrapper, get_inner_location
+from streamflow.deployment.wrapper import (
+    ConnectorWrapper,
+    get_inner_location,
+    get_inner_locations,
+)
 
 from sf_quantum.connectors import guardian
 
@@ -59,7 +63,6 @@ class InvokedConnector(Connector, ABC):
 
     @classmethod
     def get_schema(cls) -> str:
-        """The JSON Schema of ``config``."""
         return files(__package__).joinpath("schemas", cls.schema).read_text("utf-8")
 
     @abstractmethod
@@ -79,7 +82,6 @@ class InvokedConnector(Connector, ABC):
         timeout: int | None = None,  # noqa: ASYNC109 - StreamFlow's signature
         job_name: str | None = None,
     ) -> Result:
-        """Run a command, see :meth:`invoke`."""
         return await self.invoke(
             Invocation(
                 location=location,
@@ -96,85 +98,7 @@ class InvokedConnector(Connector, ABC):
         )
 
 
-class ForwardingConnector(InvokedConnector):
-    """Passes every call to a connector of the same machine."""
-
-    @abstractmethod
-    def _target(self) -> Connector: ...
-
-    def _target_location(self, location: ExecutionLocation) -> ExecutionLocation:
-        """Convert a location of this connector to the target's."""
-        return location
-
-    async def invoke(self, invocation: Invocation) -> Result:
-        location = self._target_location(invocation.location)
-        return await self._target().run(**vars(replace(invocation, location=location)))
-
-    async def copy_local_to_remote(
-        self,
-        src: str,
-        dst: str,
-        locations: MutableSequence[ExecutionLocation],
-        read_only: bool = False,
-    ) -> None:
-        await self._target().copy_local_to_remote(
-            src, dst, self._target_locations(locations), read_only
-        )
-
-    async def copy_remote_to_local(
-        self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False
-    ) -> None:
-        await self._target().copy_remote_to_local(
-            src, dst, self._target_location(location), read_only
-        )
-
-    async def copy_remote_to_remote(
-        self,
-        src: str,
-        dst: str,
-        locations: MutableSequence[ExecutionLocation],
-        source_location: ExecutionLocation,
-        source_connector: Connector | None = None,
-        read_only: bool = False,
-    ) -> None:
-        if source_connector is None or source_connector is self:
-            source_connector = None
-            source_location = self._target_location(source_location)
-        await self._target().copy_remote_to_remote(
-            src,
-            dst,
-            self._target_locations(locations),
-            source_location,
-            source_connector,
-            read_only,
-        )
-
-    async def get_shell(
-        self, command: MutableSequence[str], location: ExecutionLocation
-    ) -> Shell:
-        return await self._target().get_shell(command, self._target_location(location))
-
-    async def get_stream_reader(
-        self, command: MutableSequence[str], location: ExecutionLocation
-    ) -> AbstractAsyncContextManager[StreamWrapper]:
-        return await self._target().get_stream_reader(
-            command, self._target_location(location)
-        )
-
-    async def get_stream_writer(
-        self, command: MutableSequence[str], location: ExecutionLocation
-    ) -> AbstractAsyncContextManager[StreamWrapper]:
-        return await self._target().get_stream_writer(
-            command, self._target_location(location)
-        )
-
-    def _target_locations(
-        self, locations: MutableSequence[ExecutionLocation]
-    ) -> MutableSequence[ExecutionLocation]:
-        return list({self._target_location(location) for location in locations})
-
-
-class LocationWrapper(ForwardingConnector, ConnectorWrapper):
+class LocationWrapper(InvokedConnector, ConnectorWrapper):
     """Locations that StreamFlow counts separately though all work on one machine."""
 
     async def deploy(self, external: bool) -> None:
@@ -193,11 +117,67 @@ class LocationWrapper(ForwardingConnector, ConnectorWrapper):
             )
         guardian.current()
 
-    def _target(self) -> Connector:
-        return self.connector
+    async def invoke(self, invocation: Invocation) -> Result:
+        inner = replace(invocation, location=get_inner_location(invocation.location))
+        return await self.connector.run(**vars(inner))
 
-    def _target_location(self, location: ExecutionLocation) -> ExecutionLocation:
-        return get_inner_location(location)
+    async def copy_local_to_remote(
+        self,
+        src: str,
+        dst: str,
+        locations: MutableSequence[ExecutionLocation],
+        read_only: bool = False,
+    ) -> None:
+        await self.connector.copy_local_to_remote(
+            src, dst, get_inner_locations(locations), read_only
+        )
+
+    async def copy_remote_to_local(
+        self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False
+    ) -> None:
+        await self.connector.copy_remote_to_local(
+            src, dst, get_inner_location(location), read_only
+        )
+
+    async def copy_remote_to_remote(
+        self,
+        src: str,
+        dst: str,
+        locations: MutableSequence[ExecutionLocation],
+        source_location: ExecutionLocation,
+        source_connector: Connector | None = None,
+        read_only: bool = False,
+    ) -> None:
+        if source_connector is None or source_connector is self:
+            source_connector = None
+            source_location = get_inner_location(source_location)
+        await self.connector.copy_remote_to_remote(
+            src,
+            dst,
+            get_inner_locations(locations),
+            source_location,
+            source_connector,
+            read_only,
+        )
+
+    async def get_shell(
+        self, command: MutableSequence[str], location: ExecutionLocation
+    ) -> Shell:
+        return await self.connector.get_shell(command, get_inner_location(location))
+
+    async def get_stream_reader(
+        self, command: MutableSequence[str], location: ExecutionLocation
+    ) -> AbstractAsyncContextManager[StreamWrapper]:
+        return await self.connector.get_stream_reader(
+            command, get_inner_location(location)
+        )
+
+    async def get_stream_writer(
+        self, command: MutableSequence[str], location: ExecutionLocation
+    ) -> AbstractAsyncContextManager[StreamWrapper]:
+        return await self.connector.get_stream_writer(
+            command, get_inner_location(location)
+        )
 
     async def _inner(self) -> AvailableLocation:
         """The location of the machine, which both kinds of connector cache."""
@@ -245,48 +225,28 @@ def _problem(inner: Connector) -> str | None:
     return "sends its data through another node" if transfers_elsewhere else None
 
 
-class ObservedConnector(ForwardingConnector):
+class ObservedConnector(InvokedConnector, FutureConnector):
     """Passes every call to another connector, and reports the ends of jobs.
 
-    It is not a ``ConnectorWrapper``, since StreamFlow's scheduler pairs each wrapper with a
-    location of its own; :attr:`connector` is what the observed connector wraps.
+    It is StreamFlow's proxy of a connector, since its scheduler pairs each
+    ``ConnectorWrapper`` with a location of its own.
     """
 
     def __init__(self, observed: Connector, observer: Observer) -> None:
         super().__init__(
-            observed.deployment_name, observed.config_dir, observed.transferBufferSize
+            observed.deployment_name,
+            observed.config_dir,
+            type(observed),
+            external=False,
+            transferBufferSize=observed.transferBufferSize,
         )
-        self._observed = observed
+        self._connector: Connector = observed
         self._observer = observer
-
-    @property
-    def connector(self) -> Connector:
-        """See the class."""
-        return cast(ConnectorWrapper, self._observed).connector
-
-    def _target(self) -> Connector:
-        return self._observed
-
-    async def deploy(self, external: bool) -> None:
-        await self._observed.deploy(external)
-
-    async def undeploy(self, external: bool) -> None:
-        await self._observed.undeploy(external)
-
-    async def get_available_locations(
-        self, service: str | None = None
-    ) -> MutableMapping[str, AvailableLocation]:
-        return await self._observed.get_available_locations(service)
-
-    @classmethod
-    def get_schema(cls) -> str:
-        """Allow no configuration: a StreamFlow file cannot name this connector."""
-        return "false"
 
     async def invoke(self, invocation: Invocation) -> Result:
         job = invocation.job_name
         try:
-            result = await super().invoke(invocation)
+            result = await self._connector.run(**vars(invocation))
         except WorkflowExecutionException as error:
             if job is not None:
                 self._observer(job, None, str(error))

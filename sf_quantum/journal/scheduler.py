@@ -112,7 +112,6 @@ class JournalScheduler(DefaultScheduler):
         return ObservedConnector(connector, self._observers[job_name][0])
 
     async def notify_status(self, job_name: str, status: Status) -> None:
-        """Record a job's status."""
         try:
             await super().notify_status(job_name, status)
         finally:  # this call itself is often cancelled with its job
@@ -124,7 +123,6 @@ class JournalScheduler(DefaultScheduler):
             self._watch = asyncio.create_task(self._end_if_stuck())
 
     async def close(self) -> None:
-        """Record the run's end."""
         if self._watch is not None:
             self._watch.cancel()
         if self in _running:
@@ -143,7 +141,6 @@ class JournalScheduler(DefaultScheduler):
 
     @classmethod
     def get_schema(cls) -> str:
-        """The JSON Schema of ``config``."""
         return files("sf_quantum").joinpath("schemas/journal.json").read_text("utf-8")
 
     def _open(self) -> Journal:
