@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class JobTimes:
-    """The times of a job: elapsed on the QPU, charged by it, and all but waiting."""
+    """Seconds of a job: elapsed on the QPU, charged by it, and all else but waiting."""
 
     device_seconds: float
     qpu_seconds: float
@@ -172,7 +172,7 @@ def _earlier(record: Journal) -> Iterator[tuple[Event, bool]]:
 
 @dataclass(frozen=True)
 class Capacity:
-    """The slots of a classical target, and the free ones, less the jobs that wait."""
+    """A classical target's slots, and how many are free, less the jobs that wait."""
 
     slots: int = 1
     free: int = 1

@@ -13,6 +13,7 @@ import tempfile
 import uuid
 from collections.abc import Mapping, MutableMapping
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -153,6 +154,7 @@ class EmulatorConnector(QuantumConnector):
         return pool
 
 
+@dataclass(eq=False)
 class BackgroundService:
     """``sfq serve`` on a location, local or SSH.
 
@@ -163,18 +165,13 @@ class BackgroundService:
     :param options: of ``sfq serve``, without the name and the paths
     """
 
-    def __init__(
-        self,
-        connector: Connector,
-        location: ExecutionLocation,
-        name: str,
-        options: list[str],
-    ) -> None:
-        self._connector = connector
-        self._location = location
-        self._name = name
-        self._options = options
-        is_ssh = isinstance(connector, SSHConnector)
+    connector: Connector
+    location: ExecutionLocation
+    name: str
+    options: list[str]
+
+    def __post_init__(self) -> None:
+        is_ssh = isinstance(self.connector, SSHConnector)
         self._folder = _new_folder_name("/tmp" if is_ssh else tempfile.gettempdir())
         self.socket = f"{self._folder}/socket"
         self._stack = AsyncExitStack()
@@ -190,8 +187,8 @@ class BackgroundService:
         """
         await self._launch()
         socket = self.socket
-        if isinstance(self._connector, SSHConnector):
-            socket = await self._forward(self._connector)
+        if isinstance(self.connector, SSHConnector):
+            socket = await self._forward(self.connector)
         pool = LeasePool(self._client(socket, 0.0))
         deadline = Deadline(START_SECONDS)
         while True:
@@ -214,17 +211,17 @@ class BackgroundService:
 
     def _client(self, socket: str, retry_seconds: float) -> SfqQpu:
         credentials = Credentials(retry_seconds=retry_seconds)
-        return SfqQpu(self._name, f"unix:{socket}", credentials=credentials)
+        return SfqQpu(self.name, f"unix:{socket}", credentials=credentials)
 
     async def _launch(self) -> None:
-        if not isinstance(self._connector, SSHConnector):
+        if not isinstance(self.connector, SSHConnector):
             guardian.current().remove(self._folder)
-        command = ["sfq", "serve", "--name", self._name, "--socket", self.socket]
-        command += ["--state", f"{self._folder}/state", "--until-eof", *self._options]
+        command = ["sfq", "serve", "--name", self.name, "--socket", self.socket]
+        command += ["--state", f"{self._folder}/state", "--until-eof", *self.options]
         script = SCRIPT.format(folder=self._folder, command=shlex.join(command))
         # the connectors join the words and let a shell split them again
-        writer = await self._connector.get_stream_writer(
-            ["sh", "-c", shlex.quote(script)], self._location
+        writer = await self.connector.get_stream_writer(
+            ["sh", "-c", shlex.quote(script)], self.location
         )
         await self._stack.enter_async_context(writer)
 
@@ -238,7 +235,7 @@ class BackgroundService:
         # on which the service was started, so that both end together. A lazy deployment is
         # a proxy of the connector.
         deployed: SSHConnector = getattr(connector, "_connector", connector)
-        context = deployed.ssh_context_factories[self._location.name]._contexts[0]
+        context = deployed.ssh_context_factories[self.location.name]._contexts[0]
         connection = await context.get_connection()
         local = f"{folder}/socket"
         listener = await connection.forward_local_path(local, self.socket)
@@ -254,7 +251,9 @@ class BackgroundService:
         )
         status, _, message = output.partition("\n")
         if status == NOT_FOUND:
-            reason = f"`sfq` is not on the PATH of {self._location}; install sf-quantum there"
+            reason = (
+                f"`sfq` is not on the PATH of {self.location}; install sf-quantum there"
+            )
         elif status:
             reason = message or f"it ended with status {status}"
         elif late:
@@ -262,13 +261,11 @@ class BackgroundService:
         else:
             return
         raise WorkflowExecutionException(
-            f"The service of QPU {self._name} did not start: {reason}."
+            f"The service of QPU {self.name} did not start: {reason}."
         )
 
     async def _shell(self, command: str) -> str:
-        result = await self._connector.run(
-            self._location, [command], capture_output=True
-        )
+        result = await self.connector.run(self.location, [command], capture_output=True)
         return result[0].strip() if result else ""
 
 

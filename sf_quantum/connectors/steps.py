@@ -15,7 +15,7 @@ class QuantumStepListener(Protocol):
     """Follows the quantum steps of a run, from their first job to their last."""
 
     def quantum_step_started(self, step: str, seconds: float | None) -> None:
-        """A step starts, which took so many seconds last time, if it was run."""
+        """A step starts; it took this many seconds last time, ``None`` the first time."""
 
     def quantum_job_submitted(self, step: str, deployment: str, slurm_job: str) -> None:
         """A job of a running step was submitted to the Slurm of a deployment."""
