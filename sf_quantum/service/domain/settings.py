@@ -7,14 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    GetCoreSchemaHandler,
-    GetPydanticSchema,
-)
+from pydantic import BeforeValidator, Field, GetPydanticSchema
 from pydantic_core import core_schema
 
 from sf_quantum.files import JSON
@@ -24,12 +19,12 @@ from sf_quantum.validation import Section, empty_mapping
 # a project, or a user without one: ("project", name) or ("user", name)
 Account: TypeAlias = tuple[str, str]
 
+T = TypeVar("T")
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share: TypeAlias = Annotated[int, Field(ge=1, le=10)]
-SharesByName: TypeAlias = Annotated[dict[str, Share], BeforeValidator(empty_mapping)]
-ClassByName: TypeAlias = Annotated[dict[str, UserClass], BeforeValidator(empty_mapping)]
+ByName: TypeAlias = Annotated[dict[str, T], BeforeValidator(empty_mapping)]
 
 
 class LeaseSettings(Section):
@@ -75,8 +70,8 @@ class ClassSettings(Section):
 
     default: UserClass = "development"
     highest: UserClass = "production"
-    users: ClassByName = Field(default_factory=dict)
-    partitions: ClassByName = Field(default_factory=dict)
+    users: ByName[UserClass] = Field(default_factory=dict)
+    partitions: ByName[UserClass] = Field(default_factory=dict)
     limits: Annotated[dict[UserClass, ClassLimits], BeforeValidator(empty_mapping)] = (
         Field(default_factory=dict)
     )
@@ -101,8 +96,8 @@ class Shares(Section):
     :param slurm_unit: Slurm gres or licence whose count in a Slurm job is its share
     """
 
-    projects: SharesByName = Field(default_factory=dict)
-    users: SharesByName = Field(default_factory=dict)
+    projects: ByName[Share] = Field(default_factory=dict)
+    users: ByName[Share] = Field(default_factory=dict)
     default: Share = 1
     slurm_unit: Annotated[str, Field(min_length=1)] | None = None
 
@@ -126,11 +121,6 @@ class PolicyChoice:
 
     type: str = "classes"
     options: Mapping[str, JSON] = field(default_factory=dict)
-
-
-def _policy_schema(*_: type | GetCoreSchemaHandler) -> core_schema.CoreSchema:
-    # pydantic cannot build a schema of the options' recursive type
-    return core_schema.is_instance_schema(PolicyChoice)
 
 
 class UserLimits(Section):
@@ -199,12 +189,15 @@ class ServiceSettings(Section):
     """
 
     vqpus: Annotated[int, Field(ge=1, le=10_000)] = 1
-    policy: Annotated[PolicyChoice, GetPydanticSchema(_policy_schema)] = PolicyChoice()
+    policy: Annotated[
+        PolicyChoice,
+        # pydantic cannot build a schema of the options' recursive type
+        GetPydanticSchema(lambda *_: core_schema.is_instance_schema(PolicyChoice)),
+    ] = PolicyChoice()
     shares: Shares = Shares()
-    user_projects: Annotated[
-        dict[str, Annotated[list[str], Field(min_length=1)]],
-        BeforeValidator(empty_mapping),
-    ] = Field(default_factory=dict)
+    user_projects: ByName[Annotated[list[str], Field(min_length=1)]] = Field(
+        default_factory=dict
+    )
     leases: LeaseSettings = LeaseSettings()
     classes: ClassSettings = ClassSettings()
     limits: UserLimits = UserLimits()
