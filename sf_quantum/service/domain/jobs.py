@@ -145,7 +145,6 @@ class Submission:
 
     @cached_property
     def parameters_text(self) -> str:
-        """The parameters as JSON text; the same for the same parameters."""
         return json.dumps(dict(self.parameters), sort_keys=True)
 
     @cached_property
@@ -171,7 +170,6 @@ class Purpose:
     @classmethod
     @lru_cache(1024)
     def parse(cls, text: str) -> Self:
-        """Read the text that a client sent."""
         match = _PURPOSE.fullmatch(text)
         if match is None:
             return cls(None, text)

@@ -73,7 +73,6 @@ class Interruption:
         return self.cause in (Cause.CANCELLATION, Cause.LEASE_END)
 
     def note(self, attempt: int = 1) -> str:
-        """Return the job's note on the interruption of an attempt."""
         if self.lease_end is not None:
             return self.lease_end.note
         during = f"during attempt {attempt}"

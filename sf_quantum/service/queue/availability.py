@@ -48,7 +48,6 @@ class MaintenanceWindow:
 
     @property
     def reason(self) -> str:
-        """Why the QPU takes no work during the window."""
         until = "until it is opened"
         if self.ends is not None:
             end = datetime.fromtimestamp(self.ends, UTC)

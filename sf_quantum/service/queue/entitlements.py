@@ -11,6 +11,7 @@ from sf_quantum.service.domain.jobs import (
     RANKS,
     Identity,
     JobClass,
+    Lease,
     LeaseRequest,
 )
 from sf_quantum.service.domain.settings import ServiceSettings
@@ -98,10 +99,9 @@ class JobCounts:
         if not self._jobs[user, job_class]:
             del self._jobs[user, job_class]
 
-    def check(
-        self, user: str, job_class: JobClass, *, shots: int, seconds: float
-    ) -> None:
+    def check(self, lease: Lease, shots: int, seconds: float) -> None:
         """Refuse a job that is too large with 422, and one too many with 429."""
+        user, job_class = lease.user, lease.job_class
         limits = self._settings.classes.limits_of(job_class)
         if limits.shots is not None and shots > limits.shots:
             detail = f"{shots} shots, a {job_class} job has at most {limits.shots}"

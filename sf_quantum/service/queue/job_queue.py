@@ -121,7 +121,7 @@ class JobQueue:
         return state, self.observations.seconds
 
     def request_stop(self, drain_seconds: float = 0.0) -> None:
-        """Begin to stop once the running job had time to end; all jobs stay on disk."""
+        """Begin to stop: the running job has some seconds to end; jobs stay on disk."""
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed: stopped already
                 self._loop.call_soon_threadsafe(self._stop, drain_seconds)
@@ -164,9 +164,7 @@ class JobQueue:
         if known is None:
             shots = submission.parameters.get("num_reads") or 1
             seconds = self.device.model_seconds(submission.parameters)
-            self.jobs.counts.check(
-                lease.user, lease.job_class, shots=shots, seconds=seconds
-            )
+            self.jobs.counts.check(lease, shots, seconds)
         return await self.jobs.submit(lease, submission)
 
     async def submit_service_job(self, lease: Lease, submission: Submission) -> Job:
@@ -198,7 +196,6 @@ class JobQueue:
         return self.store.jobs(lease=lease, user=user, limit=limit)
 
     async def wait(self, who: Identity, job_id: str | int, seconds: float) -> Job:
-        """Wait for the end of a job, for a limited time, and return the job."""
         job = self.find(who, job_id)
         self.leases.touch(job.lease)
         if not job.final:
@@ -226,15 +223,10 @@ class JobQueue:
         if job.user != who.user:
             # it may have ended by itself, or still be on the device
             done = found.state == "Cancelled"
+            outcome = audit.DONE if done else f"not done: the job is {found.state}"
             about: dict[str, JSON] = {"job": job.id, "of": job.user}
-            entry = audit.AuditEntry(
-                who.user,
-                "cancel",
-                about,
-                old={"state": job.state},
-                new={"state": found.state},
-                outcome=audit.DONE if done else f"not done: the job is {found.state}",
-            )
+            old, new = {"state": job.state}, {"state": found.state}
+            entry = audit.AuditEntry(who.user, "cancel", about, old, new, outcome)
             await audit.append(self.store, entry)
         return found
 

@@ -195,7 +195,6 @@ class Leases:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for a vQPU."""
         return len(self._waiting)
 
     def resize(self, vqpus: int) -> None:

@@ -261,7 +261,6 @@ class LiveJobs:
             raise Refused(503, detail, headers={"Retry-After": "1"})
 
     async def wait(self, number: int, seconds: float) -> None:
-        """Wait for the end of a job, for a limited time."""
         live = self._jobs.get(number)
         if live is not None and seconds > 0:
             await self._until(live, {_D}, seconds)
@@ -363,7 +362,6 @@ class LiveJobs:
             loop.call_later(drain_seconds, self.interrupt, stopped)
 
     def replace_device(self, device: Device) -> None:
-        """Run the next jobs on a device whose settings were changed."""
         self.device = device
         for entry in self.pending.order():
             self.pending.remove(entry.number)
@@ -403,7 +401,6 @@ class LiveJobs:
                 live.wake()
 
     def _take(self) -> LiveJob | None:
-        """Take the job that runs next; ``None`` if none may start."""
         entry = self.pending.pop() if self.may_start else None
         self.none_may_start = entry is None
         if entry is None:

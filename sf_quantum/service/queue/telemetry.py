@@ -197,7 +197,6 @@ class QualityJobs:
             self._queue.drift.observe(SERIES, self.baseline.deviation(result))
 
     async def _read(self) -> None:
-        """Read the first results of the device, and its last one."""
         query = (
             "SELECT time, age, reads, hits FROM quality WHERE device = ? "
             "ORDER BY number {} LIMIT ?"

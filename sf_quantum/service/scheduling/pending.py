@@ -73,12 +73,10 @@ class PendingJobs:
         return next(filter(self._may_start, searched), None)
 
     def pop(self) -> PendingJob | None:
-        """Remove and return the job that :meth:`first` selects."""
         first = self.first()
         return None if first is None else self.remove(first.number)
 
     def move(self, number: int, lease: Lease) -> None:
-        """Move a pending job to another lease, with its hints."""
         if (job := self.remove(number)) is not None:
             job.move_to(lease)
             self.add(job)

@@ -34,7 +34,6 @@ def account(user: str, project: str | None) -> Account:
 
 
 def account_of(item: PendingJob | Lease | Used) -> Account:
-    """Return the account that a job, a lease or usage is charged to."""
     return account(item.user, item.project)
 
 

@@ -302,7 +302,6 @@ class _AccountQueue:
             self._truncate(self._sorted.remove((tag, job.number)))
 
     def tag(self, job: PendingJob) -> Tag:
-        """Return a job's tag among the accounts."""
         user_tag = self.user_tag(job)
         index = bisect_left(self._sorted.keys, (user_tag, job.number))
         return self._compute_tags(index + 1)[index]

@@ -66,7 +66,6 @@ class Interleave(ByClass, Keyed[tuple[int, float]]):
         return cls(**number_options(options, patience=PATIENCE))
 
     def key(self, job: PendingJob) -> tuple[int, float]:
-        """The rank of the class and the due time."""
         patience = _PATIENCE[job.pattern] * self._patience * job.seconds
         return RANKS[job.job_class], job.submitted + patience
 
