@@ -87,10 +87,8 @@ def _application(queue: JobQueue, telemetry: Telemetry) -> FastAPI:
         app.include_router(dialect.router, responses=EVERYWHERE)
     for dialect in _OTHERS:
         app.include_router(dialect.router)
-    app.add_exception_handler(Refused, _refused)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _not_served)
-    app.add_exception_handler(sqlite3.Error, _not_written)
+    for kind in (Refused, RequestValidationError, HTTPException, sqlite3.Error):
+        app.add_exception_handler(kind, _answer)
     return app
 
 
@@ -108,37 +106,29 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await queue.stopped()
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    if not isinstance(error, Refused):
-        raise error
+async def _answer(request: Request, error: Exception) -> Response:
+    refused = _refused(error)
     if request.url.path.startswith(sapi.PREFIX):
-        return sapi.refused(error)
-    content = Refusal(detail=error.detail, field=error.field).model_dump()
-    return JSONResponse(content, error.status, error.headers)
+        return sapi.refused(refused)
+    content = Refusal(detail=refused.detail, field=refused.field).model_dump()
+    return JSONResponse(content, refused.status, refused.headers)
 
 
-async def _invalid(request: Request, error: Exception) -> Response:
-    """Name the first wrong field, without its value, which may be large or NaN."""
-    if not isinstance(error, RequestValidationError):
-        raise error
-    first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        return await _refused(request, Refused(422, "the body is not JSON"))
-    path = [str(part) for part in first["loc"] if part not in ("body", "query")]
-    field = ".".join(path) or None
-    return await _refused(request, Refused(422, str(first["msg"]), field))
-
-
-async def _not_served(request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
-        raise error
-    if error.status_code == 400:
-        # from FastAPI, for a body that is not UTF-8 or nested too deeply
-        return await _refused(request, Refused(422, "the body is not JSON"))
-    headers = dict(error.headers or {})
-    detail = str(error.detail).lower()
-    return await _refused(request, Refused(error.status_code, detail, headers=headers))
-
-
-async def _not_written(request: Request, error: Exception) -> Response:
-    return await _refused(request, Refused(503, f"the state cannot be stored: {error}"))
+def _refused(error: Exception) -> Refused:
+    match error:
+        case Refused():
+            return error
+        case RequestValidationError():
+            first = error.errors()[0]
+            if first["type"] == "json_invalid":
+                return Refused(422, "the body is not JSON")
+            # the first wrong field, without its value, which may be large or NaN
+            path = [str(part) for part in first["loc"] if part not in ("body", "query")]
+            return Refused(422, str(first["msg"]), ".".join(path) or None)
+        case HTTPException(status_code=400):
+            # from FastAPI, for a body that is not UTF-8 or nested too deeply
+            return Refused(422, "the body is not JSON")
+        case HTTPException():
+            detail, headers = str(error.detail).lower(), dict(error.headers or {})
+            return Refused(error.status_code, detail, headers=headers)
+    return Refused(503, f"the state cannot be stored: {error}")

@@ -19,8 +19,7 @@ from sf_quantum.net.transport import is_loopback
 from sf_quantum.service.device.emulated import DeviceSettings
 from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings, Shares
 from sf_quantum.service.http.limits import Limits
-from sf_quantum.service.scheduling.policies import load as load_policy
-from sf_quantum.service.scheduling.policies import make as make_policy
+from sf_quantum.service.scheduling import policies
 from sf_quantum.validation import (
     KeyPath,
     Section,
@@ -81,15 +80,14 @@ class Auth(Section):
 def _policy(content: JSON) -> PolicyChoice:
     if content is None:
         return PolicyChoice()
-    options = {"type": content} if isinstance(content, str) else content
-    if not isinstance(options, dict):
+    if not isinstance(content, str | dict):
         raise ValueError("expected the name of a policy, or keys and values")
-    options = {**options}
+    options = {"type": content} if isinstance(content, str) else {**content}
     name = options.pop("type", None)
     if not isinstance(name, str):
         raise ValueError("expected the name of a policy as type")
     try:
-        make_policy(name, options, Shares(), time.time)
+        policies.make(name, options, Shares(), time.time)
     except InputError as error:
         raise ValueError(str(error)) from error
     return PolicyChoice(name, options)
@@ -138,15 +136,11 @@ class Configuration(ServiceSettings, ProcessSettings):
 
         Without authentication the rate is not limited.
         """
-        body_bytes = int(self.limits.body_mib * 2**20)
+        user, body_bytes = self.limits, int(self.limits.body_mib * 2**20)
         if self.auth.mode == "none":
             return Limits(body_bytes)
-        return Limits(
-            body_bytes,
-            self.limits.requests_per_second,
-            self.limits.burst,
-            self.limits.requests_at_once,
-        )
+        rate, at_once = user.requests_per_second, user.requests_at_once
+        return Limits(body_bytes, rate, user.burst, at_once)
 
 
 def load(
@@ -160,8 +154,7 @@ def load(
     :raises InputError: if there is no such file, or it is not YAML
     :raises ValidationErrors: with every error, each with its key or option
     """
-    content = read_yaml(path, "configuration") if path is not None else {}
-    content = empty_mapping(content)
+    content = empty_mapping(None if path is None else read_yaml(path, "configuration"))
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected keys and values")
     for key, value in values.items():
@@ -199,10 +192,8 @@ def _conflicts(config: Configuration) -> Iterator[tuple[KeyPath, JSON, str]]:
     listen, auth = config.listen, config.auth
     tls = listen.certificate is not None and listen.key is not None
     if listen.public and not (tls and auth.mode != "none"):
-        message = (
-            "other machines reach this address, so it needs a certificate, its key "
-            "and authentication (token or munge)"
-        )
+        needed = "a certificate, its key and authentication (token or munge)"
+        message = f"other machines reach this address, so it needs {needed}"
         yield ("listen", "host"), listen.host, message
     for name, other in (("certificate", "key"), ("key", "certificate")):
         if getattr(listen, name) and not getattr(listen, other):
@@ -213,9 +204,8 @@ def _conflicts(config: Configuration) -> Iterator[tuple[KeyPath, JSON, str]]:
                 message = "conflicts with listen.socket: leave one of them out"
                 yield ("listen", name), getattr(listen, name), message
         if tls:
-            message = "a Unix socket does not use TLS"
-            yield ("listen", "certificate"), None, message
-    if config.shares != Shares() and not load_policy(config.policy.type).uses_shares:
+            yield ("listen", "certificate"), None, "a Unix socket does not use TLS"
+    if config.shares != Shares() and not policies.load(config.policy.type).uses_shares:
         message = f"policy {config.policy.type} uses no shares; fair-share does"
         yield ("shares",), None, message
     if auth.mode == "token" and auth.tokens is None:

@@ -17,19 +17,17 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
 
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.net.transport import SOCKET_PATH_BYTES
-from sf_quantum.service.app import build
+from sf_quantum.service.app import Service, build
 from sf_quantum.service.config import Auth, Configuration, Listen
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.http import auth
 from sf_quantum.service.http.limits import Guard
-from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store.store import Store
 from sf_quantum.validation import check_private
 
@@ -64,12 +62,12 @@ def serve(
             limits=config.request_limits(),
             public_metrics=config.public_metrics,
         )
-        process = _Process(service.queue, service.guard, config)
+        server = _Server(service, config, lambda: ready(url))
         # these objects stay: each collection would take some 50 ms to search them, while
         # all requests wait
         gc.freeze()
         with asyncio.Runner(loop_factory=_new_loop()) as runner:
-            runner.run(process.run(listener, lambda: ready(url), until_eof))
+            runner.run(server.serve_until_stopped(listener, until_eof))
         if (broken := service.queue.broken) is not None:
             raise QuantumError(f"the queue broke: {broken}")
 
@@ -103,7 +101,6 @@ def server_config(
 
 
 def _new_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's factory if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -122,23 +119,25 @@ def _check_certificate(listen: Listen) -> None:
         context.load_cert_chain(listen.certificate, listen.key, password="")
     except OSError as error:  # ssl.SSLError is one
         why = error.strerror or str(error)
-        raise InputError(
-            f"{listen.certificate} with the key {listen.key}: cannot be used for TLS: {why}"
-        ) from error
+        files = f"{listen.certificate} with the key {listen.key}"
+        raise InputError(f"{files}: cannot be used for TLS: {why}") from error
 
 
 class _Server(uvicorn.Server):
-    """Reports that it is ready, and handles no signals.
+    """The server of a service, which reports that it is ready, and its signals."""
 
-    uvicorn would raise a signal again after its shutdown, before the socket and the
-    state folder are removed.
-    """
-
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
-        super().__init__(config)
+    def __init__(
+        self, service: Service, config: Configuration, ready: Callable[[], None]
+    ) -> None:
+        listen = config.listen
+        super().__init__(server_config(service.guard, listen.certificate, listen.key))
+        self._service = service
+        self._drain_seconds = config.drain_seconds
         self._ready = ready
 
     def capture_signals(self) -> nullcontext[None]:  # type: ignore[override]
+        # uvicorn would raise a signal again after its shutdown, before the socket and
+        # the state folder are removed
         return nullcontext()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -146,49 +145,34 @@ class _Server(uvicorn.Server):
         notify("READY=1")
         self._ready()
 
-
-@dataclass
-class _Process:
-    """The server in its event loop, and the signals that stop it."""
-
-    queue: JobQueue
-    guard: Guard
-    config: Configuration
-
-    async def run(
-        self, listener: socket.socket, ready: Callable[[], None], until_eof: bool
+    async def serve_until_stopped(
+        self, listener: socket.socket, until_eof: bool
     ) -> None:
-        """Serve until stopped."""
         loop = asyncio.get_running_loop()
-        listen = self.config.listen
-        server = _Server(
-            server_config(self.guard, listen.certificate, listen.key), ready
-        )
-
-        def stop() -> None:
-            # the queue first, so that waiting requests are answered before the
-            # connections close
-            self.queue.request_stop()
-            server.should_exit = True
-
         # the service ends with its queue
-        ended = loop.create_task(self.queue.finished())
-        ended.add_done_callback(lambda _: stop())
-        loop.add_signal_handler(signal.SIGTERM, self._drain, stop)
+        ended = loop.create_task(self._service.queue.finished())
+        ended.add_done_callback(lambda _: self._stop())
+        loop.add_signal_handler(signal.SIGTERM, self._drain)
         for number in (signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, stop)
+            loop.add_signal_handler(number, self._stop)
         if until_eof:
-            _call_at_eof(lambda: loop.call_soon_threadsafe(stop))
-        await server.serve([listener])
+            _call_at_eof(lambda: loop.call_soon_threadsafe(self._stop))
+        await self.serve([listener])
 
-    def _drain(self, stop: Callable[[], None]) -> None:
+    def _stop(self) -> None:
+        # the queue first, so that waiting requests are answered before the connections
+        # close
+        self._service.queue.request_stop()
+        self.should_exit = True
+
+    def _drain(self) -> None:
         """Give the running job time to end; a second signal stops at once."""
-        if self.guard.draining:
-            stop()
+        if self._service.guard.draining:
+            self._stop()
             return
-        self.guard.draining = True
+        self._service.guard.draining = True
         notify("STOPPING=1")
-        self.queue.request_stop(self.config.drain_seconds)
+        self._service.queue.request_stop(self._drain_seconds)
 
 
 def notify(state: str) -> None:
@@ -237,9 +221,8 @@ def state_folder(path: Path | None, ephemeral: bool) -> Iterator[Path]:
         # SQLite uses this mode for its other files; the folder may be public
         os.close(os.open(path / DATABASE, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:
-        raise InputError(
-            f"{path}: cannot store the state: {(error.strerror or '').lower()}"
-        ) from error
+        why = (error.strerror or "").lower()
+        raise InputError(f"{path}: cannot store the state: {why}") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -291,28 +274,24 @@ def unix_socket(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
     :param mode: by default for its owner only
     :raises InputError: if the path is too long, taken or not writable
     """
-    length = len(os.fsencode(path))
-    if length > SOCKET_PATH_BYTES:
-        raise InputError(
-            f"{path}: {length} bytes, a socket's path has at most {SOCKET_PATH_BYTES}"
-        )
+    if (length := len(os.fsencode(path))) > SOCKET_PATH_BYTES:
+        limit = f"a socket's path has at most {SOCKET_PATH_BYTES}"
+        raise InputError(f"{path}: {length} bytes, {limit}")
     _remove_stale(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.bind(str(path))
-        # before listen(), so that no client connects earlier
-        os.chmod(path, mode)
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        raise InputError(
-            f"{path}: cannot listen there: {(error.strerror or str(error)).lower()}"
-        ) from error
-    try:
-        yield listener
-    finally:
-        listener.close()
-        path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        try:
+            listener.bind(str(path))
+            # before listen(), so that no client connects earlier
+            os.chmod(path, mode)
+            listener.listen(128)
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise InputError(f"{path}: cannot listen there: {why}") from error
+        try:
+            yield listener
+        finally:
+            # before it is closed: another service could then replace it
+            path.unlink(missing_ok=True)
 
 
 def _remove_stale(path: Path) -> None:

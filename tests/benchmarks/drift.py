@@ -17,9 +17,9 @@ import random
 from collections.abc import Iterator
 from statistics import fmean, median, stdev
 
-from sf_quantum.service.device.calibration import READINGS, Reading
 from sf_quantum.service.device.drift import Cusum, DriftWatch
 from sf_quantum.service.device.emulated import Device, Faults
+from sf_quantum.service.device.noise import READINGS, Reading
 from sf_quantum.service.device.technologies import TECHNOLOGIES
 from sf_quantum.service.domain.settings import DriftSettings
 
@@ -89,10 +89,10 @@ def readings(device: Device, clock: Clock, periods: int) -> Iterator[Reading]:
     """Yield every reading of some calibrations."""
     last: Reading | None = None
     for _ in range(periods * READINGS):
-        for reading in device.calibrations.readings(device.errors, last):
+        for reading in device.readings(last):
             yield reading
             last = reading
-        clock.now += device.calibrations.until_next
+        clock.now += device.until_next_reading
 
 
 def alarms(

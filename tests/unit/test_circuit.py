@@ -11,7 +11,7 @@ from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.circuit import CircuitSimulator
 from sf_quantum.service.device.emulated import Device, Task
-from sf_quantum.service.device.openqasm import CircuitError, parse
+from sf_quantum.service.device.openqasm import Circuit, CircuitError
 from sf_quantum.service.device.technologies import TECHNOLOGIES
 from tests.service import running_service
 
@@ -21,7 +21,7 @@ BELL = f"{HEAD}bit[2] c; qubit[2] q;\nh q[0];\ncx q[0], q[1];\nc = measure q;\n"
 
 def counts(text: str, shots: int = 2000, seed: int = 1) -> dict[str, int]:
     parameters = {"num_reads": shots, "seed": seed}
-    CircuitSimulator().check(text, parameters, qubits=10)
+    CircuitSimulator().check(text, qubits=10)
     counter = CircuitSimulator().run(text, parameters, lambda: False)["counter"]
     assert isinstance(counter, dict)
     found = {word: n for word, n in counter.items() if isinstance(n, int)}
@@ -116,7 +116,7 @@ def test_what_is_certain(body: str, word: str) -> None:
 )
 def test_what_is_refused(body: str, words: str) -> None:
     with pytest.raises(CircuitError, match=words):
-        parse(HEAD + body)
+        Circuit(HEAD + body)
 
 
 LONG = f"u1({'+'.join('a' * 490)}) q; "
@@ -151,20 +151,20 @@ DEFINED = [f"gate g{i} a {{ g{i - 1} a; g{i - 1} a; }}" for i in range(1, 20)]
 def test_no_text_keeps_it_long(body: str, words: str) -> None:
     """A pattern that tried a text in many ways would take hours."""
     with pytest.raises(CircuitError, match=words):
-        parse(HEAD + body)
+        Circuit(HEAD + body)
 
 
 def test_what_does_not_fit() -> None:
     runner = CircuitSimulator()
     wide = HEAD + "qubit[{0}] q; bit c; c = measure q[0];"
     with pytest.raises(FieldError, match="6 qubits do not fit on 5"):
-        runner.check(wide.format(6), {}, qubits=5)
+        runner.check(wide.format(6), qubits=5)
     with pytest.raises(FieldError, match="21 qubits; at most 20 can be simulated"):
-        runner.check(wide.format(21), {}, qubits=100)
+        runner.check(wide.format(21), qubits=100)
     with pytest.raises(FieldError, match="expected OPENQASM 3"):
-        runner.check("OPENQASM 2.0;", {}, qubits=5)
+        runner.check("OPENQASM 2.0;", qubits=5)
     with pytest.raises(FieldError, match="expected text"):
-        runner.check(3, {}, qubits=5)
+        runner.check(3, qubits=5)
 
 
 def test_as_qiskit_has_it() -> None:

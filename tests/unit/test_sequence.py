@@ -48,7 +48,7 @@ def pulse(duration: int) -> JSON:
 
 def refusal(content: JSON, qubits: int = 5) -> str:
     with pytest.raises(FieldError) as caught:
-        RUNNER.check(content, {}, qubits=qubits)
+        RUNNER.check(content, qubits=qubits)
     assert caught.value.field == "sequence"
     assert "\n" not in caught.value.detail
     return caught.value.detail
@@ -126,7 +126,7 @@ def test_memory_has_a_bound() -> None:
 @with_pulser
 def test_counts_add_up_and_the_seed_decides() -> None:
     parameters = {"num_reads": 50, "seed": 7}
-    RUNNER.check(TEXT, parameters, qubits=2)
+    RUNNER.check(TEXT, qubits=2)
     first, again = (RUNNER.run(TEXT, parameters, lambda: False) for _ in range(2))
     counter = cast("dict[str, int]", first["counter"])
     assert first == again
@@ -178,7 +178,7 @@ def test_a_text_is_expected() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: RUNNER.check(TEXT, {}, qubits=5),
+        lambda: RUNNER.check(TEXT, qubits=5),
         lambda: RUNNER.run(TEXT, {}, lambda: False),
     ],
 )

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.service.device.calibration import READINGS, Reading
 from sf_quantum.service.device.drift import Cusum, DriftWatch
 from sf_quantum.service.device.emulated import Device, Faults
+from sf_quantum.service.device.noise import READINGS, Reading
 from sf_quantum.service.domain.settings import DriftSettings
 from tests.benchmarks.drift import run_length
 from tests.service import running_service
@@ -38,10 +38,10 @@ def readings(device: Device, clock: Clock, periods: int) -> Iterator[Reading]:
     """Every reading of some calibrations, one after the other."""
     last = None
     for _ in range(periods * READINGS):
-        for reading in device.calibrations.readings(device.errors, last):
+        for reading in device.readings(last):
             yield reading
             last = reading
-        clock.now += device.calibrations.until_next
+        clock.now += device.until_next_reading
 
 
 def watched(faults: Faults, seed: int = 1) -> list[tuple[float, list[str]]]:

@@ -21,9 +21,7 @@ class Echo:
     def __init__(self) -> None:
         self.given: list[BinaryQuadraticModel] = []
 
-    def check(
-        self, content: JSON, parameters: Mapping[str, int | None], *, qubits: int
-    ) -> None:
+    def check(self, content: JSON, *, qubits: int) -> None:
         raise FieldError("problem", "is not checked here")
 
     def run(

@@ -60,9 +60,7 @@ class Gate:
         self.through: set[str] = set()
         self.all = False
 
-    def check(
-        self, content: JSON, parameters: Mapping[str, int | None], *, qubits: int
-    ) -> None:
+    def check(self, content: JSON, *, qubits: int) -> None:
         if content == {}:
             raise FieldError("problem.name", "missing")
 

@@ -35,9 +35,7 @@ JOB: dict[str, JSON] = {"sequence": "as it should be", "shots": 5}
 class Played:
     """Runs at once, or, for the sequence "long", until it is interrupted."""
 
-    def check(
-        self, content: JSON, parameters: Mapping[str, int | None], *, qubits: int
-    ) -> None:
+    def check(self, content: JSON, *, qubits: int) -> None:
         if content == "wrong":
             raise FieldError("sequence", "it is wrong")
 

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.openqasm import Circuit, CircuitError, GateCall, parse
+from sf_quantum.service.device.openqasm import Circuit, CircuitError
+from sf_quantum.service.device.technologies import JobParameters
 
 if TYPE_CHECKING:
     from numpy import complex128
@@ -35,38 +35,28 @@ _FIXED: Mapping[str, Matrix] = {
     "tdg": ((1, 0), (0, cmath.exp(-0.25j * math.pi))),
     "sx": ((0.5 + 0.5j, 0.5 - 0.5j), (0.5 - 0.5j, 0.5 + 0.5j)),
 }
-# base gate and number of control qubits
-_CONTROLLED: Mapping[str, tuple[str, int]] = {
-    **{f"c{name}": (name, 1) for name in ("x", "y", "z", "h", "p", "rx", "ry", "rz")},
-    "CX": ("x", 1),
-    "cphase": ("p", 1),
-    "ccx": ("x", 2),
-}
 
 
 class CircuitSimulator:
     """A :class:`~sf_quantum.service.device.runners.Runner` of circuits."""
 
-    def check(
-        self, content: JSON, parameters: Mapping[str, int | None], *, qubits: int
-    ) -> None:
+    def check(self, content: JSON, *, qubits: int) -> None:
         if not isinstance(content, str):
             raise FieldError("circuit", "expected text")
         try:
-            circuit = parse(content)
+            size = Circuit(content).sizes["qubit"]
         except CircuitError as error:
             raise FieldError("circuit", str(error)) from error
-        if circuit.qubits > qubits:
-            detail = f"{circuit.qubits} qubits do not fit on {qubits}"
-            raise FieldError("circuit", detail)
-        if circuit.qubits > MAX_QUBITS:
-            detail = f"{circuit.qubits} qubits; at most {MAX_QUBITS} can be simulated"
+        if size > qubits:
+            raise FieldError("circuit", f"{size} qubits do not fit on {qubits}")
+        if size > MAX_QUBITS:
+            detail = f"{size} qubits; at most {MAX_QUBITS} can be simulated"
             raise FieldError("circuit", detail)
 
     def run(
         self,
         content: JSON,
-        parameters: Mapping[str, int | None],
+        parameters: JobParameters,
         interrupted: Callable[[], bool],
     ) -> dict[str, JSON]:
         """See :meth:`~sf_quantum.service.device.runners.Runner.run`.
@@ -76,47 +66,28 @@ class CircuitSimulator:
         """
         import numpy
 
-        try:
-            circuit = parse(str(content))
-        except CircuitError as error:
-            raise InputError(str(error)) from error
-        state = numpy.zeros((2,) * circuit.qubits, dtype=numpy.complex128)
-        state[(0,) * circuit.qubits] = 1
-        for operation in circuit.operations:
+        circuit = Circuit(str(content))
+        size = circuit.sizes["qubit"]
+        state = numpy.zeros((2,) * size, dtype=numpy.complex128)
+        state[(0,) * size] = 1
+        for call in circuit.operations:
             if interrupted():
                 return {}
-            for matrix, target, controls in _steps(operation):
-                _apply(state, matrix, target, controls)
+            *controls, target = call.qubits
+            _apply(state, _matrix(call.base, call.angles), target, controls)
         generator = numpy.random.default_rng(parameters.get("seed") or 0)
         probabilities = (abs(state) ** 2).reshape(-1)
         shots = parameters.get("num_reads") or 1
         counts = generator.multinomial(shots, probabilities / probabilities.sum())
         counter: Counter[str] = Counter()
         for outcome in counts.nonzero()[0].tolist():
-            counter[_bit_string(circuit, outcome)] += int(counts[outcome])
+            word = format(outcome, f"0{size}b")
+            bits = [
+                word[circuit.measured[bit]] if bit in circuit.measured else "0"
+                for bit in reversed(range(circuit.sizes["bit"]))
+            ]
+            counter["".join(bits)] += int(counts[outcome])
         return {"counter": dict(sorted(counter.items()))}
-
-
-def _bit_string(circuit: Circuit, outcome: int) -> str:
-    qubits = format(outcome, f"0{circuit.qubits}b")
-    source = circuit.measured
-    bits = [qubits[source[i]] if i in source else "0" for i in range(circuit.bits)]
-    return "".join(reversed(bits))
-
-
-def _steps(operation: GateCall) -> list[tuple[Matrix, int, tuple[int, ...]]]:
-    """Decompose a gate into controlled gates on one qubit: matrix, target, controls."""
-    name, angles, qubits = operation.name, operation.angles, operation.qubits
-    if name == "cu":
-        theta, phi, lam, gamma = angles
-        phased = _matrix("p", (gamma,)), qubits[0], ()
-        return [phased, (_matrix("U", (theta, phi, lam)), qubits[1], qubits[:1])]
-    if name in ("swap", "cswap"):
-        *control, first, second = qubits
-        cnot = _FIXED["x"], first, (second,)
-        return [cnot, (_FIXED["x"], second, (*control, first)), cnot]
-    base, controls = _CONTROLLED.get(name, (name, 0))
-    return [(_matrix(base, angles), qubits[-1], qubits[:controls])]
 
 
 def _matrix(name: str, angles: tuple[float, ...]) -> Matrix:
@@ -131,20 +102,18 @@ def _matrix(name: str, angles: tuple[float, ...]) -> Matrix:
             return (cosine, -sine), (sine, cosine)
         case "rz":
             return (cmath.exp(-1j * half), 0), (0, cmath.exp(1j * half))
-        case "p" | "phase" | "u1":
+        case "p":
             return (1, 0), (0, cmath.exp(1j * angles[0]))
         case "u2":
             return _matrix("U", (math.pi / 2, *angles))
-    _, phi, lam = angles  # U and u3
+    _, phi, lam = angles  # U
     return (
         (cosine, -cmath.exp(1j * lam) * sine),
         (cmath.exp(1j * phi) * sine, cmath.exp(1j * (phi + lam)) * cosine),
     )
 
 
-def _apply(
-    state: State, matrix: Matrix, target: int, controls: tuple[int, ...]
-) -> None:
+def _apply(state: State, matrix: Matrix, target: int, controls: list[int]) -> None:
     index: list[int | slice] = [slice(None)] * state.ndim
     for control in controls:
         index[control] = 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from sf_quantum.service.device.calibration import Reading
 from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.noise import Reading
 from sf_quantum.service.domain.settings import DriftSettings
 
 logger = logging.getLogger(__name__)
@@ -18,9 +18,6 @@ class Cusum:
 
     Page, "Continuous inspection schemes", Biometrika 41, 1954, p. 100; in the form of
     Montgomery, Introduction to Statistical Quality Control, chapter 9.
-
-    :param above: upper cumulative sum
-    :param below: lower cumulative sum
     """
 
     settings: DriftSettings
@@ -28,10 +25,7 @@ class Cusum:
     below: float = 0.0
 
     def observe(self, deviation: float) -> bool:
-        """Add a value and return whether there is an alarm.
-
-        :param deviation: from the expected value, in standard deviations
-        """
+        """Add a deviation, in standard deviations; return whether there is an alarm."""
         k = self.settings.reference
         self.above = max(0.0, self.above + deviation - k)
         self.below = max(0.0, self.below - deviation - k)
@@ -40,12 +34,7 @@ class Cusum:
 
 @dataclass
 class DriftWatch:
-    """The CUSUMs of a device, by name of the series.
-
-    When the calibration is renewed, all alarms and sums are cleared.
-
-    :param name: name of the device, for the log
-    """
+    """The CUSUMs of a device, by name of the series."""
 
     name: str
     settings: DriftSettings = field(default_factory=DriftSettings)
@@ -58,16 +47,13 @@ class DriftWatch:
     def look(self, device: Device) -> None:
         """Add the device's readings since the last call."""
         self.renewed(device.calibration.id)
-        for reading in device.calibrations.readings(device.errors, self._last):
+        for reading in device.readings(self._last):
             self._last = reading
             for name, deviation in reading.deviations.items():
                 self.observe(name, deviation)
 
     def renewed(self, calibration: str) -> None:
-        """Clear all alarms and sums if the calibration is new.
-
-        :param calibration: id of the present calibration
-        """
+        """Clear all alarms and sums if the calibration, given by its id, is new."""
         if calibration == self._calibration:
             return
         if self.alarms:
@@ -77,15 +63,10 @@ class DriftWatch:
         self.alarms.clear()
 
     def observe(self, series: str, deviation: float) -> None:
-        """Add a value of a series.
-
-        :param deviation: from the expected value, in standard deviations
-        """
+        """Add a value's deviation from the expected one, in standard deviations."""
         cusum = self.sums.setdefault(series, Cusum(self.settings))
         if cusum.observe(deviation) and series not in self.alarms:
             self.alarms.append(series)
             side = "above" if cusum.above > cusum.below else "below"
-            message = (
-                "%s: drift alarm: %s is %s its usual value; recalibrate the device"
-            )
-            logger.warning(message, self.name, series, side)
+            state = f"{series} is {side} its usual value; recalibrate the device"
+            logger.warning("%s: drift alarm: %s", self.name, state)

@@ -1,7 +1,8 @@
-"""The emulated device: its results, time scale, errors and faults."""
+"""The emulated device: its results, time scale, calibrations, errors and faults."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import random
@@ -10,8 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Annotated, Self, TypeAlias
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from typing import Annotated, Self, TypeAlias, cast
 
 from pydantic import (
     AfterValidator,
@@ -27,11 +29,21 @@ from sf_quantum.files import JSON
 from sf_quantum.samplers import unknown
 from sf_quantum.samplers.neal import SEEDS
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.calibration import Calibration, Calibrations, Reading
-from sf_quantum.service.device.noise import Noise
+from sf_quantum.service.device.noise import (
+    READING_ERROR,
+    READINGS,
+    Calibration,
+    Noise,
+    Reading,
+)
 from sf_quantum.service.device.operations import Operation, Parameter, Values
 from sf_quantum.service.device.runners import Runner, installed
-from sf_quantum.service.device.technologies import TECHNOLOGIES, Errors, Timing
+from sf_quantum.service.device.technologies import (
+    TECHNOLOGIES,
+    Errors,
+    JobParameters,
+    Timing,
+)
 from sf_quantum.service.device.topology import TOPOLOGIES, Graph
 from sf_quantum.service.domain.jobs import Kind
 from sf_quantum.service.domain.reasons import QPU_OFFLINE
@@ -70,21 +82,13 @@ def _known_name(kind: str, names: Collection[str]) -> AfterValidator:
 
 
 def _bounds(bounds: dict[str, list[float]]) -> dict[str, list[float]]:
-    known = {
-        parameter.name: parameter
-        for operation in OPERATIONS
-        for parameter in operation.parameters
-    }
+    known = {one.name: one for operation in OPERATIONS for one in operation.parameters}
     for name, values in bounds.items():
         if name not in known:
             raise ValueError(unknown("parameter", name, [*known]))
-        limits = known[name]
-        finite = [value for value in values if math.isfinite(value)]
-        if (
-            len(finite) != 2
-            or not limits.least <= finite[0] <= finite[1] <= limits.most
-        ):
-            allowed = f"[{limits.least:g}, {limits.most:g}]"
+        least, most = known[name].least, known[name].most
+        if len(values) != 2 or not least <= values[0] <= values[1] <= most:
+            allowed = f"[{least:g}, {most:g}]"
             raise ValueError(f"{name}: expected [least, most] within {allowed}")
     return bounds
 
@@ -139,7 +143,7 @@ class Task:
     attempt: int
     kind: Kind
     content: JSON
-    parameters: Mapping[str, int | None]
+    parameters: JobParameters
 
 
 @dataclass(frozen=True)
@@ -223,36 +227,79 @@ class Device(DeviceSettings):
         return self.qubits - len(self.out_of_service)
 
     @property
-    def calibration(self) -> Calibration:
-        """The present calibration."""
-        return self.calibrations.now()
-
-    @property
-    def reading(self) -> Reading:
-        """The latest reading."""
-        return self.calibrations.reading(self.errors)
-
-    @property
     def errors(self) -> Errors:
         """The errors of a good, new calibration."""
         return TECHNOLOGIES[self.technology].errors.times(self.noise)
 
     @property
-    def calibrations(self) -> Calibrations:
-        """The sequence of calibrations."""
+    def calibration_period(self) -> float:
+        """Lifetime of a calibration in seconds, by the clock."""
         period = self.calibration_seconds
         if period is None:
             period = TECHNOLOGIES[self.technology].calibration_seconds
-        return Calibrations(
-            f"{self.name}/{self.technology}/{self.qubits}",
-            root=self._root,
-            # with time scale 0, calibrations are renewed in real time
-            period_seconds=period * (self.time_scale or 1.0),
-            fault_probability=self.faults.calibration,
-            clock=self.clock,
-            started=self.started,
-            drift_probability=self.faults.drift,
-            first=self.first_calibration,
+        # with time scale 0, calibrations are renewed in real time
+        return period * (self.time_scale or 1.0)
+
+    @property
+    def calibration(self) -> Calibration:
+        """The present calibration."""
+        return self._calibration(*self._calibration_and_age())
+
+    @property
+    def calibration_age(self) -> float:
+        """Age of the present calibration in seconds, by the clock."""
+        return (self.clock() - self.started) % self.calibration_period
+
+    @property
+    def reading(self) -> Reading:
+        """The latest reading."""
+        number, age = self._calibration_and_age()
+        return self._read(number, _slot(age))
+
+    @property
+    def until_next_reading(self) -> float:
+        """Seconds until the next reading, by the clock."""
+        interval = self.calibration_period / READINGS
+        return interval - self.calibration_age % interval
+
+    def readings(self, after: Reading | None) -> list[Reading]:
+        """List the readings of the present calibration after a given one, oldest first."""
+        number, age = self._calibration_and_age()
+        first = 0
+        if after and after.calibration.id == self._calibration(number, 0.0).id:
+            first = after.number + 1
+        return [self._read(number, slot) for slot in range(first, _slot(age) + 1)]
+
+    def _calibration_and_age(self) -> tuple[int, float]:
+        """Return the number and the relative age of the present calibration."""
+        number, rest = divmod(self.clock() - self.started, self.calibration_period)
+        return int(number), rest / self.calibration_period
+
+    def _read(self, number: int, slot: int) -> Reading:
+        calibration = self._calibration(number, slot / READINGS)
+        expected = self.errors.aged(calibration.age)
+        actual = self.errors.aged(calibration.age, calibration.excess)
+        draws = random.Random(f"{calibration.seed}/reading/{slot}")
+        values = {
+            name: value * math.exp(draws.gauss(0.0, READING_ERROR))
+            for name, value in actual.items()
+        }
+        return Reading(calibration, slot, values, expected)
+
+    def _calibration(self, number: int, age: float) -> Calibration:
+        serial = self.first_calibration + number
+        name = f"{self.name}/{self.technology}/{self.qubits}/{self._root}/{serial}"
+        draws = random.Random(f"{self._root}/calibration/{serial}")
+        made = self.started + number * self.calibration_period
+        faulty, seed = draws.random() < self.faults.calibration, draws.getrandbits(64)
+        return Calibration(
+            id=f"emulated-{hashlib.sha256(name.encode()).hexdigest()[:12]}",
+            made=datetime.fromtimestamp(made, UTC),
+            age=age,
+            faulty=faulty,
+            seed=seed,
+            # drawn last, so that the other draws do not depend on it
+            drifts=draws.random() < self.faults.drift,
         )
 
     @property
@@ -260,27 +307,20 @@ class Device(DeviceSettings):
         """The operations on the device."""
         return [operation.within(self.bounds) for operation in OPERATIONS]
 
-    def model_seconds(self, parameters: Mapping[str, int | None]) -> float:
+    def model_seconds(self, parameters: JobParameters) -> float:
         """Return the modelled seconds of a job, without faults."""
         return TECHNOLOGIES[self.technology].job_seconds(parameters)
 
-    def check(
-        self, kind: Kind, content: JSON, parameters: Mapping[str, int | None]
-    ) -> None:
+    def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> None:
         """Reject a job that cannot run on the device; may take seconds.
 
         :raises FieldError: naming the field of the request
         """
         self.check_parameters(kind, parameters)
-        self.runners[kind].check(content, parameters, qubits=self.size)
+        self.runners[kind].check(content, qubits=self.size)
 
-    def check_parameters(
-        self, kind: Kind, parameters: Mapping[str, int | None]
-    ) -> None:
-        """Reject a job that cannot run on the device, regardless of its content.
-
-        :raises FieldError: naming the field of the request
-        """
+    def check_parameters(self, kind: Kind, parameters: JobParameters) -> None:
+        """Reject a job that cannot run on the device, regardless of its content."""
         if kind not in self.payloads:
             known = " and ".join(self.payloads)
             raise FieldError(kind, f"this device runs {known} only")
@@ -302,8 +342,8 @@ class Device(DeviceSettings):
         parameters = dict(task.parameters)
         if parameters.get("seed") is None:
             parameters["seed"] = self._random("seed", task.number).randrange(SEEDS)
-        calibration, summary = self.calibration, self.reading.summary
-        result = self._compute(task, parameters, calibration, stop.is_set)
+        summary = self.reading.summary
+        result = self._compute(task, parameters, stop.is_set)
         wait = modelled * self.time_scale - (time.monotonic() - begin)
         stopped = stop.wait(wait) if wait > 0 else stop.is_set()
         seconds = time.monotonic() - begin
@@ -322,28 +362,21 @@ class Device(DeviceSettings):
         return Outcome(result, None, modelled, seconds, summary)
 
     def _compute(
-        self,
-        task: Task,
-        parameters: Mapping[str, int | None],
-        calibration: Calibration,
-        interrupted: Callable[[], bool],
+        self, task: Task, parameters: JobParameters, interrupted: Callable[[], bool]
     ) -> dict[str, JSON]:
-        runner = self.runners[task.kind]
-
-        def run(content: JSON) -> dict[str, JSON]:
-            return runner.run(content, parameters, interrupted)
-
-        draws = self._random("errors", task.number, task.attempt).getrandbits(64)
-        errors = TECHNOLOGIES[self.technology].errors
-        noise = Noise(errors, self.noise, calibration, draws)
-        if noise.none:
+        run = partial(
+            self.runners[task.kind].run, parameters=parameters, interrupted=interrupted
+        )
+        if self.errors == Errors():
             return run(task.content)
+        seed = self._random("errors", task.number, task.attempt).getrandbits(64)
+        noise = Noise(self.errors, self.calibration, seed)
         if task.kind == "problem" and isinstance(task.content, dict):
             return noise.run_problem(task.content, run)
         result = run(task.content)
         counter = result.get("counter")
         if isinstance(counter, dict):
-            result["counter"] = noise.misread(counter)
+            result["counter"] = noise.misread(cast("dict[str, int]", counter))
         return result
 
     def _random(self, *key: str | int) -> random.Random:
@@ -354,9 +387,12 @@ class Device(DeviceSettings):
         return self.entropy if self.seed is None else self.seed
 
 
+def _slot(age: float) -> int:
+    return min(int(age * READINGS), READINGS - 1)
+
+
 def _recalibrate(device: Device, _: Values) -> Device:
-    calibrations = device.calibrations
-    number = int((device.clock() - device.started) // calibrations.period_seconds)
+    number = int((device.clock() - device.started) // device.calibration_period)
     first = device.first_calibration + number + 1
     return device.model_copy(
         update={"started": device.clock(), "first_calibration": first}
@@ -366,7 +402,7 @@ def _recalibrate(device: Device, _: Values) -> Device:
 def _set_time_scale(device: Device, values: Values) -> Device:
     """Change the time scale without a change of the calibration or its age."""
     scaled = device.model_copy(update=values)
-    ratio = scaled.calibrations.period_seconds / device.calibrations.period_seconds
+    ratio = scaled.calibration_period / device.calibration_period
     now = device.clock()
     started = now - (now - device.started) * ratio
     return scaled.model_copy(update={"started": started})

@@ -11,19 +11,25 @@ import ast
 import math
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-#: numbers of angles and qubits of the gates that are built in or in stdgates.inc
-GATES: Mapping[str, tuple[int, int]] = {
-    **dict.fromkeys(("id", "x", "y", "z", "h", "s", "sdg", "t", "tdg", "sx"), (0, 1)),
-    **dict.fromkeys(("p", "phase", "u1", "rx", "ry", "rz"), (1, 1)),
-    **dict.fromkeys(("U", "u3"), (3, 1)),
-    "u2": (2, 1),
-    **dict.fromkeys(("cx", "CX", "cy", "cz", "ch", "swap"), (0, 2)),
-    **dict.fromkeys(("cp", "cphase", "crx", "cry", "crz"), (1, 2)),
-    "cu": (4, 2),
-    **dict.fromkeys(("ccx", "cswap"), (0, 3)),
+#: the gates that are built in or in stdgates.inc: the base gate on the last qubit, which
+#: the others control, and the numbers of angles and qubits
+GATES: Mapping[str, tuple[str, int, int]] = {
+    **{name: (name, 0, 1) for name in "id x y z h s sdg t tdg sx".split()},
+    **{name: (name, 1, 1) for name in ("rx", "ry", "rz")},
+    **dict.fromkeys(("p", "phase", "u1"), ("p", 1, 1)),
+    "u2": ("u2", 2, 1),
+    **dict.fromkeys(("U", "u3"), ("U", 3, 1)),
+    **{f"c{name}": (name, 0, 2) for name in ("x", "y", "z", "h")},
+    **{f"c{name}": (name, 1, 2) for name in ("p", "rx", "ry", "rz")},
+    "CX": ("x", 0, 2),
+    "cphase": ("p", 1, 2),
+    "ccx": ("x", 0, 3),
+    # sequences of base gates, see _base_gates()
+    **{"cu": ("U", 4, 2), "swap": ("x", 0, 2), "cswap": ("x", 0, 3)},
 }
 _CONSTANTS = {
     **dict.fromkeys(("pi", "π"), math.pi),
@@ -41,8 +47,8 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
 }
 # No pattern may backtrack much: texts come from users and may be long.
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(\*/|\Z)", re.DOTALL)
-_START = re.compile(r"\S")
-_END = re.compile(r"[;{}]")
+# leading space, text, and the end with a body in braces or without
+_STATEMENT = re.compile(r"(?!\Z)(\s*+)([^;{}]*+)(;|\{([^}]*+)\}?|)")
 _DECLARATION = re.compile(r"(qubit|bit)(?:\s*+\[\s*(\d{1,6})\s*\]\s*+|\s++)(\w+)")
 _MEASUREMENT = re.compile(r"([^=]+)=\s*measure\s+(.+)", re.DOTALL)
 _GATE = re.compile(r"([^\W\d]\w*+)\s*+(?:\((.*)\))?\s*+([^()]*+)", re.DOTALL)
@@ -61,41 +67,11 @@ class CircuitError(ValueError):
 
 @dataclass(frozen=True)
 class GateCall:
-    """A gate of :data:`GATES` on qubits."""
+    """A base gate of :data:`GATES` on the last qubit, controlled by the others."""
 
-    name: str
+    base: str
     angles: tuple[float, ...]
     qubits: tuple[int, ...]
-
-
-@dataclass
-class Circuit:
-    """A parsed circuit.
-
-    :param bits: number of bits of all classical registers, in order of declaration
-    :param measured: the measured qubit of each bit
-    """
-
-    qubits: int = 0
-    bits: int = 0
-    operations: list[GateCall] = field(default_factory=list)
-    measured: dict[int, int] = field(default_factory=dict)
-
-
-def parse(text: str) -> Circuit:
-    """Parse a circuit.
-
-    :raises CircuitError: if it is invalid or not supported
-    """
-    parser = _CircuitParser()
-    for line, statement, body in _statements(text):
-        try:
-            parser.parse(statement, body)
-        except CircuitError as error:
-            raise CircuitError(f"line {line}: {error}") from error
-    if not parser.circuit.measured:
-        raise CircuitError("the circuit measures nothing")
-    return parser.circuit
 
 
 @dataclass(frozen=True)
@@ -105,16 +81,32 @@ class _GateDefinition:
     body: list[str]
 
 
-class _CircuitParser:
-    def __init__(self) -> None:
-        self.circuit = Circuit()
-        self._registers: dict[str, tuple[str, int, int]] = {}
-        self._physical: dict[str, int] = {}
-        self._definitions: dict[str, _GateDefinition] = {}
-        self._measured: set[int] = set()
-        self._steps = 0
+class Circuit:
+    """A circuit, parsed from its text.
 
-    def parse(self, statement: str, body: str | None) -> None:
+    :raises CircuitError: if it is invalid or not supported
+    """
+
+    def __init__(self, text: str) -> None:
+        #: numbers of qubits ("qubit") and bits ("bit") of all registers
+        self.sizes = Counter[str]()
+        self.operations: list[GateCall] = []
+        #: the measured qubit of each bit; bits are in order of declaration
+        self.measured: dict[int, int] = {}
+        self._measured_qubits: set[int] = set()
+        # kind, number of the first qubit or bit, and size
+        self._registers: dict[str, tuple[str, int, int]] = {}
+        self._definitions: dict[str, _GateDefinition] = {}
+        self._steps = 0
+        for line, statement, body in _statements(text):
+            try:
+                self._parse(statement, body)
+            except CircuitError as error:
+                raise CircuitError(f"line {line}: {error}") from error
+        if not self.measured:
+            raise CircuitError("the circuit measures nothing")
+
+    def _parse(self, statement: str, body: str | None) -> None:
         keyword = re.split(r"[\s\[(]", statement, maxsplit=1)[0]
         if body is not None:
             self._define(statement, body)
@@ -125,25 +117,19 @@ class _CircuitParser:
             if not re.fullmatch(r"include\s*[\"']stdgates\.inc[\"']", statement):
                 raise CircuitError(f"{statement!r:.60}: only stdgates.inc is supported")
         elif keyword in ("qubit", "bit"):
-            self._declare(statement)
+            match = _DECLARATION.fullmatch(statement)
+            if match is None or match[3] in self._registers:
+                expected = "expected qubit[4] q or bit[4] c, once"
+                raise CircuitError(f"{statement!r:.60}: {expected}")
+            self._declare(match[1], match[3], int(match[2] or 1))
         elif measurement := _MEASUREMENT.fullmatch(statement):
             self._measure(measurement[1], measurement[2])
         elif keyword not in ("barrier", "gphase", ""):  # these have no effect
-            name, angles, operands = _gate_call(statement, {})
-            self._broadcast(name, angles, operands)
+            self._broadcast(*_gate_call(statement, _CONSTANTS))
 
-    def _declare(self, statement: str) -> None:
-        match = _DECLARATION.fullmatch(statement)
-        if match is None or match[3] in self._registers:
-            expected = "expected qubit[4] q or bit[4] c, once"
-            raise CircuitError(f"{statement!r:.60}: {expected}")
-        kind, size, name = match[1], int(match[2] or 1), match[3]
-        if kind == "qubit":
-            self._registers[name] = (kind, self.circuit.qubits, size)
-            self.circuit.qubits += size
-        else:
-            self._registers[name] = (kind, self.circuit.bits, size)
-            self.circuit.bits += size
+    def _declare(self, kind: str, name: str, size: int) -> None:
+        self._registers[name] = (kind, self.sizes[kind], size)
+        self.sizes[kind] += size
 
     def _define(self, statement: str, body: str) -> None:
         match = _GATE.fullmatch(statement.removeprefix("gate").strip())
@@ -160,10 +146,10 @@ class _CircuitParser:
             raise CircuitError(f"{len(sources)} qubits into {len(targets)} bits")
         self._count(len(sources))
         for bit, qubit in zip(targets, sources, strict=True):
-            if qubit in self._measured or bit in self.circuit.measured:
+            if qubit in self._measured_qubits or bit in self.measured:
                 raise CircuitError("a qubit or a bit is measured twice")
-            self.circuit.measured[bit] = qubit
-            self._measured.add(qubit)
+            self.measured[bit] = qubit
+            self._measured_qubits.add(qubit)
 
     def _broadcast(self, name: str, angles: list[float], operands: list[str]) -> None:
         registers = [self._indices("qubit", operand) for operand in operands]
@@ -180,34 +166,17 @@ class _CircuitParser:
         self._count(1 + len(qubits) // _STEP_SIZE)
         if len(set(qubits)) < len(qubits):
             raise CircuitError(f"{name}: the same qubit twice")
-        if definition := self._definitions.get(name):
-            self._expand(name, definition, angles, qubits, depth)
-            return
-        if name not in GATES:
-            raise CircuitError(f"unknown gate {name!r}")
-        if (len(angles), len(qubits)) != GATES[name]:
-            expected = "{} angles and {} qubits".format(*GATES[name])
-            raise CircuitError(f"{name}: expected {expected}")
-        if not self._measured.isdisjoint(qubits):
-            raise CircuitError(f"{name}: its qubit was measured before")
-        call = GateCall(name, tuple(angles), tuple(qubits))
-        self.circuit.operations.append(call)
-
-    def _expand(
-        self,
-        name: str,
-        definition: _GateDefinition,
-        angles: list[float],
-        qubits: list[int],
-        depth: int,
-    ) -> None:
-        expected = (len(definition.angles), len(definition.qubits))
-        if (len(angles), len(qubits)) != expected:
+        if (len(angles), len(qubits)) != (expected := self._arity(name)):
             counts = "{} angles and {} qubits".format(*expected)
             raise CircuitError(f"{name}: expected {counts}")
+        if (definition := self._definitions.get(name)) is None:
+            if not self._measured_qubits.isdisjoint(qubits):
+                raise CircuitError(f"{name}: its qubit was measured before")
+            self.operations += _base_gates(name, tuple(angles), tuple(qubits))
+            return
         if depth >= _MAX_DEPTH:
             raise CircuitError(f"{name}: more than {_MAX_DEPTH} nested definitions")
-        known = dict(zip(definition.angles, angles, strict=True))
+        known = {**_CONSTANTS, **dict(zip(definition.angles, angles, strict=True))}
         numbers = dict(zip(definition.qubits, qubits, strict=True))
         for statement in definition.body:
             self._count(len(statement) // _STEP_SIZE)
@@ -220,6 +189,13 @@ class _CircuitParser:
                 raise CircuitError(f"{name}: unknown qubits {listed}")
             self._apply(inner, values, [numbers[q] for q in operands], depth + 1)
 
+    def _arity(self, name: str) -> tuple[int, int]:
+        if definition := self._definitions.get(name):
+            return len(definition.angles), len(definition.qubits)
+        if name not in GATES:
+            raise CircuitError(f"unknown gate {name!r}")
+        return GATES[name][1:]
+
     def _count(self, steps: int) -> None:
         self._steps += steps
         if self._steps > MAX_STEPS:
@@ -228,10 +204,9 @@ class _CircuitParser:
     def _indices(self, kind: str, operand: str) -> Sequence[int]:
         operand = operand.strip()
         if kind == "qubit" and re.fullmatch(r"\$\d{1,6}", operand):
-            if operand not in self._physical:
-                self._physical[operand] = self.circuit.qubits
-                self.circuit.qubits += 1
-            return [self._physical[operand]]
+            if operand not in self._registers:
+                self._declare(kind, operand, 1)
+            return [self._registers[operand][1]]
         match = _OPERAND.fullmatch(operand)
         register = self._registers.get(match[1]) if match else None
         if match is None or register is None or register[0] != kind:
@@ -246,28 +221,36 @@ class _CircuitParser:
 
 def _statements(text: str) -> Iterator[tuple[int, str, str | None]]:
     """Yield the line, the text and the body in braces, if any, of each statement."""
-    text = _COMMENT.sub(_newlines, text)
-    position, line = 0, 1
-    while first := _START.search(text, position):
-        start = first.start()
-        line += text.count("\n", position, start)
-        match = _END.search(text, start)
-        if match is None or match[0] == "}":
+    line = 1
+    for match in _STATEMENT.finditer(_COMMENT.sub(_newlines, text).rstrip()):
+        space, statement, end, body = match.groups()
+        line += space.count("\n")
+        if not end:
             raise CircuitError(f"line {line}: missing ; after a statement")
-        position, body = match.end(), None
-        if match[0] == "{":
-            end = text.find("}", position)
-            if end < 0:
-                raise CircuitError(f"line {line}: missing closing brace")
-            body, position = text[position:end], end + 1
-        yield line, text[start : match.start()].strip(), body
-        line += text.count("\n", start, position)
+        if body is not None and not end.endswith("}"):
+            raise CircuitError(f"line {line}: missing closing brace")
+        yield line, statement.strip(), body
+        line += (statement + end).count("\n")
 
 
 def _newlines(comment: re.Match[str]) -> str:
     if comment[1] == "":
         raise CircuitError("unterminated comment")
     return "\n" * comment[0].count("\n")
+
+
+def _base_gates(
+    name: str, angles: tuple[float, ...], qubits: tuple[int, ...]
+) -> list[GateCall]:
+    base = GATES[name][0]
+    if name == "cu":
+        phase = GateCall("p", angles[3:], qubits[:1])
+        return [phase, GateCall(base, angles[:3], qubits)]
+    if name in ("swap", "cswap"):
+        *control, first, second = qubits
+        cnot = GateCall(base, (), (second, first))
+        return [cnot, GateCall(base, (), (*control, first, second)), cnot]
+    return [GateCall(base, angles, qubits)]
 
 
 def _gate_call(
@@ -305,8 +288,8 @@ def _value(node: ast.expr, known: Mapping[str, float]) -> float:
     match node:
         case ast.Constant(value=int() | float() as number):
             return float(number)
-        case ast.Name(id=name) if name in known or name in _CONSTANTS:
-            return known.get(name, _CONSTANTS.get(name, 0.0))
+        case ast.Name(id=name) if name in known:
+            return known[name]
         case ast.UnaryOp(op=ast.USub(), operand=inner):
             return -_value(inner, known)
         case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:

@@ -20,12 +20,9 @@ D = TypeVar("D")
 
 @dataclass(frozen=True)
 class Parameter:
-    """A number that an operation sets.
+    """A number that an operation sets, from ``least`` to ``most``.
 
-    :param what: its description
     :param unit: empty for a factor or a probability
-    :param least: minimum
-    :param most: maximum
     """
 
     name: str
@@ -34,16 +31,7 @@ class Parameter:
     least: float
     most: float
 
-    def within(self, bounds: Sequence[float] | None) -> Parameter:
-        """Return it with other bounds, a minimum and a maximum."""
-        least, most = bounds or (self.least, self.most)
-        return replace(self, least=least, most=most)
-
     def parse(self, value: JSON) -> float:
-        """Validate a value.
-
-        :raises FieldError: unless it is a number within the bounds
-        """
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise FieldError(f"parameters.{self.name}", "expected a number")
         if not self.least <= value <= self.most:
@@ -56,7 +44,6 @@ class Parameter:
 class Operation(Generic[D]):
     """An operation on a device.
 
-    :param what: its description
     :param change: returns a modified copy of the device
     :param settings: returns the settings that it changes, by name, for the audit
     :param drained: whether the QPU must be drained first
@@ -71,7 +58,11 @@ class Operation(Generic[D]):
 
     def within(self, bounds: Mapping[str, Sequence[float]]) -> Operation[D]:
         """Return it with a site's bounds: minimum and maximum by name of parameter."""
-        narrowed = [item.within(bounds.get(item.name)) for item in self.parameters]
+        narrowed = []
+        for parameter in self.parameters:
+            present = (parameter.least, parameter.most)
+            least, most = bounds.get(parameter.name, present)
+            narrowed.append(replace(parameter, least=least, most=most))
         return replace(self, parameters=narrowed)
 
     def values(self, given: Mapping[str, JSON]) -> dict[str, float]:

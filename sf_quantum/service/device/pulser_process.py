@@ -19,8 +19,9 @@ import sys
 import threading
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
+from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 
 if TYPE_CHECKING:
@@ -35,8 +36,13 @@ CPU_SECONDS = 300
 MEMORY_BYTES = 4 << 30
 
 
-class _InvalidSequence(Exception):
-    """A sequence that cannot run; the message is shown to the user."""
+class Request(TypedDict, total=False):
+    """See above."""
+
+    sequence: str
+    qubits: int
+    shots: int | None
+    seed: int
 
 
 def main() -> None:
@@ -53,11 +59,17 @@ def main() -> None:
     os._exit(0)
 
 
-def answered(request: dict[str, JSON]) -> dict[str, JSON]:
+def answered(request: Request) -> dict[str, JSON]:
     """Answer a request; errors are part of the answer."""
     try:
-        return _answer(request)
-    except _InvalidSequence as refused:
+        if "sequence" not in request:
+            return {"specs": _specs(request["qubits"])}
+        sequence = _parse(request["sequence"])
+        _check(sequence, request["qubits"])
+        if (shots := request.get("shots")) is None:
+            return {"counter": {}}
+        return {"counter": {**_simulate(sequence, shots, request["seed"])}}
+    except InputError as refused:
         return {"error": str(refused)}
     except MemoryError:
         return {
@@ -71,18 +83,6 @@ def _end_with_parent() -> None:
     # the pipe is closed when the service ends
     sys.stdin.buffer.read()
     os._exit(1)
-
-
-def _answer(request: dict[str, JSON]) -> dict[str, JSON]:
-    if "sequence" not in request:
-        return {"specs": _specs(_int(request["qubits"]))}
-    sequence = _parse(str(request["sequence"]))
-    _check(sequence, _int(request["qubits"]))
-    shots = request.get("shots")
-    if shots is None:
-        return {"counter": {}}
-    counter = _simulate(sequence, _int(shots), _int(request["seed"]))
-    return {"counter": {**counter}}
 
 
 def _specs(qubits: int) -> str:
@@ -100,11 +100,11 @@ def _parse(text: str) -> Sequence[BaseDevice]:
     try:
         return Sequence.from_abstract_repr(text)
     except ValidationError as error:
-        raise _InvalidSequence(_deepest(error)) from error
+        raise InputError(_deepest(error)) from error
     except json.JSONDecodeError as error:
-        raise _InvalidSequence(f"not JSON: {_one_line(error)}") from error
+        raise InputError(f"not JSON: {_one_line(error)}") from error
     except (PulserError, ValueError, RuntimeError) as error:
-        raise _InvalidSequence(_one_line(error)) from error
+        raise InputError(_one_line(error)) from error
 
 
 def _deepest(error: ValidationError) -> str:
@@ -121,18 +121,16 @@ def _deepest(error: ValidationError) -> str:
 
 def _check(sequence: Sequence[BaseDevice], qubits: int) -> None:
     if sequence.is_parametrized() or sequence.is_register_mappable():
-        raise _InvalidSequence(
-            "the sequence has variables: build() it with their values"
-        )
+        raise InputError("the sequence has variables: build() it with their values")
     if not sequence.declared_channels:
-        raise _InvalidSequence("the sequence declares no channel")
+        raise InputError("the sequence declares no channel")
     atoms = len(sequence.register.qubit_ids)
     if atoms > qubits:
-        raise _InvalidSequence(f"{atoms} atoms do not fit on {qubits} qubits")
+        raise InputError(f"{atoms} atoms do not fit on {qubits} qubits")
     if atoms > ATOMS:
-        raise _InvalidSequence(f"{atoms} atoms; at most {ATOMS} can be simulated")
+        raise InputError(f"{atoms} atoms; at most {ATOMS} can be simulated")
     if sequence.get_duration() == 0:
-        raise _InvalidSequence("the sequence has no pulse")
+        raise InputError("the sequence has no pulse")
 
 
 def _simulate(sequence: Sequence[BaseDevice], shots: int, seed: int) -> dict[str, int]:
@@ -151,12 +149,6 @@ def _simulate(sequence: Sequence[BaseDevice], shots: int, seed: int) -> dict[str
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
-
-
-def _int(value: JSON) -> int:
-    if not isinstance(value, int):
-        raise TypeError(f"expected a whole number, not {value!r:.40}")
-    return value
 
 
 if __name__ == "__main__":

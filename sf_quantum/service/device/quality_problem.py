@@ -22,7 +22,8 @@ def problem(qubits: int) -> dict[str, JSON]:
     The planted state minimizes every term and is therefore the unique optimum. Half of its
     spins are up, so that it is sensitive to both read-out errors.
     """
-    spins = _planted(qubits)
+    # neighbours are equal and different in turn
+    spins = [1 if place % 4 < 2 else -1 for place in range(min(SPINS, qubits))]
     fields = [FIELD_RANGE, *[WEAK] * (len(spins) - 1)]
     return document(
         [f"s{place}" for place in range(len(spins))],
@@ -35,8 +36,8 @@ def problem(qubits: int) -> dict[str, JSON]:
 
 def optimum(bqm: Mapping[str, JSON]) -> float:
     """Return the energy of the planted state."""
-    biases = [_floats(bqm[f"{name}_biases"]) for name in ("linear", "quadratic")]
-    return -fsum(abs(bias) for vector in biases for bias in vector)
+    linear, quadratic = _floats(bqm["linear_biases"]), _floats(bqm["quadratic_biases"])
+    return -fsum(map(abs, linear + quadratic))
 
 
 def hits(result: JSON, energy: float) -> tuple[int, int]:
@@ -55,11 +56,6 @@ def hits(result: JSON, energy: float) -> tuple[int, int]:
         if isclose(value, energy, abs_tol=1e-6)
     )
     return int(good), int(sum(counts))
-
-
-def _planted(qubits: int) -> list[int]:
-    # neighbours are equal and different in turn
-    return [1 if place % 4 < 2 else -1 for place in range(min(SPINS, qubits))]
 
 
 def _data(vector: JSON) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
 from sf_quantum.files import JSON
@@ -10,15 +10,14 @@ from sf_quantum.samplers import problem
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.service.device.circuit import CircuitSimulator
 from sf_quantum.service.device.sequence import SequenceSimulator
+from sf_quantum.service.device.technologies import JobParameters
 from sf_quantum.service.domain.jobs import Kind
 
 
 class Runner(Protocol):
     """Computes jobs of one kind; must be thread-safe."""
 
-    def check(
-        self, content: JSON, parameters: Mapping[str, int | None], *, qubits: int
-    ) -> None:
+    def check(self, content: JSON, *, qubits: int) -> None:
         """Reject a payload that cannot run, before it is queued.
 
         :param qubits: number of qubits of the device
@@ -28,7 +27,7 @@ class Runner(Protocol):
     def run(
         self,
         content: JSON,
-        parameters: Mapping[str, int | None],
+        parameters: JobParameters,
         interrupted: Callable[[], bool],
     ) -> dict[str, JSON]:
         """Compute the result; blocks.
@@ -42,9 +41,7 @@ class Runner(Protocol):
 class ProblemRunner(Runner):
     """Simulated annealing of a BQM, with the ``neal`` sampler."""
 
-    def check(
-        self, content: JSON, parameters: Mapping[str, int | None], *, qubits: int
-    ) -> None:
+    def check(self, content: JSON, *, qubits: int) -> None:
         size = problem.size(problem.check(content, "problem"))
         if size > qubits:
             detail = f"{size} variables do not fit on {qubits} qubits"
@@ -53,7 +50,7 @@ class ProblemRunner(Runner):
     def run(
         self,
         content: JSON,
-        parameters: Mapping[str, int | None],
+        parameters: JobParameters,
         interrupted: Callable[[], bool],
     ) -> dict[str, JSON]:
         bqm = content if isinstance(content, dict) else {}

@@ -12,12 +12,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
+from typing import cast
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import pulser_process
+from sf_quantum.service.device.technologies import JobParameters
 
 POLL_SECONDS = 0.02
 CHECK_SECONDS = 30.0
@@ -33,9 +36,7 @@ _specs_lock = threading.Lock()
 class SequenceSimulator:
     """Simulates sequences, without noise; see :class:`.runners.Runner`."""
 
-    def check(
-        self, content: JSON, parameters: Mapping[str, int | None], *, qubits: int
-    ) -> None:
+    def check(self, content: JSON, *, qubits: int) -> None:
         """See :meth:`.runners.Runner.check`; takes about a second."""
         if not isinstance(content, str):
             raise FieldError("sequence", "expected text")
@@ -56,7 +57,7 @@ class SequenceSimulator:
     def run(
         self,
         content: JSON,
-        parameters: Mapping[str, int | None],
+        parameters: JobParameters,
         interrupted: Callable[[], bool],
     ) -> dict[str, JSON]:
         """See :meth:`.runners.Runner.run`.
@@ -119,37 +120,23 @@ def _ask(
             stderr=subprocess.DEVNULL,
             env={**os.environ, **threads},
         ) as process:
+            if process.stdin is None:
+                raise RuntimeError("no pipe")
             try:
-                abandoned = _wait(process, json.dumps(request), give_up)
+                # if the process has ended, its status is reported
+                with suppress(BrokenPipeError):
+                    process.stdin.write(json.dumps(request).encode() + b"\n")
+                    process.stdin.flush()
+                while process.poll() is None:
+                    if give_up():
+                        return None
+                    time.sleep(POLL_SECONDS)
             finally:
                 process.kill()
-        if abandoned:
-            return None
-        output.seek(0)
-        try:
-            answer = json.loads(output.read())
-        except ValueError:
-            answer = None
-    if isinstance(answer, dict):
-        return answer
+        if process.returncode == 0:
+            output.seek(0)
+            return cast("dict[str, JSON]", json.loads(output.read()))
     if process.returncode == -signal.SIGXCPU:
         limit = f"{pulser_process.CPU_SECONDS} s"
         return {"error": f"the simulation takes more than {limit} of CPU time"}
     return {"error": f"the simulation ended with status {process.returncode}"}
-
-
-def _wait(
-    process: subprocess.Popen[bytes], request: str, give_up: Callable[[], bool]
-) -> bool:
-    if process.stdin is None:
-        raise RuntimeError("no pipe")
-    try:
-        process.stdin.write(request.encode() + b"\n")
-        process.stdin.flush()
-    except BrokenPipeError:  # the process has ended; its status is reported
-        return False
-    while process.poll() is None:
-        if give_up():
-            return True
-        time.sleep(POLL_SECONDS)
-    return False

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from sf_quantum.samplers.neal import SWEEPS
 
 HOUR = 3600.0
+JobParameters: TypeAlias = Mapping[str, int | None]
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,7 @@ class Errors:
     def times(self, factor: float) -> Errors:
         """Return the errors multiplied by a factor."""
         return Errors(
-            control=factor * self.control,
-            false_one=factor * self.false_one,
-            false_zero=factor * self.false_zero,
+            factor * self.control, factor * self.false_one, factor * self.false_zero
         )
 
     def aged(self, age: float, excess: float = 1.0) -> dict[str, float]:
@@ -84,11 +84,8 @@ class Technology:
     calibration_seconds: float
     sweep_seconds: float = 0.0
 
-    def job_seconds(self, parameters: Mapping[str, int | None]) -> float:
-        """Return the run time of a job on the hardware.
-
-        :param parameters: ``num_reads`` and ``num_sweeps`` are used
-        """
+    def job_seconds(self, parameters: JobParameters) -> float:
+        """Return the run time of a job on the hardware."""
         shots = parameters.get("num_reads") or 1
         extra = (parameters.get("num_sweeps") or SWEEPS) - SWEEPS
         return self.timing.job_seconds(shots) + shots * extra * self.sweep_seconds

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import product
+from itertools import count, product
 
 # offsets of the twelve qubits of a Pegasus tile, vertical and horizontal
 _SHIFTS = (2, 2, 2, 2, 10, 10, 10, 10, 6, 6, 6, 6)
@@ -73,19 +73,13 @@ def zephyr(size: int) -> Graph:
 def smallest_pegasus(qubits: int) -> Graph:
     """Build the smallest Pegasus graph with at least the given number of qubits."""
     # P(m) has 24 m (m - 1) labels, of which 8 (m - 1) are outside the main fabric
-    size = 2
-    while 8 * (3 * size - 1) * (size - 1) < qubits:
-        size += 1
-    return pegasus(size)
+    return pegasus(next(m for m in count(2) if 8 * (3 * m - 1) * (m - 1) >= qubits))
 
 
 @cache
 def smallest_zephyr(qubits: int) -> Graph:
     """Build the smallest Zephyr graph with at least the given number of qubits."""
-    size = 1
-    while 4 * _TILE * size * (2 * size + 1) < qubits:
-        size += 1
-    return zephyr(size)
+    return zephyr(next(m for m in count(1) if 4 * _TILE * m * (2 * m + 1) >= qubits))
 
 
 TOPOLOGIES: Mapping[str, Callable[[int], Graph]] = {

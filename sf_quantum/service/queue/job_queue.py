@@ -305,7 +305,7 @@ class JobQueue:
             raise Refused(422, error.detail, error.field) from error
 
     def _check_calibration(self, within: float) -> None:
-        age = self.device.calibrations.age_seconds
+        age = self.device.calibration_age
         if age > within:
             detail = f"the device was calibrated {age:,.0f} s ago"
             raise FieldError("calibrated_within", detail)

@@ -231,5 +231,5 @@ class Telemetry:
     async def _follow(self) -> None:
         while True:
             self._queue.drift.look(self._queue.device)
-            seconds = self._queue.device.calibrations.until_next
+            seconds = self._queue.device.until_next_reading
             await asyncio.sleep(max(READING_SECONDS, seconds))

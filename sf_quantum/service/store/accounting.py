@@ -78,12 +78,9 @@ def users(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row
 
     :returns: the number of users, and the page of them, by name
     """
-    where, values = rows.sql()
-    query = (
-        "SELECT user, count(*) AS count, total(closed - opened) AS seconds "
-        f"FROM leases WHERE {where} GROUP BY user"
-    )
-    return _paged(store, query, values, "user", page)
+    columns = "user, count(*) AS count, total(closed - opened) AS seconds"
+    query = f"SELECT {columns} FROM leases"
+    return _paged(store, query, rows, page, order="user", group="user")
 
 
 def users_jobs(store: Store, rows: Filter) -> list[sqlite3.Row]:
@@ -99,34 +96,23 @@ def users_jobs(store: Store, rows: Filter) -> list[sqlite3.Row]:
 
 def leases(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row]]:
     """List closed leases with the number of their jobs, the oldest first."""
-    where, values = rows.sql()
     query = (
-        "SELECT id, user, opened, closed, slurm_job_id, "
-        "(SELECT count(*) FROM jobs WHERE jobs.lease = leases.id) AS jobs "
-        f"FROM leases WHERE {where}"
+        "SELECT id, user, opened, closed, slurm_job_id, (SELECT count(*) FROM jobs "
+        "WHERE jobs.lease = leases.id) AS jobs FROM leases"
     )
-    return _paged(store, query, values, "opened", page)
+    return _paged(store, query, rows, page, order="opened")
 
 
 def jobs(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row]]:
     """List jobs that are over, the oldest first."""
-    where, values = rows.sql()
     query = (
         "SELECT jobs.number AS number, jobs.user AS user, jobs.lease AS lease, "
-        "leases.slurm_job_id AS slurm_job_id, jobs.state AS state, "
-        f"{_SUMS} {_JOINED} WHERE {where} GROUP BY jobs.number"
+        f"leases.slurm_job_id AS slurm_job_id, jobs.state AS state, {_SUMS} {_JOINED}"
     )
-    return _paged(store, query, values, "jobs.number", page)
+    number = "jobs.number"
+    return _paged(store, query, rows, page, order=number, group=number)
 
 
-_COLUMNS = {
-    "user": "user",
-    "project": "project",
-    "lease": "lease",
-    "slurm_job_id": "slurm_job_id",
-    "run": "purpose_run(purpose)",
-    "step": "purpose_step(purpose)",
-}
 #: the columns that identify a report's rows
 KEYS: Mapping[By, tuple[str, ...]] = {
     "user": ("user",),
@@ -135,6 +121,7 @@ KEYS: Mapping[By, tuple[str, ...]] = {
     "slurm-job": ("slurm_job_id", "user"),
     "step": ("user", "run", "step"),
 }
+_PARTS = {"run": "purpose_run(purpose)", "step": "purpose_step(purpose)"}
 _TOTALS = {
     "jobs": "coalesce(sum(jobs), 0)",
     **{
@@ -170,15 +157,15 @@ def usage(store: Store, by: By, rows: Filter, page: Page) -> UsageReport:
     A job counts once it is over, with all its attempts. Deleted jobs count as ending at
     the beginning of their last hour.
     """
-    where, values = rows.sql()
-    ended = f"FROM ({_ENDED}) WHERE {where}"
-    keys = ", ".join(f"{_COLUMNS[key]} AS {key}" for key in KEYS[by])
-    sums = ", ".join(f"{sum_} AS {name}" for name, sum_ in _TOTALS.items())
+    keys = ", ".join(f"{_PARTS.get(key, key)} AS {key}" for key in KEYS[by])
+    sums = ", ".join(f"{total} AS {name}" for name, total in _TOTALS.items())
+    query = f"SELECT {keys}, {sums} FROM ({_ENDED})"
     groups = ", ".join(str(number + 1) for number in range(len(KEYS[by])))
-    query = f"SELECT {keys}, {sums} {ended} GROUP BY {groups}"
-    count, rows_ = _paged(store, query, values, f"qpu_seconds DESC, {groups}", page)
-    (total,) = store.report(f"SELECT {sums} {ended}", *values)
-    return UsageReport(count, rows_, total)
+    order = f"qpu_seconds DESC, {groups}"
+    count, found = _paged(store, query, rows, page, order=order, group=groups)
+    where, values = rows.sql()
+    (total,) = store.report(f"SELECT {sums} FROM ({_ENDED}) WHERE {where}", *values)
+    return UsageReport(count, found, total)
 
 
 def recent_use(store: Store, since: float) -> list[Used]:
@@ -202,9 +189,11 @@ def recent_use(store: Store, since: float) -> list[Used]:
 
 
 def _paged(
-    store: Store, query: str, values: Sequence[Value], order: str, page: Page
+    store: Store, select: str, rows: Filter, page: Page, *, order: str, group: str = ""
 ) -> tuple[int, list[sqlite3.Row]]:
+    where, values = rows.sql()
+    query = f"{select} WHERE {where}" + (f" GROUP BY {group}" if group else "")
     (total,) = store.report(f"SELECT count(*) FROM ({query})", *values)
     limits = (page.limit, page.offset)
-    rows = store.report(f"{query} ORDER BY {order} LIMIT ? OFFSET ?", *values, *limits)
-    return total[0], rows
+    found = store.report(f"{query} ORDER BY {order} LIMIT ? OFFSET ?", *values, *limits)
+    return total[0], found

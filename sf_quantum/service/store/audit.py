@@ -23,6 +23,8 @@ class AuditEntry:
     :param old: the values before it, by name
     :param new: the values after it; equal to ``old`` if it was not done
     :param outcome: :data:`DONE`, or why it was not done
+    :param number: of a stored entry, from 1
+    :param time: of a stored entry, in seconds since the epoch
     """
 
     user: str
@@ -31,19 +33,8 @@ class AuditEntry:
     old: Mapping[str, JSON] = field(default_factory=dict)
     new: Mapping[str, JSON] = field(default_factory=dict)
     outcome: str = DONE
-
-
-@dataclass(frozen=True)
-class StoredEntry:
-    """An entry on disk.
-
-    :param number: of the entry, from 1
-    :param time: seconds since the epoch
-    """
-
-    number: int
-    time: float
-    entry: AuditEntry
+    number: int = 0
+    time: float = 0.0
 
 
 def record(db: sqlite3.Connection, entry: AuditEntry) -> None:
@@ -61,7 +52,7 @@ async def append(store: Store, entry: AuditEntry) -> None:
     await asyncio.wrap_future(store.change(lambda db: record(db, entry)))
 
 
-def entries(store: Store, limit: int, before: int | None = None) -> list[StoredEntry]:
+def entries(store: Store, limit: int, before: int | None = None) -> list[AuditEntry]:
     """Read the latest entries, latest first.
 
     :param before: return only entries with lower numbers
@@ -72,16 +63,11 @@ def entries(store: Store, limit: int, before: int | None = None) -> list[StoredE
         before,
         limit,
     )
-    return [_stored(row) for row in rows]
+    return [_entry(row) for row in rows]
 
 
-def _stored(row: sqlite3.Row) -> StoredEntry:
-    entry = AuditEntry(
-        user=row["user"],
-        action=row["action"],
-        parameters=json.loads(row["parameters"]),
-        old=json.loads(row["old"]),
-        new=json.loads(row["new"]),
-        outcome=row["outcome"],
+def _entry(row: sqlite3.Row) -> AuditEntry:
+    texts = ("parameters", "old", "new")
+    return AuditEntry(
+        **{**dict(row), **{name: json.loads(row[name]) for name in texts}}
     )
-    return StoredEntry(row["number"], row["time"], entry)

@@ -8,11 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from sf_quantum.errors import InputError
 
 T = TypeVar("T")
+# applies a change, and reports its outcome or why its commit failed
+_Change: TypeAlias = tuple[
+    Callable[[sqlite3.Connection], None], Callable[[BaseException | None], None]
+]
 TextFunction: TypeAlias = Callable[[str | None], str | None]
 # per commit; each caller waits for all changes of the commit
 MAX_CHANGES = 500
@@ -53,7 +57,7 @@ class Database:
             self._reports = _Reader(path, functions or {})
         except sqlite3.Error as error:
             raise InputError(f"{path}: cannot store the state: {error}") from error
-        self._changes: SimpleQueue[_Pending | None] = SimpleQueue()
+        self._changes: SimpleQueue[_Change | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="writer", daemon=True)
         self._thread.start()
 
@@ -71,9 +75,31 @@ class Database:
         :param change: called in the writer's thread
         :returns: the change's result or exception, available once it is on disk
         """
-        pending = _Change(change)
-        self._changes.put(pending)
-        return pending.future
+        future = Future[T]()
+        # a caller that stops waiting does not undo the change
+        future.set_running_or_notify_cancel()
+        results: list[T] = []
+        failure: BaseException | None = None
+
+        def make(db: sqlite3.Connection) -> None:
+            nonlocal failure
+            db.execute("SAVEPOINT change")
+            try:
+                results.append(change(db))
+            except BaseException as error:  # noqa: BLE001 - reported to the caller
+                failure = error
+                # raises if SQLite has rolled back the whole transaction: all changes fail
+                db.execute("ROLLBACK TO change")
+            db.execute("RELEASE change")
+
+        def report(lost: BaseException | None) -> None:
+            if (error := failure or lost) is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(results[0])
+
+        self._changes.put((make, report))
+        return future
 
     def read(self, query: str, *values: str | float | None) -> list[sqlite3.Row]:
         """Run a short query on the committed state."""
@@ -92,21 +118,19 @@ class Database:
             last = None in batch
             self._commit([change for change in batch if change is not None])
 
-    def _commit(self, batch: list[_Pending]) -> None:
-        db = self._writer
+    def _commit(self, batch: list[_Change]) -> None:
+        db, lost = self._writer, None
         try:
             db.execute("BEGIN IMMEDIATE")
-            for change in batch:
-                change.make(db)
+            for make, _ in batch:
+                make(db)
             db.execute("COMMIT")
         except sqlite3.Error as error:
+            lost = error
             if db.in_transaction:
                 db.execute("ROLLBACK")
-            for change in batch:
-                change.fail(error)
-        else:
-            for change in batch:
-                change.finish()
+        for _, report in batch:
+            report(lost)
 
 
 class _Reader:
@@ -128,43 +152,6 @@ class _Reader:
     def close(self) -> None:
         with self._lock:
             self._db.close()
-
-
-class _Pending(Protocol):
-    """A :class:`_Change`, whatever it returns."""
-
-    def make(self, db: sqlite3.Connection) -> None: ...
-    def finish(self) -> None: ...
-    def fail(self, error: BaseException) -> None: ...
-
-
-class _Change(Generic[T]):
-    def __init__(self, change: Callable[[sqlite3.Connection], T]) -> None:
-        self.future: Future[T] = Future()
-        # a caller that stops waiting does not undo the change
-        self.future.set_running_or_notify_cancel()
-        self._change = change
-        self._done: list[T] = []
-        self._error: BaseException | None = None
-
-    def make(self, db: sqlite3.Connection) -> None:
-        db.execute("SAVEPOINT change")
-        try:
-            self._done.append(self._change(db))
-        except BaseException as error:  # noqa: BLE001 - reported to the caller
-            self._error = error
-            # raises if SQLite has rolled back the whole transaction: all changes fail
-            db.execute("ROLLBACK TO change")
-        db.execute("RELEASE change")
-
-    def finish(self) -> None:
-        if self._error is not None:
-            self.future.set_exception(self._error)
-        else:
-            self.future.set_result(self._done[0])
-
-    def fail(self, error: BaseException) -> None:
-        self.future.set_exception(self._error or error)
 
 
 def _connect(path: Path) -> sqlite3.Connection:

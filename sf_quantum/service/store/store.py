@@ -22,6 +22,7 @@ from sf_quantum.service.store.schema import SCHEMA, UPGRADES, VERSION
 _LEASE = f"SELECT {', '.join(field.name for field in fields(Lease))} FROM leases "
 _JOB = f"SELECT {', '.join(field.name for field in fields(Job))} FROM jobs "
 LIVE = "state IN ('Queued', 'Running')"
+_QUEUED = "state = 'Queued'"
 
 
 class Store(Database):
@@ -95,10 +96,7 @@ class Store(Database):
         return next(iter(self._leases("WHERE id = ?", lease_id)), None)
 
     def leases(self, user: str | None = None, limit: int = 1000) -> list[Lease]:
-        """List leases, the latest first.
-
-        :param user: their owner; ``None`` lists those of all users
-        """
+        """List the leases of a user or of all users, the latest first."""
         if user is None:
             return self._leases("ORDER BY opened DESC LIMIT ?", limit)
         where = "WHERE user = ? ORDER BY opened DESC LIMIT ?"
@@ -185,10 +183,7 @@ class Store(Database):
         return self._jobs(f"WHERE {LIVE} ORDER BY number")
 
     def last_ended(self, limit: int, user: str | None) -> list[Job]:
-        """List the latest jobs that are over, newest first.
-
-        :param user: their owner; ``None`` lists those of all users
-        """
+        """List the latest jobs of a user or of all users that are over, newest first."""
         latest = "ended IS NOT NULL ORDER BY ended DESC LIMIT ?"
         if user is None:
             return self._jobs(f"WHERE {latest}", limit)
@@ -207,21 +202,13 @@ class Store(Database):
     def start(self, number: int) -> Future[Job]:
         """Mark a job as running if it is queued."""
         return self._update(
-            number,
-            "state = 'Running', started = ?",
-            time.time(),
-            where="state = 'Queued'",
+            number, "state = 'Running', started = ?", time.time(), where=_QUEUED
         )
 
     def cancel_waiting(self, number: int, note: str) -> Future[Job]:
         """Cancel a job if it is queued."""
-        return self._update(
-            number,
-            "state = 'Cancelled', ended = ?, note = ?",
-            time.time(),
-            note,
-            where="state = 'Queued'",
-        )
+        columns = "state = 'Cancelled', ended = ?, note = ?"
+        return self._update(number, columns, time.time(), note, where=_QUEUED)
 
     def finish(
         self,
@@ -260,19 +247,14 @@ class Store(Database):
         self, number: int, note: str, used: tuple[float, float]
     ) -> Future[Job]:
         """Queue a running job again; the parameters are those of :meth:`finish`."""
-        return self._update(
-            number,
+        columns = (
             "state = 'Queued', started = NULL, attempt = attempt + 1, note = ?, "
-            "qpu_seconds = qpu_seconds + ?, seconds = seconds + ?",
-            note,
-            *used,
+            "qpu_seconds = qpu_seconds + ?, seconds = seconds + ?"
         )
+        return self._update(number, columns, note, *used)
 
     def recover(self) -> Future[None]:
-        """Repair the file after the service died.
-
-        Jobs of closed leases are cancelled; other running jobs are queued again.
-        """
+        """Cancel jobs of closed leases, and queue other jobs that a crash interrupted."""
 
         def change(db: sqlite3.Connection) -> None:
             db.execute(

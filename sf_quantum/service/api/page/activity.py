@@ -7,7 +7,7 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Literal, TypeAlias
 
@@ -15,7 +15,7 @@ from pydantic import Field
 
 from sf_quantum.service.api.common import qpu_reason, qpu_status
 from sf_quantum.service.api.v1.models import Strict
-from sf_quantum.service.device.calibration import READINGS, Reading
+from sf_quantum.service.device.noise import READINGS, Reading
 from sf_quantum.service.domain.jobs import (
     CLASSES,
     Forecast,
@@ -395,16 +395,15 @@ def _shown(job: Job, forecast: Forecast | None, now: float) -> ShownJob:
 def _calibration(queue: JobQueue) -> CalibrationShown:
     """Describe the errors of the last calibrations, since an admin's last change."""
     device = queue.device
-    calibrations, errors = device.calibrations, device.errors
-    period, started = calibrations.period_seconds, calibrations.started
-    slot = period / READINGS
+    started = device.started
+    slot = device.calibration_period / READINGS
 
     def reading(number: int) -> Reading:
         # in the middle of its slot, where rounding cannot yield a neighbour
         time = started + (number + 0.5) * slot
-        return replace(calibrations, clock=lambda: time).reading(errors)
+        return device.model_copy(update={"clock": lambda: time}).reading
 
-    last = max(0, int((calibrations.clock() - started) / slot))
+    last = max(0, int((device.clock() - started) / slot))
     known = math.ceil(((device.changed or started) - started) / slot)
     # always the same readings, so that points do not move from answer to answer
     first = -(-max(0, last - PERIODS * READINGS, known) // EVERY) * EVERY

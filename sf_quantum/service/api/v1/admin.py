@@ -181,8 +181,8 @@ def audited(
 ) -> list[AuditAnswer]:
     """List the latest entries, newest first; entries are never changed or removed."""
     return [
-        AuditAnswer(number=stored.number, time=stored.time, **asdict(stored.entry))
-        for stored in audit.entries(queue.store, limit, before)
+        AuditAnswer(**asdict(entry))
+        for entry in audit.entries(queue.store, limit, before)
     ]
 
 

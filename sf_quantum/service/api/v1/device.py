@@ -196,7 +196,7 @@ def show(
         cost_per_second=device.cost_per_second,
         maintenance=queue.availability.next_maintenance,
         calibration=CalibrationAnswer.model_validate(device.reading.summary),
-        calibration_age_seconds=device.calibrations.age_seconds,
+        calibration_age_seconds=device.calibration_age,
         drift=_drift(queue),
         timing=TimingAnswer(**asdict(device.timing), time_scale=device.time_scale),
     )

@@ -88,7 +88,7 @@ def _read(
         submission = JobBody.model_validate(json.loads(body)).submission()
         runner = installed().get(submission.kind)
         if runner is not None and submission.kind in payloads:
-            runner.check(submission.content, submission.parameters, qubits=qubits)
+            runner.check(submission.content, qubits=qubits)
     except ValidationError as error:
         first = error.errors()[0]
         where: list[JSON] = ["body", *first["loc"]]
