@@ -290,7 +290,6 @@ def unix_socket(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
         try:
             yield listener
         finally:
-            # before it is closed: another service could then replace it
             path.unlink(missing_ok=True)
 
 

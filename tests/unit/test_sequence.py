@@ -86,7 +86,7 @@ def test_wrong_sequences_are_refused_with_their_reason() -> None:
     # in one process, since each has Pulser to import
     code = (
         "import json, sys; from sf_quantum.service.device.pulser_process import answered; "
-        "print(json.dumps([answered(request) for request in json.load(sys.stdin)]))"
+        "print(json.dumps([answered(**request) for request in json.load(sys.stdin)]))"
     )
     requests = [{"sequence": text, "qubits": 5} for text, _ in cases]
     done = subprocess.run(

@@ -19,7 +19,7 @@ import sys
 import threading
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
@@ -36,15 +36,6 @@ CPU_SECONDS = 300
 MEMORY_BYTES = 4 << 30
 
 
-class Request(TypedDict, total=False):
-    """See above."""
-
-    sequence: str
-    qubits: int
-    shots: int | None
-    seed: int
-
-
 def main() -> None:
     """Answer one request."""
     line = sys.stdin.buffer.readline()
@@ -52,29 +43,29 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     warnings.simplefilter("ignore")
-    answer = answered(json.loads(line))
-    sys.stdout.write(json.dumps(answer))
+    sys.stdout.write(json.dumps(answered(**json.loads(line))))
     sys.stdout.flush()
     # a regular exit would wait for the lock on standard input, which the thread holds
     os._exit(0)
 
 
-def answered(request: Request) -> dict[str, JSON]:
+def answered(
+    qubits: int, sequence: str | None = None, shots: int | None = None, seed: int = 0
+) -> dict[str, JSON]:
     """Answer a request; errors are part of the answer."""
     try:
-        if "sequence" not in request:
-            return {"specs": _specs(request["qubits"])}
-        sequence = _parse(request["sequence"])
-        _check(sequence, request["qubits"])
-        if (shots := request.get("shots")) is None:
+        if sequence is None:
+            return {"specs": _specs(qubits)}
+        parsed = _parse(sequence)
+        _check(parsed, qubits)
+        if shots is None:
             return {"counter": {}}
-        return {"counter": {**_simulate(sequence, shots, request["seed"])}}
+        return {"counter": {**_simulate(parsed, shots, seed)}}
     except InputError as refused:
         return {"error": str(refused)}
     except MemoryError:
-        return {
-            "error": f"the simulation needs more than {MEMORY_BYTES >> 30} GiB of memory"
-        }
+        limit = f"{MEMORY_BYTES >> 30} GiB"
+        return {"error": f"the simulation needs more than {limit} of memory"}
     except Exception as error:  # noqa: BLE001 - Pulser raises errors of any type
         return {"error": f"Pulser cannot parse the sequence ({type(error).__name__})"}
 

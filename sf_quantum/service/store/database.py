@@ -33,7 +33,6 @@ class Database:
 
     Safe to use from several threads.
 
-    :param path: created if it does not exist
     :param version: of the schema; the file stores it as its ``user_version``
     :param schema: SQL that creates the tables of a new file
     :param upgrades: by version, the SQL that upgrades a file to the next version

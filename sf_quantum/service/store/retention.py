@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 async def purge_regularly(store: Store, retention_seconds: float) -> None:
-    """Purge every :data:`PURGE_SECONDS`, until cancelled."""
+    """Purge until cancelled."""
     while True:
         try:
             before = time.time() - retention_seconds

@@ -31,7 +31,6 @@ class Store(Database):
     Methods that change something return a future that is done once the change is on
     disk.
 
-    :param path: the file, created if it does not exist
     :raises InputError: if this version cannot read the file
     """
 
