@@ -151,7 +151,6 @@ class Outcome:
     """The outcome of a job on the device.
 
     :param result: the sample set or counts, as JSON; ``None`` unless the job completed
-    :param failure: reason of a failure, else ``None``
     :param qpu_seconds: modelled QPU time, as billed by real hardware
     :param seconds: elapsed time
     :param calibration: id, time and values of the calibration; ``None`` if it did not run

@@ -34,7 +34,6 @@ MAX_LABELS = 2**20
 class Calibration:
     """A calibration of a device at a point in time.
 
-    :param id: identifier; a function of the device and its seed
     :param age: from 0 (new) to 1 (about to be renewed)
     :param faulty: whether it has larger errors; not visible to users
     :param seed: of random draws that change with each calibration

@@ -83,10 +83,9 @@ class SequenceSimulator:
 
 
 def specs(name: str, qubits: int) -> str:
-    """Describe the emulated device; the first call takes about a second.
+    """Return Pulser's abstract representation of a device, JSON; may take a second.
 
     :param name: name of the device, which is the only content without Pulser
-    :returns: Pulser's abstract representation of a device, JSON
     """
     with _specs_lock:  # concurrent calls start only one process
         return _specs(name, qubits)

@@ -15,12 +15,7 @@ JobParameters: TypeAlias = Mapping[str, int | None]
 
 @dataclass(frozen=True)
 class Timing:
-    """The run time of a job on real hardware.
-
-    :param setup_seconds: per job
-    :param shot_seconds: per shot (read), including delays, without read-out
-    :param readout_seconds: per shot
-    """
+    """The run time of a job on real hardware; a shot includes delays, but no read-out."""
 
     setup_seconds: float
     shot_seconds: float
