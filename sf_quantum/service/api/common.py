@@ -59,27 +59,19 @@ class Refusal(BaseModel):
     field: str | None = Field(default=None, description="The field that is wrong.")
 
 
-def refusals(
-    descriptions: Mapping[int, str],
-) -> dict[int | str, dict[str, type[Refusal] | str]]:
-    """Describe the statuses of refusals for the OpenAPI document."""
-    return {
-        status: {"model": Refusal, "description": description}
-        for status, description in descriptions.items()
-    }
+def refusal(description: str) -> dict[str, type[Refusal] | str]:
+    """Describe a status of refusals for the OpenAPI document."""
+    return {"model": Refusal, "description": description}
 
 
-ADMINS_ONLY = "Only admins may do this."
-ADMINS = refusals({403: ADMINS_ONLY})
-EVERYWHERE = refusals(
-    {
-        401: "No credential, or an invalid one.",
-        413: "The body is too large.",
-        422: "A field is wrong.",
-        429: "Too many requests.",
-        503: "The service is being stopped, or cannot work.",
-    }
-)
+ADMINS_ONLY = refusal("Only admins may do this.")
+EVERYWHERE: dict[int | str, dict[str, type[Refusal] | str]] = {
+    401: refusal("No credential, or an invalid one."),
+    413: refusal("The body is too large."),
+    422: refusal("A field is wrong."),
+    429: refusal("Too many requests."),
+    503: refusal("The service is being stopped, or cannot work."),
+}
 
 
 def utc(seconds: float) -> datetime:

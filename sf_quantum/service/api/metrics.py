@@ -23,7 +23,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from sf_quantum import __version__
-from sf_quantum.service.api.common import refusals
+from sf_quantum.service.api.common import refusal
 from sf_quantum.service.domain.jobs import CLASSES, State
 from sf_quantum.service.http.auth import Forbidden, get_sender
 from sf_quantum.service.queue.job_queue import JobQueue
@@ -150,12 +150,8 @@ class QpuCollector(Collector):
     response_class=Response,
     responses={
         200: {"content": {"text/plain": {}}, "description": "Prometheus' text format."},
-        **refusals(
-            {
-                401: "No credential, or an invalid one.",
-                403: "The caller may not read metrics.",
-            }
-        ),
+        401: refusal("No credential, or an invalid one."),
+        403: refusal("The caller may not read metrics."),
     },
 )
 async def metrics(request: Request) -> Response:

@@ -70,18 +70,12 @@ LOCAL_USER = FixedIdentity(Identity("local", admin=True, root=True))
 
 
 def set_sender(connection: HTTPConnection, sender: Identity | AuthError) -> None:
-    """Store the outcome of authentication, good or bad, with the request.
-
-    A request is authenticated once, since a MUNGE credential is valid only once.
-    """
+    """Keep the outcome with the request: a MUNGE credential is valid only once."""
     connection.scope[_IDENTITY] = sender
 
 
 def get_sender(connection: HTTPConnection) -> Identity:
-    """Read what :func:`set_sender` stored.
-
-    :raises AuthError: if authentication failed
-    """
+    """Read what :func:`set_sender` kept; raise it if authentication failed."""
     sender: Identity | AuthError = connection.scope[_IDENTITY]
     if isinstance(sender, AuthError):
         raise sender
@@ -125,18 +119,14 @@ class Tokens:
         if scheme.lower() != "bearer":
             token = connection.headers.get(TOKEN_HEADER, "")
         if not token:
-            raise Unauthorized(
-                "needs a bearer token", "Authorization", BEARER_CHALLENGE
-            )
+            detail = "needs a bearer token"
+            raise Unauthorized(detail, "Authorization", BEARER_CHALLENGE)
         if _version(self._path) != self._version:
             await asyncio.to_thread(self._read_again)
         entry = self._entries.get(digest(token.strip()))
         if entry is None:
-            raise Unauthorized(
-                "unknown bearer token",
-                "Authorization",
-                f'{BEARER_CHALLENGE}, error="invalid_token"',
-            )
+            challenge = f'{BEARER_CHALLENGE}, error="invalid_token"'
+            raise Unauthorized("unknown bearer token", "Authorization", challenge)
         return Identity(entry.user, entry.admin or entry.user in self._admins)
 
     def _read_again(self) -> None:
@@ -165,9 +155,8 @@ class Munge:
         """:raises AuthError: if the request has no credential, or an invalid one"""
         credential = connection.headers.get(MUNGE_HEADER)
         if not credential:
-            raise Unauthorized(
-                "needs a MUNGE credential", MUNGE_HEADER, MUNGE_CHALLENGE
-            )
+            detail = "needs a MUNGE credential"
+            raise Unauthorized(detail, MUNGE_HEADER, MUNGE_CHALLENGE)
         try:
             uid = await asyncio.to_thread(munge.decode, credential, self._socket)
         except munge.CredentialRefused as error:

@@ -71,22 +71,13 @@ async def activity(request: Request, if_none_match: KnownEtag = None) -> Respons
 
 
 @router.get("/", include_in_schema=False)
-async def page(if_none_match: KnownEtag = None) -> Response:
-    """Send the page."""
-    return _file("index.html", if_none_match)
-
-
 @router.get("/page.{kind}", include_in_schema=False)
-async def part(kind: str, if_none_match: KnownEtag = None) -> Response:
-    """Send a part of the page."""
-    name = f"page.{kind}"
+async def page(request: Request, if_none_match: KnownEtag = None) -> Response:
+    """Send the page, or a part of it."""
+    name = request.url.path.removeprefix("/") or "index.html"
     if name not in _TYPES:
         raise Refused(404, "not found")
-    return _file(name, if_none_match)
-
-
-def _file(name: str, known: str | None) -> Response:
-    return conditional(known, _read(name), _TYPES[name], _HEADERS)
+    return conditional(if_none_match, _read(name), _TYPES[name], _HEADERS)
 
 
 @cache

@@ -61,10 +61,7 @@ class Problems:
         return Submission("problem", None, whole.parameters, key, written)
 
     def find(self, who: Identity, problem_id: str) -> Job:
-        """Find a problem.
-
-        :raises Refused: 404, also for jobs of other dialects
-        """
+        """Find a problem; jobs of other dialects are refused with 404."""
         job = self._queue.find(who, problem_id)
         if not job.key.startswith(KEY):
             raise Refused(404, "no such problem")
@@ -82,10 +79,7 @@ class Problems:
     async def wait_for_any(
         self, who: Identity, ids: Sequence[str], seconds: float
     ) -> list[Job]:
-        """Wait until one of some problems is over or the time has passed; return all.
-
-        :raises Refused: 404
-        """
+        """Wait until one of some problems is over or the time has passed; return all."""
         jobs = [self.find(who, problem_id) for problem_id in ids]
         if seconds > 0 and not any(job.final for job in jobs):
             waits = [
@@ -100,15 +94,11 @@ class Problems:
         return [self.find(who, problem_id) for problem_id in ids]
 
     async def cancel(self, who: Identity, problem_id: str) -> dict[str, JSON]:
-        """Cancel a problem.
-
-        :returns: its status
-        :raises Refused: 404, or 409 for one that is over
-        """
+        """Cancel a problem and return its status; one that is over gives 409."""
         job = self.find(who, problem_id)
         if job.final:
-            detail = f"problem {problem_id} is {solver.STATUSES[job.state]} already"
-            raise Refused(409, detail)
+            status = solver.STATUSES[job.state]
+            raise Refused(409, f"problem {problem_id} is {status} already")
         cancelled = await self._queue.cancel(who, job.id)
         return await asyncio.to_thread(self.status, cancelled)
 

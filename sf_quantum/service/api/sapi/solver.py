@@ -62,8 +62,6 @@ class SolverVersion(BaseModel):
 
 
 class SolverName(BaseModel):
-    """The solver that a problem is for."""
-
     name: str
     version: SolverVersion | None = None
 
@@ -78,8 +76,6 @@ class ProblemData(BaseModel):
 
 
 class ProblemParameters(BaseModel):
-    """How a problem is sampled."""
-
     model_config = ConfigDict(extra="forbid")
 
     num_reads: int = Field(default=1, ge=READS[0], le=READS[1], strict=True)
@@ -99,8 +95,6 @@ class ProblemParameters(BaseModel):
 
 
 class Problem(BaseModel):
-    """One problem of a submission."""
-
     solver: SolverName | str
     type: ProblemType
     data: ProblemData
@@ -123,10 +117,7 @@ class ProblemOptions(BaseModel):
 
 
 def graph(device: Device) -> Graph:
-    """Return the graph of an annealer.
-
-    :raises Refused: 404 if the device has none
-    """
+    """Return the graph of an annealer; other devices have none: 404."""
     if device.graph is None:
         raise Refused(404, f"{device.name} is not an annealer and has no solver")
     return device.graph
@@ -138,10 +129,7 @@ def identity(device: Device) -> dict[str, JSON]:
 
 
 def check(device: Device, name: SolverName) -> None:
-    """Refuse a problem for another solver, or for an earlier graph.
-
-    :raises Refused: 404
-    """
+    """Refuse a problem for another solver, or for an earlier graph, with 404."""
     known = graph(device).id
     if name.name != device.name:
         raise Refused(404, f"no solver {name.name!r}; the solver is {device.name!r}")

@@ -77,8 +77,6 @@ class UsageAnswer(Strict):
 
 
 class UsageQuery(Strict):
-    """The scope of a report."""
-
     by: By = "user"
     from_: datetime | None = Field(
         default=None, alias="from", description="ISO 8601, or seconds since the epoch."

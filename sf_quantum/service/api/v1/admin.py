@@ -9,12 +9,11 @@ from fastapi import APIRouter, Query
 from pydantic import Field, JsonValue
 
 from sf_quantum.service.api.common import (
-    ADMINS,
     ADMINS_ONLY,
     Admin,
     Queue,
     Who,
-    refusals,
+    refusal,
 )
 from sf_quantum.service.api.v1.device import DeviceAnswer, show
 from sf_quantum.service.api.v1.models import Strict
@@ -119,7 +118,7 @@ class MaintenanceAnswer(DeviceAnswer):
 @router.get(
     "/admin/operations",
     summary="List the operations on the device",
-    responses=ADMINS,
+    responses={403: ADMINS_ONLY},
 )
 async def operations(queue: Queue, _: Admin) -> list[OperationAnswer]:
     """List each operation with its parameters, their bounds and the present settings."""
@@ -138,13 +137,11 @@ async def operations(queue: Queue, _: Admin) -> list[OperationAnswer]:
 @router.post(
     "/admin/operations/{name}",
     summary="Run an operation on the device",
-    responses=refusals(
-        {
-            403: ADMINS_ONLY,
-            404: "No such operation.",
-            409: "The QPU must be drained first, or a job is still running.",
-        }
-    ),
+    responses={
+        403: ADMINS_ONLY,
+        404: refusal("No such operation."),
+        409: refusal("The QPU must be drained first, or a job is still running."),
+    },
 )
 async def run(
     name: str, body: OperationBody, queue: Queue, who: Admin
@@ -168,7 +165,7 @@ async def run(
 @router.get(
     "/admin/audit",
     summary="List admins' actions",
-    responses=ADMINS,
+    responses={403: ADMINS_ONLY},
 )
 def audited(
     queue: Queue,
@@ -195,7 +192,7 @@ async def maintenance(queue: Queue, _: Who) -> list[WindowAnswer]:
 @router.post(
     "/device/maintenance",
     summary="Announce maintenance",
-    responses=refusals({403: ADMINS_ONLY, 409: "It overlaps with another window."}),
+    responses={403: ADMINS_ONLY, 409: refusal("It overlaps with another window.")},
 )
 async def announce(
     body: MaintenanceBody, queue: Queue, who: Admin
@@ -224,7 +221,7 @@ async def announce(
 @router.delete(
     "/device/maintenance/{window_id}",
     summary="Cancel maintenance",
-    responses=refusals({403: ADMINS_ONLY, 404: "No such window."}),
+    responses={403: ADMINS_ONLY, 404: refusal("No such window.")},
 )
 async def take_back(window_id: int, queue: Queue, who: Admin) -> WindowAnswer:
     """Cancel a window, or end it early."""

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from sf_quantum.service.api.common import (
-    ADMINS,
+    ADMINS_ONLY,
     Admin,
     Queue,
     Who,
@@ -128,7 +128,9 @@ async def device(
     return show(queue, job_class, who.user)
 
 
-@router.patch("/device", summary="Change the number of vQPUs", responses=ADMINS)
+@router.patch(
+    "/device", summary="Change the number of vQPUs", responses={403: ADMINS_ONLY}
+)
 async def change(body: DeviceChange, queue: Queue, who: Admin) -> DeviceAnswer:
     """Change how many leases may be held at once; leases that are held stay held."""
     old, new = {"vqpus": queue.leases.vqpus}, {"vqpus": body.vqpus}
@@ -138,14 +140,16 @@ async def change(body: DeviceChange, queue: Queue, who: Admin) -> DeviceAnswer:
     return show(queue)
 
 
-@router.post("/device/open", summary="Open the QPU", responses=ADMINS)
+@router.post("/device/open", summary="Open the QPU", responses={403: ADMINS_ONLY})
 async def open_(queue: Queue, who: Admin) -> DeviceAnswer:
     """Let jobs start and leases be granted again."""
     await queue.availability.set_status("open", user=who.user)
     return show(queue)
 
 
-@router.post("/device/close", summary="Close the QPU at once", responses=ADMINS)
+@router.post(
+    "/device/close", summary="Close the QPU at once", responses={403: ADMINS_ONLY}
+)
 async def close(body: Message, queue: Queue, who: Admin) -> DeviceAnswer:
     """Refuse new jobs and leases, and stop the running job, which is queued again.
 
@@ -155,7 +159,7 @@ async def close(body: Message, queue: Queue, who: Admin) -> DeviceAnswer:
     return show(queue)
 
 
-@router.post("/device/drain", summary="Drain the QPU", responses=ADMINS)
+@router.post("/device/drain", summary="Drain the QPU", responses={403: ADMINS_ONLY})
 async def drain(body: Message, queue: Queue, who: Admin) -> DeviceAnswer:
     """Refuse new jobs and leases, and let the running job end.
 

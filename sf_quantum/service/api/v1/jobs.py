@@ -16,7 +16,7 @@ from sf_quantum.service.api.common import (
     LeaseId,
     Queue,
     Who,
-    refusals,
+    refusal,
 )
 from sf_quantum.service.api.v1 import large_bodies
 from sf_quantum.service.api.v1.models import CalibrationAnswer, JobBody, Strict
@@ -94,7 +94,7 @@ class JobAnswer(Strict):
 # the forecast of a job that is over
 _NO_FORECAST = dict.fromkeys(("position", "eta_seconds", "expected_seconds"))
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=_Route)
-_NO_JOB = refusals({404: "No such job."})
+_NO_JOB = refusal("No such job.")
 
 
 @router.post(
@@ -103,15 +103,11 @@ _NO_JOB = refusals({404: "No such job."})
     summary="Submit a job",
     responses={
         200: {"model": JobAnswer, "description": "The job submitted with this key."},
-        **refusals(
-            {
-                403: "The lease is missing or has ended.",
-                409: "The key belongs to another job.",
-                422: "A field is wrong, or the job exceeds a limit of its class.",
-                429: "The user has too many jobs, or sends too many requests.",
-                503: "The QPU is closed or draining, or the service is being stopped.",
-            }
-        ),
+        403: refusal("The lease is missing or has ended."),
+        409: refusal("The key belongs to another job."),
+        422: refusal("A field is wrong, or the job exceeds a limit of its class."),
+        429: refusal("The user has too many jobs, or sends too many requests."),
+        503: refusal("The QPU is closed or draining, or the service is being stopped."),
     },
 )
 async def submit(
@@ -125,13 +121,12 @@ async def submit(
 
     An acknowledged job is on disk: it survives the service being killed.
     """
-    response.status_code, answer = await _submit(
-        queue, who, x_sfq_lease, body.submission()
-    )
+    submission = body.submission()
+    response.status_code, answer = await _submit(queue, who, x_sfq_lease, submission)
     return answer
 
 
-@router.get("", summary="List jobs", responses=refusals({404: "No such lease."}))
+@router.get("", summary="List jobs", responses={404: refusal("No such lease.")})
 async def jobs(
     queue: Queue,
     who: Who,
@@ -147,7 +142,9 @@ async def jobs(
 
 
 @router.get(
-    "/{job_id}", summary="Show a job, or wait for it to be over", responses=_NO_JOB
+    "/{job_id}",
+    summary="Show a job, or wait for it to be over",
+    responses={404: _NO_JOB},
 )
 async def job(
     job_id: str,
@@ -175,7 +172,8 @@ async def job(
             "a sequence or a circuit, `counter`, the count of each bit string.",
             "content": {"application/json": {}},
         },
-        **refusals({404: "No such job.", 409: "The job has no result."}),
+        404: _NO_JOB,
+        409: refusal("The job has no result."),
     },
 )
 async def result(job_id: str, queue: Queue, who: Who) -> Response:
@@ -183,11 +181,10 @@ async def result(job_id: str, queue: Queue, who: Who) -> Response:
     return Response(queue.result(who, job_id), media_type="application/json")
 
 
-@router.delete("/{job_id}", summary="Cancel a job", responses=_NO_JOB)
+@router.delete("/{job_id}", summary="Cancel a job", responses={404: _NO_JOB})
 async def cancel(job_id: str, queue: Queue, who: Who) -> JobAnswer:
     """Cancel a job unless it is over, and answer once it has left the device."""
-    cancelled = await queue.cancel(who, job_id)
-    return answer_for(queue, cancelled)
+    return answer_for(queue, await queue.cancel(who, job_id))
 
 
 async def _submit_large(request: Request, body: bytes) -> Response:

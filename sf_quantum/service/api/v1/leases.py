@@ -10,7 +10,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
-from sf_quantum.service.api.common import Queue, Who, refusals
+from sf_quantum.service.api.common import Queue, Who, refusal
 from sf_quantum.service.api.v1.jobs import JobAnswer, answer_for
 from sf_quantum.service.api.v1.models import Name, Seconds, Strict
 from sf_quantum.service.domain.jobs import (
@@ -24,7 +24,7 @@ from sf_quantum.service.domain.jobs import (
 from sf_quantum.service.queue.job_queue import JobQueue
 
 router = APIRouter(prefix="/v1/leases", tags=["leases"])
-_NO_LEASE = refusals({404: "No such lease."})
+_NO_LEASE = refusal("No such lease.")
 
 
 class LeaseBody(Strict):
@@ -119,7 +119,10 @@ class LeaseAnswer(Strict):
     "",
     status_code=201,
     summary="Acquire a lease",
-    responses=refusals({403: "The caller may not.", 409: "All leases are held."}),
+    responses={
+        403: refusal("The caller may not."),
+        409: refusal("All leases are held."),
+    },
 )
 async def acquire(
     body: LeaseBody, request: Request, queue: Queue, who: Who
@@ -147,7 +150,9 @@ async def leases(
     return [_answer(queue, lease) for lease in listed]
 
 
-@router.get("/{lease_id}", summary="Show a lease and its jobs", responses=_NO_LEASE)
+@router.get(
+    "/{lease_id}", summary="Show a lease and its jobs", responses={404: _NO_LEASE}
+)
 async def lease(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
     """Show whether the lease is held, and the jobs submitted under it."""
     found = queue.leases.find(who, lease_id)
@@ -157,7 +162,7 @@ async def lease(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
 @router.post(
     "/{lease_id}/renew",
     summary="Renew a lease",
-    responses=refusals({403: "It has ended.", 404: "No such lease."}),
+    responses={403: refusal("It has ended."), 404: refusal("No such lease.")},
 )
 async def renew(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
     """Keep an idle lease from ending; the time when it expires does not change."""
@@ -167,7 +172,7 @@ async def renew(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
 @router.delete(
     "/{lease_id}",
     summary="Release a lease and cancel its jobs",
-    responses=_NO_LEASE,
+    responses={404: _NO_LEASE},
 )
 async def release(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
     """Release the lease and cancel its unfinished jobs, including a running one.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -66,25 +66,20 @@ class JobBody(Strict):
 
         :raises Refused: 422 unless it has exactly one payload, with its own parameters
         """
-        payloads: dict[Kind, JsonValue] = {
-            "problem": self.problem,
-            "sequence": self.sequence,
-            "circuit": self.circuit,
-        }
-        given = [kind for kind in payloads if payloads[kind] is not None]
+        kinds: tuple[Kind, ...] = get_args(Kind)
+        given = [kind for kind in kinds if getattr(self, kind) is not None]
         if len(given) != 1:
             names = ", ".join(given) or "none"
-            detail = f"give exactly one of {', '.join(payloads)}, not {names}"
-            raise Refused(422, detail)
+            raise Refused(422, f"give exactly one of {', '.join(kinds)}, not {names}")
+        (kind,) = given
         parameters = self.parameters.model_dump()
-        if given[0] != "problem":
+        if kind != "problem":
             del parameters["num_sweeps"]
             if "num_sweeps" in self.parameters.model_fields_set:
                 raise Refused(422, "only problems take it", "parameters.num_sweeps")
-        content = payloads[given[0]]
         return Submission(
-            given[0],
-            content,
+            kind,
+            getattr(self, kind),
             parameters,
             self.idempotency_key,
             purpose=self.purpose,

@@ -16,7 +16,7 @@ from pydantic import (
     NaiveDatetime,
 )
 
-from sf_quantum.service.api.common import Admin, Queue, refusals, since_epoch
+from sf_quantum.service.api.common import Admin, Queue, refusal, since_epoch
 from sf_quantum.service.api.warden.routes import (
     STATES,
     STATUSES,
@@ -35,21 +35,17 @@ Row = TypeVar("Row", bound=BaseModel)
 Texts = Annotated[list[str], Field(default_factory=list, max_length=100)]
 router = APIRouter(
     tags=["warden"],
-    responses=refusals(
-        {
-            401: "No credential, or an invalid one.",
-            403: "For admins.",
-            422: "A parameter is wrong.",
-        }
-    ),
+    responses={
+        401: refusal("No credential, or an invalid one."),
+        403: refusal("For admins."),
+        422: refusal("A parameter is wrong."),
+    },
 )
 # newer versions of warden use the second path
 PATHS = ("/acct", "/accounting")
 
 
 class UsersQuery(BaseModel):
-    """The scope of a report."""
-
     user_id: Annotated[Texts, AfterValidator(lambda ids: [*map(user_name, ids)])]
     ended_after: AwareDatetime | NaiveDatetime | None = None
     ended_before: AwareDatetime | NaiveDatetime | None = None
@@ -74,15 +70,11 @@ class UsersQuery(BaseModel):
 
 
 class SessionsQuery(UsersQuery):
-    """The scope of a report on sessions."""
-
     session_id: Texts
     slurm_job_id: Texts
 
 
 class JobsQuery(SessionsQuery):
-    """The scope of a report on jobs."""
-
     status: list[Status] = Field(default_factory=list)
     job_id: list[Annotated[int, Field(ge=0, le=2**62)]] = Field(
         default_factory=list, max_length=100

@@ -18,7 +18,7 @@ from typing import Annotated, Literal, TypeAlias
 from fastapi import APIRouter, Header, Path
 from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
 
-from sf_quantum.service.api.common import Admin, Queue, Who, qpu_reason, refusals, utc
+from sf_quantum.service.api.common import Admin, Queue, Who, qpu_reason, refusal, utc
 from sf_quantum.service.device import sequence
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, LeaseRequest, State, Submission
@@ -189,17 +189,15 @@ SessionId = Annotated[
 JobNumber = Annotated[int, Path(ge=0, le=2**63 - 1, description="The job's number.")]
 router = APIRouter(
     tags=["warden"],
-    responses=refusals(
-        {
-            401: "No credential, or an invalid one.",
-            403: "The caller or the session lacks the permission.",
-            404: "It does not exist, or belongs to another user.",
-            409: "Not possible now.",
-            422: "A field is wrong.",
-            429: "Too many jobs or requests.",
-            503: "The QPU is closed.",
-        }
-    ),
+    responses={
+        401: refusal("No credential, or an invalid one."),
+        403: refusal("The caller or the session lacks the permission."),
+        404: refusal("It does not exist, or belongs to another user."),
+        409: refusal("Not possible now."),
+        422: refusal("A field is wrong."),
+        429: refusal("Too many jobs or requests."),
+        503: refusal("The QPU is closed."),
+    },
 )
 
 
