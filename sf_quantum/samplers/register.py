@@ -50,11 +50,6 @@ class Embedding:
     missing: Pairs
     extra: Pairs
 
-    @property
-    def wrong(self) -> int:
-        """Number of pairs at the wrong distance."""
-        return len(self.missing) + len(self.extra)
-
     def distances(self) -> Doubles:
         """Compute the distance matrix, in micrometres."""
         across = self.positions[:, np.newaxis] - self.positions
@@ -79,23 +74,23 @@ def embed(
     from scipy.optimize import minimize
 
     near = np.zeros((count, count), bool)
-    if edges:
-        near[tuple(np.array(edges).T)] = True
-    target = _Target(near | near.T, limits)
+    for i, j in edges:
+        near[i, j] = near[j, i] = True
     random = np.random.default_rng(seed)
-    best: Embedding | None = None
+    best, fewest = None, np.inf
     for _ in range(STARTS):
         spread = min(limits.reach, limits.radius * np.sqrt(count)) / 2
         flat = random.normal(0.0, spread, 2 * count)
-        target.trust_all()
+        target = _Target(near, limits)
         for _ in range(ROUNDS):
             flat = minimize(target.error, flat, jac=True, method="L-BFGS-B").x
-            latest = target.embedding(flat.reshape(count, 2))
-            if latest and (best is None or latest.wrong < best.wrong):
-                best = latest
-            if best and not best.wrong:
+            latest = _embedding(flat.reshape(count, 2), near, limits)
+            wrong = len(latest.missing) + len(latest.extra) if latest else np.inf
+            if wrong < fewest:
+                best, fewest = latest, wrong
+            if not fewest:
                 return best
-            target.trust(flat)
+            target.distrust(flat)
     return best
 
 
@@ -103,17 +98,14 @@ class _Target:
     """The objective: how far positions are from the requested distances."""
 
     def __init__(self, near: NDArray[np.bool_], limits: RegisterLimits) -> None:
-        self._near = near
         self._limits = limits
         self._rows, self._columns = np.triu_indices(len(near), 1)
-        self._edges = near[self._rows, self._columns]
-        self.trust_all()
+        edges = near[self._rows, self._columns]
+        self._least = np.where(edges, limits.apart * _SAFE, _FAR * limits.radius)
+        self._most = np.where(edges, _NEAR * limits.radius, np.inf)
+        self._trust = np.ones(len(edges))
 
-    def trust_all(self) -> None:
-        """Give all pairs the same weight."""
-        self._trust = np.ones(len(self._rows))
-
-    def trust(self, flat: Doubles) -> None:
+    def distrust(self, flat: Doubles) -> None:
         """Reduce the weight of pairs that are wrong at these positions."""
         _, _, wrong = self._wrong(flat.reshape(-1, 2))
         self._trust = 1 / (1 + (wrong / (_GIVEN_UP * self._limits.radius)) ** 2)
@@ -121,10 +113,8 @@ class _Target:
     def _wrong(self, positions: Doubles) -> tuple[Doubles, Doubles, Doubles]:
         across = positions[self._rows] - positions[self._columns]
         distances = np.hypot(across[:, 0], across[:, 1]) + 1e-9
-        radius = self._limits.radius
-        least = np.where(self._edges, self._limits.apart * _SAFE, _FAR * radius)
-        most = np.where(self._edges, _NEAR * radius, np.inf)
-        wrong = np.maximum(distances - most, 0) - np.maximum(least - distances, 0)
+        wrong = np.maximum(distances - self._most, 0)
+        wrong -= np.maximum(self._least - distances, 0)
         return across, distances, wrong
 
     def error(self, flat: Doubles) -> tuple[float, Doubles]:
@@ -143,24 +133,20 @@ class _Target:
         gradient += (2 * beyond / out)[:, np.newaxis] * positions
         return float((weight * wrong**2).sum() + (beyond**2).sum()), gradient.ravel()
 
-    def embedding(self, positions: Doubles) -> Embedding | None:
-        """Return the embedding; ``None`` if the device's limits are violated."""
-        # Pulser rounds to picometres; rounding here keeps positions exact when re-read
-        embedding = Embedding(np.round(positions - positions.mean(axis=0), 4), [], [])
-        distances = embedding.distances()
-        np.fill_diagonal(distances, np.inf)
-        out = np.hypot(*embedding.positions.T).max(initial=0.0)
-        if (
-            distances.min(initial=np.inf) < self._limits.apart
-            or out > self._limits.reach
-        ):
-            return None
-        close = distances < self._limits.radius
-        return Embedding(
-            embedding.positions,
-            _pairs(self._near & ~close),
-            _pairs(close & ~self._near),
-        )
+
+def _embedding(
+    positions: Doubles, near: NDArray[np.bool_], limits: RegisterLimits
+) -> Embedding | None:
+    """Return the embedding; ``None`` if the device's limits are violated."""
+    # Pulser rounds to picometres; rounding here keeps positions exact when re-read
+    positions = np.round(positions - positions.mean(axis=0), 4)
+    distances = Embedding(positions, [], []).distances()
+    np.fill_diagonal(distances, np.inf)
+    out = np.hypot(*positions.T).max(initial=0.0)
+    if distances.min(initial=np.inf) < limits.apart or out > limits.reach:
+        return None
+    close = distances < limits.radius
+    return Embedding(positions, _pairs(near & ~close), _pairs(close & ~near))
 
 
 def _pairs(matrix: NDArray[np.bool_]) -> Pairs:
