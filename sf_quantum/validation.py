@@ -76,16 +76,13 @@ class _Loader(yaml.SafeLoader):
     ) -> dict[Hashable, JSON]:
         keys = set()
         for key, _ in node.value:
+            fault = None
             if not isinstance(key, yaml.ScalarNode):
-                raise yaml.MarkedYAMLError(
-                    problem="a key must be text, not a list or a mapping",
-                    problem_mark=key.start_mark,
-                )
-            if key.value in keys:
-                raise yaml.MarkedYAMLError(
-                    problem=f"duplicate key {key.value!r}",
-                    problem_mark=key.start_mark,
-                )
+                fault = "a key must be text, not a list or a mapping"
+            elif key.value in keys:
+                fault = f"duplicate key {key.value!r}"
+            if fault:
+                raise yaml.MarkedYAMLError(problem=fault, problem_mark=key.start_mark)
             keys.add(key.value)
         return super().construct_mapping(node, deep)
 

@@ -41,7 +41,14 @@ def draw(points: Points, state: State, threshold: float) -> Figure:
     best = state.iterations[state.best - 1]
     for index, (name, labels) in enumerate(panels):
         axes = figure.add_subplot(grid[0, index])
-        _scatter(axes, plane[rows], _colours(labels, consensus)[rows])
+        axes.scatter(
+            plane[rows, 0],
+            plane[rows, 1],
+            s=float(np.clip(20_000 / len(rows), 1, 16)),
+            c=[*_colours(labels, consensus)[rows]],
+            linewidths=0,
+            rasterized=True,
+        )
         axes.set_title(_title(name, labels))
         axes.set_xlabel(names[0])
         axes.set_ylabel(names[1] if index == 0 else "")
@@ -66,10 +73,8 @@ def _plane(points: Points) -> tuple[NDArray[np.float64], list[str]]:
     if values.shape[1] == 1:
         # spread vertically so that points do not hide each other
         jitter = np.random.default_rng(0).uniform(size=len(values))
-        return np.column_stack([values[:, 0], jitter]), [
-            points.features[0],
-            "(spread at random)",
-        ]
+        names = [points.features[0], "(spread at random)"]
+        return np.column_stack([values[:, 0], jitter]), names
     if values.shape[1] == 2:
         return values, points.features
     centred = values - values.mean(axis=0)
@@ -95,13 +100,6 @@ def _colours(
     colour_of |= {mine: theirs + spare for spare, mine in enumerate(rest)}
     palette = [COLOURS[colour_of[i] % len(COLOURS)] for i in range(ours)]
     return np.array([*palette, NOISE])[labels]
-
-
-def _scatter(axes: Axes, plane: NDArray[np.float64], colours: NDArray[np.str_]) -> None:
-    size = float(np.clip(20_000 / len(plane), 1, 16))
-    axes.scatter(
-        plane[:, 0], plane[:, 1], s=size, c=list(colours), linewidths=0, rasterized=True
-    )
 
 
 def _scores(axes: Axes, state: State, threshold: float) -> None:

@@ -72,11 +72,9 @@ def _read_npy(path: Path) -> Points:
         with path.open("rb") as file:
             values = np.lib.format.read_array(file, allow_pickle=False)
     except BROKEN_NPY as error:
-        raise (
-            cannot_read(path, "points", error)
-            if isinstance(error, OSError) and error.strerror
-            else InputError(f"{path}: not a .npy file of numbers")
-        ) from error
+        if isinstance(error, OSError) and error.strerror:
+            raise cannot_read(path, "points", error) from error
+        raise InputError(f"{path}: not a .npy file of numbers") from error
     if values.ndim != 2 or values.dtype.kind not in "fiu":
         raise InputError(
             f"{path}: an array of {values.dtype} with shape {values.shape}; "

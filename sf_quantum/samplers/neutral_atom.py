@@ -268,9 +268,7 @@ def _sequence(
     from pulser.devices import Device
     from pulser.waveforms import CompositeWaveform, ConstantWaveform, RampWaveform
 
-    # names are arbitrary, only their order matters
-    places = {f"q{i}": xy for i, xy in enumerate(embedding.positions)}
-    register = Register(places)
+    register = Register.from_coordinates(embedding.positions, center=False, prefix="q")
     step = device.channels["rydberg_global"].clock_period
     duration -= duration % step
     try:

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 
 # Relative to the biases that make up low energies: energies that differ by less are a tie,
@@ -113,16 +113,21 @@ class Reduction:
 def reduce(problem: Quadratic) -> Reduction:
     """Fix the variables on which all optima agree, and split the rest into parts."""
     work = _Reducer(problem)
-    work.run()
-    left = work.left
-    alive = [i for i in range(len(left.linear)) if i not in work.fixed]
-    parts = [*_parts(left, alive)]
-    return Reduction(
-        work.fixed,
-        [part[0] for part in parts if len(part) == 1],
-        [part for part in parts if len(part) > 1],
-        left,
-    )
+    left, fixed = work.left, work.fixed
+    waiting = OrderedDict.fromkeys(range(len(left.linear)))
+    while waiting:
+        i, _ = waiting.popitem(last=False)
+        value = work.value(i)
+        if value is None:
+            continue
+        # a rule depends on neighbours up to distance two
+        near = {*left.pairs[i]}
+        near |= {k for j in near for k in left.pairs[j]}
+        work.fix(i, value)
+        waiting.update(dict.fromkeys(k for k in sorted(near) if k not in fixed))
+    parts = [*_parts(left, (i for i in range(len(left.linear)) if i not in fixed))]
+    free = [part[0] for part in parts if len(part) == 1]
+    return Reduction(fixed, free, [part for part in parts if len(part) > 1], left)
 
 
 def focused(problem: Quadratic, reduction: Reduction, size: int) -> Reduction:
@@ -150,35 +155,21 @@ def exclusions(problem: Quadratic) -> list[tuple[int, int]]:
     return [(i, j) for i, j, _ in work.left.interactions if work.exclude(i, j)]
 
 
-@dataclass
 class _Reducer:
-    problem: Quadratic
-    fixed: dict[int, int] = field(default_factory=dict)
+    """What is left of a problem, and the rules.
 
-    def __post_init__(self) -> None:
-        pairs = [{k: b for k, b in row.items() if b} for row in self.problem.pairs]
-        self.left = Quadratic([*self.problem.linear], pairs)
+    :ivar gain: the negative biases of each variable's pairs, added up
+    """
+
+    def __init__(self, problem: Quadratic) -> None:
+        pairs = [{k: b for k, b in row.items() if b} for row in problem.pairs]
+        self.left = Quadratic([*problem.linear], pairs)
+        self.fixed: dict[int, int] = {}
         self.tie = self.left.tie
-        # negative biases of a variable, added up
         self.gain = [sum(-b for b in row.values() if b < 0) for row in pairs]
         self.effort = EFFORT
 
-    def run(self) -> None:
-        """Apply the rules until none fixes another variable."""
-        waiting = OrderedDict.fromkeys(range(len(self.left.linear)))
-        while waiting:
-            i, _ = waiting.popitem(last=False)
-            value = self._value(i)
-            if value is None:
-                continue
-            # a rule depends on neighbours up to distance two
-            near = {*self.left.pairs[i]}
-            near |= {k for j in near for k in self.left.pairs[j]}
-            self.fix(i, value)
-            again = (k for k in sorted(near) if k not in self.fixed)
-            waiting.update(dict.fromkeys(again))
-
-    def _value(self, i: int) -> int | None:
+    def value(self, i: int) -> int | None:
         linear = self.left.linear[i]
         if linear - self.gain[i] > self.tie:
             return 0
