@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from statistics import median
+from typing import NamedTuple
 
 from sf_quantum import journal
 from sf_quantum.candidates.decision import (
@@ -38,8 +39,7 @@ LATEST_RUNS = 20
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class JobTimes:
+class JobTimes(NamedTuple):
     """Seconds of a job: elapsed on the QPU, charged by it, and all else but waiting."""
 
     device_seconds: float
@@ -106,13 +106,7 @@ class History:
     def times(self, step: str, target: str) -> JobTimes | None:
         """The median times of the latest jobs of a step completed on a target, if any."""
         latest = self._times.get((step, target))
-        if not latest:
-            return None
-        return JobTimes(
-            median(times.device_seconds for times in latest),
-            median(times.qpu_seconds for times in latest),
-            median(times.other_seconds for times in latest),
-        )
+        return JobTimes(*map(median, zip(*latest, strict=True))) if latest else None
 
     def spent(self, step: str | None = None) -> dict[str, float]:
         """QPU seconds spent by a step, or by all, by target."""

@@ -348,12 +348,10 @@ class TracebackFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        if not isinstance(error, WorkflowException) or logger.isEnabledFor(
-            logging.DEBUG
-        ):
+        if logger.isEnabledFor(logging.DEBUG):
             return True
         job = next((job for job in self._summaries if _names(str(error), job)), None)
-        if job is not None:
+        if job is not None and isinstance(error, WorkflowException):
             record.levelno, record.msg = self._summaries.pop(job)
             record.levelname = logging.getLevelName(record.levelno)
             record.args = record.exc_info = record.exc_text = None

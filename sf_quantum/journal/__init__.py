@@ -113,16 +113,14 @@ class Journal:
         """
         origin = self.path
         for path in self.earlier():
-            try:
+            with suppress(InputError, OSError):
                 if is_open(path):
                     continue
                 events = read(path)
-            except (InputError, OSError):
-                continue
-            ends = [event["status"] for event in events if event["event"] == "end"]
-            if ends and ends != ["cancelled"]:
-                break
-            origin = path
+                ends = [event["status"] for event in events if event["event"] == "end"]
+                if ends and ends != ["cancelled"]:
+                    break
+                origin = path
         return origin
 
     def earlier(self) -> Iterator[Path]:
