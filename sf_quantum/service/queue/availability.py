@@ -220,9 +220,8 @@ class Availability:
                 row = db.execute(query, (starts, ends, message)).lastrowid or 0
                 added = replace(wanted, id=row)
                 new = asdict(added)
-                audit.record(
-                    db, audit.AuditEntry(user, "announce maintenance", new, {}, new)
-                )
+                entry = audit.AuditEntry(user, "announce maintenance", new, {}, new)
+                audit.record(db, entry)
                 return added
 
             window = await asyncio.wrap_future(self._store.change(change))

@@ -42,6 +42,7 @@ from sf_quantum import backoff
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
+    CLASSES,
     RANKS,
     Identity,
     JobClass,
@@ -91,6 +92,7 @@ TRANSITIONS: Mapping[LeaseState | None, set[LeaseState]] = {
 class WaitingRequest:
     """A request for a lease that waits for a vQPU.
 
+    :param rank: of its class
     :param granted: the lease, or the refusal
     :param request: with its project
     :param passed: how many later requests of the class were granted before it
@@ -99,7 +101,6 @@ class WaitingRequest:
     rank: int
     position: int
     user: str = field(compare=False)
-    job_class: JobClass = field(compare=False)
     request: LeaseRequest = field(compare=False)
     passed: int = field(compare=False)
     granted: asyncio.Future[LiveLease] = field(
@@ -368,9 +369,7 @@ class Leases:
         self._positions = {k: v for k, v in self._positions.items() if v[-1] > now}
         new = self._requests, 0, now
         position, passed, _ = self._positions.pop((user, request.key), new)
-        waiting = WaitingRequest(
-            RANKS[job_class], position, user, job_class, request, passed
-        )
+        waiting = WaitingRequest(RANKS[job_class], position, user, request, passed)
         insort(self._waiting, waiting)
         return waiting
 
@@ -418,7 +417,7 @@ class Leases:
         return Lease(
             id=secrets.token_urlsafe(24),
             user=waiting.user,
-            job_class=waiting.job_class,
+            job_class=CLASSES[waiting.rank],
             job=request.job,
             slurm_job_id=request.slurm_job_id,
             partition=request.partition,
@@ -484,12 +483,10 @@ class Leases:
     async def _known(self, user: str, key: str | None) -> Lease | None:
         """Find the lease with a key, once it is on disk."""
         while key is not None:
-            same = (live for live in self._leases.values() if live.active)
-            live = next(
-                (one for one in same if (one.lease.user, one.lease.key) == (user, key)),
-                None,
-            )
-            if live is None:
+            for live in self._leases.values():
+                if live.active and (live.lease.user, live.lease.key) == (user, key):
+                    break
+            else:
                 return None
             if live.written.is_set():
                 live.last_used = time.monotonic()
