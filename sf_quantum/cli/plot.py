@@ -6,7 +6,7 @@ import argparse
 from typing import cast
 
 from sf_quantum.cli.arguments import add_points, number
-from sf_quantum.clustering.loop import Criteria, read_state
+from sf_quantum.clustering.consensus import Criteria, read_state
 from sf_quantum.clustering.picture import draw
 from sf_quantum.clustering.points import read_points
 from sf_quantum.files import replacing

@@ -16,10 +16,10 @@ from sf_quantum.cli.arguments import (
     positive,
     whole,
 )
-from sf_quantum.clustering.consensus import adjusted_rand
-from sf_quantum.clustering.loop import (
+from sf_quantum.clustering.consensus import (
     Criteria,
     State,
+    adjusted_rand,
     advance,
     best_consensus,
     read_state,

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from sf_quantum.clustering.loop import State
+from sf_quantum.clustering.consensus import State
 from sf_quantum.clustering.points import Points
 
 #: seven from B. Wong, Points of view: Color blindness, Nature Methods 8, 2011; seven

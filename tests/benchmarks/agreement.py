@@ -22,7 +22,7 @@ from sklearn.datasets import load_iris, load_wine
 from sklearn.metrics import adjusted_rand_score
 from sklearn.preprocessing import StandardScaler
 
-from sf_quantum.clustering.loop import Criteria, State, advance, best_consensus
+from sf_quantum.clustering.consensus import Criteria, State, advance, best_consensus
 from sf_quantum.clustering.methods import METHODS, Ranges, apply, draw
 from sf_quantum.clustering.points import read_points
 from sf_quantum.clustering.qubo import PENALTIES, WEIGHTS, overlaps, qubo

@@ -20,16 +20,14 @@ from sklearn.metrics import silhouette_samples
 from sf_quantum.clustering import consensus
 from sf_quantum.clustering.consensus import (
     NO_SCORE,
-    Selection,
-    feasible_selections,
-    score_selections,
-)
-from sf_quantum.clustering.loop import (
     Criteria,
+    Selection,
     State,
     advance,
     best_consensus,
+    feasible_selections,
     read_state,
+    score_selections,
     state_content,
     summary,
 )

@@ -11,8 +11,13 @@ from dimod import BinaryQuadraticModel
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.samplers import neutral_atom
-from sf_quantum.samplers.neutral_atom import NeutralAtomSampler
-from sf_quantum.samplers.register import Embedding, Pairs, RegisterLimits, embed
+from sf_quantum.samplers.neutral_atom import (
+    Embedding,
+    NeutralAtomSampler,
+    Pairs,
+    RegisterLimits,
+    embed,
+)
 from sf_quantum.service.device.sequence import available
 from sf_quantum.testing.samplers import problem
 
