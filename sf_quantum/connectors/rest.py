@@ -80,7 +80,6 @@ class RestConnector(QuantumConnector):
         folder = folder.parent if folder.is_file() else folder
         self._config = _client_config(config, folder)
         self._slots = vqpus
-        self._leases: LeasePool | None = None
         self._first_status: asyncio.Task[None] | None = None
 
     async def deploy(self, external: bool) -> None:
@@ -98,10 +97,10 @@ class RestConnector(QuantumConnector):
             raise WorkflowDefinitionException(
                 f"Deployment {self.deployment_name}: {problem}"
             )
-        self._leases = LeasePool(client, self._config, keep_seconds=self._keep_seconds)
+        pool = LeasePool(client, self._config, keep_seconds=self._keep_seconds)
         self._access = asyncio.get_running_loop().create_future()
-        self._access.set_result(self._leases)
-        self._first_status = asyncio.create_task(self._ask_status(self._leases))
+        self._access.set_result(pool)
+        self._first_status = asyncio.create_task(self._ask_status(pool))
 
     async def undeploy(self, external: bool) -> None:
         if self._first_status is not None:
@@ -109,8 +108,8 @@ class RestConnector(QuantumConnector):
         try:
             await super().undeploy(external)
         finally:
-            if self._leases is not None:
-                await self._leases.close()
+            if self._access is not None:
+                await self._access.result().close()
 
     @classmethod
     def _undeployed_status(

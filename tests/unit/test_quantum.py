@@ -813,5 +813,5 @@ async def test_a_lease_granted_while_the_pool_closes_is_given_back(
 
 
 def _pool(step: Step) -> LeasePool:
-    assert step.connector._leases is not None
-    return step.connector._leases
+    assert step.connector._access is not None
+    return step.connector._access.result()
