@@ -62,3 +62,5 @@ $(VENV)/installed: $(VENV)/installed-run
 	@# tests start many processes, some of users who may not write here; a few files that
 	@# packages bring are templates, and no Python
 	@$(BIN)/python -m compileall -q -q -j 0 $(VENV)/lib || true
+	@# and pytest compiles the tests, which the workers of a run would all do at once
+	@$(BIN)/pytest --quiet --collect-only --no-cov >/dev/null || true

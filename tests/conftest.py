@@ -108,8 +108,8 @@ def measured(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Twice as many as there are cores: the longest tests wait, for Slurm or a service."""
-    return 2 * (os.cpu_count() or 1)
+    """Thrice as many as there are cores: the longest tests wait, for Slurm or a service."""
+    return 3 * (os.cpu_count() or 1)
 
 
 @pytest.hookimpl(wrapper=True)

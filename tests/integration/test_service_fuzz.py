@@ -20,7 +20,7 @@ def test_no_request_is_answered_with_5xx_or_otherwise_than_described(
     if mode == "munge":
         options += ["--munge-socket", str(request.getfixturevalue("munge_socket"))]
     done = subprocess.run(
-        [sys.executable, str(FUZZ), *options, "--examples", "5", "--seed", "1"],
+        [sys.executable, str(FUZZ), *options, "--examples", "3", "--seed", "1"],
         capture_output=True,
         text=True,
         timeout=120,
@@ -29,4 +29,4 @@ def test_no_request_is_answered_with_5xx_or_otherwise_than_described(
     total = re.search(r"^(\d+) requests, 0 failures", done.stdout, re.M)
     assert total is not None
     # every operation was reached, in both ways where there are two
-    assert int(total[1]) > 150
+    assert int(total[1]) > 100
