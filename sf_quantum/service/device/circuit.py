@@ -54,10 +54,7 @@ class CircuitSimulator:
             raise FieldError("circuit", detail)
 
     def run(
-        self,
-        content: JSON,
-        parameters: JobParameters,
-        interrupted: Callable[[], bool],
+        self, content: JSON, parameters: JobParameters, interrupted: Callable[[], bool]
     ) -> dict[str, JSON]:
         """See :meth:`~sf_quantum.service.device.runners.Runner.run`.
 

@@ -36,8 +36,8 @@ def problem(qubits: int) -> dict[str, JSON]:
 
 def optimum(bqm: Mapping[str, JSON]) -> float:
     """Return the energy of the planted state."""
-    linear, quadratic = _floats(bqm["linear_biases"]), _floats(bqm["quadratic_biases"])
-    return -fsum(map(abs, linear + quadratic))
+    biases = [*_numbers(bqm["linear_biases"]), *_numbers(bqm["quadratic_biases"])]
+    return -fsum(map(abs, biases))
 
 
 def hits(result: JSON, energy: float) -> tuple[int, int]:
@@ -48,8 +48,8 @@ def hits(result: JSON, energy: float) -> tuple[int, int]:
     vectors = result.get("vectors") if isinstance(result, dict) else None
     if not isinstance(vectors, dict):
         return 0, 0
-    energies = _data(vectors.get("energy"))
-    counts = _data(vectors.get("num_occurrences"))
+    energies = _numbers(vectors.get("energy"))
+    counts = _numbers(vectors.get("num_occurrences"))
     good = sum(
         count
         for value, count in zip(energies, counts, strict=True)
@@ -58,11 +58,8 @@ def hits(result: JSON, energy: float) -> tuple[int, int]:
     return int(good), int(sum(counts))
 
 
-def _data(vector: JSON) -> list[float]:
-    return _floats(vector.get("data")) if isinstance(vector, dict) else []
-
-
-def _floats(values: JSON) -> list[float]:
+def _numbers(vector: JSON) -> list[float]:
+    values = vector.get("data") if isinstance(vector, dict) else vector
     if not isinstance(values, list):
         return []
     return [float(value) for value in values if isinstance(value, int | float)]

@@ -25,10 +25,7 @@ class Runner(Protocol):
         """
 
     def run(
-        self,
-        content: JSON,
-        parameters: JobParameters,
-        interrupted: Callable[[], bool],
+        self, content: JSON, parameters: JobParameters, interrupted: Callable[[], bool]
     ) -> dict[str, JSON]:
         """Compute the result; blocks.
 
@@ -48,10 +45,7 @@ class ProblemRunner(Runner):
             raise problem.FieldError("problem.variable_labels", detail)
 
     def run(
-        self,
-        content: JSON,
-        parameters: JobParameters,
-        interrupted: Callable[[], bool],
+        self, content: JSON, parameters: JobParameters, interrupted: Callable[[], bool]
     ) -> dict[str, JSON]:
         bqm = content if isinstance(content, dict) else {}
         return problem.sample(NealSampler(interrupted), bqm, parameters)

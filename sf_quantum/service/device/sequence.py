@@ -55,10 +55,7 @@ class SequenceSimulator:
             raise FieldError("sequence", str(answer["error"]))
 
     def run(
-        self,
-        content: JSON,
-        parameters: JobParameters,
-        interrupted: Callable[[], bool],
+        self, content: JSON, parameters: JobParameters, interrupted: Callable[[], bool]
     ) -> dict[str, JSON]:
         """See :meth:`.runners.Runner.run`.
 
