@@ -35,10 +35,10 @@ def encode(socket: str | None = None) -> str:
         code = library.munge_encode(ctypes.byref(credential), context, None, 0)
         try:
             if code != _SUCCESS or credential.value is None:
-                raise QpuError(f"munge: {_reason(library, context, code)}")
+                raise QpuError(f"munge: {_reason(library, code, context)}")
             return credential.value.decode()
         finally:
-            _free(library, credential)
+            library.free(credential)
 
 
 def decode(credential: str, socket: str | None = None) -> int:
@@ -58,11 +58,11 @@ def decode(credential: str, socket: str | None = None) -> int:
             text, context, *map(ctypes.byref, (payload, length, uid, gid))
         )
         # allocated even if the credential is refused as expired or replayed
-        _free(library, payload)
+        library.free(payload)
         if _FIRST_OF_CREDENTIAL <= code <= _LAST_OF_CREDENTIAL:
-            raise CredentialRefused(_words(library.munge_strerror(code)))
+            raise CredentialRefused(_reason(library, code))
         if code != _SUCCESS:
-            raise QpuError(f"munge: {_reason(library, context, code)}")
+            raise QpuError(f"munge: {_reason(library, code, context)}")
     return uid.value
 
 
@@ -81,7 +81,7 @@ def _context(library: ctypes.CDLL, socket: str | None) -> Iterator[ctypes.c_void
             path = ctypes.c_char_p(socket.encode())
             code = library.munge_ctx_set(context, _OPT_SOCKET, path)
             if code != _SUCCESS:
-                raise InputError(f"{socket}: {_reason(library, context, code)}")
+                raise InputError(f"{socket}: {_reason(library, code, context)}")
         yield context
     finally:
         library.munge_ctx_destroy(context)
@@ -95,22 +95,16 @@ def _library() -> ctypes.CDLL:
         raise InputError(
             "libmunge.so.2 is not installed (Debian: libmunge2, Red Hat: munge-libs)"
         ) from error
+    # free() is looked up through it too, as that of the C library that allocated
     library.munge_ctx_create.restype = ctypes.c_void_p
     library.munge_ctx_strerror.restype = ctypes.c_char_p
     library.munge_strerror.restype = ctypes.c_char_p
     return library
 
 
-def _free(library: ctypes.CDLL, pointer: ctypes.c_char_p | ctypes.c_void_p) -> None:
-    # looked up through libmunge, so that it belongs to the C library that allocated
-    library.free(pointer)
-
-
-def _reason(library: ctypes.CDLL, context: ctypes.c_void_p, code: int) -> str:
-    detailed = library.munge_ctx_strerror(context)
-    return _words(detailed or library.munge_strerror(code))
-
-
-def _words(text: bytes) -> str:
-    words = text.decode("utf-8", "replace")
+def _reason(
+    library: ctypes.CDLL, code: int, context: ctypes.c_void_p | None = None
+) -> str:
+    detailed = library.munge_ctx_strerror(context) if context else None
+    words: str = (detailed or library.munge_strerror(code)).decode("utf-8", "replace")
     return words[:1].lower() + words[1:]

@@ -146,10 +146,9 @@ class DWaveQpu(Qpu):
 
     def environment(self, token: str) -> dict[str, str]:
         """See :meth:`Qpu.environment`; D-Wave's client reads the variables too."""
+        known = self.connection
         variables = {
-            variable: self.connection[key]
-            for variable, key in VARIABLES.items()
-            if key in self.connection
+            name: known[key] for name, key in VARIABLES.items() if key in known
         }
         return {**variables, f"{self.name}_{TOKEN}": token}
 
@@ -361,10 +360,7 @@ def client_options(connection: Mapping[str, str]) -> dict[str, JSON]:
 def check_fits(parameters: Mapping[str, JSON], properties: Mapping[str, JSON]) -> None:
     """Check parameters against the solver's ranges, before embedding the problem.
 
-    :param parameters: the solver's defaults apply to ``num_reads`` and ``annealing_time``
-        (microseconds)
-    :param properties: of the solver, from SAPI
-    :raises InputError: naming the parameter and the solver's range
+    The solver's defaults apply to ``num_reads`` and ``annealing_time`` (microseconds).
     """
     reads = _number(parameters, "num_reads") or 1
     time_ = _number(parameters, "annealing_time")

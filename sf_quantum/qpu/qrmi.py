@@ -411,11 +411,8 @@ class IqmRunner:
 def errors(who: str, *, leasing: bool = False, gone: bool = False) -> Iterator[None]:
     """Convert the errors of QRMI, all of which are ``RuntimeError``, into ours.
 
-    :param who: the QPU, for the message
     :param leasing: a conflict means that no lease is free
     :param gone: ignore that something no longer exists
-    :raises InputError: if a retry is useless
-    :raises QpuError: if a retry may succeed
     """
     try:
         yield
@@ -440,7 +437,6 @@ def run(
 ) -> tuple[str, dict[str, float]]:
     """Run a task; interrupted, it is stopped on the QPU.
 
-    :param who: the QPU, for errors
     :returns: its result, and the timing by the local clock; the time on the QPU ends when
         the task is seen to be completed
     :raises QpuError: if the task fails or the QPU does not answer

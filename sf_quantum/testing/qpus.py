@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 
 import pytest
 from dimod import SampleSet
@@ -71,6 +72,13 @@ class QpuContract:
         """Return the driver's side of a QPU with a free lease."""
         raise NotImplementedError
 
+    @pytest.fixture
+    def lease(self, driver: Qpu) -> Iterator[str]:
+        """Hold a lease during a test."""
+        token = driver.acquire()
+        yield token
+        driver.release(token)
+
     def test_it_reports_its_status(self, driver: Qpu) -> None:
         status = driver.status()
         assert status.online
@@ -92,48 +100,38 @@ class QpuContract:
         # the lease is free again
         driver.release(driver.acquire())
 
-    def test_the_job_finds_the_qpu_in_its_environment(self, driver: Qpu) -> None:
-        token = driver.acquire()
-        try:
-            variables = qpu.environment([(driver, token)])
-            for key, value in variables.items():
-                # a shell must be able to read the variables from a file
-                assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key)
-                assert "\n" not in value
-            assert variables[RESOURCES[0]] == driver.name
-            assert variables[TYPES[0]] == driver.type
-            job = qpu.from_environment(variables)
-            assert isinstance(job, type(driver))
-            assert job.name == driver.name
-            assert job.environment(token) == driver.environment(token)
-        finally:
-            driver.release(token)
+    def test_the_job_finds_the_qpu_in_its_environment(
+        self, driver: Qpu, lease: str
+    ) -> None:
+        variables = qpu.environment([(driver, lease)])
+        for key, value in variables.items():
+            # a shell must be able to read the variables from a file
+            assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key)
+            assert "\n" not in value
+        assert variables[RESOURCES[0]] == driver.name
+        assert variables[TYPES[0]] == driver.type
+        job = qpu.from_environment(variables)
+        assert isinstance(job, type(driver))
+        assert job.name == driver.name
+        assert job.environment(lease) == driver.environment(lease)
 
-    def test_a_job_solves_and_is_accounted_for(self, driver: Qpu) -> None:
-        token = driver.acquire()
-        try:
-            job = qpu.from_environment(qpu.environment([(driver, token)]))
-            assert job is not None
-            samples = job.solve(problem(), {"num_reads": READS, "seed": None})
-            text = json.dumps(samples, allow_nan=False)
-            answer: SampleSet = SampleSet.from_serializable(json.loads(text))  # type: ignore[no-untyped-call]
-            assert answer.first.sample == {"one": 1, "other": 0}
-            assert answer.first.energy == pytest.approx(-1.5)
-            assert int(answer.record.num_occurrences.sum()) == READS
-            assert answer.info["qpu"]
-            jobs = driver.jobs(token)
-            if jobs is not None:
-                assert [job["state"] for job in jobs] == ["Completed"]
-                assert jobs[0]["id"]
-        finally:
-            driver.release(token)
+    def test_a_job_solves_and_is_accounted_for(self, driver: Qpu, lease: str) -> None:
+        job = qpu.from_environment(qpu.environment([(driver, lease)]))
+        assert job is not None
+        samples = job.solve(problem(), {"num_reads": READS, "seed": None})
+        text = json.dumps(samples, allow_nan=False)
+        answer: SampleSet = SampleSet.from_serializable(json.loads(text))  # type: ignore[no-untyped-call]
+        assert answer.first.sample == {"one": 1, "other": 0}
+        assert answer.first.energy == pytest.approx(-1.5)
+        assert int(answer.record.num_occurrences.sum()) == READS
+        assert answer.info["qpu"]
+        jobs = driver.jobs(lease)
+        if jobs is not None:
+            assert [job["state"] for job in jobs] == ["Completed"]
+            assert jobs[0]["id"]
 
-    def test_a_wrong_parameter_is_refused(self, driver: Qpu) -> None:
-        token = driver.acquire()
-        try:
-            job = qpu.from_environment(qpu.environment([(driver, token)]))
-            assert job is not None
-            with pytest.raises(InputError, match="no_such_parameter"):
-                job.solve(problem(), {"no_such_parameter": 1})
-        finally:
-            driver.release(token)
+    def test_a_wrong_parameter_is_refused(self, driver: Qpu, lease: str) -> None:
+        job = qpu.from_environment(qpu.environment([(driver, lease)]))
+        assert job is not None
+        with pytest.raises(InputError, match="no_such_parameter"):
+            job.solve(problem(), {"no_such_parameter": 1})

@@ -77,12 +77,10 @@ def sampled(sampler: Sampler, bqm: BinaryQuadraticModel, seed: int = 3) -> Sampl
 def test_it_is_a_dimod_sampler(sampler: Sampler) -> None:
     assert_sampler_api(sampler)  # type: ignore[no-untyped-call]
     for name in ("num_reads", "seed"):
-        assert (
-            name in sampler.parameters
-        ), f"parameters lacks {name!r}, which sfq solve passes to every sampler"
-    assert isinstance(
-        sampler.properties.get("num_reads"), int
-    ), "properties['num_reads'], the default number of reads, is not an int"
+        lacks = f"parameters lacks {name!r}, which sfq solve passes to every sampler"
+        assert name in sampler.parameters, lacks
+    wrong = "properties['num_reads'], the default number of reads, is not an int"
+    assert isinstance(sampler.properties.get("num_reads"), int), wrong
     json.dumps([sampler.parameters, sampler.properties])
 
 
@@ -104,9 +102,8 @@ def test_same_seed_same_answer(sampler: Sampler) -> None:
     first, again = sampled(sampler, problem()), sampled(sampler, problem())
     assert first == again
     assert first.info == again.info
-    assert (
-        first.info.get("seed") == 3
-    ), f"info['seed'] is {first.info.get('seed')}, not the given seed"
+    seed = first.info.get("seed")
+    assert seed == 3, f"info['seed'] is {seed}, not the given seed"
 
 
 def test_no_more_reads_than_asked_for(sampler: Sampler) -> None:
