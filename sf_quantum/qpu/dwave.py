@@ -156,10 +156,8 @@ class DWaveQpu(Qpu):
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
         """See :meth:`Qpu.from_environment`; QRMI's SPANK plugin prefixes the names."""
         variables = {
-            variable: value
+            variable: environment.get(f"{name}_{variable}") or environment.get(variable)
             for variable in VARIABLES
-            for key in (variable, f"{name}_{variable}")
-            if (value := environment.get(key))
         }
         lease = required(name, environment, TOKEN)
         return cls(name, _connection(name, variables), lease)
@@ -383,11 +381,12 @@ def check_fits(parameters: Mapping[str, JSON], properties: Mapping[str, JSON]) -
                 raise InputError(f"{name}: {value:g} is out of range, {takes}")
 
 
-def _connection(name: str, variables: Mapping[str, str]) -> dict[str, str]:
+def _connection(name: str, variables: Mapping[str, str | None]) -> dict[str, str]:
     for variable in ("DWAVE_API_ENDPOINT", "DWAVE_API_TOKEN"):
         if not variables.get(variable):
             raise InputError(f"{variable} is not set for QPU {name!r}")
-    return {VARIABLES[key]: variables[key] for key in VARIABLES if key in variables}
+    given = {VARIABLES[key]: variables.get(key) for key in VARIABLES}
+    return {key: value for key, value in given.items() if value}
 
 
 def _number(values: Mapping[str, JSON], key: str) -> float | None:

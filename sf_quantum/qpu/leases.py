@@ -96,10 +96,10 @@ def acquire(
     # by the key, the QPU's queue recognizes the request when it is repeated
     key = uuid.uuid4().hex
     wait = _Wait(request, stop or threading.Event())
-    # the first attempt does not wait, so that on_wait is called at once
-    stay_seconds = 0.0 if on_wait else wait.stay_seconds
     while True:
         began = time.monotonic()
+        # the first attempt does not wait, so that on_wait is called at once
+        stay_seconds = 0.0 if on_wait else min(STAY_SECONDS, wait.deadline.left)
         try:
             return qpu.acquire_waiting(
                 request.purpose or request.job, wait_seconds=stay_seconds, key=key
@@ -110,7 +110,6 @@ def acquire(
             else:
                 on_wait(error)
                 on_wait = None
-        stay_seconds = wait.stay_seconds
 
 
 class _Wait:
@@ -118,15 +117,11 @@ class _Wait:
 
     def __init__(self, request: AcquireOptions, stop: threading.Event) -> None:
         self._stop = stop
-        self._deadline = Deadline(request.wait_seconds)
+        self.deadline = Deadline(request.wait_seconds)
         unlimited = request.wait_seconds is None
         self._trouble_seconds = request.trouble_seconds if unlimited else math.inf
         self._pauses = backoff.LEASE.pauses()
         self._trouble_since: float | None = None
-
-    @property
-    def stay_seconds(self) -> float:
-        return min(STAY_SECONDS, self._deadline.left)
 
     def pause(self, error: QpuError, began: float) -> None:
         """Pause after an attempt that failed, or raise its error if it was the last."""
@@ -146,9 +141,9 @@ class _Wait:
                     f"{error}; given up after {self._trouble_seconds:g} s, --wait or a "
                     "deployment's `wait` sets how long"
                 ) from error
-        if self._deadline.left <= 0:
+        if self.deadline.left <= 0:
             raise error
-        if self._stop.wait(min(next(self._pauses), self._deadline.left)):
+        if self._stop.wait(min(next(self._pauses), self.deadline.left)):
             raise WaitCancelled("the wait was cancelled") from error
 
 

@@ -72,7 +72,7 @@ _BUSY = (408, 425, 429)
 
 
 class QrmiQpu(Qpu):
-    """A QPU of any of QRMI's types; each type is a subclass of three lines.
+    """A QPU of any of QRMI's types; each type is a subclass of two lines.
 
     :param resource: the site's description of it, and the job's time limit; on the job's
         side, the acquisition token as well
@@ -80,8 +80,7 @@ class QrmiQpu(Qpu):
 
     type: ClassVar[str]
     reads_qrmi_config = True
-    resource_type: ClassVar[str]
-    technology: ClassVar[str]
+    technology: ClassVar[str] = "superconducting"
     takes: ClassVar[str] = "circuits"
     #: packages that a QUBO needs to run there, and the extra that installs them
     solving: ClassVar[tuple[str, ...]] = ()
@@ -180,7 +179,9 @@ class QrmiQpu(Qpu):
         settings = {**_NO_RETRIES, **_job(), **self._resource.environment}
         if token is not None:
             settings[TOKEN] = token
-        kind = getattr(qrmi.ResourceType, self.resource_type)
+        # ResourceType.PasqalLocal is the type pasqal-local
+        kinds = {name.lower(): name for name in dir(qrmi.ResourceType)}
+        kind = getattr(qrmi.ResourceType, kinds[self.type.replace("-", "")])
         with errors(self._who):
             # not through the environment of the process, which all instances share
             return qrmi.QuantumResource.from_config(self.name, kind, settings)
@@ -233,20 +234,16 @@ class PasqalLocal(_Pasqal):
     """Neutral atoms behind a warden or our service; tested against the latter."""
 
     type = "pasqal-local"
-    resource_type = "PasqalLocal"
 
 
 class PasqalCloud(_Pasqal):
     """Pasqal's cloud; its address is fixed, so our tests do not reach it."""
 
     type = "pasqal-cloud"
-    resource_type = "PasqalCloud"
 
 
 class _Gates(QrmiQpu):
     """Circuits by Qiskit: a QUBO runs by QAOA."""
-
-    technology = "superconducting"
 
     def sampler(self) -> Sampler:
         """See :meth:`Qpu.sampler`: ``qaoa``, on this machine."""
@@ -279,21 +276,18 @@ class IbmQuantumSystem(_Ibm):
     """An IBM QPU on the premises; tested for its refusals only."""
 
     type = "ibm-quantum-system"
-    resource_type = "IBMQuantumSystem"
 
 
 class IbmQuantumComputeService(_Ibm):
     """IBM's cloud; tested against answers written from its public API."""
 
     type = "ibm-quantum-compute-service"
-    resource_type = "IBMQuantumComputeService"
 
 
 class IqmServer(_Gates):
     """An IQM QPU or IQM's cloud; tested against answers written from its public API."""
 
     type = "iqm-server"
-    resource_type = "IQMServer"
     solving = ("iqm", "qiskit", "scipy")
     extra = "iqm"
 
@@ -305,8 +299,6 @@ class Oqtopus(QrmiQpu):
     """OQTOPUS; needs QRMI's ``liboqtopus_py_bridge.so``, which is not on PyPI."""
 
     type = "oqtopus"
-    resource_type = "OQTOPUS"
-    technology = "superconducting"
 
     @classmethod
     def problem(cls) -> str | None:
@@ -324,8 +316,6 @@ class AliceBobFelis(QrmiQpu):
     """Alice & Bob's cat qubits; tested without a QPU only."""
 
     type = "alice-bob-felis"
-    resource_type = "AliceBobFelis"
-    technology = "superconducting"
 
 
 @dataclass(frozen=True)

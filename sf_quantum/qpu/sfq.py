@@ -338,13 +338,18 @@ class SfqQpu(Qpu):
     @classmethod
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
         munge = environment.get(f"{name}_SFQ_MUNGE", "")
+        retry = environment.get(key := f"{name}_SFQ_PATIENCE_SECONDS")
+        try:
+            retry_seconds = None if retry is None else float(retry)
+        except ValueError as error:
+            raise InputError(f"{key}: expected seconds") from error
         return cls(
             name,
             required(name, environment, "SFQ_URL"),
             credentials=Credentials(
                 environment.get(f"{name}_SFQ_TOKEN_FILE"),
                 munge if munge.startswith("/") else munge == "1",
-                _seconds(environment, f"{name}_SFQ_PATIENCE_SECONDS"),
+                retry_seconds,
             ),
             lease=required(name, environment, TOKEN),
             job_key=environment.get(f"{name}_SFQ_JOB_KEY"),
@@ -456,12 +461,3 @@ def _munge(config: Mapping[str, JSON]) -> str | bool:
     if isinstance(value, bool) or (isinstance(value, str) and value.startswith("/")):
         return value
     raise InputError("munge: expected true, false or the path of munged's socket")
-
-
-def _seconds(environment: Mapping[str, str], key: str) -> float | None:
-    if key not in environment:
-        return None
-    try:
-        return float(environment[key])
-    except ValueError as error:
-        raise InputError(f"{key}: expected seconds") from error

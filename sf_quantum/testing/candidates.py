@@ -128,6 +128,7 @@ def _answer(
     inputs: Mapping[str, JSON],
     energy: Energy,
 ) -> Answer:
+    """Run only the tool, on one target."""
     keys = mapping(target)
     where = "/".join(str(keys[k]) for k in ("deployment", "service") if k in keys)
     with (
@@ -139,32 +140,24 @@ def _answer(
     ):
         job = Path(folder, "job.json")
         job.write_text(json.dumps(dict(inputs)))
-        json.dump(_alone(document, name, target, tool, job), file)
+        workflow: JSON = {
+            "type": "cwl",
+            "config": {"file": str(tool), "settings": str(job)},
+            "bindings": [{"step": "/", "target": target}],
+        }
+        journal: JSON = {"type": "sfq.journal", "config": {"directory": folder}}
+        alone: dict[str, JSON] = {
+            "version": "v1.0",
+            "workflows": {name: workflow},
+            "deployments": document.content.get("deployments"),
+            "scheduling": {"scheduler": journal},
+            "database": {"type": "default", "config": {"connection": f"{folder}/db"}},
+        }
+        json.dump(alone, file)
         file.flush()
         outputs = _run(Path(file.name), Path(folder), where)
         form = {key: _form(value) for key, value in outputs.items()}
         return Answer(where, form, energy(outputs))
-
-
-def _alone(
-    document: Document, name: str, target: JSON, tool: Path, job: Path
-) -> dict[str, JSON]:
-    """Make a StreamFlow file that runs only the tool, on one target."""
-    folder = str(job.parent)
-    workflow: JSON = {
-        "type": "cwl",
-        "config": {"file": str(tool), "settings": str(job)},
-        "bindings": [{"step": "/", "target": target}],
-    }
-    return {
-        "version": "v1.0",
-        "workflows": {name: workflow},
-        "deployments": document.content.get("deployments"),
-        "scheduling": {
-            "scheduler": {"type": "sfq.journal", "config": {"directory": folder}}
-        },
-        "database": {"type": "default", "config": {"connection": f"{folder}/db"}},
-    }
 
 
 def _run(file: Path, folder: Path, where: str) -> Outputs:
