@@ -54,9 +54,8 @@ def decode(credential: str, socket: str | None = None) -> int:
     # libmunge takes ASCII only; anything else becomes an invalid credential
     text = credential.encode("ascii", "replace").replace(b"\0", b"?")
     with _context(library, socket) as context:
-        code = library.munge_decode(
-            text, context, *map(ctypes.byref, (payload, length, uid, gid))
-        )
+        results = map(ctypes.byref, (payload, length, uid, gid))
+        code = library.munge_decode(text, context, *results)
         # allocated even if the credential is refused as expired or replayed
         library.free(payload)
         if _FIRST_OF_CREDENTIAL <= code <= _LAST_OF_CREDENTIAL:

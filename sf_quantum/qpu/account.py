@@ -67,8 +67,7 @@ def usage(
     """Ask QPUs what leases were used for.
 
     :param leases: each QPU with its token; the lease may have been given back
-    :param names: of the QPUs; one without a lease counts as one that does not report its
-        jobs
+    :param names: of the QPUs; one without a lease counts as not reporting its jobs
     """
     found = {qpu.name: _usage(qpu, token) for qpu, token in leases}
     return [found.get(name) or LeaseUsage(name, None) for name in names or found]

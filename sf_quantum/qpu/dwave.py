@@ -146,10 +146,8 @@ class DWaveQpu(Qpu):
 
     def environment(self, token: str) -> dict[str, str]:
         """See :meth:`Qpu.environment`; D-Wave's client reads the variables too."""
-        known = self.connection
-        variables = {
-            name: known[key] for name, key in VARIABLES.items() if key in known
-        }
+        own = self.connection
+        variables = {name: own[key] for name, key in VARIABLES.items() if key in own}
         return {**variables, f"{self.name}_{TOKEN}": token}
 
     @classmethod
@@ -191,7 +189,10 @@ class DWaveQpu(Qpu):
             raise InputError(f"QPU {self.name!r} refuses: {_line(error)}") from error
         except (requests.RequestException, *trouble) as error:
             # some refusals are known by their HTTP status only
-            useless = isinstance(error, bad_url) or _is_refusal(error)
+            code = getattr(error, "error_code", None)
+            status = code if isinstance(code, int) else 0
+            refusal = 400 <= status < 500 and status not in TRANSIENT
+            useless = refusal or isinstance(error, bad_url)
             kind = InputError if useless else QpuError
             raise kind(f"QPU {self.name!r}: {_line(error)}") from error
 
@@ -268,8 +269,7 @@ class DWaveEmbedded(Sampler):
         :param num_reads: the QPU's default is 1
         :param seed: of the search for an embedding, not of the QPU's samples; drawn and
             reported in ``info`` if not given
-        :param annealing_time: of a read, in microseconds; the solver's default if not
-            given
+        :param annealing_time: of a read, in microseconds; by default the solver's
         :param chain_strength: in the unit of the biases; computed if not given
         :raises InputError: if the QPU refuses it, or no embedding is found
         :raises QpuError: if the QPU fails or does not answer
@@ -417,11 +417,6 @@ def _job(problems: Problems, one: ProblemStatus) -> dict[str, JSON]:
 
 def _access_seconds(timing: Mapping[str, float] | None) -> float:
     return float((timing or {}).get("qpu_access_time", 0.0)) / MICROSECONDS
-
-
-def _is_refusal(error: Exception) -> bool:
-    code = getattr(error, "error_code", None)
-    return isinstance(code, int) and 400 <= code < 500 and code not in TRANSIENT
 
 
 def _line(error: Exception) -> str:

@@ -92,7 +92,7 @@ def acquire(
     :raises QpuError: if the QPU does not answer for too long
     :raises InputError: if the QPU refuses the request
     """
-    qpu = qpu.hinted(request.hints)
+    qpu, purpose = qpu.hinted(request.hints), request.purpose or request.job
     # by the key, the QPU's queue recognizes the request when it is repeated
     key = uuid.uuid4().hex
     wait = _Wait(request, stop or threading.Event())
@@ -101,9 +101,7 @@ def acquire(
         # the first attempt does not wait, so that on_wait is called at once
         stay_seconds = 0.0 if on_wait else min(STAY_SECONDS, wait.deadline.left)
         try:
-            return qpu.acquire_waiting(
-                request.purpose or request.job, wait_seconds=stay_seconds, key=key
-            )
+            return qpu.acquire_waiting(purpose, wait_seconds=stay_seconds, key=key)
         except QpuError as error:
             if on_wait is None:
                 wait.pause(error, began)

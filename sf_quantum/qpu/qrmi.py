@@ -331,8 +331,6 @@ class PrimitiveRunner:
         self, circuit: QuantumCircuit, values: Doubles, shots: int
     ) -> tuple[Bits, None]:
         """Run a circuit; interrupted, its job is stopped on the QPU."""
-        import numpy as np
-
         with errors(self.who):
             job = self.sampler.run([(circuit, values)], shots=shots)
             try:
@@ -341,7 +339,7 @@ class PrimitiveRunner:
                 with suppress(RuntimeError):
                     job.cancel()
                 raise
-        return np.asarray(data.meas.to_bool_array(order="little"), np.int8), None
+        return data.meas.to_bool_array(order="little").astype("int8"), None
 
 
 class IqmRunner:

@@ -38,10 +38,8 @@ class QpuSampler(Sampler):
         :raises InputError: if the QPU refuses the problem or a parameter
         :raises QpuError: if the QPU fails or does not answer
         """
-        samples = self._qpu.solve(
-            bqm.to_serializable(),
-            {"num_reads": num_reads, "seed": seed, "num_sweeps": num_sweeps},
-        )
+        parameters = {"num_reads": num_reads, "seed": seed, "num_sweeps": num_sweeps}
+        samples = self._qpu.solve(bqm.to_serializable(), parameters)
         # dimod leaves this one untyped
         sample_set: SampleSet = SampleSet.from_serializable(samples)  # type: ignore[no-untyped-call]
         return sample_set

@@ -390,10 +390,9 @@ class SfqQpu(Qpu):
                 self._cancel(job)
             raise
         if followed["state"] != "Completed":
-            raise QpuError(
-                f"{self.service.name}: the job ended {followed['state']}: "
-                f"{followed.get('note') or 'no reason given'}"
-            )
+            ended = f"the job ended {followed['state']}"
+            note = followed.get("note") or "no reason given"
+            raise QpuError(f"{self.service.name}: {ended}: {note}")
         result = f"/v1/jobs/{followed['id']}/result"
         samples = self.service.send("GET", result, retry=True).json()
         if samples.get("type") != "SampleSet":

@@ -51,12 +51,11 @@ def lowest_energy(outputs: Outputs) -> float:
 
     :raises InputError: if no output is a sample set
     """
-    contents = [_content(output) or {} for output in outputs.values()]
-    found = [one for one in contents if one.get("type") == SAMPLES]
-    vectors = [mapping(mapping(one.get("vectors")).get("energy")) for one in found]
-    energies = [
-        float(str(e)) for vector in vectors for e in listing(vector.get("data"))
-    ]
+    energies: list[float] = []
+    for content in map(_content, outputs.values()):
+        if content is not None and content.get("type") == SAMPLES:
+            vector = mapping(mapping(content.get("vectors")).get("energy"))
+            energies += [float(str(value)) for value in listing(vector.get("data"))]
     if not energies:
         raise InputError(
             "no output is a sample set: pass energy=, a function that finds the energy"

@@ -27,7 +27,6 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu import RESOURCES, TYPES, Qpu
 from sf_quantum.samplers.problem import document
 
-STATES = ("Queued", "Running", *qpu.OVER)
 #: enough reads for any working QPU to find the optimum of two variables
 READS = 100
 

@@ -52,11 +52,8 @@ def independent_sets() -> list[BinaryQuadraticModel]:
 def lowest(bqm: BinaryQuadraticModel) -> float:
     """Find the lowest energy by enumeration."""
     labels = [*bqm.variables]
-    values = sorted(bqm.vartype.value)
-    states = product(values, repeat=len(labels))
-    return min(
-        float(bqm.energy(dict(zip(labels, state, strict=True)))) for state in states
-    )
+    states = [*product(sorted(bqm.vartype.value), repeat=len(labels))]
+    return float(min(bqm.energies((states, labels))))
 
 
 @pytest.fixture(params=samplers.names())
