@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -49,6 +50,15 @@ _NODE_TROUBLE = re.compile(
 PATIENCE_SECONDS = 60
 # of squeue, in the order of QueueRow; %i is not kept
 _FIELDS = "%F|%i|%T|%r|%S|%e|%D|%N"
+# of sacct, and what scontrol calls them
+_SACCT_FIELDS = {
+    "JobID": "JobId",
+    "State": "JobState",
+    "Reason": "Reason",
+    "ExitCode": "ExitCode",
+    "Start": "StartTime",
+    "End": "EndTime",
+}
 _JOB_ID = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)
 
 
@@ -210,15 +220,7 @@ def scontrol(text: str, job: str) -> list[JobOutcome]:
     """Read what :func:`scontrol_command` prints about a job, or the tasks of an array."""
     records = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines()]
     return [
-        _outcome(
-            record["JobId"],
-            record["JobState"],
-            record.get("Reason", ""),
-            record.get("ExitCode", "0:0"),
-            record.get("StartTime", ""),
-            record.get("EndTime", ""),
-            restarts=int(record.get("Restarts", 0)),
-        )
+        _outcome(record)
         for record in records
         if "JobState" in record
         and job in (record.get("JobId"), record.get("ArrayJobId"))
@@ -229,11 +231,9 @@ def sacct(text: str) -> list[JobOutcome]:
     """Read the output of :func:`sacct_command`, one outcome for each job."""
     lines = [line.split("|") for line in text.splitlines()]
     return [
-        # the state may be "CANCELLED by 1000"
-        _outcome(job, state.split()[0], reason, code, started, ended)
-        for job, state, reason, code, started, ended in (
-            words for words in lines if len(words) == 6 and re.match(r"\d", words[0])
-        )
+        _outcome(dict(zip(_SACCT_FIELDS.values(), words, strict=True)))
+        for words in lines
+        if len(words) == len(_SACCT_FIELDS) and re.match(r"\d", words[0])
     ]
 
 
@@ -257,7 +257,7 @@ def sacct_command(job: str) -> str:
     """The ``sacct`` command for a job, for clusters with accounting."""
     return (
         f"SLURM_TIME_FORMAT=%s timeout {PATIENCE_SECONDS} sacct --noheader --parsable2 "
-        f"--allocations --jobs={job} --format=JobID,State,Reason,ExitCode,Start,End"
+        f"--allocations --jobs={job} --format={','.join(_SACCT_FIELDS)}"
     )
 
 
@@ -271,25 +271,17 @@ def worst(outcomes: list[JobOutcome]) -> JobOutcome:
     return next((one for one in outcomes if not one.good), outcomes[0])
 
 
-def _outcome(
-    job: str,
-    state: str,
-    reason: str,
-    exit_code: str,
-    started: str,
-    ended: str,
-    restarts: int = 0,
-) -> JobOutcome:
-    code, _, number = exit_code.partition(":")
+def _outcome(record: Mapping[str, str]) -> JobOutcome:
+    code, _, number = record.get("ExitCode", "0:0").partition(":")
     return JobOutcome(
-        job,
-        state,
-        reason,
+        record["JobId"],
+        record["JobState"].split()[0],  # sacct may print "CANCELLED by 1000"
+        record.get("Reason", ""),
         exit_code=int(code),
         signal=int(number or 0),
-        started=_epoch(started),
-        ended=_epoch(ended),
-        restarts=restarts,
+        started=_epoch(record.get("StartTime", "")),
+        ended=_epoch(record.get("EndTime", "")),
+        restarts=int(record.get("Restarts", 0)),
     )
 
 

@@ -106,7 +106,15 @@ class SlurmConnector(InvokedConnector, Stock):
             ``reserve`` names an unknown service
         """
         self._qpus.check()
-        self._check_reserved()
+        all_settings = [self._settings, *(s.settings for s in self._services.values())]
+        reserved = [one for one in all_settings if isinstance(one, ReservedSettings)]
+        for name in (name for one in reserved for name in one.services):
+            if name not in self._services:
+                raise WorkflowDefinitionException(
+                    f"Deployment {self.deployment_name}: `reserve` names service {name}, "
+                    "which does not exist; its services: "
+                    f"{', '.join(self._services) or 'none'}."
+                )
         guardian.current()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _interrupt)
 
@@ -178,17 +186,6 @@ class SlurmConnector(InvokedConnector, Stock):
                 for strategy in strategies.values():
                     stack.push_async_callback(strategy.close)
 
-    def _check_reserved(self) -> None:
-        all_settings = [self._settings, *(s.settings for s in self._services.values())]
-        reserved = [one for one in all_settings if isinstance(one, ReservedSettings)]
-        for name in (name for one in reserved for name in one.services):
-            if name not in self._services:
-                raise WorkflowDefinitionException(
-                    f"Deployment {self.deployment_name}: `reserve` names service {name}, "
-                    "which does not exist; its services: "
-                    f"{', '.join(self._services) or 'none'}."
-                )
-
     def _body(self, invocation: Invocation, use: QpuUse | None) -> str:
         """The job script: the command in the template of the service."""
         location, workdir = invocation.location, invocation.workdir
@@ -229,9 +226,7 @@ class SlurmConnector(InvokedConnector, Stock):
                         )
                         for name in settings.services
                     }
-                    self._strategies[key] = Reserved(
-                        queue, self._services, settings, directives
-                    )
+                    self._strategies[key] = Reserved(queue, held, settings, directives)
             case ElasticSettings():
                 if key not in self._strategies:
                     self._strategies[key] = Elastic(
@@ -255,11 +250,9 @@ class SlurmConnector(InvokedConnector, Stock):
             )
             # there is no connection to lose if the driver runs on the login node
             longest = scripts.GONE_SECONDS if login.local else math.inf
+            orphan_seconds = min(self._orphan_seconds, longest)
             self._queues[folder] = SlurmQueue(
-                login,
-                self.deployment_name,
-                self.pollingInterval,
-                min(self._orphan_seconds, longest),
+                login, self.deployment_name, self.pollingInterval, orphan_seconds
             )
         return self._queues[folder]
 
@@ -293,10 +286,7 @@ def _interrupt() -> None:
 
 
 def _file(stream: int | str | None) -> str | None:
-    """The file of a stream, None for the default.
-
-    :raises WorkflowExecutionException: if the stream is a pipe
-    """
+    """The file of a stream, None for the default; a pipe is refused."""
     if stream == asyncio.subprocess.DEVNULL:
         return "/dev/null"
     if stream == asyncio.subprocess.PIPE:

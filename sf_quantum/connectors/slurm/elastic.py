@@ -335,13 +335,10 @@ def _most(nodes: JSON) -> JSON:
 
 @dataclass
 class _QuantumStep:
-    """A quantum step.
+    """A quantum step: its current run, and the jobs that followed its last one.
 
-    :param followers: the number of jobs that arrived after its last run, before the first
-        of them ended
+    :param followers: the number of jobs that arrived before the first of them ended
     :param arrived: the number of jobs that have arrived since the current run ended
-    :param ends: the expected end of the current run
-    :param jobs: the Slurm jobs of the current run
     """
 
     followers: int = 0

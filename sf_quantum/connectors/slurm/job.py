@@ -218,8 +218,8 @@ class BatchJob:
     def is_proven(self, outcome: JobOutcome) -> bool:
         """Whether a successful outcome is confirmed by a mark.
 
-        If a job was submitted twice because an answer was lost, the script of the second
-        finds the lock of the first, and ends successfully without running the command.
+        If an answer was lost and a job submitted twice, the script of the second finds the
+        lock of the first, and ends successfully without running the command.
         """
         return self.mark is not None or self.array or not outcome.good
 
@@ -257,7 +257,11 @@ class BatchJob:
             if self.state is BatchJobState.ENDING:
                 self.state = self._before
             return
-        outcome = self._timed(outcome)
+        mark = self.mark
+        if mark is not None and outcome.plain and not outcome.is_later_run(mark.ended):
+            # the times of the same run, as Slurm's are whole seconds
+            ended = mark.ended or outcome.ended
+            outcome = replace(outcome, started=mark.started, ended=ended)
         self.usage.ended(outcome)
         self.state = BatchJobState.ENDED
         if not self.ended.done():
@@ -282,13 +286,6 @@ class BatchJob:
         # Slurm may answer after the job was abandoned
         if self.state in _UNENDED:
             self.state = state
-
-    def _timed(self, outcome: JobOutcome) -> JobOutcome:
-        """Use the times of the mark of the same run, as Slurm's are whole seconds."""
-        mark = self.mark
-        if mark is None or not outcome.plain or outcome.is_later_run(mark.ended):
-            return outcome
-        return replace(outcome, started=mark.started, ended=mark.ended or outcome.ended)
 
 
 def _where(*states: str) -> BatchJobState:

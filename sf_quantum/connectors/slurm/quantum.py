@@ -66,8 +66,8 @@ class QpuUse:
 
     :param spank: whether QRMI's SPANK plugin acquires the leases
     :param account: the path prefix of the job's account files
-    :param config: the file with the QPU definitions on the cluster; None for the
-        definitions in the job's environment
+    :param config: the file with the QPU definitions on the cluster; None for those in the
+        job's environment
     :param hints: for ``sfq lease`` on the node. The plugin accepts none, but with it, too,
         a job that can run elsewhere gives up a QPU that goes offline
     :param waited: seconds that the job waited before its submission
@@ -207,9 +207,8 @@ class ServiceQpus:
             offline or has not answered within the job's waiting time
         """
         job_hints = hints.of(job)
-        patience = job_hints.wait_seconds
-        if patience is None:
-            patience = TROUBLE_SECONDS
+        wait = job_hints.wait_seconds
+        patience = TROUBLE_SECONDS if wait is None else wait
         limit = patience + ASK_SECONDS if job_hints.has_alternative else None
         try:
             async with asyncio.timeout(limit):

@@ -102,8 +102,7 @@ class SlurmQueue:
                 self._submissions.add(submission)
                 submission.add_done_callback(self._submissions.discard)
                 text, code = await asyncio.shield(submission)
-                slurm_job = answers.submitted_job(text, code)
-                if slurm_job is not None:
+                if (slurm_job := answers.submitted_job(text, code)) is not None:
                     return slurm_job
                 message = answers.in_one_line(text)
                 if not answers.is_temporary(text, code):
@@ -149,16 +148,15 @@ class SlurmQueue:
 
     async def cancel(self, *jobs: BatchJob) -> None:
         """Cancel the jobs that have not ended, without waiting for their end."""
-        if ids := [job.slurm_job for job in jobs if not job.ended.done()]:
-            await self.scancel(" ".join(ids))
+        await self.scancel(*[job.slurm_job for job in jobs if not job.ended.done()])
 
-    async def scancel(self, arguments: str) -> None:
+    async def scancel(self, *ids: str) -> None:
         """Run ``scancel``; if it fails, the login node's shell cancels the jobs later."""
-        with suppress(WorkflowExecutionException, TimeoutError):
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await self.login.run(
-                    f"timeout {answers.PATIENCE_SECONDS} scancel {arguments}"
-                )
+        if ids:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    patience = answers.PATIENCE_SECONDS
+                    await self.login.ask(f"timeout {patience} scancel {' '.join(ids)}")
 
     def abandon(self, job: BatchJob) -> None:
         """Stop waiting for a job; its journal entry is still settled."""
@@ -183,7 +181,16 @@ class SlurmQueue:
         # including jobs that Slurm has accepted meanwhile
         for job in self._jobs.values():
             job.abandoned()
-        await self._settle_all()
+        if self._unsettled():
+            await asyncio.sleep(0)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    while self._unsettled():
+                        await self._poll()
+                        if self._unsettled():
+                            await asyncio.sleep(backoff.DETAIL.first_seconds)
+        for job in self._unsettled():
+            job.settled([])
         await self.login.close()
 
     async def start_watching(self) -> None:
@@ -260,8 +267,7 @@ class SlurmQueue:
                     lasting.append(slurm_job)
             if job.state is BatchJobState.SETTLED:
                 self._jobs.pop(job.key, None)
-        if lasting:
-            await self.scancel(" ".join(lasting))
+        await self.scancel(*lasting)
 
     def _conclude_if_new(self, job: BatchJob, before: BatchJobState) -> None:
         if job.state is BatchJobState.ENDING and before is not BatchJobState.ENDING:
@@ -305,20 +311,13 @@ class SlurmQueue:
             outcome = job.shown(records)
             if outcome is None or job.is_proven(outcome):
                 return outcome
-            return await self._first_of_two(job, outcome)
+            lock = shlex.quote(scripts.path(self.login.spool, job.key, "lock"))
+            owner, code = await self.login.ask(f"cat {lock}")
+            return None if code == scripts.UNKNOWN else job.locked(owner, outcome)
         if answers.is_forgotten(text):
             return await self._forgotten(job)
         job.unanswered()
         return None
-
-    async def _first_of_two(
-        self, job: BatchJob, outcome: JobOutcome
-    ) -> JobOutcome | None:
-        file = scripts.path(self.login.spool, job.key, "lock")
-        owner, code = await self.login.ask(f"cat {shlex.quote(file)}")
-        if code == scripts.UNKNOWN:
-            return None
-        return job.locked(owner.strip(), outcome)
 
     async def _forgotten(self, job: BatchJob) -> JobOutcome:
         if job.mark is None:
@@ -329,19 +328,6 @@ class SlurmQueue:
             # a slow file system may show the mark late
             await asyncio.sleep(self._interval)
         return job.forgotten()
-
-    async def _settle_all(self) -> None:
-        if self._unsettled():
-            await asyncio.sleep(0)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_SECONDS):
-                    while self._unsettled():
-                        await self._poll()
-                        if self._unsettled():
-                            await asyncio.sleep(backoff.DETAIL.first_seconds)
-        for job in self._unsettled():
-            job.settled([])
-            self._jobs.pop(job.key, None)
 
 
 def _now() -> float:

@@ -27,19 +27,20 @@ from sf_quantum.connectors.slurm.step_job import (
 class Reserved:
     """One allocation, with a component for each concurrent job.
 
-    :param services: all services by name
+    :param services: those of the components
     :param directives: the ``#SBATCH`` lines of their job scripts, by name
     """
 
     def __init__(
         self,
         queue: SlurmQueue,
-        services: Mapping[str, SlurmService],
+        services: Iterable[SlurmService],
         settings: ReservedSettings,
         directives: Mapping[str, list[str]],
     ) -> None:
         self._queue = queue
-        self._services = services
+        # the first component cannot be given back before the others, so it is a classical one
+        self._services = sorted(services, key=lambda service: service.quantum)
         self._settings = settings
         self._directives = directives
         self._lock = asyncio.Lock()
@@ -94,14 +95,8 @@ class Reserved:
             return self._held[-1]
 
     async def _reserve(self) -> Components:
-        services = [
-            service
-            for name, count in self._settings.counts
-            for service in [self._services[name]] * count
-            if not (self._quantum_released and service.quantum)
-        ]
-        # the first component cannot be given back before the others, so it is a classical one
-        services.sort(key=lambda service: service.quantum)
+        released = self._quantum_released
+        services = [s for s in self._services if not (released and s.quantum)]
         each = [self._directives[service.name] for service in services]
         lines = [line for own in each for line in ["#SBATCH hetjob", *own]][1:]
         held = await SlurmAllocation.request(
@@ -137,9 +132,7 @@ class Reserved:
         """Give back the quantum nodes, each as soon as it is idle."""
         self._quantum_released = True
         for components in self._held[-1:]:
-            components.release(
-                name for name in components.services if self._services[name].quantum
-            )
+            components.release(s.name for s in self._services if s.quantum)
 
 
 class Components:
@@ -171,7 +164,6 @@ class Components:
     async def run(self, job: StepJob, requested: float) -> JobOutcome:
         """Run a job on a component of its service, as soon as one is free.
 
-        :param requested: when the job requested nodes, epoch seconds
         :raises AllocationGone: if the component has ended by then
         """
         free = self._free[job.service.name]

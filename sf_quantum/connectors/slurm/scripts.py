@@ -40,9 +40,9 @@ done"""
 _RUN = """\
 rm -f "$d/$k.mark"
 began=$(date +%s.%N)
-cat >"$d/$k.sh" <<'{end}' || exit 74
+cat >"$d/$k.sh" <<'END-{key}' || exit 74
 {body}
-{end}
+END-{key}
 ended=
 trap 'ended=1; kill -TERM $pid 2>/dev/null' TERM
 for s in INT QUIT USR1 USR2 HUP CONT; do trap "kill -$s \\$pid 2>/dev/null" $s; done
@@ -154,9 +154,9 @@ chmod +x "$d/$k.tmp" && mv "$d/$k.tmp" "$d/srun{group}/srun" || exit 74"""
 _SRUN = """\
 f={file}
 (set -C; : >"$f"tried) 2>/dev/null || exit 0
-cat >"$f"step <<'{end}' || exit 74
+cat >"$f"step <<'END-STEP-{key}' || exit 74
 {body}
-{end}
+END-STEP-{key}
 echo 0 >"$f"began || exit 74
 {clear}
 {{
@@ -312,7 +312,6 @@ def srun(spool: str, key: str, *, slurm_job: str, options: str, body: str) -> st
     """
     return _SRUN.format(
         file=shlex.quote(path(spool, key, "")),
-        end=f"END-STEP-{key}",
         key=key,
         slurm_job=slurm_job,
         options=options,
@@ -337,13 +336,7 @@ def holder(spool: str, key: str, lines: Iterable[str], orphan_seconds: float) ->
 
 
 def submission(
-    spool: str,
-    key: str,
-    body: str,
-    *,
-    comment: str,
-    options: str,
-    at_once: str | None = None,
+    spool: str, key: str, body: str, *, comment: str, options: str, at_once: str | None
 ) -> str:
     """An idempotent shell command that submits a job and prints its id.
 
@@ -378,9 +371,7 @@ def _head(spool: str, key: str, lines: Iterable[str]) -> list[str]:
 def _run(key: str, body: str) -> str:
     first = body.split("\n", 1)[0]
     interpreter = first[2:].strip() if first.startswith("#!") else ""
-    return _RUN.format(
-        end=f"END-{key}", body=body, interpreter=interpreter or "/bin/sh"
-    )
+    return _RUN.format(key=key, body=body, interpreter=interpreter or "/bin/sh")
 
 
 def directives(script: str) -> list[str]:
@@ -392,6 +383,5 @@ def directives(script: str) -> list[str]:
 
 
 def has_option(script: str, *names: str) -> bool:
-    """Whether a job script has a directive with one of these options."""
     words = (word for line in directives(script) for word in line.split()[1:])
     return any(word.startswith(names) for word in words)

@@ -34,17 +34,14 @@ class PerStepSettings:
 class ReservedSettings:
     """``reserved``: one allocation for the run, shared by services with equal settings.
 
-    The fields are the keys in ``schemas/slurm.json``: ``reserve``, ``release`` and ``idle``.
+    :param services: the service of each component
+    :param release_after: the key ``release.after`` in ``schemas/slurm.json``, as the others
     """
 
-    counts: tuple[tuple[str, int], ...]
+    services: tuple[str, ...]
     release_after: str | None
     release_times: int
     idle: float | None
-
-    @property
-    def services(self) -> list[str]:
-        return [name for name, _ in self.counts]
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,7 @@ def _read_reserved(
 ) -> ReservedSettings:
     release = release or {}
     return ReservedSettings(
-        counts=tuple(Counter(reserve).items()),
+        services=tuple(Counter(reserve).elements()),
         release_after=str(release["after"]) if release else None,
         release_times=int(release.get("times", 1)),
         idle=idle,
@@ -176,8 +173,7 @@ def at_once_options(
 ) -> str | None:
     """The options of ``salloc``, which grants the same nodes at once if they are free.
 
-    The parameters are those of :func:`holder_options`, and the directives of the batch job.
-
+    :param directives: those of the batch job
     :returns: None if the services need a batch job, or more than one node: a step lacks the
         information to set the environment variables of a batch job on several nodes
     """

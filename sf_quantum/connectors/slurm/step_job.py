@@ -43,7 +43,6 @@ CANCEL_SECONDS = 10
 class StepJob:
     """A job of the workflow.
 
-    :param name: StreamFlow's name of the job
     :param body: the job script
     :param stdout: a file, or None to return the output
     :param stderr: a file, or None for that of ``stdout``
@@ -322,7 +321,11 @@ done""")
             end is None or (end.ended is not None and mark.ended < end.ended)
         ):
             return JobOutcome.of_mark(self._own.slurm_job, mark)
-        error = await self._srun_error(mark.key)
+        # srun prints this line for every step on a cluster without CPU binding
+        common = "lacks support for cpu binding"
+        errors = shlex.quote(self._path(mark.key, "srun"))
+        text, status = await self._login.ask(f"grep -v '{common}' {errors}")
+        error = " ".join(text.split()) if status == 0 else ""
         code = mark.exit_code or 0
         if not mark.started:
             if end is not None or answers.is_node_trouble(error):
@@ -361,14 +364,6 @@ done""")
             if not records and marked and not answers.is_forgotten(text):
                 return None
             await asyncio.sleep(STATE_PAUSE_SECONDS)
-
-    async def _srun_error(self, key: str) -> str:
-        # srun prints this line for every step on a cluster without CPU binding
-        text, code = await self._login.ask(
-            "grep -v 'lacks support for cpu binding' "
-            f"{shlex.quote(self._path(key, 'srun'))}"
-        )
-        return " ".join(text.split()) if code == 0 else ""
 
 
 async def read_result(
