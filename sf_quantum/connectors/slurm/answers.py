@@ -77,7 +77,6 @@ class QueueRow:
 
     :param job: the job id; for a task of an array, the id of the array
     :param ended: for a running job, when its time limit expires
-    :param nodes: the number of nodes allocated or requested
     """
 
     job: str

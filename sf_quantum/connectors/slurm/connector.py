@@ -102,8 +102,7 @@ class SlurmConnector(InvokedConnector, Stock):
     async def deploy(self, external: bool) -> None:
         """Start the guardian of this driver, and treat SIGTERM as Ctrl-C.
 
-        :raises WorkflowDefinitionException: if the QPU of a service is not defined, or
-            ``reserve`` names an unknown service
+        :raises WorkflowDefinitionException: if a QPU or reserved service is not defined
         """
         self._qpus.check()
         all_settings = [self._settings, *(s.settings for s in self._services.values())]
@@ -132,8 +131,7 @@ class SlurmConnector(InvokedConnector, Stock):
     async def invoke(self, invocation: Invocation) -> tuple[str, int] | None:
         """Run a command on the login node, or as a Slurm job if it has a job name.
 
-        :raises WorkflowExecutionException: if Slurm refuses the job or ends it, or an
-            unexpected error occurs
+        :raises WorkflowExecutionException: if Slurm refuses or ends the job, or on an error
         """
         location, name = invocation.location, invocation.job_name
         if name is None:
@@ -146,15 +144,15 @@ class SlurmConnector(InvokedConnector, Stock):
             use = None
             if service.qpu:
                 use = await self._qpus.lend(queue, name, service.qpu)
-            stdout, stderr = invocation.stdout, invocation.stderr
+            same = invocation.stderr == invocation.stdout
             job = StepJob(
                 name=name,
                 service=service,
                 body=self._body(invocation, use),
                 workdir=invocation.workdir,
                 stdin=_file(invocation.stdin),
-                stdout=_file(stdout),
-                stderr=_file(stderr) if stderr != stdout else None,
+                stdout=_file(invocation.stdout),
+                stderr=None if same else _file(invocation.stderr),
                 seconds=invocation.timeout,
             )
             run = await self._strategy(queue, job)
@@ -170,7 +168,6 @@ class SlurmConnector(InvokedConnector, Stock):
             return message, outcome.exit_code
 
     async def undeploy(self, external: bool) -> None:
-        """End all jobs and allocations."""
         await self._give_back()
         await super().undeploy(external)
 
@@ -242,12 +239,9 @@ class SlurmConnector(InvokedConnector, Stock):
         if not self._queues and (record := journal.current()) is not None:
             record.before_end.append(self._give_back)
         if folder not in self._queues:
-            login = LoginNode(
-                self.connector,
-                get_inner_location(location),
-                posixpath.join(folder, f".sfq-{self._run}"),
-                self._run,
-            )
+            spool = posixpath.join(folder, f".sfq-{self._run}")
+            inner = get_inner_location(location)
+            login = LoginNode(self.connector, inner, spool, self._run)
             # there is no connection to lose if the driver runs on the login node
             longest = scripts.GONE_SECONDS if login.local else math.inf
             orphan_seconds = min(self._orphan_seconds, longest)

@@ -264,7 +264,6 @@ class Elastic:
         """Wait for nodes; after ``patience`` seconds, accept fewer.
 
         :param requests: receives every allocation that is requested
-        :raises WorkflowExecutionException: if all requests are refused
         """
         nodes = self._service.options.get("nodes")
         requests.append(await self._request(_most(nodes), dependency))
@@ -282,8 +281,7 @@ class Elastic:
             requests.append(await self._request(nodes))
             return await requests[-1].granted()
 
-        waiting = [asyncio.ensure_future(requests[0].granted())]
-        waiting.append(asyncio.ensure_future(fewer()))
+        waiting = [asyncio.create_task(one) for one in (requests[0].granted(), fewer())]
         try:
             for finished in asyncio.as_completed(waiting):
                 try:
@@ -349,10 +347,7 @@ class _QuantumStep:
 
 
 class JobForecast:
-    """Predicts the jobs after a quantum step from those of its last run.
-
-    All times are of one clock.
-    """
+    """Predicts the jobs after a quantum step from its last run; times are of one clock."""
 
     def __init__(self) -> None:
         #: how long the last allocation was pending

@@ -105,7 +105,6 @@ def reaching(location: ExecutionLocation) -> Iterator[None]:
 class LoginNode:
     """The login node, for one run of a deployment.
 
-    :param connector: that of the inner deployment, as the location
     :param spool: see :mod:`sf_quantum.connectors.slurm.scripts`
     :param run: the id of the driver's run in the comments of its jobs
     """
@@ -177,10 +176,7 @@ class LoginNode:
             return str(error), scripts.UNKNOWN
 
     async def squeue(self, ids: Collection[str]) -> str | None:
-        """Run ``squeue`` for some jobs, which Slurm need not know any more.
-
-        :returns: the output; None if the command failed, so that nothing is known
-        """
+        """Run ``squeue``: None if it failed. Slurm need not know the jobs any more."""
         text, code = await self.ask(answers.squeue_command(",".join(ids)))
         if code == 0:
             return text

@@ -37,6 +37,8 @@ from sf_quantum.qpu.leases import TROUBLE_SECONDS
 
 # added to a job's waiting time, so that the login node can answer even if that is 0
 ASK_SECONDS = 10.0
+# the QPU definitions in the spool
+DEFINITIONS = "qrmi_config.json"
 # attempts to read an account, which a slow file system may show late
 LOOKS = 10
 # EX_NOINPUT of sysexits.h, and the shell's exit code for an unknown command
@@ -192,7 +194,7 @@ class ServiceQpus:
             qpus=qpus,
             spank=bool(self._has_plugin),
             account=scripts.path(spool, uuid.uuid4().hex, "qpu"),
-            config=_definitions(spool) if self._config else None,
+            config=posixpath.join(spool, DEFINITIONS) if self._config else None,
             hints=job_hints,
             waited=waited,
         )
@@ -242,7 +244,6 @@ class ServiceQpus:
     async def settle(self, queue: SlurmQueue, use: QpuUse, *, good: bool) -> None:
         """Write a job's QPU jobs into the journal.
 
-        :param good: whether the job succeeded
         :raises WorkflowExecutionException: if it succeeded, but without its QPU
         """
         files = f"{shlex.quote(use.account)}.*"
@@ -293,7 +294,7 @@ class ServiceQpus:
         self, queue: SlurmQueue, job: str, qpus: Collection[str]
     ) -> list[_QpuState]:
         """Run ``sfq qpus`` on the login node, after copying the QPU definitions if needed."""
-        file = _definitions(queue.login.spool)
+        file = posixpath.join(queue.login.spool, DEFINITIONS)
         command = f"sfq qpus --json --qpu {','.join(qpus)}"
         if self._config:
             command = (
@@ -385,10 +386,6 @@ def _read_states(text: str) -> list[_QpuState] | None:
             except (ValueError, KeyError, TypeError):
                 continue
     return None
-
-
-def _definitions(spool: str) -> str:
-    return posixpath.join(spool, "qrmi_config.json")
 
 
 def _check_used(use: QpuUse, runs: Sequence[CommandRun]) -> None:

@@ -302,9 +302,8 @@ class SlurmQueue:
 
     async def _ask(self, job: BatchJob) -> JobOutcome | None:
         """Query the outcome: None if unknown, or the job still runs or is requeued."""
-        patience = answers.PATIENCE_SECONDS
-        if job.mark is not None:
-            patience = PATIENCE_WITH_MARK_SECONDS
+        marked = job.mark is not None
+        patience = PATIENCE_WITH_MARK_SECONDS if marked else answers.PATIENCE_SECONDS
         command = answers.scontrol_command(job.slurm_job, patience)
         text, code = await self.login.ask(command)
         if code == 0 and (records := answers.scontrol(text, job.slurm_job)):

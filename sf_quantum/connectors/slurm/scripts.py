@@ -293,7 +293,6 @@ def step(
 ) -> str:
     """A shell script that runs a job script within an allocation, as if in a batch job.
 
-    :param streams: shell redirections
     :param holder: the key of the allocation
     :param group: the component of a heterogeneous allocation; None if it has only one
     """

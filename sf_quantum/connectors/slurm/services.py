@@ -34,8 +34,7 @@ class PerStepSettings:
 class ReservedSettings:
     """``reserved``: one allocation for the run, shared by services with equal settings.
 
-    :param services: the service of each component
-    :param release_after: the key ``release.after`` in ``schemas/slurm.json``, as the others
+    :param services: the service of each component; the others are keys of the schema
     """
 
     services: tuple[str, ...]
@@ -46,10 +45,7 @@ class ReservedSettings:
 
 @dataclass(frozen=True)
 class ElasticSettings:
-    """``elastic``: allocations with the service's options, kept between jobs.
-
-    The fields are the keys in ``schemas/slurm.json``.
-    """
+    """``elastic``: allocations kept between jobs; the fields are keys of the schema."""
 
     keep: int = 0
     max: int | None = None

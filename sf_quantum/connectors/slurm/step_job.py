@@ -58,6 +58,12 @@ class StepJob:
     stderr: str | None = None
     seconds: int | None = None
 
+    @property
+    def time_limit(self) -> str | None:
+        """The time limit in the format ``minutes:seconds`` of ``sbatch``."""
+        limit = self.seconds
+        return None if limit is None else f"{limit // 60}:{limit % 60:02}"
+
 
 async def run_alone(queue: SlurmQueue, job: StepJob) -> JobOutcome:
     """Run a job as a Slurm job of its own, which is cancelled with the caller.
@@ -274,7 +280,7 @@ cat "$f"mark 2>/dev/null || echo "{key} {self._own.slurm_job} 1 ${{began:-0}} - 
             "het-group": self._own.group,
             "job-name": key,
             "chdir": job.workdir or None,
-            "time": None if job.seconds is None else time_limit(job.seconds),
+            "time": job.time_limit,
             "nodes": 1,
             "ntasks": 1,
             # as in a batch script, which is not bound to CPUs
@@ -431,10 +437,5 @@ def _options(job: StepJob, output: str) -> str:
     if not job.service.options.get("jobName") and not named:
         options["job-name"] = job.name.strip("/")
     words = [f"--{name}={shlex.quote(word)}" for name, word in options.items()]
-    instead = {} if job.seconds is None else {"time": time_limit(job.seconds)}
+    instead = {"time": job.time_limit} if job.time_limit else {}
     return " ".join([*words, *job.service.words(**instead)])
-
-
-def time_limit(seconds: int) -> str:
-    """A time limit in the format ``minutes:seconds`` of ``sbatch``."""
-    return f"{seconds // 60}:{seconds % 60:02}"
