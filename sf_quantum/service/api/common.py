@@ -10,8 +10,9 @@ from typing import Annotated, Literal, TypeAlias
 from fastapi import Depends, Header, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
-from sf_quantum.service.http.auth import Forbidden, get_sender
+from sf_quantum.service.http.auth import get_sender
 from sf_quantum.service.queue.entitlements import LEASE_HEADER
 from sf_quantum.service.queue.job_queue import JobQueue
 
@@ -30,7 +31,7 @@ async def _caller(request: Request) -> Identity:
 
 async def _admin(who: Who) -> Identity:
     if not who.admin:
-        raise Forbidden("only admins may do this")
+        raise Refused(403, "only admins may do this")
     return who
 
 

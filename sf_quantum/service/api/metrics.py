@@ -24,8 +24,9 @@ from prometheus_client.registry import Collector
 
 from sf_quantum import __version__
 from sf_quantum.service.api.common import refusal
+from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import CLASSES, State
-from sf_quantum.service.http.auth import Forbidden, get_sender
+from sf_quantum.service.http.auth import get_sender
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.observations import STATES, WAITS, Reason
 from sf_quantum.service.queue.telemetry import SERIES, Telemetry
@@ -160,7 +161,8 @@ async def metrics(request: Request) -> Response:
     if not state.telemetry.public_metrics:
         who = get_sender(request)
         if not (who.admin or who.user in state.queue.settings.metrics.users):
-            raise Forbidden("only admins and users in metrics.users may read metrics")
+            detail = "only admins and users in metrics.users may read metrics"
+            raise Refused(403, detail)
     return Response(generate_latest(state.metrics), media_type=CONTENT_TYPE_LATEST)
 
 

@@ -48,13 +48,6 @@ class Unauthorized(AuthError):
         super().__init__(401, detail, field, {"WWW-Authenticate": challenge})
 
 
-class Forbidden(AuthError):
-    """The sender is known but lacks the permission: 403."""
-
-    def __init__(self, detail: str, field: str | None = None) -> None:
-        super().__init__(403, detail, field)
-
-
 class FixedIdentity:
     """Attributes every request to one user, without a check."""
 

@@ -238,10 +238,24 @@ class Activity:
         running = self._forecast([job] if job and job.state == "Running" else [])
         positions = {number: position for position, number in enumerate(numbers)}
         jobs.sort(key=lambda job: positions[job.number])
+        device, windows = queue.device, queue.availability.windows
+        announced = (
+            MaintenanceShown.model_validate(window, from_attributes=True)
+            for window in windows
+            if window.starts > now
+        )
         counts = ActivityAnswer(
             viewer=None,
             sees="counts",
-            device=self._device(),
+            device=DeviceShown(
+                name=device.name,
+                technology=device.technology,
+                qubits=device.qubits,
+                out_of_service=len(device.out_of_service),
+                status=qpu_status(queue),
+                reason=qpu_reason(queue),
+                maintenance=next(announced, None),
+            ),
             waiting=dict(+queue.jobs.pending.lengths),
             running=_other(running[0][0]) if running else None,
             line=[],
@@ -273,24 +287,6 @@ class Activity:
         numbers = {job.number for job, _ in besides}
         all_ = ((job, self._queue.forecast(job)) for job in jobs)
         return [(job, f) for job, f in all_ if f and job.number not in numbers]
-
-    def _device(self) -> DeviceShown:
-        device, now = self._queue.device, time.time()
-        windows = self._queue.availability.windows
-        announced = (
-            MaintenanceShown.model_validate(window, from_attributes=True)
-            for window in windows
-            if window.starts > now
-        )
-        return DeviceShown(
-            name=device.name,
-            technology=device.technology,
-            qubits=device.qubits,
-            out_of_service=len(device.out_of_service),
-            status=qpu_status(self._queue),
-            reason=qpu_reason(self._queue),
-            maintenance=next(announced, None),
-        )
 
     async def _make(
         self, who: Identity | None, reading: asyncio.Task[_Snapshot]

@@ -78,11 +78,7 @@ def show_solver(
 @router.post("/problems/")
 @router.post("/problems")
 async def submit(
-    request: Request,
-    queue: Queue,
-    who: Who,
-    known: Known,
-    x_sfq_lease: LeaseId = None,
+    request: Request, queue: Queue, who: Who, known: Known, x_sfq_lease: LeaseId = None
 ) -> Response:
     """Submit one problem, or several, each of which may be refused on its own."""
     body = await request.body()

@@ -129,8 +129,7 @@ def _csv(by: By, report: UsageReport) -> str:
     file = io.StringIO()
     writer = csv.writer(file)
     writer.writerow(names)
-    for row in report.rows:
-        writer.writerow([_cell(row[name]) for name in names])
+    writer.writerows([_cell(row[name]) for name in names] for row in report.rows)
     return file.getvalue()
 
 

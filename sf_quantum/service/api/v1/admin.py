@@ -8,13 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import Field, JsonValue
 
-from sf_quantum.service.api.common import (
-    ADMINS_ONLY,
-    Admin,
-    Queue,
-    Who,
-    refusal,
-)
+from sf_quantum.service.api.common import ADMINS_ONLY, Admin, Queue, Who, refusal
 from sf_quantum.service.api.v1.device import DeviceAnswer, show
 from sf_quantum.service.api.v1.models import Strict
 from sf_quantum.service.domain.errors import Refused
@@ -163,9 +157,7 @@ async def run(
 
 
 @router.get(
-    "/admin/audit",
-    summary="List admins' actions",
-    responses={403: ADMINS_ONLY},
+    "/admin/audit", summary="List admins' actions", responses={403: ADMINS_ONLY}
 )
 def audited(
     queue: Queue,
@@ -206,16 +198,16 @@ async def announce(
     if body.starts is None:
         if body.ends is not None:
             raise Refused(422, "expected null, as `starts` is", "ends")
-        endless = [
-            window for window in queue.availability.windows if window.ends is None
-        ]
+        windows = queue.availability.windows
+        endless = [window for window in windows if window.ends is None]
         await queue.availability.cancel_windows(who.user, endless)
     else:
         await queue.availability.announce(
             who.user, body.starts, body.ends, body.message
         )
-    windows = [_window(window) for window in queue.availability.windows]
-    return MaintenanceAnswer(**show(queue).model_dump(by_alias=True), windows=windows)
+    return MaintenanceAnswer(
+        **show(queue).model_dump(by_alias=True), windows=await maintenance(queue, who)
+    )
 
 
 @router.delete(

@@ -177,7 +177,8 @@ def show(
     :param job_class: of the job to forecast; the service's default if ``None``
     :param user: who would submit this job
     """
-    device = queue.device
+    device, watch = queue.device, queue.drift
+    watch.look(device)
     job_class = job_class or queue.settings.classes.default
     forecast = queue.forecast_new(job_class, user)
     return DeviceAnswer(
@@ -201,18 +202,13 @@ def show(
         maintenance=queue.availability.next_maintenance,
         calibration=CalibrationAnswer.model_validate(device.reading.summary),
         calibration_age_seconds=device.calibration_age,
-        drift=_drift(queue),
+        drift=DriftAnswer(
+            alarms=watch.alarms,
+            sums={
+                name: max(cusum.above, cusum.below)
+                for name, cusum in watch.sums.items()
+            },
+            threshold=watch.settings.threshold,
+        ),
         timing=TimingAnswer(**asdict(device.timing), time_scale=device.time_scale),
-    )
-
-
-def _drift(queue: JobQueue) -> DriftAnswer:
-    watch = queue.drift
-    watch.look(queue.device)
-    return DriftAnswer(
-        alarms=watch.alarms,
-        sums={
-            name: max(cusum.above, cusum.below) for name, cusum in watch.sums.items()
-        },
-        threshold=watch.settings.threshold,
     )

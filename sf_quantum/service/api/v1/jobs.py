@@ -21,14 +21,7 @@ from sf_quantum.service.api.common import (
 from sf_quantum.service.api.v1 import large_bodies
 from sf_quantum.service.api.v1.models import CalibrationAnswer, JobBody, Strict
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.jobs import (
-    Identity,
-    Job,
-    JobClass,
-    Kind,
-    State,
-    Submission,
-)
+from sf_quantum.service.domain.jobs import Job, JobClass, Kind, State
 from sf_quantum.service.http.auth import get_sender
 from sf_quantum.service.queue.entitlements import LEASE_HEADER
 from sf_quantum.service.queue.job_queue import JobQueue
@@ -121,9 +114,9 @@ async def submit(
 
     An acknowledged job is on disk: it survives the service being killed.
     """
-    submission = body.submission()
-    response.status_code, answer = await _submit(queue, who, x_sfq_lease, submission)
-    return answer
+    job, new = await queue.submit(who, x_sfq_lease, body.submission())
+    response.status_code = 201 if new else 200
+    return answer_for(queue, job)
 
 
 @router.get("", summary="List jobs", responses={404: refusal("No such lease.")})
@@ -196,16 +189,9 @@ async def _submit_large(request: Request, body: bytes) -> Response:
     reading = in_thread(
         lambda: large_bodies.read(body, qubits=device.size, payloads=device.payloads)
     )
-    submission = await asyncio.wrap_future(reading)
-    status, answer = await _submit(queue, who, lease, submission)
-    return JSONResponse(answer.model_dump(mode="json", by_alias=True), status)
-
-
-async def _submit(
-    queue: JobQueue, who: Identity, lease: str | None, submission: Submission
-) -> tuple[int, JobAnswer]:
-    job, new = await queue.submit(who, lease, submission)
-    return 201 if new else 200, answer_for(queue, job)
+    job, new = await queue.submit(who, lease, await asyncio.wrap_future(reading))
+    content = answer_for(queue, job).model_dump(mode="json", by_alias=True)
+    return JSONResponse(content, 201 if new else 200)
 
 
 def answer_for(queue: JobQueue, job: Job) -> JobAnswer:

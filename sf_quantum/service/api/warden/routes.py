@@ -204,7 +204,12 @@ router = APIRouter(
 @router.get("/accessible", summary="Show whether the QPU takes sessions")
 async def accessible(queue: Queue) -> Accessible:
     """Needs no credential, since clients call it before they have a job."""
-    return _accessible(queue)
+    reason = qpu_reason(queue)
+    return Accessible(
+        is_accessible=not reason,
+        message=reason or queue.availability.message or "The QPU is open.",
+        **_slots(queue),
+    )
 
 
 @router.post("/accessible", summary="Open or close the QPU")
@@ -214,7 +219,7 @@ async def set_accessible(body: SetAccessible, queue: Queue, who: Admin) -> Acces
         await queue.availability.set_status("open", user=who.user)
     else:
         await queue.availability.set_status("closed", body.message, user=who.user)
-    return _accessible(queue)
+    return await accessible(queue)
 
 
 @router.get("/qpu-slots", summary="Count the vQPUs")
@@ -338,15 +343,6 @@ async def logs(number: JobNumber, queue: Queue, who: Who) -> Logs:
     elif job.note:
         lines.append((job.started or job.submitted, job.note))
     return Logs(logs="".join(f"[{utc(at):%F %T}] {text}\n" for at, text in lines))
-
-
-def _accessible(queue: JobQueue) -> Accessible:
-    reason = qpu_reason(queue)
-    return Accessible(
-        is_accessible=not reason,
-        message=reason or queue.availability.message or "The QPU is open.",
-        **_slots(queue),
-    )
 
 
 def _slots(queue: JobQueue) -> dict[str, int]:
