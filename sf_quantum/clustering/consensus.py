@@ -1,4 +1,7 @@
-"""From samples to the best consensus, and the state of the loop over iterations."""
+"""From samples to the best consensus, and the state of the loop over iterations.
+
+Points have shape (n, d). Variable i of the samples is candidate i.
+"""
 
 from __future__ import annotations
 
@@ -75,8 +78,6 @@ def best_consensus(
 ) -> tuple[Consensus, dict[str, JSON]]:
     """Score the consensus of every distinct feasible low-energy sample.
 
-    :param points: shape (n, d)
-    :param samples: of the problem built from ``overlap``
     :returns: the consensus with the highest score (all points in one cluster, with
         score -1, if no sample is feasible), and the iteration's record
     """
@@ -115,8 +116,6 @@ def feasible_selections(overlap: Overlaps, samples: SampleSet) -> list[Selection
 
     Samples are the same selection if they partition the points alike, whichever of
     several equal clusters they choose.
-
-    :param samples: variable i is candidate i
     """
     if not len(samples.variables) or not len(samples):
         return []
@@ -151,7 +150,6 @@ def score_selections(
     al., 2025). If there are none, a partition maps atoms to clusters, and a single pass
     over the pairs of points scores many partitions; else atoms are split first.
 
-    :param points: shape (n, d)
     :param exact_up_to: above this number of points, scores are estimates
     :returns: the consensus of each selection, in the same order
     """
@@ -333,7 +331,6 @@ def summary(state: State, criteria: Criteria, points: int, features: int) -> JSO
 def read_state(path: str | Path, points: int) -> State:
     """Read the state of the previous iteration.
 
-    :param points: the number of points
     :raises InputError: if the file is not a state, or for another number of points
     """
     content = read_json(path, "state")

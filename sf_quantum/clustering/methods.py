@@ -20,7 +20,7 @@ from sf_quantum.clustering import kernels
 from sf_quantum.clustering.kernels import Doubles as Doubles
 from sf_quantum.clustering.kernels import Ints as Ints
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, read_json
+from sf_quantum.files import JSON, mapping, read_json
 
 #: of a method: its keyword arguments
 Parameters: TypeAlias = dict[str, JSON]
@@ -114,12 +114,7 @@ def check_clusters(clusters: int, points: int) -> None:
 
 
 def components(n: int, edges: Ints) -> Ints:
-    """Label the connected components of a forest.
-
-    :param n: number of vertices
-    :param edges: shape (m, 2)
-    :returns: n labels
-    """
+    """Label the connected components of a forest of n vertices, edges of shape (m, 2)."""
     # pointer jumping (Shiloach and Vishkin, 1982): each round halves the chains of
     # labels
     label = np.arange(n)
@@ -174,7 +169,6 @@ class Ranges:
 def draw(method: str, points: int, ranges: Ranges, seed: int) -> Parameters:
     """Draw a method's parameters; the same seed gives the same parameters everywhere.
 
-    :param points: number of points
     :raises InputError: if more clusters are drawn than there are points
     """
     random = np.random.default_rng([seed, [*METHODS].index(method)])
@@ -199,8 +193,7 @@ def from_file(path: str | Path, method: str, seed: int) -> Parameters:
     seeds = sorted(content, key=lambda text: (len(text), text))
     if str(seed) not in content:
         raise InputError(f"{path}: no seed {seed}; the seeds are {', '.join(seeds)}")
-    of_seed = content[str(seed)]
-    parameters = of_seed.get(method) if isinstance(of_seed, dict) else None
+    parameters = mapping(content[str(seed)]).get(method)
     where = f"{path}, {seed}.{method}"
     expected = _EXPECTED[method]
     if not isinstance(parameters, dict) or parameters.keys() != expected.keys():
@@ -212,11 +205,7 @@ def from_file(path: str | Path, method: str, seed: int) -> Parameters:
 
 
 def apply(method: str, points: Doubles, parameters: Parameters) -> Ints:
-    """Run a method with its parameters.
-
-    :returns: n labels, -1 for noise
-    :raises InputError: if the parameters do not fit the points
-    """
+    """:raises InputError: if the parameters do not fit the points"""
     return METHODS[method](points, **parameters)
 
 

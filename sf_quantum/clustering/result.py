@@ -51,7 +51,6 @@ def assess(
 ) -> tuple[list[Cluster], bool]:
     """Return size and quality of each cluster; noise is ignored.
 
-    :param points: shape (n, d)
     :param labels: n canonical labels
     :param exact_up_to: above this number of points, silhouettes are estimated
     :returns: the clusters, and whether the silhouettes are exact

@@ -109,7 +109,10 @@ class DistanceSums:
                 f"choose parameters that give at most {10 * MOST_SUMS // len(points)}"
             )
         self.exact = len(points) <= exact_up_to and sums <= MOST_SUMS
-        self.rows = _grouped_rows(points, groups)
+        # sorted by group, and within a group in spatial order
+        rows = kernels.spatial_order(points)
+        rows = rows[groups[rows] >= 0]
+        self.rows = rows[np.argsort(groups[rows], kind="stable")]
         self.points = np.ascontiguousarray(points[self.rows])
         self.groups = groups[self.rows]
         self.sizes = np.bincount(self.groups, minlength=self.count)
@@ -117,14 +120,13 @@ class DistanceSums:
         # A group's mean, and the sum of squared distances from it, bound mean distances
         # to the group from below and above (Jensen). Differences from means keep
         # precision.
-        self._shift = self.points.mean(axis=0) if len(self.points) else 0
-        shifted = self.points - self._shift
+        shifted = self.points - (self.points.mean(axis=0) if len(rows) else 0)
         self._rounding = 1e-12 * float(np.abs(shifted).max(initial=0))
         self._mean = _group_sum(shifted, self.offsets)
         self._mean /= np.maximum(self.sizes, 1)[:, None]
         squares = ((shifted - self._mean[self.groups]) ** 2).sum(axis=1, keepdims=True)
         self._spread = _group_sum(squares, self.offsets)[:, 0]
-        self._tiles() if self.exact else self._sample(seed)
+        self._tiles(shifted) if self.exact else self._sample(seed)
 
     def silhouettes(self, partitions: Sequence[Ints]) -> list[Silhouettes]:
         """Compute the silhouettes of several partitions of the same points.
@@ -146,7 +148,7 @@ class DistanceSums:
             for partition, clusters in zip(partitions, needed, strict=True)
         ]
 
-    def _tiles(self) -> None:
+    def _tiles(self, shifted: Doubles) -> None:
         starts = [
             np.arange(low, high, kernels.TILE)
             for low, high in zip(self.offsets[:-1], self.offsets[1:], strict=True)
@@ -157,14 +159,10 @@ class DistanceSums:
         self._tile_of = np.repeat(
             np.arange(len(self._starts) - 1), np.diff(self._starts)
         )
-        low, high = (
-            (
-                function.reduceat(self.points - self._shift, self._starts[:-1])
-                if len(self.points)
-                else np.empty((0, self.points.shape[1]))
-            )
-            for function in (np.minimum, np.maximum)
-        )
+        low = high = shifted
+        if len(shifted):
+            low = np.minimum.reduceat(shifted, self._starts[:-1])
+            high = np.maximum.reduceat(shifted, self._starts[:-1])
         self._tile_centre = (low + high) / 2
         self._tile_radius = np.sqrt(((high - low) ** 2).sum(axis=1)) / 2
 
@@ -181,9 +179,9 @@ class DistanceSums:
 
     def _needed_clusters(self, partition: Ints) -> NDArray[np.bool_]:
         """Find each tile's own cluster, and those that may be nearest to its points."""
-        if not self.exact:
-            return np.ones((1, int(partition.max(initial=-1)) + 1), bool)
         k = int(partition.max(initial=-1)) + 1
+        if not self.exact:
+            return np.ones((1, k), bool)
         size = np.maximum(np.bincount(partition, self.sizes, k), 1)
         mean = np.stack(
             [np.bincount(partition, f * self.sizes, k) / size for f in self._mean.T],
@@ -230,13 +228,6 @@ class DistanceSums:
             # the only point of its cluster, or all points equal
             values[(size[own] < 2) | ~np.isfinite(values)] = 0
         return Silhouettes(self.rows[chosen], values, strata, self.sizes, self.exact)
-
-
-def _grouped_rows(points: Doubles, groups: Ints) -> Ints:
-    """Return the rows sorted by group, and within a group in spatial order."""
-    rows = kernels.spatial_order(points)
-    rows = rows[groups[rows] >= 0]
-    return rows[np.argsort(groups[rows], kind="stable")]
 
 
 def _group_sum(values: Doubles, offsets: NDArray[np.int64]) -> Doubles:

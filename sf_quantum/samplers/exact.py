@@ -112,13 +112,16 @@ class _Search:
             energy = self._problem.energy(state)
             if not self.states:
                 lowest, self.proven = energy, final
-                self.bound = energy if final else self._dual_bound()
+                dual_bound = float(self._highs.getInfo().mip_dual_bound) / self._scale
+                self.bound = energy if final else max(self.bound, dual_bound)
             elif energy > lowest + self._tie:
                 break
             elif len(self.states) == most:
                 return
             self.states.append(state)
-            self._cut_off(state)
+            # at least one bit differs: sum_{x=0} x_i + sum_{x=1} (1 - x_i) >= 1
+            signs = {i: 1.0 - 2.0 * value for i, value in enumerate(state)}
+            _add_row(self._highs, 1.0 - sum(state), kHighsInf, signs)
         self.complete = final
         # out of time before any state was found: the zero state is always feasible
         self.states = self.states or [[0] * len(self._problem.linear)]
@@ -139,16 +142,6 @@ class _Search:
             return None, final
         values = self._highs.getSolution().col_value[: len(self._problem.linear)]
         return [round(value) for value in values], final
-
-    def _dual_bound(self) -> float:
-        return max(
-            self.bound, float(self._highs.getInfo().mip_dual_bound) / self._scale
-        )
-
-    def _cut_off(self, state: list[int]) -> None:
-        # at least one bit differs: sum_{x=0} x_i + sum_{x=1} (1 - x_i) >= 1
-        signs = {i: 1.0 - 2.0 * value for i, value in enumerate(state)}
-        _add_row(self._highs, 1.0 - sum(state), kHighsInf, signs)
 
 
 def _program(problem: Quadratic, scale: float) -> Highs:

@@ -362,9 +362,7 @@ def _repaired(rows: Bits, graph: _OverlapGraph, embedding: Embedding) -> Bits:
     for i, j in sorted(embedding.missing, key=lambda pair: weights[[*pair]].min()):
         lighter, other = (i, j) if weights[i] <= weights[j] else (j, i)
         rows[:, lighter] &= 1 - rows[:, other]
-    near = np.zeros((len(weights), len(weights)), np.int8)
-    for i, j in graph.edges:
-        near[i, j] = near[j, i] = 1
+    near = _adjacency(len(weights), graph.edges).astype(np.int8)
     kept_out = {i for pair in [*embedding.extra, *embedding.missing] for i in pair}
     for i in sorted(kept_out, key=lambda i: (-weights[i], i)):
         rows[:, i] |= ~(rows @ near[i]).astype(bool)
@@ -421,9 +419,7 @@ def embed(
     """
     from scipy.optimize import minimize
 
-    near = np.zeros((count, count), bool)
-    for i, j in edges:
-        near[i, j] = near[j, i] = True
+    near = _adjacency(count, edges)
     random = np.random.default_rng(seed)
     best, fewest = None, np.inf
     for _ in range(STARTS):
@@ -500,3 +496,10 @@ def _embedding(
 def _pairs(matrix: NDArray[np.bool_]) -> Pairs:
     rows, columns = np.nonzero(np.triu(matrix, 1))
     return [(int(i), int(j)) for i, j in zip(rows, columns, strict=True)]
+
+
+def _adjacency(count: int, pairs: Pairs) -> NDArray[np.bool_]:
+    matrix = np.zeros((count, count), bool)
+    for i, j in pairs:
+        matrix[i, j] = matrix[j, i] = True
+    return matrix

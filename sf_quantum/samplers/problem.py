@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
 
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
@@ -80,8 +80,7 @@ def check(bqm: JSON, field: str = "bqm") -> dict[str, JSON]:
         raise FieldError(f"{field}.use_bytes", "expected false: JSON holds no bytes")
     if bqm.get("variable_type") not in ("BINARY", "SPIN"):
         raise FieldError(f"{field}.variable_type", "expected BINARY or SPIN")
-    version = bqm.get("version")
-    schema = version.get("bqm_schema") if isinstance(version, dict) else None
+    schema = mapping(bqm.get("version")).get("bqm_schema")
     if not isinstance(schema, str) or not schema.startswith("3."):
         raise FieldError(f"{field}.version", "expected bqm_schema 3.x")
     _check_finite([bqm.get("offset")], f"{field}.offset", single=True)
