@@ -65,12 +65,6 @@ def build(
     """
     queue = JobQueue(store, device, settings)
     telemetry = Telemetry(queue, public_metrics=public_metrics)
-    app = _application(queue, telemetry)
-    guard = Guard(app, authenticate, limits or Limits())
-    return Service(queue, telemetry, app, guard)
-
-
-def _application(queue: JobQueue, telemetry: Telemetry) -> FastAPI:
     app = FastAPI(
         title="sf_quantum QPU service",
         version=__version__,
@@ -89,7 +83,7 @@ def _application(queue: JobQueue, telemetry: Telemetry) -> FastAPI:
         app.include_router(dialect.router)
     for kind in (Refused, RequestValidationError, HTTPException, sqlite3.Error):
         app.add_exception_handler(kind, _answer)
-    return app
+    return Service(queue, telemetry, app, Guard(app, authenticate, limits or Limits()))
 
 
 @asynccontextmanager

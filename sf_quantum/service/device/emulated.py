@@ -391,11 +391,10 @@ def _slot(age: float) -> int:
 
 
 def _recalibrate(device: Device, _: Values) -> Device:
-    number = int((device.clock() - device.started) // device.calibration_period)
+    now = device.clock()
+    number = int((now - device.started) // device.calibration_period)
     first = device.first_calibration + number + 1
-    return device.model_copy(
-        update={"started": device.clock(), "first_calibration": first}
-    )
+    return device.model_copy(update={"started": now, "first_calibration": first})
 
 
 def _set_time_scale(device: Device, values: Values) -> Device:

@@ -44,10 +44,8 @@ class SequenceSimulator:
             raise FieldError("sequence", MISSING)
         with _checks:
             deadline = time.monotonic() + CHECK_SECONDS
-            answer = _ask(
-                {"sequence": content, "qubits": qubits},
-                lambda: time.monotonic() > deadline,
-            )
+            request: dict[str, JSON] = {"sequence": content, "qubits": qubits}
+            answer = _ask(request, lambda: time.monotonic() > deadline)
         if answer is None:
             detail = f"parsing takes more than {CHECK_SECONDS:.0f} s"
             raise FieldError("sequence", detail)

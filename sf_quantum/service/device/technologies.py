@@ -52,7 +52,7 @@ class Errors:
         Until the end of a calibration, drift adds an independent control error of the same
         size and doubles the read-out errors.
 
-        :param age: age of the calibration, from 0 to 1
+        :param age: of the calibration, from 0 to 1
         :param excess: factor on the errors of a good calibration of that age
         """
         factor = (1.0 + age) * excess
