@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sf_quantum.check import candidates
 from sf_quantum.check.deployments import Deployments, recovery
 from sf_quantum.check.document import Document, FileProblem, UnreadableError
-from sf_quantum.check.qpus import Qpus
 from sf_quantum.check.schema import rules
+from sf_quantum.check.targets import Qpus, check_filters
 from sf_quantum.check.workflows import Commands, Workflow
 from sf_quantum.files import mapping
 
@@ -49,7 +48,7 @@ def check_file(path: str | Path, commands: Commands = lambda command: {}) -> Fin
         *rules().check(document),
         *deployments.check(),
         *recovery(document),
-        *candidates.check_filters(document),
+        *check_filters(document),
         *(p for name in names for p in Workflow(name, qpus, commands).check()),
     ]
     ordered = sorted(

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from os.path import normpath
 from pathlib import Path
 
-from sf_quantum.check.document import Document, FileProblem, UnreadableError, Where
+from sf_quantum.check.document import Document, FileProblem, UnreadableError
 from sf_quantum.files import JSON, listing, mapping
+from sf_quantum.validation import KeyPath
 
 KIND = "CWL file"
 CLASSES = ("Workflow", "CommandLineTool", "ExpressionTool", "Operation")
@@ -23,16 +24,47 @@ FETCHED = ("$import", "$include", "$mixin")
 
 @dataclass(frozen=True)
 class Tool:
-    """A command that a step runs.
-
-    :param step: the step's path: ``/loop/solve``
-    """
+    """A command that a step runs; ``step`` is the step's path: ``/loop/solve``."""
 
     step: str
     command: str
     document: Document
-    where: Where
+    where: KeyPath
     body: dict[str, JSON]
+
+
+@dataclass(frozen=True)
+class Position:
+    """A process in a document, and the step that runs it.
+
+    :param above: the processes that run it
+    """
+
+    document: Document
+    body: dict[str, JSON]
+    where: KeyPath
+    path: str = "/"
+    container: bool = False
+    above: tuple[str, ...] = ()
+
+    def inner(self, body: JSON, *keys: str | int, path: str) -> Position:
+        """A step or process inside this one, and in its container if it has one."""
+        return replace(
+            self,
+            body=mapping(body),
+            where=(*self.where, *keys),
+            path=path,
+            container=self.in_container,
+        )
+
+    @property
+    def in_container(self) -> bool:
+        """Whether it, or a process that runs it, requires a container."""
+        classes: set[str] = set()
+        for section in (self.body.get("requirements"), self.body.get("hints")):
+            classes |= mapping(section).keys()
+            classes |= {str(mapping(item).get("class")) for item in listing(section)}
+        return self.container or "DockerRequirement" in classes
 
 
 @dataclass
@@ -62,17 +94,80 @@ class Process:
             seen.add(port)
         return port
 
+    def walk(self, position: Position) -> None:
+        """Read a process and all that it runs."""
+        match position.body.get("class"):
+            case "Workflow":
+                self._ports(position, "inputs", "outputs")
+                for name, body, key in self.entries(position, "steps"):
+                    path = f"{position.path.rstrip('/')}/{name}"
+                    self._step(position.inner(body, "steps", key, path=path))
+            case "CommandLineTool":
+                self._ports(position, "inputs", "outputs")
+                if not position.in_container and (tool := _tool(position)):
+                    self.tools.append(tool)
 
-@dataclass(frozen=True)
-class Position:
-    """A process in a document, and the step that runs it."""
+    def _step(self, step: Position) -> None:
+        self.steps.add(step.path)
+        self._ports(step, "in", "out")
+        above = step.path.rpartition("/")[0]
+        for name, body, _ in self.entries(step, "in"):
+            source = body.get("source") if isinstance(body, dict) else body
+            if isinstance(source, str) and "valueFrom" not in mapping(body):
+                self.sources[f"{step.path}/{name}"] = f"{above}/{source}"
+        run = step.body.get("run")
+        if isinstance(run, dict):
+            self.walk(step.inner(run, "run", path=step.path))
+        elif isinstance(run, str) and "://" not in run:
+            self._run(step, run)
+        else:
+            self.unseen.add(step.path)
 
-    document: Document
-    body: dict[str, JSON]
-    where: Where
-    path: str = "/"
-    container: bool = False
-    above: tuple[str, ...] = ()
+    def _run(self, step: Position, run: str) -> None:
+        where, file = (*step.where, "run"), Path(step.document.name)
+        target = normpath(file.parent / run) if run[0] != "#" else f"{file}{run}"
+        if target in step.above:
+            what, right = f"{run} runs itself", "run another file"
+            self.problems.append(step.document.problem(where, what, right))
+            return
+        try:
+            inner = _open(target, Path())
+        except UnreadableError as error:
+            self.unseen.add(step.path)
+            problem = error.problem
+            if problem.line is None and not Path(problem.file).exists():
+                what, right = f"{run}: no such file", "name an existing CWL file"
+                problem = step.document.problem(where, what, right)
+            self.problems.append(problem)
+            return
+        above, container = (*step.above, target), step.in_container
+        self.walk(replace(inner, path=step.path, container=container, above=above))
+
+    def _ports(self, position: Position, *sections: str) -> None:
+        for section in sections:
+            for name, _, _ in self.entries(position, section):
+                port = f"{position.path.rstrip('/')}/{name}"
+                self.ports.add(port)
+                if section in ("in", "inputs"):
+                    self.taken.add(port)
+
+    def entries(
+        self, position: Position, name: str
+    ) -> Iterator[tuple[str, JSON, str | int]]:
+        """Name, content, and key or index of the entries of a section."""
+        section = position.body.get(name)
+        if isinstance(section, dict):
+            for key, body in section.items():
+                if key in FETCHED:
+                    self.unseen.add(position.path)
+                else:
+                    yield key, body, key
+        for index, body in enumerate(section if isinstance(section, list) else []):
+            identifier = body if isinstance(body, str) else mapping(body).get("id")
+            if isinstance(identifier, str):
+                yield _name(identifier), body, index
+            else:
+                self.unseen.add(position.path)
 
 
 def load(file: str, folder: Path) -> Process:
@@ -88,17 +183,16 @@ def load(file: str, folder: Path) -> Process:
         process.problems.append(error.problem)
         process.unseen.add("/")
         return process
-    process.inputs = {
-        name: _type(body) for name, body, _ in _entries(process, position, "inputs")
-    }
-    _walk(process, position)
+    for name, body, _ in process.entries(position, "inputs"):
+        process.inputs[name] = _type(body)
+    process.walk(position)
     return process
 
 
 def _open(file: str, folder: Path) -> Position:
     name, _, fragment = file.partition("#")
     document = Document.read(Path(normpath(folder / name)), KIND)
-    body, where = _chosen(document, fragment)
+    body, where = _chosen(document, fragment or "main")
     if body.get("class") not in CLASSES or "cwlVersion" not in document.content:
         what = "the file does not look like CWL"
         right = f"expected cwlVersion and a class, one of {', '.join(CLASSES)}"
@@ -106,116 +200,14 @@ def _open(file: str, folder: Path) -> Position:
     return Position(document, body, where)
 
 
-def _chosen(document: Document, fragment: str) -> tuple[dict[str, JSON], Where]:
+def _chosen(document: Document, name: str) -> tuple[dict[str, JSON], KeyPath]:
     if "$graph" not in document.content:
         return document.content, ()
     for index, body in enumerate(listing(document.content["$graph"])):
-        if _name(str(mapping(body).get("id"))) == (fragment or "main"):
+        if _name(str(mapping(body).get("id"))) == name:
             return mapping(body), ("$graph", index)
-    raise UnreadableError(
-        document.problem(
-            ("$graph",), f"no process {fragment or 'main'}", "name one of its processes"
-        )
-    )
-
-
-def _walk(process: Process, position: Position) -> None:
-    position = replace(
-        position, container=position.container or _in_container(position.body)
-    )
-    match position.body.get("class"):
-        case "Workflow":
-            _ports(process, position, ("inputs", "outputs"))
-            for name, body, key in _entries(process, position, "steps"):
-                where = (*position.where, "steps", key)
-                path = f"{position.path.rstrip('/')}/{name}"
-                _step(
-                    process,
-                    replace(position, body=mapping(body), where=where, path=path),
-                )
-        case "CommandLineTool":
-            _ports(process, position, ("inputs", "outputs"))
-            if not position.container and (tool := _tool(position)):
-                process.tools.append(tool)
-
-
-def _step(process: Process, position: Position) -> None:
-    process.steps.add(position.path)
-    _ports(process, position, ("in", "out"))
-    _sources(process, position)
-    position = replace(
-        position, container=position.container or _in_container(position.body)
-    )
-    run, where = position.body.get("run"), (*position.where, "run")
-    if isinstance(run, dict):
-        _walk(process, replace(position, body=run, where=where))
-    elif isinstance(run, str) and "://" not in run:
-        _run(process, position, run, where)
-    else:
-        process.unseen.add(position.path)
-
-
-def _run(process: Process, position: Position, run: str, where: Where) -> None:
-    file = Path(position.document.name)
-    target = normpath(file.parent / run) if run[0] != "#" else f"{file}{run}"
-    if target in position.above:
-        what, right = f"{run} runs itself", "run another file"
-        process.problems.append(position.document.problem(where, what, right))
-        return
-    try:
-        inner = _open(target, Path())
-    except UnreadableError as error:
-        process.unseen.add(position.path)
-        problem = error.problem
-        if problem.line is None and not Path(problem.file).exists():
-            what, right = f"{run}: no such file", "name an existing CWL file"
-            problem = position.document.problem(where, what, right)
-        process.problems.append(problem)
-        return
-    above = (*position.above, target)
-    _walk(
-        process,
-        replace(inner, path=position.path, container=position.container, above=above),
-    )
-
-
-def _ports(process: Process, position: Position, sections: tuple[str, ...]) -> None:
-    for section in sections:
-        for name, _, _ in _entries(process, position, section):
-            port = f"{position.path.rstrip('/')}/{name}"
-            process.ports.add(port)
-            if section in ("in", "inputs"):
-                process.taken.add(port)
-
-
-def _sources(process: Process, position: Position) -> None:
-    above = position.path.rpartition("/")[0]
-    for name, body, _ in _entries(process, position, "in"):
-        source = body.get("source") if isinstance(body, dict) else body
-        if isinstance(source, str) and "valueFrom" not in mapping(body):
-            process.sources[f"{position.path}/{name}"] = f"{above}/{source}"
-
-
-def _entries(
-    process: Process, position: Position, name: str
-) -> Iterator[tuple[str, JSON, str | int]]:
-    """The named entries of a section, which is a mapping, or a list with ``id``.
-
-    :returns: name, content, and key or index
-    """
-    section = position.body.get(name)
-    if isinstance(section, dict):
-        for key, body in section.items():
-            if key in FETCHED:
-                process.unseen.add(position.path)
-            else:
-                yield key, body, key
-    for index, body in enumerate(section if isinstance(section, list) else []):
-        identifier = body if isinstance(body, str) else mapping(body).get("id")
-        if isinstance(identifier, str):
-            yield _name(identifier), body, index
-        else:
-            process.unseen.add(position.path)
+    what, right = f"no process {name}", "name one of its processes"
+    raise UnreadableError(document.problem(("$graph",), what, right))
 
 
 def _name(identifier: str) -> str:
@@ -231,18 +223,6 @@ def _type(body: JSON) -> str:
     return "|".join(names).rstrip("?") + (
         "?" if optional or any(name.endswith("?") for name in names) else ""
     )
-
-
-def _in_container(body: dict[str, JSON]) -> bool:
-    for section in (body.get("requirements"), body.get("hints")):
-        classes = (
-            section
-            if isinstance(section, dict)
-            else {str(mapping(item).get("class")) for item in listing(section)}
-        )
-        if "DockerRequirement" in classes:
-            return True
-    return False
 
 
 def _tool(position: Position) -> Tool | None:

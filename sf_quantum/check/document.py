@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias, cast
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, cannot_read
+from sf_quantum.files import JSON, cannot_read, mapping
+from sf_quantum.validation import KeyPath, dotted
 
-Where: TypeAlias = tuple[str | int, ...]
 SHOWN = 12
-
-
-class Mark(Protocol):
-    """A position in a YAML text, counted from 0."""
-
-    line: int
-    column: int
-
-
-class Node(Protocol):
-    """A node of ruamel's YAML tree; ``value`` is text, nodes or pairs of nodes."""
-
-    start_mark: Mark
-    value: str | list[Node | tuple[Node, Node]]
 
 
 @dataclass(frozen=True)
@@ -43,7 +29,7 @@ class FileProblem:
 
     file: str
     line: int | None
-    where: Where
+    where: KeyPath
     what: str
     right: str
 
@@ -63,11 +49,14 @@ class UnreadableError(InputError):
 
 @dataclass(frozen=True)
 class Document:
-    """A YAML mapping, the file's name as given by the user, and the nodes of its keys."""
+    """A YAML mapping, and the file's name as given by the user.
+
+    :param lines: of the keys and items, counted from 1
+    """
 
     name: str
     content: dict[str, JSON]
-    root: Node
+    lines: dict[KeyPath, int]
 
     @classmethod
     def read(cls, path: Path, kind: str) -> Document:
@@ -76,48 +65,54 @@ class Document:
         :param kind: of the file ("StreamFlow file"), for the error message
         :raises UnreadableError: if it is missing, not YAML, empty or not a mapping
         """
-        name = str(path)
+        name, line, right = str(path), None, f"expected a {kind}"
         try:
             text = path.read_text(encoding="utf-8")
             content = _keys_as_text(YAML(typ="safe", pure=True).load(text))
-            root = YAML(typ="safe", pure=True).compose(text)
+            if isinstance(content, dict):
+                root = YAML(typ="safe", pure=True).compose(text)
+                lines = {(): root.start_mark.line + 1, **dict(_lines(root, ()))}
+                return cls(name, content, lines)
+            line = None if content is None else 1
+            what = f"the file is {'empty' if line is None else 'not a mapping of keys'}"
         except (OSError, UnicodeDecodeError) as error:
             text = str(cannot_read(name, kind, error)).removeprefix(f"{name}: ")
             what, _, right = text.partition("; ")
-            raise UnreadableError(FileProblem(name, None, (), what, right)) from error
         except YAMLError as error:
-            raise _unreadable(name, *_yaml_trouble(error), kind) from error
-        if content is None:
-            raise _unreadable(name, None, "the file is empty", kind)
-        if not isinstance(content, dict):
-            raise _unreadable(name, 1, "the file is not a mapping of keys", kind)
-        return cls(name, content, cast(Node, root))
+            what = "not YAML"
+            if isinstance(error, MarkedYAMLError) and (mark := error.problem_mark):
+                # for a duplicate key, the rest of ruamel's text is advice to programmers
+                why = (error.problem or error.context or "").split(" with value")[0]
+                line = mark.line + 1
+                what = f"not YAML at column {mark.column + 1} ({why})"
+        raise UnreadableError(FileProblem(name, line, (), what, right))
 
     @property
     def folder(self) -> Path:
         """The folder in which relative paths of the file start."""
         return Path(self.name).parent
 
-    def problem(self, where: Where, what: str, right: str) -> FileProblem:
+    def problem(self, where: KeyPath, what: str, right: str) -> FileProblem:
         """A problem at a key, or at the nearest existing key above it."""
-        return FileProblem(self.name, self.line(where), where, what, right)
+        above = (where[:length] for length in range(len(where), -1, -1))
+        line = next(self.lines[place] for place in above if place in self.lines)
+        return FileProblem(self.name, line, where, what, right)
 
-    def line(self, where: Where) -> int:
-        """The line, counted from 1, of a key or of the nearest existing key above it."""
-        node, line = self.root, self.root.start_mark.line
-        for part in where:
-            found = _child(node, part)
-            if found is None:
-                break
-            line, node = found
-        return line + 1
+    def unknown(
+        self, where: KeyPath, name: str, known: Iterable[str], what: str
+    ) -> Iterator[FileProblem]:
+        """A problem if the name is not one of the known ones."""
+        if name not in known:
+            yield self.problem(where, what, suggestion(name, known))
 
 
-def dotted(where: Where) -> str:
-    """Write a path of keys and indices: ``bindings[2].target``."""
-    return "".join(
-        f"[{part}]" if isinstance(part, int) else f".{part}" for part in where
-    ).removeprefix(".")
+def nested(value: JSON, where: KeyPath) -> Iterator[tuple[KeyPath, JSON]]:
+    """The value and all values inside it, each with its path."""
+    yield where, value
+    for key, item in mapping(value).items():
+        yield from nested(item, (*where, key))
+    for index, item in enumerate(value if isinstance(value, list) else []):
+        yield from nested(item, (*where, index))
 
 
 def suggestion(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
@@ -137,19 +132,6 @@ def suggestion(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     return f"known: {', '.join(names[:SHOWN])}{more}"
 
 
-def _unreadable(name: str, line: int | None, what: str, kind: str) -> UnreadableError:
-    return UnreadableError(FileProblem(name, line, (), what, f"expected a {kind}"))
-
-
-def _yaml_trouble(error: YAMLError) -> tuple[int | None, str]:
-    if not isinstance(error, MarkedYAMLError) or error.problem_mark is None:
-        return None, "not YAML"
-    # for a duplicate key, the rest of ruamel's text is advice to programmers
-    why = (error.problem or error.context or "").split(" with value")[0]
-    mark = error.problem_mark
-    return mark.line + 1, f"not YAML at column {mark.column + 1} ({why})"
-
-
 def _keys_as_text(value: JSON) -> JSON:
     if isinstance(value, dict):
         return {str(key): _keys_as_text(item) for key, item in value.items()}
@@ -158,14 +140,13 @@ def _keys_as_text(value: JSON) -> JSON:
     return value
 
 
-def _child(node: Node, part: str | int) -> tuple[int, Node] | None:
-    if isinstance(node.value, str):
-        return None
-    for index, item in enumerate(node.value):
-        if isinstance(item, tuple):
-            key, value = item
-            if key.value == part:
-                return key.start_mark.line, value
-        elif index == part:
-            return item.start_mark.line, item
-    return None
+def _lines(node: Node, where: KeyPath) -> Iterator[tuple[KeyPath, int]]:
+    """The line of each key and item below a node."""
+    children: list[tuple[str | int, Node, Node]] = []
+    if isinstance(node, MappingNode):
+        children = [(str(key.value), key, value) for key, value in node.value]
+    elif isinstance(node, SequenceNode):
+        children = [(index, item, item) for index, item in enumerate(node.value)]
+    for part, marked, child in children:
+        yield (*where, part), marked.start_mark.line + 1
+        yield from _lines(child, (*where, part))

@@ -12,26 +12,29 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from typing import Protocol, TypeAlias
+from itertools import starmap
+from typing import TypeAlias
 from urllib.parse import urldefrag, urljoin
 
-from jsonschema.exceptions import best_match
+from jsonschema.exceptions import ValidationError, best_match
+from jsonschema.protocols import Validator
 from jsonschema.validators import validator_for
 from streamflow.config.schema import SfSchema
 from streamflow.ext.utils import load_extensions
 from streamflow.log_handler import logger
 
-from sf_quantum.check.document import Document, FileProblem, Where, suggestion
+from sf_quantum.check.document import Document, FileProblem, suggestion
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
+from sf_quantum.validation import KeyPath
 
 Schema: TypeAlias = dict[str, JSON]
 
 VERSION = "v1.0"
-# handled by _Walk; all other keywords concern single values and are left to jsonschema
+# handled by the walk; all other keywords concern single values and are left to jsonschema
 WALKED = frozenset(
     "$ref $defs $id $schema allOf oneOf anyOf if then else properties patternProperties "
     "required additionalProperties unevaluatedProperties items dependentSchemas".split()
@@ -57,23 +60,6 @@ BOUNDS = {
 }
 
 
-class SchemaError(Protocol):
-    """The attributes of a jsonschema error that are used."""
-
-    validator: str
-    validator_value: JSON
-    message: str
-    absolute_path: Iterable[str | int]
-
-
-class Validator(Protocol):
-    """The methods of a jsonschema validator that are used."""
-
-    def iter_errors(self, instance: JSON) -> Iterable[SchemaError]: ...
-
-    def is_type(self, instance: JSON, type: str) -> bool: ...
-
-
 @dataclass(frozen=True)
 class Part:
     """A schema that applies to a value, and the base URI of its references.
@@ -88,6 +74,10 @@ class Part:
     def sub(self, schema: JSON) -> Part:
         """A schema inside this one; empty for ``true`` and ``false``."""
         return replace(self, schema=mapping(schema))
+
+    def branches(self, keyword: str) -> list[Schema]:
+        """The schemas of ``allOf``, ``oneOf`` or ``anyOf``."""
+        return _branches(self.schema, keyword)
 
 
 @functools.cache
@@ -124,14 +114,11 @@ class Rules:
         if isinstance(version, str) and version not in self.schema.configs:
             right = f"write version: {VERSION}"
             yield document.problem(("version",), f"unknown version {version!r}", right)
-        valid = True
-        walk = _Walk(self, document)
-        for problem in walk.down(document.content, [self.top()], ()):
-            valid = False
-            yield problem
+        found = list(self._walk(document.content, [self.top()], ()))
+        yield from starmap(document.problem, found)
         # a file that StreamFlow rejects never passes
         errors = self.validator(self.root).iter_errors(document.content)
-        if valid and (error := best_match(errors)):
+        if not found and (error := best_match(errors)):
             yield document.problem(
                 tuple(error.absolute_path),
                 f"StreamFlow rejects it: {error.message[:160]}",
@@ -144,8 +131,7 @@ class Rules:
 
     def validator(self, schema: Schema) -> Validator:
         """The jsonschema validator of a schema."""
-        validator: Validator = self._class(schema, registry=self.schema.registry)
-        return validator
+        return self._class(schema, registry=self.schema.registry)
 
     def is_type(self, value: JSON, types: JSON) -> bool:
         """Whether a value has one of the types; true if there are none."""
@@ -181,8 +167,7 @@ class Rules:
         schema = part.schema
         if isinstance(reference := schema.get("$ref"), str):
             yield self._referred(part, reference)
-        for inner in schemas(schema.get("allOf")):
-            yield part.sub(inner)
+        yield from map(part.sub, part.branches("allOf"))
         if "if" in schema and not _asks_missing_type(mapping(schema["if"]), value):
             errors = self.validator(mapping(schema["if"])).iter_errors(value)
             branch = "else" if any(True for _ in errors) else "then"
@@ -204,7 +189,7 @@ class Rules:
 
         The *kind* of a mapping is a key with one permitted value, such as ``type``.
         """
-        branches = schemas(part.schema[keyword])
+        branches = part.branches(keyword)
         if _shortened(value, branches):
             return None
         fitting = [
@@ -213,16 +198,12 @@ class Rules:
             if self.is_type(value, inner.schema.get("type"))
         ]
         keys = set(mapping(value))
+        if not fitting:
+            return None
         best = max(
             fitting,
-            key=lambda p: (
-                _likeness(p.schema, value),
-                len(keys & self._named(p, value)),
-            ),
-            default=None,
+            key=lambda p: (_likeness(p, value), len(keys & self._named(p, value))),
         )
-        if best is None:
-            return None
         # with the kinds of all alternatives, which an error message then suggests
         kinds: Schema = {
             key: {"enum": [k[key] for p in fitting if key in (k := _kinds(p.schema))]}
@@ -234,62 +215,54 @@ class Rules:
     def _named(self, part: Part, value: JSON) -> set[str]:
         return {key for inner in self.parts(part, value) for key in _keys(inner.schema)}
 
-
-class _Walk:
-    """Descends a file and the schemas together."""
-
-    def __init__(self, rules: Rules, document: Document) -> None:
-        self.rules = rules
-        self.document = document
-
-    def down(
-        self, value: JSON, parts: list[Part], where: Where
-    ) -> Iterator[FileProblem]:
-        all_parts = [p for part in parts for p in self.rules.parts(part, value)]
-        yield from self._value(value, all_parts, where)
+    def _walk(
+        self, value: JSON, parts: list[Part], where: KeyPath
+    ) -> Iterator[tuple[KeyPath, str, str]]:
+        """Descend the file and the schemas together."""
+        parts = [inner for part in parts for inner in self.parts(part, value)]
+        for what, right in sorted(self._faults(value, parts, where)):
+            yield where, what, right
         if isinstance(value, dict):
-            yield from self._keys(value, all_parts, where)
+            yield from self._keys(value, parts, where)
         elif isinstance(value, list):
-            items = [p.sub(p.schema["items"]) for p in all_parts if "items" in p.schema]
+            items = [p.sub(p.schema["items"]) for p in parts if "items" in p.schema]
             for index, item in enumerate(value):
-                yield from self.down(item, items, (*where, index))
+                yield from self._walk(item, items, (*where, index))
 
-    def _value(
-        self, value: JSON, parts: list[Part], where: Where
-    ) -> Iterator[FileProblem]:
+    def _faults(
+        self, value: JSON, parts: list[Part], where: KeyPath
+    ) -> set[tuple[str, str]]:
         """Find the keywords that the value itself violates."""
-        problems = set()
+        faults = set()
         for part in [part for part in parts if not part.lax]:
             alone = {k: v for k, v in part.schema.items() if k not in WALKED}
-            for error in self.rules.validator(alone).iter_errors(value):
-                problems.add(_sentence(value, error, where))
+            for error in self.validator(alone).iter_errors(value):
+                faults.add(_sentence(value, error, where))
             for keyword in ("oneOf", "anyOf"):
-                branches = schemas(part.schema.get(keyword))
-                types = [branch.get("type") for branch in branches]
-                if types and not any(self.rules.is_type(value, t) for t in types):
-                    problems.add(_not_of_type(value, types))
-            branches = schemas(part.schema.get("oneOf"))
-            problems.update(_rivals(value, branches), _shortened(value, branches))
-        for what, right in sorted(problems):
-            yield self.document.problem(where, what, right)
+                types = [branch.get("type") for branch in part.branches(keyword)]
+                if types and not any(self.is_type(value, t) for t in types):
+                    faults.add(_not_of_type(value, types))
+            branches = part.branches("oneOf")
+            faults.update(_rivals(value, branches), _shortened(value, branches))
+        return faults
 
     def _keys(
-        self, value: dict[str, JSON], parts: list[Part], where: Where
-    ) -> Iterator[FileProblem]:
+        self, value: dict[str, JSON], parts: list[Part], where: KeyPath
+    ) -> Iterator[tuple[KeyPath, str, str]]:
         known = {key for part in parts for key in _keys(part.schema)}
         below = {key: _children(key, parts, known) for key in value}
         unknown = {
             key: _unknown(key, parts, known) for key in value if below[key] is None
         }
         suggested = {right for _, right in unknown.values()}
-        for key in sorted({k for p in parts for k in required(p.schema)} - set(value)):
+        for key in sorted({k for p in parts for k in _required(p.schema)} - set(value)):
             if f"did you mean {key}?" not in suggested:
-                yield self.document.problem(where, f"{key} is missing", f"add {key}:")
+                yield where, f"{key} is missing", f"add {key}:"
         for key, item in value.items():
             if key in unknown:
-                yield self.document.problem((*where, key), *unknown[key])
+                yield (*where, key), *unknown[key]
             else:
-                yield from self.down(item, below[key] or [], (*where, key))
+                yield from self._walk(item, below[key] or [], (*where, key))
 
 
 def _children(key: str, parts: list[Part], known: set[str]) -> list[Part] | None:
@@ -335,8 +308,8 @@ def _unknown(key: str, parts: list[Part], known: set[str]) -> tuple[str, str]:
 
 def _keys(schema: Schema) -> set[str]:
     """The keys that a schema names, including those of conditions that do not hold."""
-    keys = set(mapping(schema.get("properties"))) | set(required(schema))
-    branches = [schema, *schemas(schema.get("allOf"))]
+    keys = set(mapping(schema.get("properties"))) | set(_required(schema))
+    branches = [schema, *_branches(schema, "allOf")]
     for inner in [b[name] for b in branches for name in ("then", "else") if name in b]:
         keys |= _keys(mapping(inner))
     return keys
@@ -352,16 +325,16 @@ def _asks_missing_type(condition: Schema, value: JSON) -> bool:
     )
 
 
-def _sentence(value: JSON, error: SchemaError, where: Where) -> tuple[str, str]:
+def _sentence(value: JSON, error: ValidationError, where: KeyPath) -> tuple[str, str]:
     wanted = error.validator_value
     if error.validator == "type":
         return _not_of_type(value, wanted if isinstance(wanted, list) else [wanted])
     if error.validator in ("enum", "const"):
         names = [str(n) for n in (wanted if isinstance(wanted, list) else [wanted])]
         kind = where[-1] if where else "value"
-        return f"unknown {kind} {shown(value)}", suggestion(str(value), names)
+        return f"unknown {kind} {_shown(value)}", suggestion(str(value), names)
     right = BOUNDS.get(error.validator, f"{error.validator} must be {{}}")
-    return f"{shown(value)} is not allowed", right.format(wanted)
+    return f"{_shown(value)} is not allowed", right.format(wanted)
 
 
 def _not_of_type(value: JSON, types: list[JSON]) -> tuple[str, str]:
@@ -371,24 +344,22 @@ def _not_of_type(value: JSON, types: list[JSON]) -> tuple[str, str]:
         return "the value is empty", (
             f"{right}, {{}} for none" if "object" in types else right
         )
-    return f"{shown(value)} has the wrong type", right
+    return f"{_shown(value)} has the wrong type", right
 
 
-def shown(value: JSON) -> str:
-    """A value, shortened to fit into a line."""
+def _shown(value: JSON) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def required(schema: Schema) -> list[str]:
-    """The keys that a schema requires."""
+def _required(schema: Schema) -> list[str]:
     keys = schema.get("required")
     return [str(key) for key in keys] if isinstance(keys, list) else []
 
 
-def schemas(value: JSON) -> list[Schema]:
-    """The schemas in a list."""
-    return [mapping(item) for item in value] if isinstance(value, list) else []
+def _branches(schema: Schema, keyword: str) -> list[Schema]:
+    branches = schema.get(keyword)
+    return [mapping(item) for item in branches] if isinstance(branches, list) else []
 
 
 def _kinds(schema: Schema) -> dict[str, str]:
@@ -399,23 +370,19 @@ def _kinds(schema: Schema) -> dict[str, str]:
     }
 
 
-def _likeness(schema: Schema, value: JSON) -> float:
+def _likeness(part: Part, value: JSON) -> float:
     """The similarity of a value's kind to that of an alternative, 0 to 1."""
-    given = mapping(value)
-    return max(
-        (
-            SequenceMatcher(None, str(given.get(key)), kind).ratio()
-            for key, kind in _kinds(schema).items()
-        ),
-        default=0.0,
-    )
+    pairs = [
+        (str(mapping(value).get(k)), kind) for k, kind in _kinds(part.schema).items()
+    ]
+    return max((SequenceMatcher(None, *pair).ratio() for pair in pairs), default=0.0)
 
 
 def _shortened(value: JSON, branches: list[Schema]) -> list[tuple[str, str]]:
     """Find a value that gives only the kind of an alternative with more keys."""
     for branch in branches:
         for key, kind in _kinds(branch).items():
-            more = [name for name in required(branch) if name != key]
+            more = [name for name in _required(branch) if name != key]
             if value == kind and more:
                 keys = ", ".join([f"{key}: {kind}", *(f"{name}: ..." for name in more)])
                 return [(f"{kind} needs {' and '.join(more)}", f"write {{{keys}}}")]
@@ -428,7 +395,7 @@ def _rivals(value: JSON, branches: list[Schema]) -> list[tuple[str, str]]:
         key
         for branch in branches
         if set(branch) == {"required"}
-        for key in required(branch)
+        for key in _required(branch)
         if key in mapping(value)
     ]
     return [(f"{' and '.join(given)} are both given", "keep one")] if given[1:] else []

@@ -6,7 +6,6 @@ import argparse
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from os.path import normpath
 from pathlib import Path, PurePosixPath
 from types import NoneType
@@ -15,17 +14,18 @@ from urllib.parse import unquote
 
 from sf_quantum import samplers
 from sf_quantum.candidates.decision import is_below
-from sf_quantum.check import candidates, cwl, slurm
+from sf_quantum.check import cwl
 from sf_quantum.check.deployments import Binding
 from sf_quantum.check.document import (
     Document,
     FileProblem,
     UnreadableError,
-    Where,
+    nested,
     suggestion,
 )
-from sf_quantum.check.qpus import Qpus
+from sf_quantum.check.targets import Qpus, check_bindings, quantum_targets
 from sf_quantum.files import JSON, listing, mapping
+from sf_quantum.validation import KeyPath
 
 OURS = "sfq"
 #: gives the options of an ``sfq`` command by their flags; empty for unknown commands
@@ -51,9 +51,9 @@ class Workflow:
         deployments = qpus.deployments
         self.qpus = qpus
         self.commands = commands
-        self.document = deployments.document
         self.deployments = deployments
-        self.where: Where = ("workflows", name)
+        self.document = deployments.document
+        self.where: KeyPath = ("workflows", name)
         content = mapping(mapping(self.document.content["workflows"])[name])
         self.config = mapping(content.get("config"))
         self.bindings = [
@@ -80,19 +80,12 @@ class Workflow:
             where = (*binding.where, binding.kind)
             yield from self._path(where, binding.kind, binding.path, process)
         yield from self._releases(process)
-        yield from candidates.check_bindings(self.deployments, self.bindings, process)
-        yield from self.qpus.check(self.bindings, self._inputs())
-        yield from self._settings(process)
+        yield from check_bindings(self.deployments, self.bindings, process)
+        settings = self._read_settings()
+        inputs = settings if isinstance(settings, Document) else None
+        yield from self.qpus.check(self.bindings, inputs)
+        yield from self._settings(settings, process)
         yield from self._tools(process)
-
-    def _inputs(self) -> Document | None:
-        file = self.config.get("settings")
-        if not isinstance(file, str) or "://" in file:
-            return None
-        with suppress(UnreadableError):
-            path = Path(normpath(self.document.folder / file))
-            return Document.read(path, "file of inputs")
-        return None
 
     def _references(self, binding: Binding) -> Iterator[FileProblem]:
         for where, target in binding.targets:
@@ -102,24 +95,24 @@ class Workflow:
                 yield self.document.problem(where, "workdir is missing", right)
         known = mapping(self.document.content.get("bindingFilters"))
         for index, name in enumerate(listing(binding.content.get("filters"))):
-            if isinstance(name, str) and name not in known:
+            if isinstance(name, str):
                 where = (*binding.where, "filters", index)
                 what = f"bindingFilters has no {name!r}"
-                yield self.document.problem(where, what, suggestion(name, known))
+                yield from self.document.unknown(where, name, known, what)
 
     def _releases(self, process: cwl.Process) -> Iterator[FileProblem]:
         """Check the steps after which allocations are released, if there is one workflow."""
         if len(mapping(self.document.content["workflows"])) > 1:
             return
-        for _, config, where in self.deployments.clusters():
-            for allocation, below in slurm.allocations(config, where):
+        for cluster in self.deployments.clusters():
+            for allocation, where in cluster.allocations():
                 step = mapping(allocation.get("release")).get("after")
                 if isinstance(step, str):
-                    below = (*below, "release", "after")
-                    yield from self._path(below, "step", step, process)
+                    where = (*where, "release", "after")
+                    yield from self._path(where, "step", step, process)
 
     def _path(
-        self, where: Where, kind: str, path: str, process: cwl.Process
+        self, where: KeyPath, kind: str, path: str, process: cwl.Process
     ) -> Iterator[FileProblem]:
         if not path.startswith("/"):
             what = f"{path!r} is not an absolute path"
@@ -135,34 +128,39 @@ class Workflow:
                 right = f"it is a port: write port: {path}"
             yield self.document.problem(where, what, right)
 
-    def _settings(self, process: cwl.Process) -> Iterator[FileProblem]:
-        file, where = self.config.get("settings"), (*self.where, "config", "settings")
-        if isinstance(file, str) and "://" in file:
-            return
-        if not isinstance(file, str):
-            if names := [n for n, t in process.inputs.items() if not t.endswith("?")]:
-                what = f"settings is missing, and the workflow needs {', '.join(names)}"
-                yield self.document.problem(
-                    where, what, "name a file with their values"
-                )
-            return
+    def _read_settings(self) -> Document | FileProblem | None:
+        """The file of inputs, if the configuration names one, or why there is none."""
+        file = self.config.get("settings")
+        if not isinstance(file, str) or "://" in file:
+            return None
         path = Path(normpath(self.document.folder / file))
         if not path.is_file():
-            yield self._no_file(file, where)
-            return
+            return self._no_file(file, (*self.where, "config", "settings"))
         try:
-            settings = Document.read(path, "file of inputs")
+            return Document.read(path, "file of inputs")
         except UnreadableError as error:
-            yield error.problem
-            return
-        if "/" not in process.unseen:
-            yield from _inputs(settings, process)
-            yield from _tool_inputs(settings, process, self.commands)
-            yield from self._samplers(settings, process)
-        elsewhere = {b.path.lstrip("/") for b in self.bindings if b.kind == "port"}
-        for name, value in settings.content.items():
-            if name not in elsewhere:
-                yield from _missing_files(settings, value, (name,))
+            return error.problem
+
+    def _settings(
+        self, settings: Document | FileProblem | None, process: cwl.Process
+    ) -> Iterator[FileProblem]:
+        if isinstance(settings, FileProblem):
+            yield settings
+        elif isinstance(settings, Document):
+            if "/" not in process.unseen:
+                yield from _inputs(settings, process)
+                yield from self._tool_inputs(settings, process)
+                yield from self._samplers(settings, process)
+            elsewhere = {b.path.lstrip("/") for b in self.bindings if b.kind == "port"}
+            for name, value in settings.content.items():
+                if name not in elsewhere:
+                    yield from _missing_files(settings, name, value)
+        elif not isinstance(self.config.get("settings"), str):
+            where = (*self.where, "config", "settings")
+            if names := [n for n, t in process.inputs.items() if not t.endswith("?")]:
+                what = f"settings is missing, and the workflow needs {', '.join(names)}"
+                right = "name a file with their values"
+                yield self.document.problem(where, what, right)
 
     def _tools(self, process: cwl.Process) -> Iterator[FileProblem]:
         for tool in process.tools:
@@ -171,6 +169,19 @@ class Workflow:
             what = f"{tool.command} is not on the PATH of this host, where {tool.step} runs"
             right = "install it, or bind the step elsewhere"
             yield tool.document.problem(tool.where, what, right)
+
+    def _tool_inputs(
+        self, settings: Document, process: cwl.Process
+    ) -> Iterator[FileProblem]:
+        """Check inputs of ``sfq`` tools against the options to which they are passed."""
+        for tool in process.tools:
+            command = _subcommand(tool)
+            known = self.commands(command) if command else {}
+            for flag, name in _options(tool, process):
+                value = settings.content.get(name)
+                if flag in known and (what := _rejection(known[flag], value)):
+                    right = f"{tool.step} passes it to sfq {command} {flag}"
+                    yield settings.problem((name,), what, right)
 
     def _samplers(
         self, settings: Document, process: cwl.Process
@@ -182,7 +193,7 @@ class Workflow:
                 continue
             key = dict(_options(tool, process)).get("--sampler", "")
             name = settings.content.get(key)
-            for target in candidates.quantum_targets(self.deployments, binding):
+            for target in quantum_targets(self.deployments, binding):
                 if name in samplers.names():
                     what = f"{name} never uses the QPU {target}, where {tool.step} runs"
                     right = "write auto, or bind the step to a classical location"
@@ -190,46 +201,39 @@ class Workflow:
 
     def _bound(self, step: str) -> Binding | None:
         """The binding that applies to a step."""
-        bound = [
-            b for b in self.bindings if b.kind == "step" and is_below(step, b.path)
-        ]
+        steps = [b for b in self.bindings if b.kind == "step"]
+        bound = [b for b in steps if is_below(step, b.path)]
         # of several bindings of a step, StreamFlow uses the last
-        return max(
-            reversed(bound),
-            key=lambda b: len(PurePosixPath(b.path).parts),
-            default=None,
-        )
+        bound.sort(key=lambda b: len(PurePosixPath(b.path).parts))
+        return bound[-1] if bound else None
 
     def _is_local(self, step: str) -> bool:
         """Whether the step may run on this host: bound to it, or not bound at all."""
         binding = self._bound(step)
-        if binding is None:
-            return True
-        targets = [target for _, target in binding.targets]
-        names = [
-            str(target.get("deployment", target.get("model"))) for target in targets
-        ]
-        return any(map(self.deployments.is_local, names))
+        return binding is None or any(
+            self.deployments.is_local(
+                str(target.get("deployment", target.get("model")))
+            )
+            for _, target in binding.targets
+        )
 
-    def _no_file(self, file: str, where: Where) -> FileProblem:
-        what = f"{file}: no such file"
+    def _no_file(self, file: str, where: KeyPath) -> FileProblem:
         right = "a relative path starts at the StreamFlow file"
-        return self.document.problem(where, what, right)
+        return self.document.problem(where, f"{file}: no such file", right)
 
 
 def _is_installed(command: str) -> bool:
     # relative to the job's folder
-    if os.sep in command and not os.path.isabs(command):
-        return True
-    return shutil.which(command) is not None
+    in_folder = os.sep in command and not os.path.isabs(command)
+    return in_folder or shutil.which(command) is not None
 
 
 def _inputs(settings: Document, process: cwl.Process) -> Iterator[FileProblem]:
     for name, value in settings.content.items():
         # cwl:requirements, $namespaces and the like are not inputs
-        if name not in process.inputs and not (":" in name or name.startswith("$")):
-            right = suggestion(name, process.inputs)
-            yield settings.problem((name,), "the workflow has no such input", right)
+        if not (":" in name or name.startswith("$")):
+            what = "the workflow has no such input"
+            yield from settings.unknown((name,), name, process.inputs, what)
         kind = process.inputs.get(name, "").rstrip("?")
         if kind in ("File", "Directory") and not isinstance(value, dict | None):
             right = f"write {{class: {kind}, path: ...}}"
@@ -241,20 +245,6 @@ def _inputs(settings: Document, process: cwl.Process) -> Iterator[FileProblem]:
         if name not in settings.content and not kind.endswith("?"):
             right = f"add {name}: (its type is {kind})"
             yield settings.problem((), f"the input {name} is missing", right)
-
-
-def _tool_inputs(
-    settings: Document, process: cwl.Process, commands: Commands
-) -> Iterator[FileProblem]:
-    """Check inputs of ``sfq`` tools against the options to which they are passed."""
-    for tool in process.tools:
-        command = _subcommand(tool)
-        known = commands(command) if command else {}
-        for flag, name in _options(tool, process):
-            value = settings.content.get(name)
-            if flag in known and (what := _rejection(known[flag], value)):
-                right = f"{tool.step} passes it to sfq {command} {flag}"
-                yield settings.problem((name,), what, right)
 
 
 def _subcommand(tool: cwl.Tool) -> str | None:
@@ -289,21 +279,14 @@ def _rejection(option: argparse.Action, value: JSON) -> str | None:
     return None
 
 
-def _missing_files(
-    settings: Document, value: JSON, where: Where
-) -> Iterator[FileProblem]:
-    if isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _missing_files(settings, item, (*where, index))
-    if not isinstance(value, dict):
-        return
-    if value.get("class") in ("File", "Directory"):
-        file = value.get("location", value.get("path"))
-        if isinstance(file, str) and not _exists(file, settings.folder):
-            right = "a relative path starts at this file"
-            yield settings.problem(where, f"{file}: no such file", right)
-    for key, item in value.items():
-        yield from _missing_files(settings, item, (*where, key))
+def _missing_files(settings: Document, name: str, value: JSON) -> Iterator[FileProblem]:
+    for where, item in nested(value, (name,)):
+        content = mapping(item)
+        if content.get("class") in ("File", "Directory"):
+            file = content.get("location", content.get("path"))
+            if isinstance(file, str) and not _exists(file, settings.folder):
+                right = "a relative path starts at this file"
+                yield settings.problem(where, f"{file}: no such file", right)
 
 
 def _exists(file: str, folder: Path) -> bool:

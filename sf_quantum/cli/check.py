@@ -14,10 +14,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the problems of each file, one per line.
-
-    :returns: 2 if there are any, else 0
-    """
+    """Print the problems of each file, one per line; the status is 2 if there are any."""
     # StreamFlow takes most of a second to import, too long for --help
     from sf_quantum.check import check_file
 

@@ -11,10 +11,15 @@ from dataclasses import asdict, dataclass
 from sf_quantum import qpu
 from sf_quantum.cli.service import add_selection, selection
 from sf_quantum.errors import InputError, QpuError
+from sf_quantum.files import JSON
 from sf_quantum.qpu import RESOURCES, Qpu, QpuStatus
 from sf_quantum.reporting.columns import align
 
 HEADS = ("qpu", "type", "technology", "state", "leases", "queue", "start in", "note")
+KEYS = (
+    "qpu type technology state leases vqpus queue_length eta_seconds note "
+    "maintenance_seconds"
+).split()
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,11 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the tables, or the object.
-
-    :returns: 0; 2 if a QPU refuses or cannot be used, else 75 if a QPU does not answer
-    :raises InputError: if an option is wrong
-    """
+    """Print the tables, or the object."""
     selected = selection(args)
     given = bool(selected.names or selected.url or selected.qrmi_config)
     kinds = {} if given else {name: _unusable(name) for name in qpu.names()}
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     reports = [_report(client) for client in selected.all(os.environ)] if known else []
     if args.json:
         types = {"types": kinds} if kinds else {}
-        print(json.dumps({**types, "qpus": [asdict(report) for report in reports]}))
+        print(json.dumps({**types, "qpus": list(map(QpuReport.to_json, reports))}))
     else:
         _print_tables(kinds, reports)
     states = {report.state for report in reports}
@@ -51,26 +52,37 @@ def run(args: argparse.Namespace) -> int:
     return QpuError.exit_code if "no answer" in states else 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class QpuReport:
-    """The status of a QPU, as far as it is known; the fields are those of ``--json``.
+    """The status of a QPU, as far as it is known.
 
     :param state: online, offline, no answer, refused or unusable
-    :param eta_seconds: time until a job submitted now would start
     :param note: why the QPU is not online, or when it stops taking jobs
-    :param maintenance_seconds: time until the next announced maintenance
     """
 
-    qpu: str
-    type: str
-    technology: str | None = None
+    client: Qpu
     state: str
-    leases: int | None = None
-    vqpus: int | None = None
-    queue_length: int | None = None
-    eta_seconds: float | None = None
     note: str
-    maintenance_seconds: float | None = None
+    status: QpuStatus | None = None
+
+    def to_json(self) -> dict[str, JSON]:
+        """Return the object of ``--json``."""
+        known: dict[str, JSON] = asdict(self.status) if self.status else {}
+        known |= {"qpu": self.client.name, "type": self.client.type}
+        known |= {"state": self.state, "note": self.note}
+        return {key: known.get(key) for key in KEYS}
+
+    def row(self) -> tuple[str, ...]:
+        """Return the cells of the table."""
+        technology = leases = queue = start = "-"
+        if (status := self.status) is not None:
+            technology = status.technology or "-"
+            leases = f"{status.leases}/{status.vqpus}"
+            queue = str(status.queue_length)
+            if status.eta_seconds is not None:
+                start = f"{status.eta_seconds:.0f} s"
+        qpu_ = (self.client.name, self.client.type, technology)
+        return (*qpu_, self.state, leases, queue, start, self.note)
 
 
 def _unusable(type_: str) -> str | None:
@@ -84,33 +96,18 @@ def _unusable(type_: str) -> str | None:
 
 
 def _report(client: Qpu) -> QpuReport:
-    state, note = "unusable", client.problem()
-    if note is None:
-        try:
-            return _of_status(client, client.status())
-        except InputError as error:
-            state, note = "refused", str(error)
-        except QpuError as error:
-            state, note = "no answer", str(error)
-    return QpuReport(qpu=client.name, type=client.type, state=state, note=note)
-
-
-def _of_status(client: Qpu, status: QpuStatus) -> QpuReport:
+    if (problem := client.problem()) is not None:
+        return QpuReport(client, "unusable", problem)
+    try:
+        status = client.status()
+    except InputError as error:
+        return QpuReport(client, "refused", str(error))
+    except QpuError as error:
+        return QpuReport(client, "no answer", str(error))
     note, stops = status.reason, status.maintenance_seconds
     if stops is not None and status.online:
         note = f"stops taking jobs in {stops:.0f} s: maintenance is announced"
-    return QpuReport(
-        qpu=client.name,
-        type=client.type,
-        technology=status.technology,
-        state="online" if status.online else "offline",
-        leases=status.leases,
-        vqpus=status.vqpus,
-        queue_length=status.queue_length,
-        eta_seconds=status.eta_seconds,
-        note=note,
-        maintenance_seconds=stops,
-    )
+    return QpuReport(client, "online" if status.online else "offline", note, status)
 
 
 def _print_tables(
@@ -122,17 +119,4 @@ def _print_tables(
     if kinds and reports:
         print()
     if reports:
-        print(*align([HEADS, *map(_row, reports)]), sep="\n")
-
-
-def _row(report: QpuReport) -> tuple[str, ...]:
-    return (
-        report.qpu,
-        report.type,
-        report.technology or "-",
-        report.state,
-        "-" if report.leases is None else f"{report.leases}/{report.vqpus}",
-        "-" if report.queue_length is None else str(report.queue_length),
-        "-" if report.eta_seconds is None else f"{report.eta_seconds:.0f} s",
-        report.note,
-    )
+        print(*align([HEADS, *map(QpuReport.row, reports)]), sep="\n")

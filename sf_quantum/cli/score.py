@@ -105,10 +105,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_samples(path: str, overlap: Overlaps) -> SampleSet:
-    """Read samples, and check that they fit the problem.
-
-    :raises InputError: if the file is not a SampleSet, or belongs to another problem
-    """
+    """Read samples, and check that they fit the problem."""
     content = read_json(path, "samples")
     try:
         # dimod leaves this method untyped

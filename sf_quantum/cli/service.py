@@ -77,10 +77,7 @@ def add_service(parser: argparse.ArgumentParser) -> None:
 
 
 def service(args: argparse.Namespace) -> ServiceClient:
-    """Return the client of the selected service.
-
-    :raises InputError: if several are selected, or the QPU's type is not ``sfq``
-    """
+    """Return the client of the selected service, the only one and of type ``sfq``."""
     qpus = selection(args).qpus(os.environ)
     if len(qpus) > 1:
         raise InputError(f"--qpu: name one of {', '.join(qpu.name for qpu in qpus)}")
@@ -102,8 +99,6 @@ def request(
     """Send one request and return its answer.
 
     :param wait_seconds: added to the usual timeout
-    :raises InputError: if it is refused
-    :raises QpuError: if the service does not answer, or is in trouble
     """
     timeout = REQUEST_SECONDS + wait_seconds
     response = client.send(method, path, body, timeout_seconds=timeout)

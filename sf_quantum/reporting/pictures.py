@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Literal, TypeAlias
@@ -40,6 +41,16 @@ class Style:
     hatch: str
 
 
+# of nodes that are not released
+_mark = partial(
+    Line2D,
+    marker=">",
+    color="black",
+    markerfacecolor="white",
+    linestyle="",
+    markersize=9,
+    clip_on=False,
+)
 #: runs by the names of their workflows
 Panel: TypeAlias = dict[str, RunUsage]
 #: attempts by location
@@ -51,7 +62,6 @@ def draw_timeline(rows: list[JobAttempt], path: Path) -> None:
 
     Waiting times are lighter. The decisions on quantum candidates are below the chart.
 
-    :param rows: the attempts of one run
     :param path: of the PNG file
     :raises InputError: if nothing has run, or the file cannot be written
     """
@@ -66,11 +76,8 @@ def draw_timeline(rows: list[JobAttempt], path: Path) -> None:
     palette = mpl.color_sequences["tab10" if len(steps) <= 10 else "tab20"]
     colour_of = dict(zip(steps, itertools.cycle(palette), strict=False))
     lanes, reasons = _lanes(rows), _reasons(rows)
-    figure = Figure(
-        figsize=(11, 1.6 + 0.42 * len(lanes) + 0.17 * len(reasons)),
-        dpi=130,
-        layout="constrained",
-    )
+    height = 1.6 + 0.42 * len(lanes) + 0.17 * len(reasons)
+    figure = Figure(figsize=(11, height), dpi=130, layout="constrained")
     axes = figure.add_subplot()
     for y, (_, lane) in enumerate(lanes):
         for row in lane:
@@ -79,13 +86,13 @@ def draw_timeline(rows: list[JobAttempt], path: Path) -> None:
     if reasons:
         figure.supxlabel("\n".join(reasons), x=0.01, ha="left", fontsize=8)
     legend = [Patch(color=colour, label=step) for step, colour in colour_of.items()]
+    legend.append(Patch(color="0.6", alpha=0.35, label="waiting (lighter)"))
+    columns = min(len(legend), 6)
     figure.legend(
-        handles=[*legend, Patch(color="0.6", alpha=0.35, label="waiting (lighter)")],
-        loc="outside upper center",
-        ncols=min(len(legend) + 1, 6),
-        frameon=False,
+        handles=legend, loc="outside upper center", ncols=columns, frameon=False
     )
-    _save(figure, path, "png")
+    with replacing(path) as file:
+        figure.savefig(file, format="png")
 
 
 def _lanes(rows: list[JobAttempt]) -> Lanes:
@@ -112,11 +119,7 @@ def _lanes(rows: list[JobAttempt]) -> Lanes:
 
 def _reasons(rows: list[JobAttempt]) -> list[str]:
     """The reasons of decisions, up to REASONS."""
-    reasons = [
-        shorten(" ".join(filter(None, (row.step, row.round, "on", row.why))), WIDTH)
-        for row in rows
-        if row.why
-    ]
+    reasons = [shorten(row.decision, WIDTH) for row in rows if row.why]
     if len(reasons) > REASONS:
         reasons[REASONS:] = [f"... and {len(reasons) - REASONS} more: see sfq report"]
     return reasons
@@ -126,26 +129,14 @@ def _bar(
     axes: Axes, y: int, row: JobAttempt, start: float, end: float, colour: ColorType
 ) -> None:
     started = row.started or end
-    finished = row.ended or end
-    axes.barh(
-        y,
-        started - row.asked,
-        left=row.asked - start,
-        height=0.3,
-        color=colour,
-        alpha=0.3,
-    )
+    waited, ran = started - row.asked, (row.ended or end) - started
+    hatch = "" if row.status == "completed" else "///"
+    axes.barh(y, waited, 0.3, row.asked - start, color=colour, alpha=0.3)
     bar = axes.barh(
-        y,
-        finished - started,
-        left=started - start,
-        height=0.72,
-        color=colour,
-        edgecolor="white",
-        hatch="" if row.status == "completed" else "///",
+        y, ran, 0.72, started - start, color=colour, edgecolor="white", hatch=hatch
     )
     # a label only where it fits
-    if row.round and finished - started > 0.02 * (end - start) * len(row.round):
+    if row.round and ran > 0.02 * (end - start) * len(row.round):
         axes.bar_label(bar, [row.round], label_type="center", fontsize=8, color="white")
 
 
@@ -176,14 +167,11 @@ def draw_nodes(runs: list[RunUsage], path: Path) -> None:
     panels = [_name(panel) for panel in _overlapping(runs)]
     names = dict.fromkeys(name for panel in panels for name in panel)
     colours = itertools.cycle(mpl.color_sequences["tab10"])
-    styles = {
-        name: Style(colour, hatch)
-        for name, colour, hatch in zip(
-            names, colours, itertools.cycle(HATCHES), strict=False
-        )
-    }
+    looks = map(Style, colours, itertools.cycle(HATCHES))
+    styles = dict(zip(names, looks, strict=False))
     figure = _figure(panels, styles)
-    _save(figure, path, path.suffix.lower().removeprefix("."))
+    with replacing(path) as file:
+        figure.savefig(file, format=path.suffix.lower().removeprefix("."))
 
 
 def _overlapping(runs: list[RunUsage]) -> list[list[RunUsage]]:
@@ -214,7 +202,7 @@ def _figure(panels: list[Panel], styles: dict[str, Style]) -> Figure:
         (panel, quantum)
         for panel in panels
         for quantum in (False, True)
-        if not quantum or _whole(panel).nodes(quantum=True)
+        if not quantum or together(panel.values()).nodes(quantum=True)
     ]
     inches = [0.9 if quantum else 2.3 for _, quantum in sides]
     figure = Figure(figsize=(9, 1.5 + sum(inches)), dpi=130, layout="constrained")
@@ -222,21 +210,20 @@ def _figure(panels: list[Panel], styles: dict[str, Style]) -> Figure:
     for axes, (panel, quantum) in zip(grid[:, 0], sides, strict=True):
         _stack(axes, panel, styles, quantum)
         _label(axes, panel, quantum)
-    longest = max(run.ended - run.started for run in map(_whole, panels))
+    longest = max(
+        run.ended - run.started
+        for run in [together(panel.values()) for panel in panels]
+    )
     grid[-1, 0].set_xlim(0, longest * 1.01 or 1.0)
     grid[-1, 0].set_xlabel("seconds since the first event")
     figure.suptitle("Nodes in use, by workflow")
-    figure.legend(
-        handles=list(_keys(panels, styles)),
-        loc="outside lower center",
-        ncols=4,
-        frameon=False,
-    )
+    keys = list(_keys(panels, styles))
+    figure.legend(handles=keys, loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 
 def _stack(axes: Axes, panel: Panel, styles: dict[str, Style], quantum: bool) -> None:
-    start = _whole(panel).started
+    start = together(panel.values()).started
     runs = {name: run.nodes(quantum=quantum) for name, run in panel.items()}
     times = sorted({time for steps in runs.values() for time, _ in steps})
     below = [0] * (len(times) - 1)
@@ -248,7 +235,7 @@ def _stack(axes: Axes, panel: Panel, styles: dict[str, Style], quantum: bool) ->
         if _unended(panel[name], quantum):
             last = times.index(panel[name].ended) - 1
             middle = (below[last] + top[last]) / 2
-            axes.add_line(_mark(times[last + 1] - start, middle))
+            axes.add_line(_mark([times[last + 1] - start], [middle]))
         below = top
     axes.set_ylim(0, (max(below, default=0) or 1) + 0.4)
 
@@ -256,30 +243,13 @@ def _stack(axes: Axes, panel: Panel, styles: dict[str, Style], quantum: bool) ->
 def _fill(
     axes: Axes, edges: list[float], below: list[int], top: list[int], style: Style
 ) -> None:
+    pairs = zip(below, top, strict=True)
     # no outline without nodes
-    held = [
-        high if high > low else math.nan for low, high in zip(below, top, strict=True)
-    ]
+    held = [high if high > low else math.nan for low, high in pairs]
+    stairs = partial(axes.stairs, held, edges, baseline=below, fill=True)
     # the outline keeps short intervals visible
-    axes.stairs(
-        held,
-        edges,
-        baseline=below,
-        fill=True,
-        facecolor=style.colour,
-        edgecolor=style.colour,
-        linewidth=0.8,
-    )
-    axes.stairs(
-        held,
-        edges,
-        baseline=below,
-        fill=True,
-        facecolor="none",
-        edgecolor="0.15",
-        linewidth=0,
-        hatch=style.hatch,
-    )
+    stairs(facecolor=style.colour, edgecolor=style.colour, linewidth=0.8)
+    stairs(facecolor="none", edgecolor="0.15", linewidth=0, hatch=style.hatch)
 
 
 def _label(axes: Axes, panel: Panel, quantum: bool) -> None:
@@ -287,17 +257,14 @@ def _label(axes: Axes, panel: Panel, quantum: bool) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=3 if quantum else 8))
     _plain(axes, grid="both", without=("top", "right"))
     if not quantum:
-        whole = _whole(panel)
-        strategies = dict.fromkeys(
-            a.strategy for a in whole.allocations if not a.quantum
-        )
-        axes.set_title(
-            f"{', '.join(strategies) or 'no classical nodes'}: "
+        whole = together(panel.values())
+        classical = (a.strategy for a in whole.allocations if not a.quantum)
+        title = (
+            f"{', '.join(dict.fromkeys(classical)) or 'no classical nodes'}: "
             f"{whole.ended - whole.started:.0f} s, "
-            f"{whole.node_seconds():.0f} classical node-seconds",
-            fontsize=10,
-            loc="left",
+            f"{whole.node_seconds():.0f} classical node-seconds"
         )
+        axes.set_title(title, fontsize=10, loc="left")
 
 
 def _keys(panels: list[Panel], styles: dict[str, Style]) -> Iterator[Artist]:
@@ -307,21 +274,7 @@ def _keys(panels: list[Panel], styles: dict[str, Style]) -> Iterator[Artist]:
         )
     runs = [run for panel in panels for run in panel.values()]
     if any(_unended(run, quantum) for run in runs for quantum in (False, True)):
-        yield _mark(0, 0, label="still held at the journal's last event")
-
-
-def _mark(x: float, y: float, label: str | None = None) -> Line2D:
-    return Line2D(
-        [x],
-        [y],
-        marker=">",
-        color="black",
-        markerfacecolor="white",
-        linestyle="",
-        markersize=9,
-        clip_on=False,
-        label=label,
-    )
+        yield _mark([0], [0], label="still held at the journal's last event")
 
 
 def _unended(run: RunUsage, quantum: bool) -> bool:
@@ -329,10 +282,6 @@ def _unended(run: RunUsage, quantum: bool) -> bool:
         a.unended and a.quantum == quantum and a.holds[-1].node_seconds
         for a in run.allocations
     )
-
-
-def _whole(panel: Panel) -> RunUsage:
-    return together(list(panel.values()))
 
 
 def _at(steps: list[tuple[float, int]], time: float) -> int:
@@ -346,8 +295,3 @@ def _plain(axes: Axes, *, grid: Literal["both", "x"], without: tuple[str, ...]) 
     axes.set_axisbelow(True)
     for side in without:
         axes.spines[side].set_visible(False)
-
-
-def _save(figure: Figure, path: Path, format_: str) -> None:
-    with replacing(path) as file:
-        figure.savefig(file, format=format_)

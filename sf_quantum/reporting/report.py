@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, Event, newest, number
 from sf_quantum.reporting.columns import align
 
@@ -64,9 +64,30 @@ class JobAttempt:
         iteration, index = (".".join(map(str, n)) for n in (self.iteration, self.index))
         return f"{iteration}#{index}" if index else iteration
 
+    @property
+    def decision(self) -> str:
+        """One line with the decision on a quantum candidate, and its reason."""
+        return " ".join(filter(None, (self.step, self.round, "on", self.why)))
+
     def to_json(self) -> dict[str, JSON]:
         """All fields and the two durations."""
         return {**asdict(self), "waited": self.waited, "ran": self.ran}
+
+    def update(self, event: Event) -> None:
+        """Apply a change of the job's status."""
+        status = str(event["status"])
+        if status == "rollback":  # the attempt has ended with the status before
+            return
+        self.output = str(event["output"]) if event["output"] else self.output
+        self.location = _location(event) or self.location
+        if status == RUNNING:
+            self.started = number(event["time"])
+        elif status in ENDS:
+            self.ended = self.ended or number(event["time"])
+        # the recovery of an attempt means that it failed; the retry is another attempt
+        self.status = "failed" if status == "recovery" else status
+        if status == "completed":
+            self.score = _score(self.output)
 
 
 class _AttemptLog:
@@ -77,31 +98,28 @@ class _AttemptLog:
         self._latest: dict[str, JobAttempt] = {}
 
     def add(self, event: Event) -> JobAttempt | None:
-        """Add an event of the journal.
-
-        :returns: the attempt that changed, if any
-        """
+        """Add an event of the journal, and return the attempt that changed, if any."""
         kind = event["event"]
         if kind == "job" and not str(event["step"]).endswith(HOUSEKEEPING):
             attempt = self._attempt(event)
-            _update(attempt, event)
+            attempt.update(event)
             return attempt
         latest = self._latest.get(str(event.get("job")))
         if kind == "qpu" and latest is not None:
             latest.qpu_jobs.append(event)
         elif kind == "decision" and latest is not None:
-            targets = event["targets"] if isinstance(event["targets"], list) else []
-            latest.why = f"{' or '.join(map(str, targets))}: {event['reason']}"
+            targets = " or ".join(map(str, listing(event["targets"])))
+            latest.why = f"{targets}: {event['reason']}"
             return latest
         return None
 
     def _attempt(self, event: Event) -> JobAttempt:
-        job, count = str(event["job"]), _integer(event["attempt"])
+        job, count = str(event["job"]), int(number(event["attempt"]))
         latest = self._latest.get(job)
         if latest is not None and latest.attempt == count:
             return latest
         indices = [int(part) + 1 for part in str(event["tag"]).split(".")[1:]]
-        loops = _integer(event["loops"])
+        loops = int(number(event["loops"]))
         attempt = JobAttempt(
             step=str(event["step"]).removeprefix("/"),
             tag=str(event["tag"]),
@@ -186,17 +204,12 @@ def totals(rows: list[JobAttempt]) -> str:
 
 
 def progress(events: Iterable[Event]) -> Iterator[str]:
-    """One line for each start or end of a job, each decision, and the end of the run.
-
-    :param events: from :func:`sf_quantum.journal.follow` or ``read``
-    """
+    """One line for each start or end of a job, each decision, and the end of the run."""
     attempts = _AttemptLog()
     for event in events:
         row = attempts.add(event)
         if row is not None and event["event"] == "decision":
-            yield " ".join(
-                filter(None, ("decided  ", row.step, row.round, "on", row.why))
-            )
+            yield f"decided   {row.decision}"
         elif row is not None and event["status"] in (RUNNING, *ENDS):
             yield _line(row)
         elif event["event"] == "end":
@@ -206,11 +219,7 @@ def progress(events: Iterable[Event]) -> Iterator[str]:
 
 
 def print_progress(events: Iterable[Event], stream: TextIO) -> None:
-    """Print the progress of a run; on a terminal, the last line lists the running jobs.
-
-    :param events: as in :func:`progress`
-    :param stream: standard output or error
-    """
+    """Print the progress of a run; on a terminal, the last line lists the running jobs."""
     live = stream.isatty()
     running: dict[str, str] = {}
     for text in progress(events):
@@ -239,22 +248,6 @@ def _line(row: JobAttempt) -> str:
     return " ".join(filter(None, parts))
 
 
-def _update(row: JobAttempt, event: Event) -> None:
-    status = str(event["status"])
-    if status == "rollback":  # the attempt has ended with the status before
-        return
-    row.output = str(event["output"]) if event["output"] else row.output
-    row.location = _location(event) or row.location
-    if status == RUNNING:
-        row.started = number(event["time"])
-    elif status in ENDS:
-        row.ended = row.ended or number(event["time"])
-    # the recovery of an attempt means that it failed; the retry is another attempt
-    row.status = "failed" if status == "recovery" else status
-    if status == "completed":
-        row.score = _score(row.output)
-
-
 def _location(event: Event) -> str:
     names = event["locations"]
     if event["deployment"] is None or not isinstance(names, list):
@@ -270,7 +263,7 @@ def _score(output: str | None) -> float | None:
         content = json.loads(Path(output or "", "cwl.output.json").read_text("utf-8"))
     except (OSError, ValueError):
         return None  # no score, or the folder is on another host
-    score = content.get("score") if isinstance(content, dict) else None
+    score = mapping(content).get("score")
     return float(score) if isinstance(score, int | float) else None
 
 
@@ -302,7 +295,3 @@ def _configured(file: Path) -> Path:
         raise InputError(f"{file}: cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, KeyError, TypeError):
         return Path(DIRECTORY)
-
-
-def _integer(value: JSON) -> int:
-    return value if isinstance(value, int) else 0

@@ -9,8 +9,8 @@ Times are epoch seconds; the times of allocations are Slurm's, in whole seconds.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -25,6 +25,8 @@ HEADER = (
 NUMBERS = HEADER[3:-1]
 COMPLETED = "COMPLETED"
 HOLDING = ("granted", "resized")
+# whether partitions are quantum, by the key in JSON
+QUANTUM = {"classical": False, "quantum": True}
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,6 @@ class Hold:
 
     @property
     def node_seconds(self) -> float:
-        """Nodes times seconds."""
         return self.nodes * (self.end - self.start)
 
 
@@ -73,7 +74,6 @@ class AllocationUsage:
 
     @property
     def node_seconds(self) -> float:
-        """The node-seconds of all its holds."""
         return sum(hold.node_seconds for hold in self.holds)
 
     def to_json(self) -> dict[str, JSON]:
@@ -137,10 +137,9 @@ class RunUsage:
 
     def services(self) -> list[ServiceUsage]:
         """The allocations by service and strategy, in the order of their requests."""
-        groups: dict[tuple[str, str, str, bool], list[AllocationUsage]] = {}
+        groups = defaultdict(list)
         for a in self.allocations:
-            key = a.deployment, a.service, a.strategy, a.quantum
-            groups.setdefault(key, []).append(a)
+            groups[a.deployment, a.service, a.strategy, a.quantum].append(a)
         return [
             ServiceUsage(
                 *key,
@@ -153,18 +152,16 @@ class RunUsage:
 
     def to_json(self) -> dict[str, JSON]:
         """The usage as JSON: sums, step functions, allocations and Slurm jobs."""
+        nodes = {name: self.nodes(quantum=value) for name, value in QUANTUM.items()}
         return {
             "started": self.started,
             "ended": self.ended,
             "node_seconds": {
-                "classical": self.node_seconds(),
-                "quantum": self.node_seconds(quantum=True),
+                name: self.node_seconds(quantum=value)
+                for name, value in QUANTUM.items()
             },
             "qpu_seconds": sum(self.qpu_seconds.values()),
-            "nodes": {
-                "classical": [[*step] for step in self.nodes()],
-                "quantum": [[*step] for step in self.nodes(quantum=True)],
-            },
+            "nodes": {name: [[*s] for s in steps] for name, steps in nodes.items()},
             "services": [asdict(service) for service in self.services()],
             "allocations": [a.to_json() for a in self.allocations],
             "slurm_jobs": [
@@ -175,21 +172,14 @@ class RunUsage:
 
 
 def measure(events: Iterable[Event]) -> RunUsage:
-    """The usage of a run; allocations without an end count up to the last event.
-
-    :param events: of its journal
-    """
+    """The usage of a run; allocations without an end count up to the last event."""
     events = list(events)
     times = [number(event["time"]) for event in events]
     times += [number(event["at"]) for event in events if "at" in event]
     ended = max(times, default=0.0)
-    histories: dict[tuple[str, str], list[Event]] = {}
-    for event in events:
-        if event["event"] == "allocation":
-            key = str(event["deployment"]), str(event["allocation"])
-            histories.setdefault(key, []).append(event)
+    histories = _by_allocation(e for e in events if e["event"] == "allocation")
     allocations = [_allocation(history, ended) for history in histories.values()]
-    allocations.sort(key=_since)
+    allocations.sort(key=_first_time)
     return RunUsage(
         workflow=_workflow(events),
         started=min(times, default=0.0),
@@ -197,16 +187,14 @@ def measure(events: Iterable[Event]) -> RunUsage:
         allocations=allocations,
         jobs=[event for event in events if event["event"] == "slurm"],
         qpu_seconds={
-            (str(event.get("qpu")), str(event.get("qpu_job"))): number(
-                event.get("qpu_seconds")
-            )
-            for event in events
-            if event["event"] == "qpu"
+            (str(e.get("qpu")), str(e.get("qpu_job"))): number(e.get("qpu_seconds"))
+            for e in events
+            if e["event"] == "qpu"
         },
     )
 
 
-def together(runs: Sequence[RunUsage]) -> RunUsage:
+def together(runs: Collection[RunUsage]) -> RunUsage:
     """The usage of several runs, at least one, from the first start to the last end."""
     return RunUsage(
         workflow=", ".join(run.workflow for run in runs),
@@ -218,8 +206,32 @@ def together(runs: Sequence[RunUsage]) -> RunUsage:
     )
 
 
+def _by_allocation(events: Iterable[Event]) -> dict[tuple[str, str], list[Event]]:
+    groups = defaultdict(list)
+    for event in events:
+        groups[str(event["deployment"]), str(event["allocation"])].append(event)
+    return groups
+
+
 def _allocation(history: list[Event], ended: float) -> AllocationUsage:
-    allocation = _identity(history)
+    first, last = history[0], history[-1]
+    times = {str(event["status"]): number(event["at"]) for event in reversed(history)}
+    lists = [str(event["node_list"]) for event in history if event["node_list"]]
+    allocation = AllocationUsage(
+        allocation=str(first["allocation"]),
+        slurm_job=str(first["slurm_job"]),
+        deployment=str(first["deployment"]),
+        service=_text(first["service"]) or "",
+        strategy=str(first["strategy"]),
+        partition=_text(first["partition"]) or "",
+        quantum=first["quantum"] is True,
+        job=_text(first["job"]),
+        node_list=lists[-1] if lists else None,
+        requested=times.get("requested"),
+        granted=times.get("granted"),
+        released=number(last["at"]) if last["status"] == "released" else None,
+        unended=last["status"] in HOLDING,
+    )
     for event, following in zip(history, [*history[1:], None], strict=True):
         status, at = str(event["status"]), number(event["at"])
         # Slurm rounds times down, so that a grant may precede its request
@@ -234,35 +246,8 @@ def _allocation(history: list[Event], ended: float) -> AllocationUsage:
     return allocation
 
 
-def _identity(history: list[Event]) -> AllocationUsage:
-    first, last = history[0], history[-1]
-    lists = [str(event["node_list"]) for event in history if event["node_list"]]
-    return AllocationUsage(
-        allocation=str(first["allocation"]),
-        slurm_job=str(first["slurm_job"]),
-        deployment=str(first["deployment"]),
-        service=_text(first["service"]) or "",
-        strategy=str(first["strategy"]),
-        partition=_text(first["partition"]) or "",
-        quantum=first["quantum"] is True,
-        job=_text(first["job"]),
-        node_list=lists[-1] if lists else None,
-        requested=_first(history, "requested"),
-        granted=_first(history, "granted"),
-        released=number(last["at"]) if last["status"] == "released" else None,
-        unended=last["status"] in HOLDING,
-    )
-
-
-def _first(history: list[Event], status: str) -> float | None:
-    return next(
-        (number(event["at"]) for event in history if event["status"] == status), None
-    )
-
-
-def _since(allocation: AllocationUsage) -> float:
-    times = (allocation.requested, allocation.granted, allocation.released)
-    return min(time for time in times if time is not None)
+def _first_time(a: AllocationUsage) -> float:
+    return min(t for t in (a.requested, a.granted, a.released) if t is not None)
 
 
 def _workflow(events: list[Event]) -> str:
@@ -278,25 +263,18 @@ def _text(value: JSON) -> str | None:
 
 
 def table(usage: RunUsage) -> str:
-    """A table of the allocations, with times since the run's start, and the totals.
-
-    :returns: empty if the run requested no allocation
-    """
+    """A table of the allocations, if any, with times since the run's start, and totals."""
     if not usage.allocations:
         return ""
-    jobs: dict[tuple[str, str], list[Event]] = {}
-    for job in usage.jobs:
-        key = str(job["deployment"]), str(job["allocation"])
-        jobs.setdefault(key, []).append(job)
+    jobs = _by_allocation(usage.jobs)
     rows = [
         _cells(a, jobs.get((a.deployment, a.allocation), []), usage.started)
         for a in usage.allocations
     ]
-    unended = [a.allocation for a in usage.allocations if a.unended]
     lines = [*align([HEADER, *rows], NUMBERS), "", totals(usage)]
-    if unended:
+    if unended := ", ".join(a.allocation for a in usage.allocations if a.unended):
         lines.append(
-            f"still held at the journal's last event and counted up to it: {', '.join(unended)}"
+            f"still held at the journal's last event and counted up to it: {unended}"
         )
     return "\n".join(lines)
 
@@ -314,23 +292,20 @@ def totals(usage: RunUsage) -> str:
     )
 
 
-def overall(runs: Sequence[RunUsage]) -> str:
+def overall(runs: Collection[RunUsage]) -> str:
     """One line with the totals and the duration of several runs."""
-    usage = together(runs)
-    seconds = usage.ended - usage.started
-    return (
-        f"{len(runs)} runs, {seconds:.1f} s from first to last event: {totals(usage)}"
-    )
+    all_ = together(runs)
+    period = f"{all_.ended - all_.started:.1f} s from first to last event"
+    return f"{len(runs)} runs, {period}: {totals(all_)}"
 
 
 def _cells(a: AllocationUsage, jobs: list[Event], start: float) -> tuple[str, ...]:
     sizes = {hold.nodes for hold in a.holds} or {0}
-    smallest, largest = min(sizes), max(sizes)
     return (
         a.allocation,
         "/".join(filter(None, (a.deployment, a.service))),
         a.strategy,
-        f"{smallest}" if smallest == largest else f"{smallest}-{largest}",
+        "-".join(map(str, sorted({min(sizes), max(sizes)}))),
         _after(start, a.requested),
         _after(start, a.granted),
         "held" if a.unended else _after(start, a.released),
@@ -350,6 +325,6 @@ def _jobs(a: AllocationUsage, jobs: list[Event]) -> str:
         return f"{str(jobs[0]['job']).removeprefix('/')} {jobs[0]['state']}{requeued}"
     failed = sum(job["state"] != COMPLETED for job in jobs)
     if jobs:
-        text = f"{len(jobs)} jobs"
-        return text + (f", {failed} not completed" if failed else "") + requeued
+        unsuccessful = f", {failed} not completed" if failed else ""
+        return f"{len(jobs)} jobs{unsuccessful}{requeued}"
     return (a.job or "-").removeprefix("/") + requeued

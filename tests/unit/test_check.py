@@ -706,7 +706,7 @@ def test_the_older_words_are_taken() -> None:
 
 
 def test_what_streamflow_refuses_is_never_fine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema._Walk, "down", lambda *_: iter(()))
+    monkeypatch.setattr(schema.Rules, "_walk", lambda *_: iter(()))
     edited(FILE, "max_retries: 3", "max_retries: many")
     assert found() == [
         "sf.yml:35: failureManager.config.max_retries: StreamFlow rejects it: 'many' is"

@@ -1,22 +1,37 @@
-"""Checks of quantum candidates: filters against their steps and targets."""
+"""Checks of the targets of steps: quantum candidates, and QPUs that can run them now."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from sf_quantum.candidates.decision import FilterRules, is_below
-from sf_quantum.candidates.targets import status_source, target_name
+from sf_quantum.candidates.decision import Exclusion, FilterRules, describe, is_below
+from sf_quantum.candidates.targets import (
+    StatusPoller,
+    StatusReply,
+    StatusSource,
+    status_source,
+    target_name,
+)
 from sf_quantum.check.cwl import Process
 from sf_quantum.check.deployments import Binding, Deployments
-from sf_quantum.check.document import Document, FileProblem, Where, suggestion
+from sf_quantum.check.document import Document, FileProblem, suggestion
 from sf_quantum.files import JSON, listing, mapping
+from sf_quantum.validation import KeyPath
 
 TYPE = "sfq.candidate"
 EMULATOR = "sfq.emulator"
 JOURNAL = "sfq.journal"
 ADVICE = "add scheduling: {scheduler: {type: sfq.journal, config: {}}}"
+# for all QPUs together
+SECONDS = 5.0
+# what `sfq solve` sends
+KIND = "problem"
+# a larger file is not read for its size
+LARGEST_BYTES = 64 * 1024 * 1024
 
 
 def check_filters(document: Document) -> Iterator[FileProblem]:
@@ -30,9 +45,9 @@ def check_filters(document: Document) -> Iterator[FileProblem]:
         if isinstance(name, str)
     }
     for name, entry in mapping(document.content.get("bindingFilters")).items():
-        where: Where = ("bindingFilters", name)
         if mapping(entry).get("type") != TYPE:
             continue
+        where: KeyPath = ("bindingFilters", name)
         if scheduling.get("type") != JOURNAL:
             what = f"{TYPE} learns from the run's journal, which is missing"
             yield document.problem(where, what, ADVICE)
@@ -47,8 +62,8 @@ def check_bindings(
     """Check the bindings of a workflow that name an ``sfq.candidate``."""
     filters = mapping(deployments.document.content.get("bindingFilters"))
     for name, entry in filters.items():
-        if mapping(entry).get("type") == TYPE:
-            own = [b for b in bindings if name in listing(b.content.get("filters"))]
+        own = [b for b in bindings if name in listing(b.content.get("filters"))]
+        if mapping(entry).get("type") == TYPE and own:
             config = mapping(mapping(entry).get("config"))
             yield from _FilterCheck(deployments, name, config, own, process).check()
 
@@ -61,7 +76,7 @@ def quantum_targets(deployments: Deployments, binding: Binding) -> list[str]:
 
 @dataclass(frozen=True)
 class _FilterCheck:
-    """A filter and the bindings of one workflow that name it."""
+    """A filter and the bindings of one workflow that name it, one at least."""
 
     deployments: Deployments
     name: str
@@ -70,8 +85,6 @@ class _FilterCheck:
     process: Process
 
     def check(self) -> Iterator[FileProblem]:
-        if not self.bindings:
-            return
         yield from self._costs()
         yield from self._steps()
         yield from self._sizes()
@@ -80,16 +93,13 @@ class _FilterCheck:
             yield from self._attempts(binding)
             yield from self._prices(binding)
 
-    def _problem(self, where: Where, what: str, right: str) -> FileProblem:
+    def _problem(self, where: KeyPath, what: str, right: str) -> FileProblem:
         below = ("bindingFilters", self.name, "config", *where)
         return self.deployments.document.problem(below, what, right)
 
     def _costs(self) -> Iterator[FileProblem]:
-        targets = {
-            target_name(target)
-            for binding in self.bindings
-            for target in self.deployments.targets(binding).values()
-        }
+        bound = map(self.deployments.targets, self.bindings)
+        targets = {target_name(t) for targets in bound for t in targets.values()}
         for target in mapping(self.config.get("costs")):
             if target not in targets:
                 what = f"{target} is not a target of the candidates"
@@ -110,7 +120,7 @@ class _FilterCheck:
             yield from self._variables(step, mapping(entry), ("steps", step))
 
     def _variables(
-        self, step: str, config: dict[str, JSON], where: Where
+        self, step: str, config: dict[str, JSON], where: KeyPath
     ) -> Iterator[FileProblem]:
         variables = config.get("variables")
         if not isinstance(variables, str) or "/" in self.process.unseen:
@@ -130,13 +140,12 @@ class _FilterCheck:
         rules, entries = FilterRules(self.config), mapping(self.config.get("steps"))
         bound = {binding.path for binding in self.bindings}
         steps = bound | {s for s in entries if any(is_below(s, b) for b in bound)}
-        limits: dict[Where, str] = {}
+        limits: dict[KeyPath, str] = {}
         for step in steps:
-            if any(step != other and is_below(other, step) for other in steps):
-                continue  # the step below is checked instead
-            if rules.of(step).variables is not None:
-                continue
-            levels: list[tuple[Where, dict[str, JSON]]] = [((), self.config)]
+            below = any(step != other and is_below(other, step) for other in steps)
+            if below or rules.of(step).variables is not None:
+                continue  # a step below is checked instead
+            levels: list[tuple[KeyPath, dict[str, JSON]]] = [((), self.config)]
             for name in sorted(name for name in entries if is_below(step, name)):
                 levels.append((("steps", name), mapping(entries[name])))
             for key in ("maxVariables", "minVariables"):
@@ -150,8 +159,7 @@ class _FilterCheck:
     def _targets(self, binding: Binding) -> Iterator[FileProblem]:
         targets = self.deployments.targets(binding)
         quantum = quantum_targets(self.deployments, binding)
-        where = (*binding.where, "target")
-        document = self.deployments.document
+        document, where = self.deployments.document, (*binding.where, "target")
         if targets and not quantum:
             what = "a candidate without a quantum target has nothing to decide"
             yield document.problem(where, what, "add a quantum target")
@@ -170,7 +178,7 @@ class _FilterCheck:
         needed = len(quantum) + (len(quantum) < len(targets))
         fallback = FilterRules(self.config).of(binding.path).fallback
         if fallback and isinstance(allowed, int) and allowed < needed:
-            where: Where = ("failureManager", "config", "max_retries")
+            where: KeyPath = ("failureManager", "config", "max_retries")
             what = f"{binding.path} needs {needed} attempts to try all its targets"
             yield document.problem(where, what, f"write {needed} or more")
 
@@ -184,3 +192,107 @@ class _FilterCheck:
                 what = f"{name} is emulated and free, so budget.cost does not limit it"
                 right = f"set the cost of a QPU second: costs: {{{name}: ...}}"
                 yield self.deployments.document.problem(where, what, right)
+
+
+@dataclass
+class Qpus:
+    """The QPUs of one StreamFlow file.
+
+    :param silent: why a QPU could not be queried, by its target's name
+    """
+
+    deployments: Deployments
+    silent: dict[str, str] = field(default_factory=dict)
+
+    def check(
+        self, bindings: list[Binding], settings: Document | None
+    ) -> Iterator[FileProblem]:
+        """Find steps that none of their targets can run now.
+
+        A step with a classical target, or with a QPU that could not be queried, passes.
+
+        :param settings: the workflow's inputs
+        """
+        steps = [binding for binding in bindings if binding.kind == "step"]
+        replies = self._poll(steps)
+        for binding in steps:
+            names = [target_name(t) for t in self.deployments.targets(binding).values()]
+            if not names or not replies.keys() >= {*names}:
+                continue  # it has a classical target
+            size = _size(self.deployments, binding, settings)
+            obstacles = {
+                name: obstacle
+                for name in names
+                if (obstacle := _obstacle(replies[name], size)) is not None
+            }
+            if len(obstacles) == len({*names}):
+                reasons = "; ".join(f"{name}: {obstacles[name]}" for name in names)
+                what = f"{binding.path} cannot run now: {reasons}"
+                right = "bind it elsewhere, or wait for the QPU"
+                where = (*binding.where, "target")
+                yield self.deployments.document.problem(where, what, right)
+
+    def _poll(self, steps: list[Binding]) -> dict[str, StatusReply]:
+        folder = self.deployments.document.folder
+        sources: dict[str, StatusSource] = {
+            target_name(target): source
+            for binding in steps
+            for target in self.deployments.targets(binding).values()
+            if (source := status_source(target, folder)) is not None
+        }
+        if not sources:
+            return {}
+        replies = asyncio.run(StatusPoller(cooldown=0.0).poll(sources, SECONDS))
+        self.silent |= {
+            name: describe(reply)
+            for name, reply in replies.items()
+            if isinstance(reply, Exclusion)
+        }
+        return replies
+
+
+def _obstacle(status: StatusReply, size: int) -> str | None:
+    if isinstance(status, Exclusion):
+        return None
+    if not status.online:
+        return status.reason or "the QPU is offline"
+    if status.payloads and KIND not in status.payloads:
+        return f"the QPU only runs {' and '.join(status.payloads)} jobs"
+    if 0 < status.qubits < size:
+        return f"{size} variables do not fit on {status.qubits} qubits"
+    return None
+
+
+def _size(deployments: Deployments, binding: Binding, settings: Document | None) -> int:
+    """A lower bound of the number of variables of a step's problem.
+
+    The rules of a candidate may name the input that holds it. Otherwise the smallest problem
+    file among the workflow's inputs gives it, since any of them may be the step's.
+    """
+    inputs = settings.content if settings is not None else {}
+    filters = mapping(deployments.document.content.get("bindingFilters"))
+    for key in listing(binding.content.get("filters")):
+        entry = mapping(filters.get(str(key)))
+        if entry.get("type") == TYPE:
+            rules = FilterRules(mapping(entry.get("config"))).of(binding.path)
+            if isinstance(size := inputs.get(rules.variables or ""), int):
+                return size
+    folder = settings.folder if settings is not None else Path()
+    sizes = [_variables(value, folder) for value in inputs.values()]
+    return min((size for size in sizes if size), default=0)
+
+
+def _variables(value: JSON, folder: Path) -> int:
+    """The number of variables of a problem file; 0 for everything else."""
+    file = mapping(value).get("path", mapping(value).get("location"))
+    if not isinstance(file, str) or not file.endswith(".json"):
+        return 0
+    path = folder / file.removeprefix("file://")
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            return 0
+        content: JSON = json.loads(path.read_bytes())
+    except (OSError, ValueError):  # another check reports it
+        return 0
+    size = mapping(mapping(content).get("bqm")).get("num_variables")
+    return size if isinstance(size, int) else 0
