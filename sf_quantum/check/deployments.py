@@ -164,7 +164,7 @@ class Deployments:
             yield from self.document.unknown(where, service, services, what)
 
     def _has_services(self, name: str) -> bool:
-        return "services" in self._rules.config(self.get(name), "deployment")
+        return "services" in self._rules.config(self.get(name))
 
     def _wraps(self, name: str, where: KeyPath) -> Iterator[FileProblem]:
         deployment, where = self.get(name), (*where, "wraps")

@@ -28,7 +28,7 @@ from streamflow.log_handler import logger
 
 from sf_quantum.check.document import Document, FileProblem, suggestion
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, mapping
+from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.validation import KeyPath
 
 Schema: TypeAlias = dict[str, JSON]
@@ -75,9 +75,35 @@ class Part:
         """A schema inside this one; empty for ``true`` and ``false``."""
         return replace(self, schema=mapping(schema))
 
-    def branches(self, keyword: str) -> list[Schema]:
+    def branches(self, keyword: str) -> list[Part]:
         """The schemas of ``allOf``, ``oneOf`` or ``anyOf``."""
-        return _branches(self.schema, keyword)
+        branches = self.schema.get(keyword)
+        return list(map(self.sub, branches)) if isinstance(branches, list) else []
+
+    @property
+    def properties(self) -> Schema:
+        return mapping(self.schema.get("properties"))
+
+    @property
+    def required(self) -> list[str]:
+        return [str(key) for key in listing(self.schema.get("required"))]
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The keys with one permitted value, such as ``type``, and these values."""
+        return {
+            key: str(mapping(sub)["const"])
+            for key, sub in self.properties.items()
+            if "const" in mapping(sub)
+        }
+
+    def named(self) -> set[str]:
+        """The named keys, including those of conditions that do not hold."""
+        keys = {*self.properties, *self.required}
+        for part in [self, *self.branches("allOf")]:
+            for branch in part.schema.keys() & {"then", "else"}:
+                keys |= part.sub(part.schema[branch]).named()
+        return keys
 
 
 @functools.cache
@@ -146,29 +172,22 @@ class Rules:
         for inner in self._included(part, value):
             yield from self.parts(inner, value)
 
-    def config(self, entity: dict[str, JSON], kind: str) -> set[str]:
-        """The keys that the schemas name in the ``config`` of a typed entity.
-
-        :param kind: the entity's name among the definitions: ``deployment``
-        """
-        entity = {"type": entity.get("type"), "config": {}}
-        definition = self.top().sub(mapping(self.root["$defs"])[kind])
+    def config(self, deployment: dict[str, JSON]) -> set[str]:
+        """The keys that the schemas name in the ``config`` of a deployment."""
+        entity: JSON = {"type": deployment.get("type"), "config": {}}
+        definition = self.top().sub(mapping(self.root["$defs"])["deployment"])
         for part in self.parts(definition, entity):
-            if "config" in mapping(part.schema.get("properties")):
-                config = part.sub(mapping(part.schema["properties"])["config"])
-                return {
-                    key
-                    for inner in self.parts(config, {})
-                    for key in mapping(inner.schema.get("properties"))
-                }
+            if "config" in part.properties:
+                parts = self.parts(part.sub(part.properties["config"]), {})
+                return {key for inner in parts for key in inner.properties}
         return set()
 
     def _included(self, part: Part, value: JSON) -> Iterator[Part]:
         schema = part.schema
         if isinstance(reference := schema.get("$ref"), str):
             yield self._referred(part, reference)
-        yield from map(part.sub, part.branches("allOf"))
-        if "if" in schema and not _asks_missing_type(mapping(schema["if"]), value):
+        yield from part.branches("allOf")
+        if "if" in schema and not _asks_missing_type(part.sub(schema["if"]), value):
             errors = self.validator(mapping(schema["if"])).iter_errors(value)
             branch = "else" if any(True for _ in errors) else "then"
             yield part.sub(schema.get(branch))
@@ -190,30 +209,22 @@ class Rules:
         The *kind* of a mapping is a key with one permitted value, such as ``type``.
         """
         branches = part.branches(keyword)
-        if _shortened(value, branches):
+        fitting = [p for p in branches if self.is_type(value, p.schema.get("type"))]
+        if not fitting or _shortened(value, branches):
             return None
-        fitting = [
-            inner
-            for inner in map(part.sub, branches)
-            if self.is_type(value, inner.schema.get("type"))
-        ]
-        keys = set(mapping(value))
-        if not fitting:
-            return None
-        best = max(
-            fitting,
-            key=lambda p: (_likeness(p, value), len(keys & self._named(p, value))),
-        )
+        keys = mapping(value).keys()
+
+        def likeness(part: Part) -> tuple[float, int]:
+            named = {key for inner in self.parts(part, value) for key in inner.named()}
+            return _likeness(part, value), len(keys & named)
+
+        best = max(fitting, key=likeness)
         # with the kinds of all alternatives, which an error message then suggests
         kinds: Schema = {
-            key: {"enum": [k[key] for p in fitting if key in (k := _kinds(p.schema))]}
-            for key in _kinds(best.schema)
+            key: {"enum": [p.kinds[key] for p in fitting if key in p.kinds]}
+            for key in best.kinds
         }
-        properties = {**mapping(best.schema.get("properties")), **kinds}
-        return best.sub({**best.schema, "properties": properties})
-
-    def _named(self, part: Part, value: JSON) -> set[str]:
-        return {key for inner in self.parts(part, value) for key in _keys(inner.schema)}
+        return best.sub({**best.schema, "properties": {**best.properties, **kinds}})
 
     def _walk(
         self, value: JSON, parts: list[Part], where: KeyPath
@@ -239,7 +250,7 @@ class Rules:
             for error in self.validator(alone).iter_errors(value):
                 faults.add(_sentence(value, error, where))
             for keyword in ("oneOf", "anyOf"):
-                types = [branch.get("type") for branch in part.branches(keyword)]
+                types = [branch.schema.get("type") for branch in part.branches(keyword)]
                 if types and not any(self.is_type(value, t) for t in types):
                     faults.add(_not_of_type(value, types))
             branches = part.branches("oneOf")
@@ -249,80 +260,52 @@ class Rules:
     def _keys(
         self, value: dict[str, JSON], parts: list[Part], where: KeyPath
     ) -> Iterator[tuple[KeyPath, str, str]]:
-        known = {key for part in parts for key in _keys(part.schema)}
+        known = {key for part in parts for key in part.named()}
         below = {key: _children(key, parts, known) for key in value}
-        unknown = {
-            key: _unknown(key, parts, known) for key in value if below[key] is None
-        }
-        suggested = {right for _, right in unknown.values()}
-        for key in sorted({k for p in parts for k in _required(p.schema)} - set(value)):
+        suggested = {what[1] for what in below.values() if isinstance(what, tuple)}
+        for key in sorted({key for p in parts for key in p.required} - value.keys()):
             if f"did you mean {key}?" not in suggested:
                 yield where, f"{key} is missing", f"add {key}:"
         for key, item in value.items():
-            if key in unknown:
-                yield (*where, key), *unknown[key]
+            children = below[key]
+            if isinstance(children, tuple):
+                yield (*where, key), *children
             else:
-                yield from self._walk(item, below[key] or [], (*where, key))
+                yield from self._walk(item, children, (*where, key))
 
 
-def _children(key: str, parts: list[Part], known: set[str]) -> list[Part] | None:
-    """The schemas of the value under a key; None if the key is unknown."""
-    children = [
-        part.sub(mapping(part.schema["properties"])[key])
-        for part in parts
-        if key in mapping(part.schema.get("properties"))
-    ]
+def _children(
+    key: str, parts: list[Part], known: set[str]
+) -> list[Part] | tuple[str, str]:
+    """The schemas of the value under a key, or what is wrong with the key."""
+    children = [p.sub(p.properties[key]) for p in parts if key in p.properties]
     if children or key in known:
         return children
     patterns = [
-        (pattern, part, schema)
+        (pattern, part.sub(schema))
         for part in parts
         for pattern, schema in mapping(part.schema.get("patternProperties")).items()
     ]
-    fitting = [part.sub(s) for pattern, part, s in patterns if re.search(pattern, key)]
-    rest = [
-        p.schema["additionalProperties"]
-        for p in parts
-        if "additionalProperties" in p.schema
-    ]
+    fitting = [part for pattern, part in patterns if re.search(pattern, key)]
+    word = "additionalProperties"
+    rest = [part.schema[word] for part in parts if word in part.schema]
     if fitting or (patterns and not rest and not known):
         # StreamFlow does not check a service named GPU, but fails on the same keys
-        lax = [replace(part.sub(schema), lax=True) for _, part, schema in patterns]
-        return fitting or lax
+        return fitting or [replace(part, lax=True) for _, part in patterns]
     if rest and False not in rest:
         return [part.sub(schema) for part in parts for schema in rest]
-    return None if known or rest else []
-
-
-def _unknown(key: str, parts: list[Part], known: set[str]) -> tuple[str, str]:
-    patterns = [
-        p for part in parts for p in mapping(part.schema.get("patternProperties"))
-    ]
     if patterns and not known:
-        return (
-            "StreamFlow does not accept this name",
-            f"a name must match {patterns[0]}",
-        )
-    return "unknown key", suggestion(key, known)
+        right = f"a name must match {patterns[0][0]}"
+        return "StreamFlow does not accept this name", right
+    return ("unknown key", suggestion(key, known)) if known or rest else []
 
 
-def _keys(schema: Schema) -> set[str]:
-    """The keys that a schema names, including those of conditions that do not hold."""
-    keys = set(mapping(schema.get("properties"))) | set(_required(schema))
-    branches = [schema, *_branches(schema, "allOf")]
-    for inner in [b[name] for b in branches for name in ("then", "else") if name in b]:
-        keys |= _keys(mapping(inner))
-    return keys
-
-
-def _asks_missing_type(condition: Schema, value: JSON) -> bool:
+def _asks_missing_type(condition: Part, value: JSON) -> bool:
     """Whether ``if: type is X`` holds only because the type is missing.
 
     The schemas of all connectors would apply at once; the missing key is reported anyway.
     """
-    return "type" in mapping(condition.get("properties")) and "type" not in mapping(
-        value
-    )
+    return "type" in condition.properties and "type" not in mapping(value)
 
 
 def _sentence(value: JSON, error: ValidationError, where: KeyPath) -> tuple[str, str]:
@@ -352,50 +335,27 @@ def _shown(value: JSON) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _required(schema: Schema) -> list[str]:
-    keys = schema.get("required")
-    return [str(key) for key in keys] if isinstance(keys, list) else []
-
-
-def _branches(schema: Schema, keyword: str) -> list[Schema]:
-    branches = schema.get(keyword)
-    return [mapping(item) for item in branches] if isinstance(branches, list) else []
-
-
-def _kinds(schema: Schema) -> dict[str, str]:
-    return {
-        key: str(mapping(sub)["const"])
-        for key, sub in mapping(schema.get("properties")).items()
-        if "const" in mapping(sub)
-    }
-
-
 def _likeness(part: Part, value: JSON) -> float:
     """The similarity of a value's kind to that of an alternative, 0 to 1."""
-    pairs = [
-        (str(mapping(value).get(k)), kind) for k, kind in _kinds(part.schema).items()
-    ]
+    pairs = [(str(mapping(value).get(key)), kind) for key, kind in part.kinds.items()]
     return max((SequenceMatcher(None, *pair).ratio() for pair in pairs), default=0.0)
 
 
-def _shortened(value: JSON, branches: list[Schema]) -> list[tuple[str, str]]:
+def _shortened(value: JSON, branches: list[Part]) -> list[tuple[str, str]]:
     """Find a value that gives only the kind of an alternative with more keys."""
     for branch in branches:
-        for key, kind in _kinds(branch).items():
-            more = [name for name in _required(branch) if name != key]
+        for key, kind in branch.kinds.items():
+            more = [name for name in branch.required if name != key]
             if value == kind and more:
                 keys = ", ".join([f"{key}: {kind}", *(f"{name}: ..." for name in more)])
                 return [(f"{kind} needs {' and '.join(more)}", f"write {{{keys}}}")]
     return []
 
 
-def _rivals(value: JSON, branches: list[Schema]) -> list[tuple[str, str]]:
+def _rivals(value: JSON, branches: list[Part]) -> list[tuple[str, str]]:
     """Find keys that exclude each other by a ``oneOf`` of ``required`` alone."""
-    given = [
-        key
-        for branch in branches
-        if set(branch) == {"required"}
-        for key in _required(branch)
-        if key in mapping(value)
+    alone = [
+        branch.required for branch in branches if set(branch.schema) == {"required"}
     ]
+    given = [key for keys in alone for key in keys if key in mapping(value)]
     return [(f"{' and '.join(given)} are both given", "keep one")] if given[1:] else []

@@ -63,29 +63,31 @@ class Workflow:
                 binding := Binding.read((*self.where, "bindings", index), mapping(item))
             )
         ]
+        self.process = self._read_process()
 
     def check(self) -> Iterator[FileProblem]:
         """Check the bindings, the CWL file, the settings and the tools."""
         for binding in self.bindings:
             yield from self._references(binding)
-        process = cwl.Process(unseen={"/"})
-        file, where = self.config.get("file"), (*self.where, "config", "file")
-        if isinstance(file, str) and "://" not in file:
-            if not (self.document.folder / file.partition("#")[0]).is_file():
-                yield self._no_file(file, where)
-            else:
-                process = cwl.load(file, self.document.folder)
-        yield from process.problems
+        yield from self.process.problems
         for binding in self.bindings:
             where = (*binding.where, binding.kind)
-            yield from self._path(where, binding.kind, binding.path, process)
-        yield from self._releases(process)
-        yield from check_bindings(self.deployments, self.bindings, process)
+            yield from self._path(where, binding.kind, binding.path)
+        yield from self._releases()
+        yield from check_bindings(self.deployments, self.bindings, self.process)
         settings = self._read_settings()
         inputs = settings if isinstance(settings, Document) else None
         yield from self.qpus.check(self.bindings, inputs)
-        yield from self._settings(settings, process)
-        yield from self._tools(process)
+        yield from self._settings(settings)
+        yield from self._tools()
+
+    def _read_process(self) -> cwl.Process:
+        file, where = self.config.get("file"), (*self.where, "config", "file")
+        if not isinstance(file, str) or "://" in file:
+            return cwl.Process(unseen={"/"})
+        if not (self.document.folder / file.partition("#")[0]).is_file():
+            return cwl.Process(unseen={"/"}, problems=[self._no_file(file, where)])
+        return cwl.load(file, self.document.folder)
 
     def _references(self, binding: Binding) -> Iterator[FileProblem]:
         for where, target in binding.targets:
@@ -100,7 +102,7 @@ class Workflow:
                 what = f"bindingFilters has no {name!r}"
                 yield from self.document.unknown(where, name, known, what)
 
-    def _releases(self, process: cwl.Process) -> Iterator[FileProblem]:
+    def _releases(self) -> Iterator[FileProblem]:
         """Check the steps after which allocations are released, if there is one workflow."""
         if len(mapping(self.document.content["workflows"])) > 1:
             return
@@ -109,22 +111,22 @@ class Workflow:
                 step = mapping(allocation.get("release")).get("after")
                 if isinstance(step, str):
                     where = (*where, "release", "after")
-                    yield from self._path(where, "step", step, process)
+                    yield from self._path(where, "step", step)
 
-    def _path(
-        self, where: KeyPath, kind: str, path: str, process: cwl.Process
-    ) -> Iterator[FileProblem]:
+    def _path(self, where: KeyPath, kind: str, path: str) -> Iterator[FileProblem]:
         if not path.startswith("/"):
             what = f"{path!r} is not an absolute path"
             yield self.document.problem(where, what, f"write /{path}")
             return
-        known = process.steps if kind == "step" else process.ports
+        known = self.process.steps if kind == "step" else self.process.ports
         clean = str(PurePosixPath(path))
-        unseen = any(clean != top and is_below(clean, top) for top in process.unseen)
+        unseen = any(
+            clean != top and is_below(clean, top) for top in self.process.unseen
+        )
         if clean not in known and not unseen:
             what = f"the workflow has no {kind} {path}"
             right = suggestion(clean, known, cutoff=0.4)
-            if where[-1] == "step" and clean in process.ports:
+            if where[-1] == "step" and clean in self.process.ports:
                 right = f"it is a port: write port: {path}"
             yield self.document.problem(where, what, right)
 
@@ -142,56 +144,57 @@ class Workflow:
             return error.problem
 
     def _settings(
-        self, settings: Document | FileProblem | None, process: cwl.Process
+        self, settings: Document | FileProblem | None
     ) -> Iterator[FileProblem]:
         if isinstance(settings, FileProblem):
             yield settings
         elif isinstance(settings, Document):
-            if "/" not in process.unseen:
-                yield from _inputs(settings, process)
-                yield from self._tool_inputs(settings, process)
-                yield from self._samplers(settings, process)
+            if "/" not in self.process.unseen:
+                yield from _inputs(settings, self.process)
+                yield from self._tool_inputs(settings)
+                yield from self._samplers(settings)
             elsewhere = {b.path.lstrip("/") for b in self.bindings if b.kind == "port"}
             for name, value in settings.content.items():
                 if name not in elsewhere:
                     yield from _missing_files(settings, name, value)
         elif not isinstance(self.config.get("settings"), str):
             where = (*self.where, "config", "settings")
-            if names := [n for n, t in process.inputs.items() if not t.endswith("?")]:
+            if names := [
+                n for n, t in self.process.inputs.items() if not t.endswith("?")
+            ]:
                 what = f"settings is missing, and the workflow needs {', '.join(names)}"
                 right = "name a file with their values"
                 yield self.document.problem(where, what, right)
 
-    def _tools(self, process: cwl.Process) -> Iterator[FileProblem]:
-        for tool in process.tools:
-            if not self._is_local(tool.step) or _is_installed(tool.command):
+    def _tools(self) -> Iterator[FileProblem]:
+        for tool in self.process.tools:
+            command, step = tool.command, tool.step
+            # a path with a folder is relative to the job's folder
+            if os.sep in command and not os.path.isabs(command):
                 continue
-            what = f"{tool.command} is not on the PATH of this host, where {tool.step} runs"
-            right = "install it, or bind the step elsewhere"
-            yield tool.document.problem(tool.where, what, right)
+            if self._is_local(step) and shutil.which(command) is None:
+                what = f"{command} is not on the PATH of this host, where {step} runs"
+                right = "install it, or bind the step elsewhere"
+                yield tool.document.problem(tool.where, what, right)
 
-    def _tool_inputs(
-        self, settings: Document, process: cwl.Process
-    ) -> Iterator[FileProblem]:
+    def _tool_inputs(self, settings: Document) -> Iterator[FileProblem]:
         """Check inputs of ``sfq`` tools against the options to which they are passed."""
-        for tool in process.tools:
+        for tool in self.process.tools:
             command = _subcommand(tool)
             known = self.commands(command) if command else {}
-            for flag, name in _options(tool, process):
+            for flag, name in _options(tool, self.process):
                 value = settings.content.get(name)
                 if flag in known and (what := _rejection(known[flag], value)):
                     right = f"{tool.step} passes it to sfq {command} {flag}"
                     yield settings.problem((name,), what, right)
 
-    def _samplers(
-        self, settings: Document, process: cwl.Process
-    ) -> Iterator[FileProblem]:
+    def _samplers(self, settings: Document) -> Iterator[FileProblem]:
         """Find samplers that ignore the QPU of their location."""
-        for tool in process.tools:
+        for tool in self.process.tools:
             binding = self._bound(tool.step)
             if _subcommand(tool) != "solve" or binding is None:
                 continue
-            key = dict(_options(tool, process)).get("--sampler", "")
+            key = dict(_options(tool, self.process)).get("--sampler", "")
             name = settings.content.get(key)
             for target in quantum_targets(self.deployments, binding):
                 if name in samplers.names():
@@ -209,23 +212,14 @@ class Workflow:
 
     def _is_local(self, step: str) -> bool:
         """Whether the step may run on this host: bound to it, or not bound at all."""
-        binding = self._bound(step)
-        return binding is None or any(
-            self.deployments.is_local(
-                str(target.get("deployment", target.get("model")))
-            )
-            for _, target in binding.targets
-        )
+        if (binding := self._bound(step)) is None:
+            return True
+        names = [t.get("deployment", t.get("model")) for _, t in binding.targets]
+        return any(map(self.deployments.is_local, map(str, names)))
 
     def _no_file(self, file: str, where: KeyPath) -> FileProblem:
         right = "a relative path starts at the StreamFlow file"
         return self.document.problem(where, f"{file}: no such file", right)
-
-
-def _is_installed(command: str) -> bool:
-    # relative to the job's folder
-    in_folder = os.sep in command and not os.path.isabs(command)
-    return in_folder or shutil.which(command) is not None
 
 
 def _inputs(settings: Document, process: cwl.Process) -> Iterator[FileProblem]:

@@ -44,10 +44,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     try:
         return int(args.run(args))
-    except QuantumError as error:
-        code, text = error.exit_code, str(error)
-        if args.debug:
-            raise
     except BrokenPipeError:
         # the reader (head, less) closed the pipe: do not flush to it at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -55,12 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except Exception as error:
-        code, text = (
-            1,
-            f"unexpected {type(error).__name__}: {error} (--debug shows where)",
-        )
         if args.debug:
             raise
+        code = 1
+        text = f"unexpected {type(error).__name__}: {error} (--debug shows where)"
+        if isinstance(error, QuantumError):
+            code, text = error.exit_code, str(error)
     print(f"sfq {args.command}: {' '.join(text.split())}", file=sys.stderr)
     return code
 

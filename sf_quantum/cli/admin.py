@@ -8,14 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 from urllib.parse import quote
 
-from sf_quantum.cli.service import (
-    add_service,
-    format_time,
-    future_time,
-    objects,
-    request,
-    service,
-)
+from sf_quantum.cli import service
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.qpu.sfq import ServiceClient
@@ -40,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         name: str, help_: str, action: Action, format_: Format
     ) -> argparse.ArgumentParser:
         added = actions.add_parser(name, help=help_, description=f"{help_}.")
-        add_service(added)
+        service.add_service(added)
         added.set_defaults(action=action, format=format_)
         return added
 
@@ -67,14 +60,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     window = maintenance.add_mutually_exclusive_group()
     window.add_argument(
-        "--starts", type=future_time, metavar="WHEN", help="announce a window"
+        "--starts", type=service.future_time, metavar="WHEN", help="announce a window"
     )
     window.add_argument(
         "--take-back", type=int, metavar="ID", help="cancel a window, or end it early"
     )
     maintenance.add_argument(
         "--ends",
-        type=future_time,
+        type=service.future_time,
         metavar="WHEN",
         help="(default: when the QPU is opened)",
     )
@@ -103,20 +96,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the action, and print the service's answer."""
-    answer = args.action(service(args), args)
+    answer = args.action(service.client(args), args)
     print(*([json.dumps(answer)] if args.json else args.format(answer)), sep="\n")
     return 0
 
 
 def _status(client: ServiceClient, _: argparse.Namespace) -> JSON:
-    device = request(client, "GET", _DEVICE)
-    windows = request(client, "GET", _WINDOWS)
+    device = service.request(client, "GET", _DEVICE)
+    windows = service.request(client, "GET", _WINDOWS)
     return {**device, "windows": windows} if isinstance(device, dict) else device
 
 
 def _set_status(client: ServiceClient, args: argparse.Namespace) -> JSON:
     body: dict[str, JSON] = {} if args.act == "open" else {"message": args.message}
-    request(client, "POST", f"{_DEVICE}/{args.act}", body)
+    service.request(client, "POST", f"{_DEVICE}/{args.act}", body)
     return _status(client, args)
 
 
@@ -124,17 +117,17 @@ def _maintenance(client: ServiceClient, args: argparse.Namespace) -> JSON:
     if args.starts is not None:
         message = args.message or ""
         body = {"starts": args.starts, "ends": args.ends, "message": message}
-        request(client, "POST", _WINDOWS, body)
+        service.request(client, "POST", _WINDOWS, body)
     elif args.ends is not None or args.message is not None:
         option = "message" if args.ends is None else "ends"
         raise InputError(f"--{option}: needs --starts")
     if args.take_back is not None:
-        request(client, "DELETE", f"{_WINDOWS}/{args.take_back}")
-    return request(client, "GET", _WINDOWS)
+        service.request(client, "DELETE", f"{_WINDOWS}/{args.take_back}")
+    return service.request(client, "GET", _WINDOWS)
 
 
 def _operations(client: ServiceClient, _: argparse.Namespace) -> JSON:
-    return request(client, "GET", _OPERATIONS)
+    return service.request(client, "GET", _OPERATIONS)
 
 
 def _run(client: ServiceClient, args: argparse.Namespace) -> JSON:
@@ -144,11 +137,11 @@ def _run(client: ServiceClient, args: argparse.Namespace) -> JSON:
         "wait": args.wait,
     }
     path = f"{_OPERATIONS}/{quote(args.name, safe='')}"
-    return request(client, "POST", path, body, wait_seconds=args.wait)
+    return service.request(client, "POST", path, body, wait_seconds=args.wait)
 
 
 def _audit(client: ServiceClient, args: argparse.Namespace) -> JSON:
-    return request(client, "GET", f"{_AUDIT}?limit={args.limit}")
+    return service.request(client, "GET", f"{_AUDIT}?limit={args.limit}")
 
 
 def _parameter(text: str) -> tuple[str, JSON]:
@@ -170,7 +163,7 @@ def _format_status(answer: JSON) -> Iterator[str]:
         f"{device['leases_waiting']} requested, "
         f"{device['queue_length']} jobs pending or running"
     )
-    if objects(device["windows"]):
+    if service.objects(device["windows"]):
         yield from _format_windows(device["windows"])
 
 
@@ -178,22 +171,22 @@ def _format_windows(windows: JSON) -> list[str]:
     rows = [
         (
             str(window["id"]),
-            format_time(window["starts"]),
-            format_time(window["ends"]),
+            service.format_time(window["starts"]),
+            service.format_time(window["ends"]),
             str(window["message"]),
         )
-        for window in objects(windows)
+        for window in service.objects(windows)
     ]
     return _table("window starts ends message", rows) or ["no maintenance"]
 
 
 def _format_operations(operations: JSON) -> list[str]:
     rows = []
-    for operation in objects(operations):
+    for operation in service.objects(operations):
         name = str(operation["name"])
         needs = "a drained QPU" if operation["drained"] else ""
         now = mapping(operation["now"])
-        for parameter in objects(operation["parameters"]):
+        for parameter in service.objects(operation["parameters"]):
             key, least, most = (str(parameter[k]) for k in ("name", "least", "most"))
             rows.append((name, key, least, most, str(now.get(key, "-")), needs))
         if not operation["parameters"]:
@@ -216,13 +209,13 @@ def _format_outcome(answer: JSON) -> Iterator[str]:
 def _format_audit(entries: JSON) -> list[str]:
     rows = [
         (
-            format_time(entry["time"]),
+            service.format_time(entry["time"]),
             str(entry["user"]),
             str(entry["action"]),
             "; ".join(_changes(entry)),
             str(entry["outcome"]),
         )
-        for entry in objects(entries)
+        for entry in service.objects(entries)
     ]
     return _table("time user action changed outcome", rows) or ["no entries"]
 

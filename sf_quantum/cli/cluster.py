@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from sf_quantum.cli.arguments import (
-    add_points,
-    number_range,
-    positive,
-    whole,
-    whole_range,
-)
+from sf_quantum.cli import arguments
 from sf_quantum.clustering.methods import METHODS, Ranges, apply, draw, from_file
 from sf_quantum.clustering.points import read_points
 from sf_quantum.clustering.result import Clustering, assess, write_clustering
@@ -20,12 +14,12 @@ DEFAULTS = Ranges()
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_points(parser)
+    arguments.add_points(parser)
     add = parser.add_argument
     add("--method", required=True, choices=METHODS)
     add(
         "--seed",
-        type=whole,
+        type=arguments.whole,
         default=0,
         help="the seed that draws the parameters, or selects them in --parameters "
         "(default 0)",
@@ -37,21 +31,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--clusters",
-        type=whole_range,
+        type=arguments.whole_range,
         default=DEFAULTS.clusters,
         metavar="LOW:HIGH",
         help="k-means and single linkage: number of clusters (default 4:10)",
     )
     add(
         "--radius",
-        type=number_range,
+        type=arguments.number_range,
         default=DEFAULTS.radius,
         metavar="LOW:HIGH",
         help="DBSCAN: radius in the features' units (default 1.2:4.5)",
     )
     add(
         "--least",
-        type=positive,
+        type=arguments.positive,
         default=DEFAULTS.least,
         metavar="N",
         help="DBSCAN: minimum number of points within the radius of a core point "

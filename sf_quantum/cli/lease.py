@@ -243,7 +243,12 @@ class _Command:
             self._process.send_signal(
                 signal.SIGTERM if self._loss else self.status - 128
             )
-        code = self._wait(self._process)
+        try:
+            code = self._process.wait(self._time_limit)
+        except subprocess.TimeoutExpired:
+            _print(f"time limit of {self._time_limit:g} s reached, SIGTERM sent")
+            _terminate(self._process)
+            code = self._process.wait()
         self.status = 128 - code if code < 0 else code
         if self._loss and code != 0:
             self.status = QpuError.exit_code
@@ -264,14 +269,6 @@ class _Command:
             _print(
                 f"QPU {self._loss.qpu} is offline: {why}; the command can run elsewhere"
             )
-
-    def _wait(self, process: subprocess.Popen[bytes]) -> int:
-        try:
-            return process.wait(self._time_limit)
-        except subprocess.TimeoutExpired:
-            _print(f"time limit of {self._time_limit:g} s reached, SIGTERM sent")
-        _terminate(process)
-        return process.wait()
 
     @contextmanager
     def signals(self) -> Iterator[None]:

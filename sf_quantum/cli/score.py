@@ -16,23 +16,14 @@ from sf_quantum.cli.arguments import (
     positive,
     whole,
 )
-from sf_quantum.clustering.consensus import (
-    Criteria,
-    State,
-    adjusted_rand,
-    advance,
-    best_consensus,
-    read_state,
-    state_content,
-    summary,
-)
+from sf_quantum.clustering import consensus
 from sf_quantum.clustering.points import read_points
 from sf_quantum.clustering.qubo import Overlaps, identity, overlaps
 from sf_quantum.clustering.result import read_clustering
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, lack, read_json, replacing, write_json
 
-DEFAULTS = Criteria()
+DEFAULTS = consensus.Criteria()
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Score one iteration and write the state of the loop."""
+    """Score one iteration and write the state of the consensus."""
     points, _, truth = read_points(args.points, args.label)
     clusterings = [read_clustering(path, len(points)) for path in args.clusterings]
     overlap = overlaps(clusterings)
@@ -82,14 +73,19 @@ def run(args: argparse.Namespace) -> int:
             f"{args.samples}: samples of another problem; give the same clusterings as "
             "to sfq qubo, in the same order"
         )
-    state = read_state(args.previous, len(points)) if args.previous else State()
-    criteria = Criteria(args.threshold, args.limit, args.window, args.exact_up_to)
-    consensus, record = best_consensus(points, overlap, samples, criteria)
+    state = consensus.State()
+    if args.previous:
+        state = consensus.read_state(args.previous, len(points))
+    criteria = consensus.Criteria(
+        args.threshold, args.limit, args.window, args.exact_up_to
+    )
+    best, record = consensus.best_consensus(points, overlap, samples, criteria)
     if truth is not None:
-        record["adjusted_rand"] = adjusted_rand(consensus.labels, truth)
-    advance(state, consensus, record, clusterings, samples.info, args.seed)
-    write_json(args.output / "state.json", state_content(state))
-    write_json(args.output / "summary.json", summary(state, criteria, *points.shape))
+        record["adjusted_rand"] = consensus.adjusted_rand(best.labels, truth)
+    consensus.advance(state, best, record, clusterings, samples.info, args.seed)
+    summary = consensus.summary(state, criteria, *points.shape)
+    write_json(args.output / "state.json", consensus.state_content(state))
+    write_json(args.output / "summary.json", summary)
     with replacing(args.output / "labels.csv") as file:
         file.write("\n".join(["label", *map(str, state.labels), ""]).encode())
     answer: dict[str, JSON] = {

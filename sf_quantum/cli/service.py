@@ -76,7 +76,7 @@ def add_service(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def service(args: argparse.Namespace) -> ServiceClient:
+def client(args: argparse.Namespace) -> ServiceClient:
     """Return the client of the selected service, the only one and of type ``sfq``."""
     qpus = selection(args).qpus(os.environ)
     if len(qpus) > 1:

@@ -98,17 +98,13 @@ def _replace(path: Path, text: str) -> None:
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
+            # keep owner, group and mode, so that the service can still read the file
             with suppress(FileNotFoundError):
-                _same_owner(path, descriptor)
+                was, now = os.stat(path), os.fstat(descriptor)
+                if (was.st_uid, was.st_gid) != (now.st_uid, now.st_gid):
+                    os.fchown(descriptor, was.st_uid, was.st_gid)
+                os.fchmod(descriptor, was.st_mode & 0o640)
         os.replace(temporary, path)
     finally:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
-
-
-def _same_owner(path: Path, descriptor: int) -> None:
-    """Keep owner, group and mode, so that the service can still read the file."""
-    was, now = os.stat(path), os.fstat(descriptor)
-    if (was.st_uid, was.st_gid) != (now.st_uid, now.st_gid):
-        os.fchown(descriptor, was.st_uid, was.st_gid)
-    os.fchmod(descriptor, was.st_mode & 0o640)

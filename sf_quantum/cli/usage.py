@@ -7,15 +7,7 @@ import json
 from collections.abc import Iterator
 from urllib.parse import urlencode
 
-from sf_quantum.cli.service import (
-    add_service,
-    format_seconds,
-    format_time,
-    objects,
-    past_time,
-    request,
-    service,
-)
+from sf_quantum.cli import service
 from sf_quantum.files import JSON, mapping
 from sf_quantum.qpu.sfq import ServiceClient
 from sf_quantum.reporting.columns import align
@@ -44,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "see their own jobs, admins all jobs. WHEN: 2026-11-21T16:00, or a duration "
         "before now: 90s, 30m, 2h, 7d."
     )
-    add_service(parser)
+    service.add_service(parser)
     add = parser.add_argument
     add("--csv", action="store_true", help="print the rows as CSV, without the total")
     add(
@@ -56,13 +48,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--from",
         dest="from_",
-        type=past_time,
+        type=service.past_time,
         metavar="WHEN",
         help="start of the period (default: all that the service has)",
     )
     add(
         "--until",
-        type=past_time,
+        type=service.past_time,
         metavar="WHEN",
         help="end of the period (default: now)",
     )
@@ -70,12 +62,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report."""
-    client = service(args)
+    client = service.client(args)
     pages = list(_pages(client, args))
     if args.csv:
         print(_csv(client, args, pages), end="")
         return 0
-    rows: list[JSON] = [row for page in pages for row in objects(page["rows"])]
+    rows: list[JSON] = [row for page in pages for row in service.objects(page["rows"])]
     report: dict[str, JSON] = {**pages[0], "rows": rows}
     if args.json:
         print(json.dumps(report))
@@ -90,7 +82,7 @@ def _pages(
     count, until = 1, args.until
     offset = 0
     while offset < count:
-        page = mapping(request(client, "GET", _path(args, until, offset)))
+        page = mapping(service.request(client, "GET", _path(args, until, offset)))
         yield page
         until, count = page["until"], int(str(page["count"]))
         offset += PAGE
@@ -124,14 +116,16 @@ def _csv(
 
 def _table(by: str, report: dict[str, JSON]) -> Iterator[str]:
     keys = REPORTS[by]
-    rows = [_row(keys, row) for row in objects(report["rows"])]
+    rows = [_row(keys, row) for row in service.objects(report["rows"])]
     total = ("total", *("" for _ in keys[1:]), *_row((), mapping(report["total"])))
     numbers = (*_COUNTS, *_SECONDS)
     yield from align([(*keys, *numbers), *rows, total], numbers)
-    yield f"from {format_time(report['from'])} until {format_time(report['until'])}"
+    start, end = (service.format_time(report[key]) for key in ("from", "until"))
+    yield f"from {start} until {end}"
 
 
 def _row(keys: tuple[str, ...], row: dict[str, JSON]) -> tuple[str, ...]:
     names = ("-" if row[key] is None else str(row[key]) for key in keys)
     counts = (str(row[name]) for name in _COUNTS)
-    return (*names, *counts, *(format_seconds(row[key]) for key in _SECONDS.values()))
+    seconds = (service.format_seconds(row[name]) for name in _SECONDS.values())
+    return (*names, *counts, *seconds)

@@ -293,5 +293,4 @@ def _at(steps: list[tuple[float, int]], time: float) -> int:
 def _plain(axes: Axes, *, grid: Literal["both", "x"], without: tuple[str, ...]) -> None:
     axes.grid(axis=grid, alpha=0.3)
     axes.set_axisbelow(True)
-    for side in without:
-        axes.spines[side].set_visible(False)
+    axes.spines[[*without]].set_visible(False)

@@ -174,13 +174,9 @@ def mark_lost(rows: list[JobAttempt]) -> None:
 
 def table(rows: list[JobAttempt]) -> str:
     """A table of the attempts of a run, and the totals."""
-    cells = [_cells(row) for row in rows]
-    shown = [
-        i
-        for i, name in enumerate(HEADER)
-        if name not in ("score", "why") or any(line[i] for line in cells)
-    ]
-    lines = [[line[i] for i in shown] for line in (HEADER, *cells)]
+    columns = zip(HEADER, *map(_cells, rows), strict=True)
+    shown = [c for c in columns if c[0] not in ("score", "why") or any(c[1:])]
+    lines = list(zip(*shown, strict=True))
     text = align(lines, right=("waited", "ran", "attempt", "score"))
     return "\n".join([*text, "", totals(rows)])
 
