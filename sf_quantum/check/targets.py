@@ -220,13 +220,10 @@ class Qpus:
             if not names or not replies.keys() >= {*names}:
                 continue  # it has a classical target
             size = _size(self.deployments, binding, settings)
-            obstacles = {
-                name: obstacle
-                for name in names
-                if (obstacle := _obstacle(replies[name], size)) is not None
-            }
-            if len(obstacles) == len({*names}):
-                reasons = "; ".join(f"{name}: {obstacles[name]}" for name in names)
+            obstacles = [_obstacle(replies[name], size) for name in names]
+            if None not in obstacles:
+                pairs = zip(names, obstacles, strict=True)
+                reasons = "; ".join(f"{name}: {why}" for name, why in pairs)
                 what = f"{binding.path} cannot run now: {reasons}"
                 right = "bind it elsewhere, or wait for the QPU"
                 where = (*binding.where, "target")
