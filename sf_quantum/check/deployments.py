@@ -48,18 +48,19 @@ class Binding:
     content: dict[str, JSON]
 
     @classmethod
-    def read(cls, where: KeyPath, content: dict[str, JSON]) -> Binding | None:
-        """Read an entry; None if it names neither a step nor a port."""
-        kind = "step" if "step" in content else "port"
-        path, target = content.get(kind), content.get("target")
-        if not isinstance(path, str):
-            return None
-        below: KeyPath = (*where, "target")
-        targets = [
-            ((*below, index) if isinstance(target, list) else below, mapping(item))
-            for index, item in enumerate(listing(target))
-        ]
-        return cls(kind, path, targets, where, content)
+    def read(cls, bindings: JSON, above: KeyPath) -> Iterator[Binding]:
+        """Read the entries that name a step or a port."""
+        for number, content in enumerate(map(mapping, listing(bindings))):
+            kind = "step" if "step" in content else "port"
+            path, target = content.get(kind), content.get("target")
+            where: KeyPath = (*above, number)
+            below: KeyPath = (*where, "target")
+            targets = [
+                ((*below, index) if isinstance(target, list) else below, mapping(item))
+                for index, item in enumerate(listing(target))
+            ]
+            if isinstance(path, str):
+                yield cls(kind, path, targets, where, content)
 
 
 class Deployments:
@@ -142,7 +143,10 @@ class Deployments:
             kind = connector_classes.get(str(deployment.get("type")))
             if kind is None or deployment.get("type") == "local":
                 return kind is not None
-            if not (kind.__module__.startswith(OURS) and _only_wraps(kind)):
+            wraps = kind.__module__.startswith(OURS) and issubclass(
+                kind, ConnectorWrapper
+            )
+            if not wraps or issubclass(kind, QueueManagerConnector):
                 return False
             inner = _wrapped(deployment)
             if inner is None:
@@ -276,12 +280,6 @@ def _wrapped(deployment: dict[str, JSON]) -> str | None:
     wraps = deployment.get("wraps")
     name = wraps.get("deployment") if isinstance(wraps, dict) else wraps
     return name if isinstance(name, str) else None
-
-
-def _only_wraps(kind: type) -> bool:
-    return issubclass(kind, ConnectorWrapper) and not issubclass(
-        kind, QueueManagerConnector
-    )
 
 
 @dataclass(frozen=True)

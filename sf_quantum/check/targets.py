@@ -89,9 +89,7 @@ class _FilterCheck:
         yield from self._steps()
         yield from self._sizes()
         for binding in self.bindings:
-            yield from self._targets(binding)
-            yield from self._attempts(binding)
-            yield from self._prices(binding)
+            yield from self._binding(binding)
 
     def _problem(self, where: KeyPath, what: str, right: str) -> FileProblem:
         below = ("bindingFilters", self.name, "config", *where)
@@ -156,42 +154,33 @@ class _FilterCheck:
             right = "name the int input that holds it: variables: INPUT"
             yield self._problem(where, what, right)
 
-    def _targets(self, binding: Binding) -> Iterator[FileProblem]:
+    def _binding(self, binding: Binding) -> Iterator[FileProblem]:
+        document, path = self.deployments.document, binding.path
+        rules = FilterRules(self.config).of(path)
         targets = self.deployments.targets(binding)
         quantum = quantum_targets(self.deployments, binding)
-        document, where = self.deployments.document, (*binding.where, "target")
+        where: KeyPath = (*binding.where, "target")
         if targets and not quantum:
             what = "a candidate without a quantum target has nothing to decide"
             yield document.problem(where, what, "add a quantum target")
         elif len(targets) == 1:
             what = "a candidate with one target has nothing to decide"
             yield document.problem(where, what, "add a classical target")
-
-    def _attempts(self, binding: Binding) -> Iterator[FileProblem]:
-        """Check that there are enough attempts for every fallback of a job."""
-        document = self.deployments.document
         manager = mapping(mapping(document.content.get("failureManager")).get("config"))
         allowed = manager.get("max_retries")
-        targets = self.deployments.targets(binding)
-        quantum = quantum_targets(self.deployments, binding)
         # an attempt gets one quantum target, or all classical ones
         needed = len(quantum) + (len(quantum) < len(targets))
-        fallback = FilterRules(self.config).of(binding.path).fallback
-        if fallback and isinstance(allowed, int) and allowed < needed:
-            where: KeyPath = ("failureManager", "config", "max_retries")
-            what = f"{binding.path} needs {needed} attempts to try all its targets"
+        if rules.fallback and isinstance(allowed, int) and allowed < needed:
+            where = ("failureManager", "config", "max_retries")
+            what = f"{path} needs {needed} attempts to try all its targets"
             yield document.problem(where, what, f"write {needed} or more")
-
-    def _prices(self, binding: Binding) -> Iterator[FileProblem]:
-        """Check that emulated targets have a cost; real QPUs may report theirs."""
-        rules = FilterRules(self.config).of(binding.path)
-        for where, target in self.deployments.targets(binding).items():
+        for where, target in targets.items() if rules.limits_cost else ():
             name, emulated = target_name(target), target.deployment.type == EMULATOR
-            priced = name in mapping(self.config.get("costs"))
-            if rules.limits_cost and emulated and not priced:
+            # real QPUs may report their cost
+            if emulated and name not in mapping(self.config.get("costs")):
                 what = f"{name} is emulated and free, so budget.cost does not limit it"
                 right = f"set the cost of a QPU second: costs: {{{name}: ...}}"
-                yield self.deployments.document.problem(where, what, right)
+                yield document.problem(where, what, right)
 
 
 @dataclass

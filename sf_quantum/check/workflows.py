@@ -56,13 +56,8 @@ class Workflow:
         self.where: KeyPath = ("workflows", name)
         content = mapping(mapping(self.document.content["workflows"])[name])
         self.config = mapping(content.get("config"))
-        self.bindings = [
-            binding
-            for index, item in enumerate(listing(content.get("bindings")))
-            if (
-                binding := Binding.read((*self.where, "bindings", index), mapping(item))
-            )
-        ]
+        where = (*self.where, "bindings")
+        self.bindings = list(Binding.read(content.get("bindings"), where))
         self.process = self._read_process()
 
     def check(self) -> Iterator[FileProblem]:

@@ -53,8 +53,6 @@ _mark = partial(
 )
 #: runs by the names of their workflows
 Panel: TypeAlias = dict[str, RunUsage]
-#: attempts by location
-Lanes: TypeAlias = list[tuple[str, list[JobAttempt]]]
 
 
 def draw_timeline(rows: list[JobAttempt], path: Path) -> None:
@@ -82,7 +80,12 @@ def draw_timeline(rows: list[JobAttempt], path: Path) -> None:
     for y, (_, lane) in enumerate(lanes):
         for row in lane:
             _bar(axes, y, row, start, end, colour_of[row.step])
-    _label_timeline(axes, lanes, end - start)
+    axes.set_yticks(range(len(lanes)), [name for name, _ in lanes])
+    axes.invert_yaxis()
+    axes.set_xlim(0, (end - start) * 1.01 or 1.0)
+    axes.set_xlabel("seconds since the first job was ready (hatched: not completed)")
+    _plain(axes, grid="x", without=("top", "right", "left"))
+    axes.tick_params(axis="y", length=0)
     if reasons:
         figure.supxlabel("\n".join(reasons), x=0.01, ha="left", fontsize=8)
     legend = [Patch(color=colour, label=step) for step, colour in colour_of.items()]
@@ -95,7 +98,7 @@ def draw_timeline(rows: list[JobAttempt], path: Path) -> None:
         figure.savefig(file, format="png")
 
 
-def _lanes(rows: list[JobAttempt]) -> Lanes:
+def _lanes(rows: list[JobAttempt]) -> list[tuple[str, list[JobAttempt]]]:
     """The attempts by location, with one lane for each attempt that ran at once."""
     locations: dict[str, list[list[JobAttempt]]] = {}
     for row in sorted(rows, key=lambda row: row.started or row.asked):
@@ -138,15 +141,6 @@ def _bar(
     # a label only where it fits
     if row.round and ran > 0.02 * (end - start) * len(row.round):
         axes.bar_label(bar, [row.round], label_type="center", fontsize=8, color="white")
-
-
-def _label_timeline(axes: Axes, lanes: Lanes, seconds: float) -> None:
-    axes.set_yticks(range(len(lanes)), [name for name, _ in lanes])
-    axes.invert_yaxis()
-    axes.set_xlim(0, seconds * 1.01 or 1.0)
-    axes.set_xlabel("seconds since the first job was ready (hatched: not completed)")
-    _plain(axes, grid="x", without=("top", "right", "left"))
-    axes.tick_params(axis="y", length=0)
 
 
 def draw_nodes(runs: list[RunUsage], path: Path) -> None:
@@ -231,25 +225,21 @@ def _stack(axes: Axes, panel: Panel, styles: dict[str, Style], quantum: bool) ->
         if not steps:
             continue
         top = [low + _at(steps, t) for low, t in zip(below, times, strict=False)]
-        _fill(axes, [time - start for time in times], below, top, styles[name])
+        pairs = zip(below, top, strict=True)
+        # no outline without nodes
+        held = [high if high > low else math.nan for low, high in pairs]
+        edges = [time - start for time in times]
+        stairs = partial(axes.stairs, held, edges, baseline=below, fill=True)
+        style = styles[name]
+        # the outline keeps short intervals visible
+        stairs(facecolor=style.colour, edgecolor=style.colour, linewidth=0.8)
+        stairs(facecolor="none", edgecolor="0.15", linewidth=0, hatch=style.hatch)
         if _unended(panel[name], quantum):
             last = times.index(panel[name].ended) - 1
             middle = (below[last] + top[last]) / 2
             axes.add_line(_mark([times[last + 1] - start], [middle]))
         below = top
     axes.set_ylim(0, (max(below, default=0) or 1) + 0.4)
-
-
-def _fill(
-    axes: Axes, edges: list[float], below: list[int], top: list[int], style: Style
-) -> None:
-    pairs = zip(below, top, strict=True)
-    # no outline without nodes
-    held = [high if high > low else math.nan for low, high in pairs]
-    stairs = partial(axes.stairs, held, edges, baseline=below, fill=True)
-    # the outline keeps short intervals visible
-    stairs(facecolor=style.colour, edgecolor=style.colour, linewidth=0.8)
-    stairs(facecolor="none", edgecolor="0.15", linewidth=0, hatch=style.hatch)
 
 
 def _label(axes: Axes, panel: Panel, quantum: bool) -> None:

@@ -124,11 +124,11 @@ class RunUsage:
             number is 0
         """
         changes: Counter[float] = Counter()
-        for allocation in self.allocations:
-            if allocation.quantum == quantum:
-                for hold in allocation.holds:
-                    changes[hold.start] += hold.nodes
-                    changes[hold.end] -= hold.nodes
+        for hold in [
+            h for a in self.allocations if a.quantum == quantum for h in a.holds
+        ]:
+            changes[hold.start] += hold.nodes
+            changes[hold.end] -= hold.nodes
         steps, nodes = [], 0
         for time in sorted(time for time, change in changes.items() if change):
             nodes += changes[time]
