@@ -62,7 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Score one iteration and write the state of the consensus."""
+    """Score one iteration and write the state of the loop."""
     points, _, truth = read_points(args.points, args.label)
     clusterings = [read_clustering(path, len(points)) for path in args.clusterings]
     overlap = overlaps(clusterings)
