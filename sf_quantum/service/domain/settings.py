@@ -1,7 +1,4 @@
-"""Settings of leases, classes, shares and telemetry.
-
-Each class is a section of the service's configuration file.
-"""
+"""Settings of the queue; each class is a section of the configuration file."""
 
 from __future__ import annotations
 
@@ -65,7 +62,6 @@ class ClassSettings(Section):
     :param highest: highest class of users who are not in ``users``
     :param users: highest class of each user
     :param partitions: highest class of each Slurm partition
-    :param limits: limits of the jobs of each class
     """
 
     default: UserClass = "development"
@@ -156,7 +152,6 @@ class QualitySettings(Section):
     """Quality jobs: a problem with a known optimum, run periodically.
 
     :param every_seconds: pause between quality jobs; ``None`` runs none
-    :param num_reads: reads per quality job
     :param learn: number of jobs that establish the baseline
     """
 

@@ -126,10 +126,6 @@ class Availability:
         if not self.is_open:
             raise Refused(503, self.reason)
 
-    def ends_before_maintenance(self, seconds: float) -> bool:
-        """Whether a job of a duration, started now, ends before the next window."""
-        return time.time() + seconds <= (self.next_maintenance or math.inf)
-
     def seconds_until_start(self, wait: float, seconds: float) -> float | None:
         """Estimate the start of a job; no job runs during maintenance.
 

@@ -1,7 +1,4 @@
-"""Runs operations on the device between two jobs, with an audit entry.
-
-The device defines its operations, see :mod:`sf_quantum.service.device.operations`.
-"""
+"""Runs the operations that a device defines between two jobs, with an audit entry."""
 
 from __future__ import annotations
 

@@ -42,6 +42,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import sqlite3
 import threading
 import time
@@ -423,12 +424,14 @@ class LiveJobs:
         if live.state is _S:  # not interrupted meanwhile
             live.move(_R, Cause.WORKER)
         self.observations.attempt_started(started)
-        self._enter(on_device=True)
+        self._on_device = True
+        self.observations.enter("busy")
         outcome, result = await asyncio.wrap_future(
             in_thread(lambda: self._attempt(started, leave))
         )
         self.observations.qpu_seconds[started.job_class] += outcome.qpu_seconds
-        self._enter(on_device=False)
+        self._on_device = False
+        self.observations.enter(self.device_state)
         job = await _written(lambda: self._settle(live, started, outcome, result))
         if job.state == "Completed":
             observed = time.monotonic() - live.began
@@ -443,19 +446,13 @@ class LiveJobs:
                 self.observations.attempt_interrupted(job.job_class, cause, began)
         self._end_attempt(live, job, outcome.qpu_seconds)
 
-    def _enter(self, *, on_device: bool) -> None:
-        self._on_device = on_device
-        self.observations.enter(self.device_state)
-
     def _settle(
         self, live: LiveJob, job: Job, outcome: Outcome, result: str | None
     ) -> Future[Job]:
         used = (outcome.qpu_seconds, outcome.seconds)
-        state: State = "Completed"
         note = outcome.failure
-        if note is not None:
-            state = "Failed"
-        elif result is None:
+        state: State = "Completed" if note is None else "Failed"
+        if note is None and result is None:
             interruption = live.interruption or CANCELLED
             note = interruption.note(job.attempt)
             if not interruption.cancels:
@@ -581,8 +578,8 @@ class LiveJobs:
         return self.pace.job_seconds(entry.kind, entry.seconds)
 
     def _ends_before_maintenance(self, entry: PendingJob) -> bool:
-        seconds = self.expected_seconds(entry)
-        return self.availability.ends_before_maintenance(seconds)
+        end = time.time() + self.expected_seconds(entry)
+        return end <= (self.availability.next_maintenance or math.inf)
 
 
 async def _written(write: Callable[[], Future[_T]]) -> _T:
