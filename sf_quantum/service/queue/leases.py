@@ -331,7 +331,7 @@ class Leases:
         end: LeaseEnd,
         record: Callable[[sqlite3.Connection], None] | None = None,
     ) -> Lease:
-        """End a lease, unless it has ended, and record it in the same transaction."""
+        """End a lease, unless it is ending; ``record`` is part of the same transaction."""
         live = self._leases.get(lease_id)
 
         def close() -> Future[Lease]:

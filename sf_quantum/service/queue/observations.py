@@ -66,7 +66,7 @@ class Observations:
     def attempt_interrupted(
         self, job_class: JobClass, cause: Cause, began: float
     ) -> None:
-        """Count an attempt, from its time of beginning, whose job is pending again."""
+        """Count an attempt, begun at seconds since the epoch, whose job is pending again."""
         now = time.time()
         while self.interrupted and self.interrupted[0][1] < now - REMEMBERED_SECONDS:
             self.interrupted.popleft()
