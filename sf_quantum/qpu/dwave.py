@@ -153,10 +153,8 @@ class DWaveQpu(Qpu):
     @classmethod
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
         """See :meth:`Qpu.from_environment`; QRMI's SPANK plugin prefixes the names."""
-        variables = {
-            variable: environment.get(f"{name}_{variable}") or environment.get(variable)
-            for variable in VARIABLES
-        }
+        get = environment.get
+        variables = {key: get(f"{name}_{key}") or get(key) for key in VARIABLES}
         lease = required(name, environment, TOKEN)
         return cls(name, _connection(name, variables), lease)
 

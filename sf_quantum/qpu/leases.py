@@ -249,6 +249,7 @@ class QpuLoss:
         return f"the QPU is offline ({self.detail or 'no reason given'})"
 
 
+@dataclass(eq=False)
 class QpuWatch:
     """Watches a QPU for one job.
 
@@ -257,39 +258,33 @@ class QpuWatch:
         seen there; no limit once one of them has started
     """
 
-    def __init__(
-        self,
-        qpu: Qpu,
-        jobs: Callable[[], Collection[Mapping[str, JSON]]] = tuple,
-        wait_seconds: float | None = None,
-    ) -> None:
-        self._qpu = qpu
-        self._jobs = jobs
-        self._wait_seconds = wait_seconds
-        self._started = False
-        self._first_seen: dict[str, float] = {}
+    qpu: Qpu
+    jobs: Callable[[], Collection[Mapping[str, JSON]]] = tuple
+    wait_seconds: float | None = None
+    _started: bool = field(default=False, init=False)
+    _first_seen: dict[str, float] = field(default_factory=dict, init=False)
 
     def look(self) -> QpuLoss | None:
         """Say why the job has to leave, if it has to; no answer is not a reason."""
         try:
-            status = self._qpu.status()
-            if status.online and self._wait_seconds is None:
+            status = self.qpu.status()
+            if status.online and self.wait_seconds is None:
                 return None
-            jobs = self._jobs()
+            jobs = self.jobs()
         except QuantumError:
             return None  # the job's own client retries, or gives up
         states = {job.get("state") for job in jobs}
         # jobs are pending or still to come; one may be running on a draining QPU
-        idle = states <= {"Queued", *OVER} and (not states or "Queued" in states)
-        if idle and not status.online:
-            return QpuLoss(LeaseProblem.OFFLINE, self._qpu.name, status.reason)
+        waiting = states <= {"Queued", *OVER} and (not states or "Queued" in states)
+        if waiting and not status.online:
+            return QpuLoss(LeaseProblem.OFFLINE, self.qpu.name, status.reason)
         self._started |= not states <= {"Queued"}
         pending = [str(job.get("id")) for job in jobs if job.get("state") == "Queued"]
-        now, limit = time.monotonic(), self._wait_seconds
+        now, limit = time.monotonic(), self.wait_seconds
         waits = [now - self._first_seen.setdefault(job, now) for job in pending]
         if limit is None or self._started or max(waits, default=0.0) <= limit:
             return None
-        return QpuLoss(LeaseProblem.QUEUE_WAIT, self._qpu.name, seconds=limit)
+        return QpuLoss(LeaseProblem.QUEUE_WAIT, self.qpu.name, seconds=limit)
 
 
 @contextmanager

@@ -390,9 +390,8 @@ class SfqQpu(Qpu):
                 self._cancel(job)
             raise
         if followed["state"] != "Completed":
-            ended = f"the job ended {followed['state']}"
-            note = followed.get("note") or "no reason given"
-            raise QpuError(f"{self.service.name}: {ended}: {note}")
+            state, note = followed["state"], followed.get("note") or "no reason given"
+            raise QpuError(f"{self.service.name}: the job ended {state}: {note}")
         result = f"/v1/jobs/{followed['id']}/result"
         samples = self.service.send("GET", result, retry=True).json()
         if samples.get("type") != "SampleSet":

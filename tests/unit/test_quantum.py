@@ -354,9 +354,9 @@ async def test_its_qpu_jobs_wait_for_what_is_left_of_it_too(
     left: list[float | None] = []
 
     async def lost(_: LeasePool, watch: QpuWatch) -> QpuLoss:
-        if watch._wait_seconds is None:  # before the lease
+        if watch.wait_seconds is None:  # before the lease
             await asyncio.Event().wait()
-        left.append(watch._wait_seconds)
+        left.append(watch.wait_seconds)
         return QpuLoss(LeaseProblem.QUEUE_WAIT, "q", seconds=600)
 
     monkeypatch.setattr(LeasePool, "lost", lost)
