@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -13,7 +12,6 @@ from sf_quantum.service.api.v1.device import DeviceAnswer, show
 from sf_quantum.service.api.v1.models import Strict
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.queue import device_operations
-from sf_quantum.service.queue.availability import MaintenanceWindow
 from sf_quantum.service.store import audit
 
 router = APIRouter(prefix="/v1", tags=["admin"])
@@ -169,16 +167,14 @@ def audited(
     ] = None,
 ) -> list[AuditAnswer]:
     """List the latest entries, newest first; entries are never changed or removed."""
-    return [
-        AuditAnswer(**asdict(entry))
-        for entry in audit.entries(queue.store, limit, before)
-    ]
+    entries = audit.entries(queue.store, limit, before)
+    return [AuditAnswer(**vars(entry)) for entry in entries]
 
 
 @router.get("/device/maintenance", summary="List maintenance windows")
 async def maintenance(queue: Queue, _: Who) -> list[WindowAnswer]:
     """List the windows that are not over, by their starts."""
-    return [_window(window) for window in queue.availability.windows]
+    return [WindowAnswer(**vars(window)) for window in queue.availability.windows]
 
 
 @router.post(
@@ -220,9 +216,5 @@ async def take_back(window_id: int, queue: Queue, who: Admin) -> WindowAnswer:
     for window in queue.availability.windows:
         if window.id == window_id:
             await queue.availability.cancel_windows(who.user, [window])
-            return _window(window)
+            return WindowAnswer(**vars(window))
     raise Refused(404, "no such window")
-
-
-def _window(window: MaintenanceWindow) -> WindowAnswer:
-    return WindowAnswer(**vars(window))

@@ -23,7 +23,6 @@ from sf_quantum.service.device import sequence
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, LeaseRequest, State, Submission
 from sf_quantum.service.queue.entitlements import LEASE_HEADER
-from sf_quantum.service.queue.job_queue import JobQueue
 
 Status: TypeAlias = Literal["PENDING", "RUNNING", "DONE", "ERROR", "CANCELED"]
 STATUSES: Mapping[State, Status] = {
@@ -208,7 +207,7 @@ async def accessible(queue: Queue) -> Accessible:
     return Accessible(
         is_accessible=not reason,
         message=reason or queue.availability.message or "The QPU is open.",
-        **_slots(queue),
+        **vars(await slots(queue)),
     )
 
 
@@ -225,7 +224,12 @@ async def set_accessible(body: SetAccessible, queue: Queue, who: Admin) -> Acces
 @router.get("/qpu-slots", summary="Count the vQPUs")
 async def slots(queue: Queue) -> Slots:
     """Needs no credential, since load sensors of batch systems call it."""
-    return Slots(**_slots(queue))
+    total, used = queue.leases.vqpus, len(queue.leases.held)
+    return Slots(
+        qpu_slots_total=total,
+        qpu_slots_used=used,
+        qpu_slots_available=max(0, total - used),
+    )
 
 
 @router.get("/qpu/specs", summary="Describe the device for Pulser")
@@ -343,15 +347,6 @@ async def logs(number: JobNumber, queue: Queue, who: Who) -> Logs:
     elif job.note:
         lines.append((job.started or job.submitted, job.note))
     return Logs(logs="".join(f"[{utc(at):%F %T}] {text}\n" for at, text in lines))
-
-
-def _slots(queue: JobQueue) -> dict[str, int]:
-    total, used = queue.leases.vqpus, len(queue.leases.held)
-    return {
-        "qpu_slots_total": total,
-        "qpu_slots_used": used,
-        "qpu_slots_available": max(0, total - used),
-    }
 
 
 def _session(lease: Lease, idle_expires: float | None) -> Session:
