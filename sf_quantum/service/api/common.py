@@ -103,10 +103,7 @@ def qpu_reason(queue: JobQueue) -> str:
 def conditional(
     known: str | None, content: bytes, media_type: str, headers: Mapping[str, str]
 ) -> Response:
-    """Answer with an ETag, and with 304 if the client has the content already.
-
-    :param known: the ETag that the client sent, if any
-    """
+    """Answer with an ETag, and with 304 if it is the one that the client knows."""
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     headers = {**headers, "ETag": etag}
     if known == etag:

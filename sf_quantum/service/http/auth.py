@@ -39,10 +39,7 @@ class AuthError(Refused):
 
 
 class Unauthorized(AuthError):
-    """No credential, or an invalid one: 401, with ``WWW-Authenticate``.
-
-    :param challenge: the value of that header
-    """
+    """No credential, or an invalid one: 401, with the challenge for the client."""
 
     def __init__(self, detail: str, field: str, challenge: str) -> None:
         super().__init__(401, detail, field, {"WWW-Authenticate": challenge})

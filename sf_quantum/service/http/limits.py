@@ -71,10 +71,7 @@ class TokenBuckets:
         self._full_at: dict[str, float] = {}
 
     def take(self, sender: str) -> float:
-        """Take one token.
-
-        :returns: 0, or the seconds until there is one
-        """
+        """Take one token; return 0, or the seconds until there is one."""
         now = self._clock()
         full_at = max(self._full_at.get(sender, now), now) + 1 / self._rate
         wait = full_at - now - self._burst / self._rate

@@ -30,10 +30,7 @@ _UNUSED = float("nan")
 
 
 def bqm(problem: Problem, graph: Graph) -> dict[str, JSON]:
-    """Convert a problem into a serialized BQM whose variables are qubits.
-
-    :raises Refused: 400, naming the part that is invalid
-    """
+    """Convert a problem into a BQM over qubits, or name the invalid part with 400."""
     linear = _floats(problem.data.lin, "data.lin", len(graph.qubits), "qubits")
     used = ~numpy.isnan(linear)
     _check_finite(linear[used], "data.lin")

@@ -159,10 +159,7 @@ def configuration(queue: JobQueue) -> dict[str, JSON]:
 
 
 def timing(device: Device, params: ProblemParameters, access: float) -> dict[str, JSON]:
-    """Return the times of an answer, in microseconds.
-
-    :param access: the use of the QPU in all attempts, in seconds
-    """
+    """Return an answer's times in microseconds; ``access`` is all QPU time in seconds."""
     per_sample = {
         "qpu_anneal_time_per_sample": params.annealing_time,
         "qpu_readout_time_per_sample": device.timing.readout_seconds * MICROSECONDS,

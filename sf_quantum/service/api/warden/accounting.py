@@ -60,11 +60,7 @@ class UsersQuery(BaseModel):
     def rows(
         self, ended: str, among: Mapping[str, Sequence[accounting.Value]]
     ) -> Filter:
-        """Convert the query for the store.
-
-        :param ended: the column of the time that counts
-        :param among: the values allowed in other columns
-        """
+        """Cover rows by the time in the column ``ended`` and by values of others."""
         since, before = since_epoch(self.ended_after), since_epoch(self.ended_before)
         return Filter(ended, since, before, among)
 
