@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from sf_quantum import qpu
@@ -45,7 +44,15 @@ def run(args: argparse.Namespace) -> int:
         types = {"types": kinds} if kinds else {}
         print(json.dumps({**types, "qpus": list(map(QpuReport.to_json, reports))}))
     else:
-        _print_tables(kinds, reports)
+        tables = []
+        if kinds:
+            usable = [
+                (kind, f"no: {why}" if why else "yes") for kind, why in kinds.items()
+            ]
+            tables.append(align([("type", "usable"), *usable]))
+        if reports:
+            tables.append(align([HEADS, *map(QpuReport.row, reports)]))
+        print(*map("\n".join, tables), sep="\n\n", end="\n" if tables else "")
     states = {report.state for report in reports}
     if states & {"refused", "unusable"}:
         return InputError.exit_code
@@ -108,15 +115,3 @@ def _report(client: Qpu) -> QpuReport:
     if stops is not None and status.online:
         note = f"stops taking jobs in {stops:.0f} s: maintenance is announced"
     return QpuReport(client, "online" if status.online else "offline", note, status)
-
-
-def _print_tables(
-    kinds: Mapping[str, str | None], reports: Sequence[QpuReport]
-) -> None:
-    if kinds:
-        usable = [(name, f"no: {why}" if why else "yes") for name, why in kinds.items()]
-        print(*align([("type", "usable"), *usable]), sep="\n")
-    if kinds and reports:
-        print()
-    if reports:
-        print(*align([HEADS, *map(QpuReport.row, reports)]), sep="\n")
