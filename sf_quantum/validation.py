@@ -61,11 +61,13 @@ class ValidationErrors(InputError):
     """All errors of an input.
 
     :param lines: one line per error
+    :param keys: the keys that are wrong, as far as they are known
     """
 
-    def __init__(self, lines: list[str]) -> None:
+    def __init__(self, lines: list[str], keys: Sequence[KeyPath] = ()) -> None:
         super().__init__("; ".join(lines))
         self.lines = lines
+        self.keys = keys
 
 
 class _Loader(yaml.SafeLoader):
@@ -119,8 +121,9 @@ def validated(
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        lines = [_line(model, details, name) for details in error.errors()]
-        raise ValidationErrors(lines) from None
+        errors = error.errors()
+        lines = [_line(model, details, name) for details in errors]
+        raise ValidationErrors(lines, [details["loc"] for details in errors]) from None
 
 
 def check_private(path: Path) -> None:

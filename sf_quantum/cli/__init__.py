@@ -28,7 +28,7 @@ COMMANDS = {
     "usage": "report QPU usage and waiting times by user, project, lease, job or step",
     "admin": "open, drain or close a QPU, announce maintenance, run device operations",
     "samplers": "list the installed samplers, and whether they can be used here",
-    "check": "check a StreamFlow file before it runs",
+    "check": "check a StreamFlow file, or a QPU service's, before it runs",
     "report": "show a run's journal as a table, JSON or a timeline",
 }
 

@@ -1,25 +1,35 @@
-"""``sfq check``: check a StreamFlow file before it runs."""
+"""``sfq check``: check a StreamFlow file, or a QPU service's, before it runs."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+from pathlib import Path
 
 from sf_quantum import cli
 from sf_quantum.errors import InputError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", metavar="FILE", help="a StreamFlow file")
+    parser.epilog = (
+        "A file with the keys of a QPU service's configuration is checked as one, with "
+        "the files that it names; options of sfq serve need sfq serve --check."
+    )
+    help_ = "a StreamFlow file, or the configuration of a QPU service"
+    parser.add_argument("files", nargs="+", metavar="FILE", help=help_)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the problems of each file, one per line; the status is 2 if there are any."""
-    # StreamFlow takes most of a second to import, too long for --help
-    from sf_quantum.check import check_file
-
     code = 0
     for file in args.files:
+        if (lines := _service_findings(Path(file))) is not None:
+            print(*(lines or [f"{file}: OK (QPU service)"]), sep="\n")
+            code = max(code, InputError.exit_code if lines else 0)
+            continue
+        # StreamFlow takes most of a second to import, too long for --help
+        from sf_quantum.check import check_file
+
         findings = check_file(file, options)
         for problem in findings.problems:
             print(problem)
@@ -32,6 +42,22 @@ def run(args: argparse.Namespace) -> int:
             )
             print(f"{file}: OK ({', '.join(counts)})")
     return code
+
+
+def _service_findings(path: Path) -> list[str] | None:
+    """The findings in a service's configuration; ``None`` for any other file."""
+    from sf_quantum.service.check import check, is_service
+    from sf_quantum.validation import ValidationErrors, read_yaml
+
+    try:
+        if not is_service(read_yaml(path, "configuration")):
+            return None
+        check(path, {}, {})
+    except ValidationErrors as error:
+        return error.lines
+    except InputError:
+        return None  # reported with a StreamFlow file's lines
+    return []
 
 
 def options(command: str) -> dict[str, argparse.Action]:

@@ -14,7 +14,10 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 
 if TYPE_CHECKING:
-    from sf_quantum.service.config import Configuration
+    from sf_quantum.service.config import Configuration, Flags
+    from sf_quantum.validation import KeyPath
+
+    Values = dict[KeyPath, JSON]
 
 LEVELS = ["debug", "info", "warning", "error"]
 
@@ -119,6 +122,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="log level on standard error (default warning; info logs each request)",
     )
     parser.add_argument(
+        "--check",
+        action="store_true",
+        help="do not start: print every finding in the configuration and in the files it "
+        "names, one per line",
+    )
+    parser.add_argument(
         "--until-eof",
         action="store_true",
         help="stop when standard input closes; remove the state folder if it was created",
@@ -131,6 +140,12 @@ def run(args: argparse.Namespace) -> int:
     from sf_quantum.validation import ValidationErrors
 
     try:
+        if args.check:
+            from sf_quantum.service.check import check
+
+            check(*_sources(args))
+            print(f"{args.config or 'configuration'}: OK (QPU service)")
+            return 0
         config = _configuration(args)
     except ValidationErrors as error:
         for line in error.lines:
@@ -152,13 +167,18 @@ def run(args: argparse.Namespace) -> int:
 def _configuration(args: argparse.Namespace) -> Configuration:
     from sf_quantum.service.config import load
 
+    return load(*_sources(args))
+
+
+def _sources(args: argparse.Namespace) -> tuple[Path | None, Values, Flags]:
+    """The configuration file, the values that override it, and their options."""
     keys = {option.key: f"--{name}" for name, option in OPTIONS.items()}
     values = {key: value for key in keys if (value := getattr(args, key)) is not None}
     if "listen.socket" not in values and values.keys() & {"listen.host", "listen.port"}:
         values["listen.socket"] = None  # override the configuration file
     if (faults := values.get("device.faults")) is not None:
         values["device.faults"] = _faults(str(faults))
-    return load(
+    return (
         args.config,
         {tuple(key.split(".")): value for key, value in values.items()},
         {tuple(key.split(".")): flag for key, flag in keys.items()},

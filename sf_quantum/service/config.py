@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -33,6 +33,9 @@ from sf_quantum.validation import (
 File: TypeAlias = Annotated[Path, Strict(False)]
 # command-line options by the key that they override: ("listen", "port") -> "--port"
 Flags: TypeAlias = Mapping[KeyPath, str]
+Naming: TypeAlias = Callable[[KeyPath, JSON], str]
+# key, value and message
+Finding: TypeAlias = tuple[KeyPath, JSON, str]
 
 
 class Listen(Section):
@@ -154,11 +157,31 @@ def load(
     :raises InputError: if there is no such file, or it is not YAML
     :raises ValidationErrors: with every error, each with its key or option
     """
+    content = read(path, values)
+    name = naming(path, values, flags)
+    config = validated(Configuration, content, name)
+    if conflicts := [*conflicts_of(config), *policy_conflicts(config)]:
+        lines = [f"{name(key, value)}: {why}" for key, value, why in conflicts]
+        raise ValidationErrors(lines)
+    return config
+
+
+def read(path: Path | None, values: Mapping[KeyPath, JSON]) -> dict[str, JSON]:
+    """Read the configuration without a look at it.
+
+    :param values: see :func:`load`
+    :raises InputError: if there is no such file, or it is not YAML
+    """
     content = empty_mapping(None if path is None else read_yaml(path, "configuration"))
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected keys and values")
     for key, value in values.items():
         _override(content, key, value)
+    return content
+
+
+def naming(path: Path | None, values: Mapping[KeyPath, JSON], flags: Flags) -> Naming:
+    """Return how messages name a key and its value: by the file, or by the option."""
 
     def name(key: KeyPath, value: JSON) -> str:
         suffix = f" {value}" if isinstance(value, str | int | float) else ""
@@ -169,12 +192,7 @@ def load(
         parts = (str(path or ""), dotted(key))
         return ": ".join(part for part in parts if part) + suffix
 
-    config = validated(Configuration, content, name)
-    if conflicts := [*_conflicts(config)]:
-        raise ValidationErrors(
-            [f"{name(key, value)}: {message}" for key, value, message in conflicts]
-        )
-    return config
+    return name
 
 
 def _override(content: dict[str, JSON], path: KeyPath, value: JSON) -> None:
@@ -187,8 +205,8 @@ def _override(content: dict[str, JSON], path: KeyPath, value: JSON) -> None:
     content[last] = value
 
 
-def _conflicts(config: Configuration) -> Iterator[tuple[KeyPath, JSON, str]]:
-    """Yield the key, value and message of each error that involves several keys."""
+def conflicts_of(config: Configuration) -> Iterator[Finding]:
+    """Yield the errors that involve several keys of address and authentication."""
     listen, auth = config.listen, config.auth
     tls = listen.certificate is not None and listen.key is not None
     if listen.public and not (tls and auth.mode != "none"):
@@ -205,9 +223,13 @@ def _conflicts(config: Configuration) -> Iterator[tuple[KeyPath, JSON, str]]:
                 yield ("listen", name), getattr(listen, name), message
         if tls:
             yield ("listen", "certificate"), None, "a Unix socket does not use TLS"
-    if config.shares != Shares() and not policies.load(config.policy.type).uses_shares:
-        message = f"policy {config.policy.type} uses no shares; fair-share does"
-        yield ("shares",), None, message
     if auth.mode == "token" and auth.tokens is None:
         message = "needs auth.tokens, the tokens file (sfq token makes one)"
         yield ("auth", "mode"), "token", message
+
+
+def policy_conflicts(config: Configuration) -> Iterator[Finding]:
+    """Yield the errors that involve the policy and another key."""
+    if config.shares != Shares() and not policies.load(config.policy.type).uses_shares:
+        message = f"policy {config.policy.type} uses no shares; fair-share does"
+        yield ("shares",), None, message

@@ -48,7 +48,7 @@ def serve(
     :raises QuantumError: if the queue breaks while it runs
     """
     authenticate = _authenticate(config.auth)
-    _check_certificate(config.listen)
+    check_certificate(config.listen)
     with ExitStack() as stack:
         folder = stack.enter_context(state_folder(config.state, until_eof))
         listener, url = stack.enter_context(_listener(config))
@@ -108,7 +108,7 @@ def _new_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def _check_certificate(listen: Listen) -> None:
+def check_certificate(listen: Listen) -> None:
     """Check the files early; uvicorn would fail with a traceback."""
     if listen.certificate is None or listen.key is None:
         return

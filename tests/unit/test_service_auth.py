@@ -131,13 +131,13 @@ def test_a_changed_file_is_read_in_a_thread(
     tokens: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known, threads = Tokens(tokens), list[threading.Thread]()
-    read = auth._read_tokens
+    read = auth.read_tokens
 
     def seen(path: Path) -> dict[str, auth.TokenEntry]:
         threads.append(threading.current_thread())
         return read(path)
 
-    monkeypatch.setattr(auth, "_read_tokens", seen)
+    monkeypatch.setattr(auth, "read_tokens", seen)
     sender(known, bearer("a"))
     assert threads == []
     tokens.write_text(tokens.read_text() + "\n")

@@ -20,6 +20,7 @@ from sf_quantum.service.domain.settings import (
     ServiceSettings,
     Shares,
 )
+from sf_quantum.service.store.schema import VERSION
 from sf_quantum.validation import ValidationErrors
 
 DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
@@ -263,6 +264,94 @@ def test_options_take_the_place_of_the_file(
     assert main(["serve", "--config", str(path), "--host", "0.0.0.0"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"sfq serve: --host 0.0.0.0: {PUBLIC}")
+
+
+FAULTY = """
+listen: {socket: nowhere/s}
+auth: {mode: token, tokens: tokens.yml, admins: [operator, root]}
+state: tokens.yml/state
+vqpus: 0
+policy: fair-share
+shares: {projects: {climate: 7}, users: {ann: 6, bob: 5, eve: 4}}
+user_projects: {ann: [climate, physics], bob: [climate]}
+classes: {default: test, highest: development}
+"""
+
+
+def test_a_check_finds_everything_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["token", "operator", "--file", "tokens.yml"]) == 0
+    Path("qpu.yml").write_text(FAULTY)
+    Path("streamflow.yml").write_text("version: v1.0\nvqpus: 3\n")
+    capsys.readouterr()
+    assert main(["check", "qpu.yml"]) == 2
+    assert capsys.readouterr().out.splitlines() == [
+        "qpu.yml: vqpus 0: expected 1 or more",
+        "qpu.yml: auth.admins[1] root: has no token in tokens.yml "
+        "(sfq token root --file tokens.yml)",
+        f"qpu.yml: listen.socket {tmp_path}/nowhere/s: "
+        f"there is no folder {tmp_path}/nowhere",
+        f"qpu.yml: state tokens.yml/state: {tmp_path}/tokens.yml is not a folder",
+        "qpu.yml: user_projects.ann[1] physics: has no share in shares.projects, so it "
+        "gets that of default",
+        "qpu.yml: shares: those of projects and of users without one add up to 11 "
+        "tenths, more than 10",
+        "qpu.yml: shares.users: those within climate add up to 11 tenths, more than 10",
+        "qpu.yml: classes.default test: is above classes.highest, development, so "
+        "nobody gets it by default",
+    ]
+    assert not Path("nowhere").exists()
+    assert main(["check", "streamflow.yml"]) == 2
+    assert "streamflow.yml:2: vqpus: " in capsys.readouterr().out
+
+
+def test_a_check_with_options_and_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("qpu.yml").write_text(
+        "listen: {port: 8642}\npolicy: fiffo\nshares: {default: 2}"
+    )
+    for name in ("c", "k", "t"):
+        Path(name).write_text("")
+        Path(name).chmod(0o644)
+    Path("state").mkdir()
+    # the version of a state from the future, where SQLite has it
+    header = b"SQLite format 3\0" + bytes(44) + (99).to_bytes(4, "big")
+    Path("state/service.sqlite").write_bytes(header)
+    options = "--certificate c --key k --state state --auth token --tokens t --socket c"
+    serve = ["serve", "--config", "qpu.yml", *options.split()]
+    assert main([*serve, "--check"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "sfq serve: qpu.yml: policy fiffo: unknown policy 'fiffo', did you mean 'fifo'? "
+        "(known: classes, fair-share, fifo, interleave)",
+        "sfq serve: qpu.yml: listen.port 8642: conflicts with listen.socket: leave one "
+        "of them out",
+        "sfq serve: --certificate: a Unix socket does not use TLS",
+        "sfq serve: --tokens: t: mode 0644 is open to others (chmod 600)",
+        "sfq serve: --certificate: k: mode 0644 is open to others (chmod 600)",
+        f"sfq serve: --socket {tmp_path}/c: exists and is not a socket",
+        f"sfq serve: --state state: its version is 99, this sf_quantum reads up to "
+        f"{VERSION}",
+    ]
+    assert sorted(path.name for path in Path("state").iterdir()) == ["service.sqlite"]
+
+
+def test_a_check_without_findings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("qpu.yml").write_text(
+        "{policy: fair-share, user_projects: {ann: [a]}, "
+        "shares: {projects: {b: 9}, users: {ann: 9}, default: 1}}"
+    )
+    assert main(["check", "qpu.yml"]) == 0
+    assert main(["serve", "--check", "--state", "s"]) == 0
+    said = "qpu.yml: OK (QPU service)\nconfiguration: OK (QPU service)\n"
+    assert capsys.readouterr().out == said
+    assert not Path("s").exists()
 
 
 def test_the_unit_is_right_and_hardened(tmp_path: Path) -> None:

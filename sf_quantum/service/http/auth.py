@@ -101,7 +101,7 @@ class Tokens:
         self._path = path
         self._admins = frozenset(admins)
         self._version = _version(path)
-        self._entries = _read_tokens(path)
+        self._entries = read_tokens(path)
 
     async def __call__(self, connection: HTTPConnection) -> Identity:
         """:raises Unauthorized: if the request has no token, or an unknown one"""
@@ -122,7 +122,7 @@ class Tokens:
     def _read_again(self) -> None:
         self._version = _version(self._path)
         try:
-            self._entries = _read_tokens(self._path)
+            self._entries = read_tokens(self._path)
         except InputError as error:
             logger.error("%s; the tokens read before remain valid", error)
 
@@ -198,7 +198,12 @@ def digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _read_tokens(path: Path) -> dict[str, TokenEntry]:
+def read_tokens(path: Path) -> dict[str, TokenEntry]:
+    """Read a tokens file.
+
+    :returns: its entries by the hashes of their tokens
+    :raises InputError: if the file is missing, invalid or accessible to others
+    """
     content = validation.read_yaml(path, "tokens")
     validation.check_private(path)
     file = validation.validated(

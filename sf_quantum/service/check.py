@@ -1,0 +1,199 @@
+"""Checks a service's configuration without starting it, and reports all findings at once.
+
+Among them are those that a start does not mind, since earlier versions took them too.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from sf_quantum.errors import InputError, QuantumError
+from sf_quantum.files import JSON
+from sf_quantum.net.transport import SOCKET_PATH_BYTES
+from sf_quantum.service.config import (
+    Configuration,
+    Finding,
+    Flags,
+    conflicts_of,
+    naming,
+    policy_conflicts,
+    read,
+)
+from sf_quantum.service.domain.jobs import RANKS
+from sf_quantum.service.http import auth
+from sf_quantum.service.run import DATABASE, check_certificate
+from sf_quantum.service.scheduling import policies
+from sf_quantum.service.store.schema import VERSION
+from sf_quantum.validation import KeyPath, ValidationErrors, validated
+
+TENTHS = 10
+
+
+def is_service(content: JSON) -> bool:
+    """Whether a file's content is a service's configuration, and no StreamFlow file."""
+    return (
+        isinstance(content, dict)
+        and not content.keys() & {"version", "workflows", "deployments"}
+        and bool(content.keys() & Configuration.model_fields.keys())
+    )
+
+
+def check(path: Path | None, values: Mapping[KeyPath, JSON], flags: Flags) -> None:
+    """Check a configuration, with the files that it names as this user can read them.
+
+    :param path: see :func:`sf_quantum.service.config.load`, as are the others
+    :raises InputError: if there is no such file, or it is not YAML
+    :raises ValidationErrors: with every finding, each with its key or option
+    """
+    content = read(path, values)
+    name = naming(path, values, flags)
+    lines: list[str] = []
+    wrong: set[int | str] = set()
+    try:
+        config = validated(Configuration, content, name)
+    except ValidationErrors as error:
+        lines = error.lines
+        # the other sections can still be checked
+        wrong = {key[0] for key in error.keys}
+        sound = {key: value for key, value in content.items() if key not in wrong}
+        config = validated(Configuration, sound, name)
+    for finding in _CHECKS:
+        for key, value, why in finding(config):
+            if not wrong & {key[0], *_READ.get(finding, ())}:
+                lines.append(f"{name(key, value)}: {why}")
+    if lines:
+        raise ValidationErrors(lines)
+
+
+def _tokens(config: Configuration) -> Iterator[Finding]:
+    path, key = config.auth.tokens, ("auth", "tokens")
+    if path is None or config.auth.mode == "none":
+        return
+    try:
+        users = {entry.user for entry in auth.read_tokens(path).values()}
+    except ValidationErrors as error:
+        yield from ((key, None, line) for line in error.lines)
+    except InputError as error:
+        yield key, None, str(error)
+    else:
+        for index, user in enumerate(config.auth.admins):
+            # with MUNGE, an admin may have an account instead
+            if config.auth.mode == "token" and user not in users:
+                why = f"has no token in {path} (sfq token {user} --file {path})"
+                yield ("auth", "admins", index), user, why
+
+
+def _munge(config: Configuration) -> Iterator[Finding]:
+    if config.auth.mode == "munge":
+        try:
+            auth.Munge(config.auth.munge, config.auth.admins)
+        except QuantumError as error:
+            yield ("auth", "mode"), "munge", str(error)
+
+
+def _certificate(config: Configuration) -> Iterator[Finding]:
+    try:
+        check_certificate(config.listen)
+    except InputError as error:
+        yield ("listen", "certificate"), None, str(error)
+
+
+def _socket(config: Configuration) -> Iterator[Finding]:
+    if config.listen.socket is None:
+        return
+    path, key = config.listen.socket.absolute(), ("listen", "socket")
+    if (length := len(os.fsencode(path))) > SOCKET_PATH_BYTES:
+        limit = f"a socket's path has at most {SOCKET_PATH_BYTES}"
+        yield key, str(path), f"{length} bytes, {limit}"
+    elif path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
+        yield key, str(path), "exists and is not a socket"
+    # systemd makes a folder in /run when the service starts
+    elif not path.parent.is_dir() and path.parent.parent != Path("/run"):
+        yield key, str(path), f"there is no folder {path.parent}"
+
+
+def _state(config: Configuration) -> Iterator[Finding]:
+    path = config.state
+    if path is None:
+        return
+    folder = path if path.exists() else path.absolute().parent
+    if not folder.is_dir():
+        yield ("state",), str(path), f"{folder} is not a folder"
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        yield ("state",), str(path), f"this user cannot write in {folder}"
+    elif (database := path / DATABASE).exists() and (why := _unreadable(database)):
+        yield ("state",), str(path), why
+
+
+def _unreadable(database: Path) -> str | None:
+    # the file's header: a connection would make files beside it
+    # (https://www.sqlite.org/fileformat.html)
+    try:
+        with database.open("rb") as file:
+            header = file.read(100)
+    except OSError as error:
+        return f"{database.name} cannot be read: {error.strerror}"
+    if header and not header.startswith(b"SQLite format 3\0"):
+        return f"{database.name} is not a database"
+    version = int.from_bytes(header[60:64], "big")
+    if version > VERSION:
+        return f"its version is {version}, this sf_quantum reads up to {VERSION}"
+    return None
+
+
+def _shares(config: Configuration) -> Iterator[Finding]:
+    shares, projects_of = config.shares, config.user_projects
+    if not policies.load(config.policy.type).uses_shares:
+        return
+    if shares.projects and "default" not in shares.model_fields_set:
+        for user, projects in projects_of.items():
+            for index, project in enumerate(projects):
+                if project not in shares.projects:
+                    why = "has no share in shares.projects, so it gets that of default"
+                    yield ("user_projects", user, index), project, why
+    alone = [user for user in shares.users if user not in projects_of]
+    total = sum(shares.projects.values()) + sum(shares.users[user] for user in alone)
+    if total > TENTHS:
+        of = "those of projects" + (" and of users without one" if alone else "")
+        yield ("shares",), None, f"{of} add up to {total} tenths, more than {TENTHS}"
+    for project in sorted({name for names in projects_of.values() for name in names}):
+        total = sum(
+            tenths
+            for user, tenths in shares.users.items()
+            if project in projects_of.get(user, ())
+        )
+        if total > TENTHS:
+            why = f"those within {project} add up to {total} tenths, more than {TENTHS}"
+            yield ("shares", "users"), None, why
+
+
+def _classes(config: Configuration) -> Iterator[Finding]:
+    classes = config.classes
+    if RANKS[classes.default] < RANKS[classes.highest]:
+        why = (
+            f"is above classes.highest, {classes.highest}, so nobody gets it by default"
+        )
+        yield ("classes", "default"), classes.default, why
+
+
+_CHECKS: tuple[Callable[[Configuration], Iterator[Finding]], ...] = (
+    conflicts_of,
+    policy_conflicts,
+    _tokens,
+    _munge,
+    _certificate,
+    _socket,
+    _state,
+    _shares,
+    _classes,
+)
+# sections that a check reads beside that of the key it names: if they are wrong, its
+# findings would be about defaults
+_READ: Mapping[Callable[[Configuration], Iterator[Finding]], set[str]] = {
+    conflicts_of: {"listen", "auth"},
+    policy_conflicts: {"shares", "policy"},
+    _shares: {"shares", "policy", "user_projects"},
+}
