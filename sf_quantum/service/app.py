@@ -71,7 +71,9 @@ def build(
         summary="Leases, jobs and results of one QPU.",
         lifespan=_lifespan,
     )
+    limits = limits or Limits()
     app.state.queue = queue
+    app.state.body_bytes = limits.body_bytes
     app.state.implicit_leases = ImplicitLeases(queue)
     app.state.sapi_problems = Problems(queue)
     app.state.telemetry = telemetry
@@ -83,7 +85,7 @@ def build(
         app.include_router(dialect.router)
     for kind in (Refused, RequestValidationError, HTTPException, sqlite3.Error):
         app.add_exception_handler(kind, _answer)
-    return Service(queue, telemetry, app, Guard(app, authenticate, limits or Limits()))
+    return Service(queue, telemetry, app, Guard(app, authenticate, limits))
 
 
 @asynccontextmanager

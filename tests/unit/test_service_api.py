@@ -18,7 +18,7 @@ from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client, Response
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
-from sf_quantum.service.api.v1 import large_bodies
+from sf_quantum.service.api import large_bodies
 from sf_quantum.service.device.emulated import Device, Faults
 from sf_quantum.service.store.store import Store
 from tests.service import RunningService, example_bqm, running_service
@@ -235,6 +235,7 @@ def test_a_large_job_is_what_a_small_one_is(
     lease = service.acquire()
     small = _waited(service, _submit(service, lease, job("small")))
     monkeypatch.setattr(large_bodies, "LARGE_BYTES", 0)
+    monkeypatch.setattr(large_bodies, "PROCESS_BYTES", 0)
     large = _waited(service, _submit(service, lease, job("large")))
     assert (large["state"], large["kind"]) == ("Completed", "problem")
     assert large["parameters"] == small["parameters"]
@@ -265,6 +266,7 @@ def test_wrong_large_jobs_name_the_field_too(
     words: str,
 ) -> None:
     monkeypatch.setattr(large_bodies, "LARGE_BYTES", 0)
+    monkeypatch.setattr(large_bodies, "PROCESS_BYTES", 0)
     lease = service.acquire()
     refused = service.ask("POST", "/v1/jobs", {**job("a"), **change}, lease=lease)
     assert (refused.status, refused.json()["field"]) == (422, field)
@@ -275,6 +277,7 @@ def test_a_large_body_is_read_for_those_who_may_only(
     service: RunningService, job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(large_bodies, "LARGE_BYTES", 0)
+    monkeypatch.setattr(large_bodies, "PROCESS_BYTES", 0)
     client = _RawClient(service.url, {"X-SFQ-Lease": "none"})
     assert client.send(b"{").status == 403
     client = _RawClient(service.url, {"X-SFQ-Lease": service.acquire()})
@@ -287,6 +290,7 @@ def test_a_large_body_that_takes_too_long(
     service: RunningService, job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(large_bodies, "LARGE_BYTES", 0)
+    monkeypatch.setattr(large_bodies, "PROCESS_BYTES", 0)
     monkeypatch.setattr(large_bodies, "SECONDS", 0.001)
     lease = service.acquire()
     refused = service.ask("POST", "/v1/jobs", job("a"), lease=lease)

@@ -8,7 +8,7 @@ import pytest
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.service.api.v1.large_bodies import LARGE_BYTES
+from sf_quantum.service.api.large_bodies import LARGE_BYTES
 from sf_quantum.service.device.emulated import Device, Faults
 from tests.service import RunningService, example_bqm, running_service
 

@@ -6,6 +6,7 @@ import json
 import logging
 import sqlite3
 import threading
+import zlib
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Message, Scope
 
 from sf_quantum.files import JSON
-from sf_quantum.service.api.v1 import large_bodies
+from sf_quantum.service.api import large_bodies
 from sf_quantum.service.app import build
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.jobs import (
@@ -29,12 +30,14 @@ from sf_quantum.service.domain.jobs import (
 )
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.http.auth import Unauthorized
+from sf_quantum.service.http.limits import Limits
 from sf_quantum.service.store.store import Store
 from tests.service import example_bqm
 
 # of a job: what differs from answer to answer
 OWN = ("id", "lease", "submitted", "eta_seconds", "state", "started", "position")
 TYPE = "application/json"
+BODY_BYTES = 2**20
 
 
 async def authenticate(connection: HTTPConnection) -> Identity:
@@ -51,7 +54,13 @@ class Service:
         self.store = Store(folder)
         device = Device(technology="neutral-atom", seed=1)
         settings = ServiceSettings()
-        service = build(self.store, device, settings, authenticate=authenticate)
+        service = build(
+            self.store,
+            device,
+            settings,
+            authenticate=authenticate,
+            limits=Limits(body_bytes=BODY_BYTES),
+        )
         self.queue, self.app, self.guard = service.queue, service.app, service.guard
         self.lease = ""
 
@@ -65,10 +74,12 @@ class Service:
             yield self
         self.store.close()
 
-    async def submit(self, body: bytes, **headers: str) -> tuple[int, JSON]:
+    async def submit(
+        self, body: bytes, path: str = "/v1/jobs", **headers: str
+    ) -> tuple[int, JSON]:
         given = {"content-type": TYPE, "x-sfq-lease": self.lease, **headers}
         scope: Scope = {
-            **{"type": "http", "method": "POST", "path": "/v1/jobs"},
+            **{"type": "http", "method": "POST", "path": path},
             **{"query_string": b"", "client": ("10.0.0.1", 1)},
             "headers": [
                 (name.replace("_", "-").encode(), value.encode())
@@ -186,15 +197,20 @@ async def test_what_cannot_be_written_down(
     assert service.queue.length == 0
 
 
-async def test_a_large_body_is_read_by_another_process(
+async def test_a_large_body_is_read_beside_the_event_loop(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading it in this process would stop the event loop, in whatever thread."""
     read: list[threading.Thread] = []
 
-    def counted(body: bytes, *, qubits: int, payloads: Sequence[Kind]) -> Submission:
+    def counted(
+        body: bytes,
+        dialect: large_bodies.Dialect,
+        *,
+        qubits: int,
+        payloads: Sequence[Kind],
+    ) -> Submission:
         read.append(threading.current_thread())
-        return large_bodies_read(body, qubits=qubits, payloads=payloads)
+        return large_bodies_read(body, dialect, qubits=qubits, payloads=payloads)
 
     large_bodies_read = large_bodies.read
     monkeypatch.setattr(large_bodies, "read", counted)
@@ -205,6 +221,25 @@ async def test_a_large_body_is_read_by_another_process(
     assert (await service.submit(large))[0] == 201
     assert len(read) == 1
     assert read[0] is not threading.main_thread()
+
+
+@pytest.mark.parametrize(
+    ("path", "size", "headers", "status"),
+    [
+        # also once decompressed
+        ("/sapi/v2/problems/", BODY_BYTES + 1, {"content_encoding": "deflate"}, 413),
+        ("/sapi/v2/problems/", BODY_BYTES, {"content_encoding": "deflate"}, 400),
+        # no jobs
+        ("/v1/leases", 2**16 + 1, {}, 413),
+        ("/v1/leases", 2**16, {}, 422),
+    ],
+)
+async def test_bodies_are_limited(
+    service: Service, path: str, size: int, headers: dict[str, str], status: int
+) -> None:
+    content = b" " * size
+    content = zlib.compress(content) if headers else content
+    assert (await service.submit(content, path, **headers))[0] == status
 
 
 async def test_the_log_has_the_route(

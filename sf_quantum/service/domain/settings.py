@@ -124,7 +124,8 @@ class UserLimits(Section):
 
     :param jobs: maximum number of pending and running jobs of all classes; ``None`` sets
         no limit
-    :param body_mib: maximum size of a request body, in MiB
+    :param body_mib: maximum size of the body of a submission, also after decompression,
+        in MiB; other requests have at most 64 KiB
     :param requests_per_second: sustained rate of requests
     :param burst: number of requests that may exceed the sustained rate
     :param requests_at_once: concurrent requests, including those that wait for a job

@@ -27,12 +27,12 @@ from sf_quantum.service.http.auth import (
     set_sender,
 )
 
-# of a body from a sender without a valid credential
-UNAUTHENTICATED_BYTES = 64 * 1024
+# of a body from a sender without a valid credential, or not to a path of SUBMISSIONS
+SMALL_BYTES = 64 * 1024
+# the paths of jobs, whose bodies may have the configured size
+SUBMISSIONS = frozenset(("/v1/jobs", "/jobs", "/sapi/v2/problems"))
 # the prefix of the paths whose bodies may be compressed
 COMPRESSED_PATHS = "/sapi/"
-# a smaller body is checked within a few milliseconds
-LARGE_BYTES = 1024 * 1024
 BODY_SECONDS = 60.0
 LINGER_SECONDS = 2.0
 # per address: less than the pool of threads, and enough for thousands per second
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 class Limits:
     """How much of the service one sender may use.
 
-    :param body_bytes: per request
+    :param body_bytes: per submission of jobs, also after decompression
     :param rate: requests per second in the long run; ``None`` sets no limit
     :param burst: requests that may follow each other at once after a pause
     :param at_once: requests under way, those that wait for a job included
@@ -174,13 +174,12 @@ class Guard:
         self._under_way[name] += 1
         try:
             body = await self._body(request, sender)
-            # a compressed body is not text yet: its route decompresses and checks it
+            # a compressed body is not text yet, and a large one takes long: its route
+            # checks it, beside the event loop
             compressed = request.headers.get("content-encoding") == "deflate"
-            if not (compressed and request.scope["path"].startswith(COMPRESSED_PATHS)):
-                if len(body) <= LARGE_BYTES:
-                    check_text(body)
-                else:
-                    await asyncio.to_thread(check_text, body)
+            compressed &= request.scope["path"].startswith(COMPRESSED_PATHS)
+            if len(body) <= SMALL_BYTES and not compressed:
+                check_text(body)
             await self._app(request.scope, _replay(body, request.receive), send)
         finally:
             self._under_way[name] -= 1
@@ -190,8 +189,9 @@ class Guard:
     async def _body(self, request: Request, sender: Identity | AuthError) -> bytes:
         """Read the whole body, which every route needs."""
         most = self._limits.body_bytes
-        if isinstance(sender, AuthError):
-            most = min(most, UNAUTHENTICATED_BYTES)
+        submits = request.scope["path"].rstrip("/") in SUBMISSIONS
+        if isinstance(sender, AuthError) or not submits:
+            most = min(most, SMALL_BYTES)
         length = request.headers.get("content-length", "0")
         body, chunks = bytearray(), request.stream()
         if not (length.isdecimal() and int(length) > most):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
-from fastapi.routing import APIRoute
 from pydantic import Field
 
 from sf_quantum.service.api.common import (
@@ -18,31 +15,22 @@ from sf_quantum.service.api.common import (
     Who,
     refusal,
 )
-from sf_quantum.service.api.v1 import large_bodies
+from sf_quantum.service.api.large_bodies import LargeBodyRoute
 from sf_quantum.service.api.v1.models import CalibrationAnswer, JobBody, Strict
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, JobClass, Kind, State
-from sf_quantum.service.http.auth import get_sender
 from sf_quantum.service.queue.entitlements import LEASE_HEADER
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.threads import in_thread
 
 
-class _Route(APIRoute):
-    """Reads large submissions itself: FastAPI would parse them on the event loop."""
+class _Route(LargeBodyRoute):
+    dialect = "v1"
+    header = LEASE_HEADER
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[None, None, Response]]:
-        handle_small = super().get_route_handler()
-
-        async def handle(request: Request) -> Response:
-            is_json = "json" in request.headers.get("content-type", "")
-            if request.method == "POST" and is_json:
-                body = await request.body()
-                if len(body) > large_bodies.LARGE_BYTES:
-                    return await _submit_large(request, body)
-            return await handle_small(request)
-
-        return handle
+    @staticmethod
+    def reply(queue: JobQueue, job: Job, new: bool) -> Response:
+        content = answer_for(queue, job).model_dump(mode="json", by_alias=True)
+        return JSONResponse(content, 201 if new else 200)
 
 
 class JobAnswer(Strict):
@@ -178,20 +166,6 @@ async def result(job_id: str, queue: Queue, who: Who) -> Response:
 async def cancel(job_id: str, queue: Queue, who: Who) -> JobAnswer:
     """Cancel a job unless it is over, and answer once it has left the device."""
     return answer_for(queue, await queue.cancel(who, job_id))
-
-
-async def _submit_large(request: Request, body: bytes) -> Response:
-    queue, who = request.app.state.queue, get_sender(request)
-    lease = request.headers.get(LEASE_HEADER)
-    queue.leases.active(who, lease)  # refuse before the costly reading of the body
-    device = queue.device
-    # not in the thread pool, where it would delay authentication
-    reading = in_thread(
-        lambda: large_bodies.read(body, qubits=device.size, payloads=device.payloads)
-    )
-    job, new = await queue.submit(who, lease, await asyncio.wrap_future(reading))
-    content = answer_for(queue, job).model_dump(mode="json", by_alias=True)
-    return JSONResponse(content, 201 if new else 200)
 
 
 def answer_for(queue: JobQueue, job: Job) -> JobAnswer:

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import pwd
-import secrets
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import Annotated, Literal, TypeAlias
 
-from fastapi import APIRouter, Header, Path
+from fastapi import APIRouter, Header, Path, Request, Response
+from fastapi.responses import JSONResponse
 from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
 
 from sf_quantum.service.api.common import Admin, Queue, Who, qpu_reason, refusal, utc
+from sf_quantum.service.api.large_bodies import LargeBodyRoute
+from sf_quantum.service.api.warden.models import CreateJob
 from sf_quantum.service.device import sequence
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.jobs import Job, Lease, LeaseRequest, State, Submission
+from sf_quantum.service.domain.jobs import Job, Lease, LeaseRequest, State
 from sf_quantum.service.queue.entitlements import LEASE_HEADER
+from sf_quantum.service.queue.job_queue import JobQueue
 
 Status: TypeAlias = Literal["PENDING", "RUNNING", "DONE", "ERROR", "CANCELED"]
 STATUSES: Mapping[State, Status] = {
@@ -122,13 +125,6 @@ class Session(BaseModel):
     qpu_slots: int = 1
 
 
-class CreateJob(BaseModel):
-    """A pulse sequence and its number of shots."""
-
-    sequence: str = Field(description="Pulser's abstract representation, JSON text.")
-    shots: int = Field(ge=1, le=100_000, strict=True)
-
-
 class WardenJob(BaseModel):
     """A job of any kind; its id is its number in the queue."""
 
@@ -186,8 +182,26 @@ SessionId = Annotated[
     str | None, Header(alias=SESSION_HEADER, description="The id of a session.")
 ]
 JobNumber = Annotated[int, Path(ge=0, le=2**63 - 1, description="The job's number.")]
+
+
+class _Route(LargeBodyRoute):
+    dialect = "warden"
+    header = SESSION_HEADER
+
+    @staticmethod
+    def reply(queue: JobQueue, job: Job, new: bool) -> Response:
+        return JSONResponse(_job(job).model_dump(mode="json"))
+
+    async def handle_large(self, request: Request, body: bytes) -> Response:
+        try:
+            return await super().handle_large(request, body)
+        except Refused as error:
+            raise _in_wardens_words(error) from error
+
+
 router = APIRouter(
     tags=["warden"],
+    route_class=_Route,
     responses={
         401: refusal("No credential, or an invalid one."),
         403: refusal("The caller or the session lacks the permission."),
@@ -293,17 +307,10 @@ async def create_job(
 
     Warden has no idempotency keys: the same request twice is two jobs.
     """
-    submission = Submission(
-        kind="sequence",
-        content=body.sequence,
-        parameters={"num_reads": body.shots},
-        key=f"warden-{secrets.token_hex(16)}",
-    )
     try:
-        job, _ = await queue.submit(who, x_warden_session, submission)
+        job, _ = await queue.submit(who, x_warden_session, body.submission())
     except Refused as error:
-        field = _FIELDS.get(error.field or "", error.field)
-        raise Refused(error.status, error.detail, field, error.headers) from error
+        raise _in_wardens_words(error) from error
     return _job(job)
 
 
@@ -351,6 +358,11 @@ async def logs(number: JobNumber, queue: Queue, who: Who) -> Logs:
 
 def _session(lease: Lease, idle_expires: float | None) -> Session:
     return Session(**vars(lease) | {"idle_expires_at": idle_expires})
+
+
+def _in_wardens_words(error: Refused) -> Refused:
+    field = _FIELDS.get(error.field or "", error.field)
+    return Refused(error.status, error.detail, field, error.headers)
 
 
 def _job(job: Job, results: str | None = None) -> WardenJob:

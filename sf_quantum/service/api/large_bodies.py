@@ -1,0 +1,193 @@
+"""Reads submissions that are too large to be parsed on the event loop.
+
+A thread reads those of up to 1 MiB. Parsing, checking and rewriting 60 MB of JSON takes
+Python some seconds, during which no other thread runs. Another process does it, running
+this module as a program. Its standard input is a line of JSON with the dialect and the
+limits of the device, then the body; its standard output is a line of JSON with the
+submission or its refusal, then the payload for the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import ClassVar, Literal, TypeAlias
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import ValidationError
+
+from sf_quantum.files import JSON
+from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.api.v1.models import JobBody
+from sf_quantum.service.api.warden.models import CreateJob
+from sf_quantum.service.device.runners import installed
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import Job, Kind, Submission, Written
+from sf_quantum.service.http.auth import get_sender
+from sf_quantum.service.http.limits import SMALL_BYTES, check_text
+from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.threads import in_thread
+
+Dialect: TypeAlias = Literal["v1", "warden"]
+# of a body that is read beside the event loop
+LARGE_BYTES = SMALL_BYTES
+# a smaller body is parsed in some 50 ms, less than the start of a process takes
+PROCESS_BYTES = 1024 * 1024
+SECONDS = 60
+# each takes a core, and ten times its body in memory
+_reading = threading.BoundedSemaphore(2)
+_MODELS: Mapping[Dialect, type[JobBody] | type[CreateJob]] = {
+    "v1": JobBody,
+    "warden": CreateJob,
+}
+
+
+class LargeBodyRoute(APIRoute):
+    """Reads large submissions itself: FastAPI would parse them on the event loop."""
+
+    dialect: ClassVar[Dialect]
+    #: the header with the id of the lease
+    header: ClassVar[str]
+
+    @staticmethod
+    @abstractmethod
+    def reply(queue: JobQueue, job: Job, new: bool) -> Response:
+        """Answer as the dialect's route does."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[None, None, Response]]:
+        handle_small = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            is_json = "json" in request.headers.get("content-type", "")
+            if request.method == "POST" and is_json:
+                body = await request.body()
+                if len(body) > LARGE_BYTES:
+                    return await self.handle_large(request, body)
+            return await handle_small(request)
+
+        return handle
+
+    async def handle_large(self, request: Request, body: bytes) -> Response:
+        """Submit a job with a large body."""
+        queue: JobQueue = request.app.state.queue
+        who, lease = get_sender(request), request.headers.get(self.header)
+        queue.leases.active(who, lease)  # refuse before the costly reading of the body
+        size, payloads = queue.device.size, queue.device.payloads
+        # not in the thread pool, where it would delay authentication
+        reading = in_thread(
+            lambda: read(body, self.dialect, qubits=size, payloads=payloads)
+        )
+        submission = await asyncio.wrap_future(reading)
+        return self.reply(queue, *await queue.submit(who, lease, submission))
+
+
+def read(
+    body: bytes, dialect: Dialect = "v1", *, qubits: int, payloads: Sequence[Kind]
+) -> Submission:
+    """Read a submission and check that the device can run it; blocks.
+
+    :param qubits: of the device
+    :param payloads: that the device accepts; the queue refuses others
+    :raises RequestValidationError: as FastAPI does for a small body
+    :raises Refused: as the queue does for a small body
+    """
+    with _reading:
+        if len(body) > PROCESS_BYTES:
+            return _read_in_process(body, dialect, qubits, payloads)
+        answer, payload = _read(body, dialect, qubits, payloads)
+    return _submission(answer, payload)
+
+
+def _read_in_process(
+    body: bytes, dialect: Dialect, qubits: int, payloads: Sequence[Kind]
+) -> Submission:
+    command = [sys.executable, "-m", __name__]
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out:
+        given = {"dialect": dialect, "qubits": qubits, "payloads": [*payloads]}
+        stdin.write(json.dumps(given).encode() + b"\n")
+        stdin.write(body)
+        stdin.seek(0)
+        try:
+            status = subprocess.run(
+                command,
+                stdin=stdin,
+                stdout=out,
+                stderr=subprocess.DEVNULL,
+                timeout=SECONDS,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            status = None
+        if status != 0:
+            raise Refused(503, f"the body could not be read within {SECONDS} s")
+        out.seek(0)
+        return _submission(out.readline().decode(), out.read().decode())
+
+
+def main() -> None:
+    """Read one submission."""
+    # so that it ends even if the service has died
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
+    given = json.loads(sys.stdin.buffer.readline())
+    answer, payload = _read(sys.stdin.buffer.read(), **given)
+    sys.stdout.buffer.write(answer.encode() + b"\n")
+    sys.stdout.buffer.write(payload.encode())
+
+
+def _read(
+    body: bytes, dialect: Dialect, qubits: int, payloads: Sequence[Kind]
+) -> tuple[str, str]:
+    answer, payload = _answer(body, dialect, qubits, payloads)
+    return json.dumps(answer), payload
+
+
+def _answer(
+    body: bytes, dialect: Dialect, qubits: int, payloads: Sequence[Kind]
+) -> tuple[dict[str, JSON], str]:
+    try:
+        check_text(body)
+        submission = _MODELS[dialect].model_validate(json.loads(body)).submission()
+        runner = installed().get(submission.kind)
+        if runner is not None and submission.kind in payloads:
+            runner.check(submission.content, qubits=qubits)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where: list[JSON] = ["body", *first["loc"]]
+        return {
+            "invalid": {"loc": where, "msg": first["msg"], "type": first["type"]}
+        }, ""
+    except (FieldError, Refused) as error:
+        status = error.status if isinstance(error, Refused) else 422
+        refused: dict[str, JSON] = {
+            "status": status,
+            "detail": error.detail,
+            "field": error.field,
+        }
+        return {"refused": refused}, ""
+    except (ValueError, RecursionError):
+        return {"invalid": {"loc": ["body"], "msg": "", "type": "json_invalid"}}, ""
+    names = ("kind", "parameters", "key", "digest", "purpose", "calibrated_within")
+    return {name: getattr(submission, name) for name in names}, submission.payload
+
+
+def _submission(text: str, payload: str) -> Submission:
+    answer = json.loads(text)
+    if invalid := answer.get("invalid"):
+        raise RequestValidationError([invalid])
+    if refused := answer.get("refused"):
+        raise Refused(**refused)
+    written = Written(payload, answer.pop("digest"))
+    return Submission(content=None, written=written, **answer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""The body of warden's jobs."""
+
+from __future__ import annotations
+
+import secrets
+
+from pydantic import BaseModel, Field
+
+from sf_quantum.service.domain.jobs import Submission
+
+
+class CreateJob(BaseModel):
+    """A pulse sequence and its number of shots."""
+
+    sequence: str = Field(description="Pulser's abstract representation, JSON text.")
+    shots: int = Field(ge=1, le=100_000, strict=True)
+
+    def submission(self) -> Submission:
+        """Convert it for the queue; warden has no idempotency keys."""
+        return Submission(
+            kind="sequence",
+            content=self.sequence,
+            parameters={"num_reads": self.shots},
+            key=f"warden-{secrets.token_hex(16)}",
+        )
