@@ -25,6 +25,8 @@ COMMANDS = {
     "token": "create a bearer token for a user of the QPU service",
     "lease": "run a command under a lease of the QPUs it needs",
     "qpus": "list the usable kinds of QPU, and the status of given QPUs",
+    "jobs": "list, show, cancel and follow the jobs of a QPU service",
+    "leases": "list and end the leases of a QPU service",
     "usage": "report QPU usage and waiting times by user, project, lease, job or step",
     "admin": "open, drain or close a QPU, announce maintenance, run device operations",
     "samplers": "list the installed samplers, and whether they can be used here",

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,10 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.selection import QpuSelection
 from sf_quantum.qpu.sfq import REQUEST_SECONDS, ServiceClient, SfqQpu
+from sf_quantum.reporting.columns import align
 
+_NUMBERS = ("position", "start in s", "QPU s")
+_TIMES = frozenset("submitted started ended opened expires idle_expires closed".split())
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -76,6 +79,19 @@ def add_service(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_action(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    help_: str,
+    action: Callable[[ServiceClient, argparse.Namespace], int | None],
+) -> argparse.ArgumentParser:
+    """Add a subcommand, with the options that select one service, as ``args.action``."""
+    added = actions.add_parser(name, help=help_, description=f"{help_}.")
+    add_service(added)
+    added.set_defaults(action=action)
+    return added
+
+
 def client(args: argparse.Namespace) -> ServiceClient:
     """Return the client of the selected service, the only one and of type ``sfq``."""
     qpus = selection(args).qpus(os.environ)
@@ -110,6 +126,52 @@ def objects(content: JSON) -> list[dict[str, JSON]]:
     """Return the objects of a list; none if the content is not a list."""
     items = content if isinstance(content, list) else []
     return [item for item in items if isinstance(item, dict)]
+
+
+def print_table(
+    columns: Mapping[str, str],
+    rows: Sequence[dict[str, JSON]],
+    none: str,
+    args: argparse.Namespace,
+) -> None:
+    """Print objects of the service as a table or, with ``--json``, as a list.
+
+    :param columns: the key that each column shows, by the column's header
+    :param none: printed instead of an empty table
+    """
+    if args.json:
+        print(json.dumps(rows))
+    elif rows:
+        cells = [[_cell(key, row.get(key)) for key in columns.values()] for row in rows]
+        print(*align([[*columns], *cells], _NUMBERS), sep="\n")
+    else:
+        print(none)
+
+
+def print_fields(content: dict[str, JSON], args: argparse.Namespace) -> None:
+    """Print an object of the service, a line for each key."""
+    if args.json:
+        print(json.dumps(content))
+    else:
+        print(*align([(key, _cell(key, content[key])) for key in content]), sep="\n")
+
+
+def _cell(key: str, value: JSON) -> str:
+    if value is None:
+        return "-"
+    if key in _TIMES:
+        return format_time(value)
+    if key.endswith("seconds"):
+        return format_seconds(value)
+    return escaped(value if isinstance(value, str) else json.dumps(value))
+
+
+def escaped(text: str) -> str:
+    """Escape what a terminal would act on in a text that others wrote."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode()
+        for char in text
+    )
 
 
 def format_time(moment: JSON) -> str:

@@ -1,0 +1,119 @@
+"""``sfq jobs``: list, show, cancel and follow the jobs of a QPU service."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from urllib.parse import quote
+
+from sf_quantum.cli import service
+from sf_quantum.cli.arguments import checked
+from sf_quantum.files import JSON, mapping
+from sf_quantum.qpu.sfq import ServiceClient
+
+_JOBS = "/v1/jobs"
+# of one answer of the service
+LONGEST_WAIT_SECONDS = 10.0
+MOST = 1000
+_COLUMNS = {
+    "job": "id",
+    "user": "user",
+    "class": "class",
+    "kind": "kind",
+    "state": "state",
+    "position": "position",
+    "start in s": "eta_seconds",
+    "QPU s": "qpu_seconds",
+    "submitted": "submitted",
+    "note": "note",
+}
+_limit = checked(int, f"a whole number from 1 to {MOST}", lambda n: 1 <= n <= MOST)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add a subcommand for each action."""
+    parser.epilog = "Users see and cancel their own jobs, admins those of all users."
+    actions = parser.add_subparsers(dest="act", required=True, metavar="ACT")
+    listing = service.add_action(actions, "list", "list the latest jobs", _list)
+    listing.add_argument(
+        "--limit", type=_limit, default=100, metavar="N", help="(default: %(default)s)"
+    )
+    listing.add_argument(
+        "--live", action="store_true", help="only pending and running jobs among them"
+    )
+    for name, help_, action in (
+        ("show", "show all that the service tells about a job", _show),
+        ("cancel", "cancel jobs, and wait until they have left the device", _cancel),
+        ("follow", "print a job whenever its state or position changes", _follow),
+    ):
+        added = service.add_action(actions, name, help_, action)
+        many = "+" if name == "cancel" else None
+        added.add_argument("ids", nargs=many, metavar="ID", help="as listed")
+        if name == "follow":
+            added.epilog = "Exit status: 0 if the job completed, else 1."
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the action."""
+    return int(args.action(service.client(args), args))
+
+
+def _list(client: ServiceClient, args: argparse.Namespace) -> int:
+    jobs = service.request(client, "GET", f"{_JOBS}?limit={args.limit}")
+    shown = [job for job in service.objects(jobs) if not args.live or not _over(job)]
+    service.print_table(_COLUMNS, shown, "no jobs", args)
+    return 0
+
+
+def _show(client: ServiceClient, args: argparse.Namespace) -> int:
+    job = mapping(service.request(client, "GET", _path(args.ids)))
+    service.print_fields(job, args)
+    return 0
+
+
+def _cancel(client: ServiceClient, args: argparse.Namespace) -> int:
+    jobs = [mapping(service.request(client, "DELETE", _path(id_))) for id_ in args.ids]
+    service.print_table(_COLUMNS, jobs, "no jobs", args)
+    # a job may have ended before
+    return 0 if all(job["state"] == "Cancelled" for job in jobs) else 1
+
+
+def _follow(client: ServiceClient, args: argparse.Namespace) -> int:
+    for job in _changes(client, args.ids):
+        print(json.dumps(job) if args.json else _line(job), flush=True)
+    return 0 if job["state"] == "Completed" else 1
+
+
+def _changes(client: ServiceClient, id_: str) -> Iterator[dict[str, JSON]]:
+    """Yield a job whenever something about it has changed, until it is over."""
+    seen: tuple[JSON, ...] = ()
+    wait = 0.0
+    while True:
+        path = f"{_path(id_)}?wait={wait:g}"
+        job = mapping(service.request(client, "GET", path, wait_seconds=wait))
+        now = job["state"], job["attempt"], job["position"], job["note"]
+        if now != seen:
+            yield job
+        if _over(job):
+            return
+        # the service answers earlier once the job is over
+        seen, wait = now, LONGEST_WAIT_SECONDS if job["state"] == "Running" else 1.0
+
+
+def _line(job: dict[str, JSON]) -> str:
+    parts = [str(job["state"])]
+    if job["state"] == "Queued":
+        start = service.format_seconds(job["eta_seconds"])
+        parts.append(f"position {job['position']}, starts in {start} s")
+    if job["note"]:
+        parts.append(service.escaped(str(job["note"])))
+    return ": ".join(parts)
+
+
+def _over(job: dict[str, JSON]) -> bool:
+    return job["ended"] is not None
+
+
+def _path(id_: str) -> str:
+    return f"{_JOBS}/{quote(id_, safe='')}"

@@ -1,0 +1,140 @@
+"""``sfq jobs`` and ``sfq leases`` against a service that runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sf_quantum.cli import jobs, main
+from sf_quantum.files import JSON
+from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.http.auth import Tokens
+from tests.service import RunningService, example_bqm, running_service
+
+Sfq = Callable[..., str]
+# clears the screen, and writes from right to left
+NASTY = "\x1b[2J\u202eclimate"
+USERS = ("ann", "bob", "operator")
+
+
+@pytest.fixture
+def tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    for user in USERS:
+        admin = ["--admin"] if user == "operator" else []
+        assert main(["token", user, *admin, "--file", str(tmp_path / "tokens")]) == 0
+        (tmp_path / user).write_text(capsys.readouterr().out)
+        (tmp_path / user).chmod(0o600)
+    return tmp_path
+
+
+@pytest.fixture
+def service(tokens: Path) -> Iterator[RunningService]:
+    # a job of 1000 shots would take minutes
+    device = Device(technology="neutral-atom", time_scale=1)
+    with running_service(
+        device, vqpus=3, authenticate=Tokens(tokens / "tokens")
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def sfq(
+    service: RunningService, tokens: Path, capsys: pytest.CaptureFixture[str]
+) -> Sfq:
+    """Runs a command as a user, and gives what it printed."""
+
+    def run(user: str, *words: str, code: int = 0) -> str:
+        credential = ["--token-file", str(tokens / user)]
+        assert main([*words, "--url", service.url, *credential]) == code
+        printed = capsys.readouterr()
+        return printed.err if code == 2 else printed.out
+
+    return run
+
+
+def submit(service: RunningService, tokens: Path, user: str) -> tuple[str, str]:
+    """Acquire a lease and submit a job; return their ids."""
+    headers = {"Authorization": f"Bearer {(tokens / user).read_text().strip()}"}
+    body: dict[str, JSON] = {"job": NASTY}
+    answer = service.ask("POST", "/v1/leases", body, headers=headers)
+    lease = str(answer.json()["id"])
+    body = {"problem": example_bqm(), "parameters": {"num_reads": 1000}}
+    body["idempotency_key"] = user
+    job = service.ask("POST", "/v1/jobs", body, lease=lease, headers=headers).json()
+    return lease, str(job["id"])
+
+
+def test_users_see_and_cancel_their_own_jobs(
+    service: RunningService, tokens: Path, sfq: Sfq
+) -> None:
+    (_, anns), (_, bobs) = (submit(service, tokens, user) for user in ("ann", "bob"))
+    heads, line = sfq("ann", "jobs", "list").splitlines()
+    assert heads.split()[:5] == ["job", "user", "class", "kind", "state"]
+    assert line.split()[:3] == [anns, "ann", "development"]
+    everybodys = sfq("operator", "jobs", "list", "--json")
+    assert [job["id"] for job in json.loads(everybodys)] == [anns, bobs]
+    assert sfq("operator", "jobs", "list", "--limit", "1").count("\n") == 2
+    assert "no such job" in sfq("ann", "jobs", "show", bobs, code=2)
+    assert "no such job" in sfq("ann", "jobs", "cancel", bobs, code=2)
+    shown = dict(line.split(maxsplit=1) for line in _lines(sfq, "bob", bobs))
+    assert shown["id"] == bobs
+    assert shown["state"] == "Queued"
+    assert "Cancelled" in sfq("operator", "jobs", "cancel", anns, bobs)
+    assert sfq("bob", "jobs", "list", "--live") == "no jobs\n"
+    assert (
+        json.loads(sfq("bob", "jobs", "show", bobs, "--json"))["state"] == "Cancelled"
+    )
+
+
+def _lines(sfq: Sfq, user: str, job: str) -> list[str]:
+    return sfq(user, "jobs", "show", job).splitlines()
+
+
+def test_a_job_is_followed_to_its_end(
+    service: RunningService,
+    tokens: Path,
+    sfq: Sfq,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submit(service, tokens, "ann")
+    _, job = submit(service, tokens, "bob")
+    seen: list[str] = []
+
+    def line(followed: dict[str, JSON]) -> str:
+        if not seen:
+            path = f"/v1/jobs/{job}"
+            credential = f"Bearer {(tokens / 'bob').read_text().strip()}"
+            service.ask("DELETE", path, headers={"Authorization": credential})
+        seen.append(shown(followed))
+        return seen[-1]
+
+    shown = jobs._line
+    monkeypatch.setattr(jobs, "_line", line)
+    told = sfq("bob", "jobs", "follow", job, code=1)
+    assert told.splitlines() == seen
+    assert seen[0].startswith("Queued: position 1, starts in ")
+    assert seen[-1].startswith("Cancelled")
+    # cancelling what is over changes nothing, and following it ends at once
+    assert "Cancelled" in sfq("bob", "jobs", "cancel", job)
+    assert json.loads(sfq("bob", "jobs", "follow", job, "--json", code=1))["id"] == job
+
+
+def test_leases_are_listed_and_ended(
+    service: RunningService, tokens: Path, sfq: Sfq
+) -> None:
+    lease, _ = submit(service, tokens, "ann")
+    submit(service, tokens, "bob")
+    heads, line = sfq("ann", "leases", "list").splitlines()
+    assert heads.startswith("lease")
+    assert line.endswith(r"\x1b[2J\u202eclimate")
+    assert lease not in line
+    assert sfq("operator", "leases", "list").count("\n") == 3
+    assert "not held" in sfq("bob", "leases", "end", lease, code=2)
+    assert "2 leases that are held" in sfq("operator", "leases", "end", "", code=2)
+    assert "ann" in sfq("operator", "leases", "end", line.split()[0])
+    assert sfq("ann", "leases", "list") == "no leases\n"
+    (ended,) = json.loads(sfq("ann", "leases", "list", "--ended", "--json"))
+    assert (ended["id"], ended["held"]) == (lease, False)
