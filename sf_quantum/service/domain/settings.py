@@ -62,6 +62,7 @@ class ClassSettings(Section):
     :param highest: highest class of users who are not in ``users``
     :param users: highest class of each user
     :param partitions: highest class of each Slurm partition
+    :param limits: limits of the jobs of each class
     """
 
     default: UserClass = "development"
@@ -153,6 +154,7 @@ class QualitySettings(Section):
     """Quality jobs: a problem with a known optimum, run periodically.
 
     :param every_seconds: pause between quality jobs; ``None`` runs none
+    :param num_reads: reads per quality job
     :param learn: number of jobs that establish the baseline
     """
 
