@@ -171,6 +171,15 @@ def test_a_device_runs_it_at_its_pace() -> None:
     assert info["technology"] == "neutral-atom"
 
 
+@pytest.mark.parametrize(("program", "status"), [("true", 0), ("false", 1)])
+def test_a_process_without_an_answer_is_reported(
+    monkeypatch: pytest.MonkeyPatch, program: str, status: int
+) -> None:
+    monkeypatch.setattr(sequence, "available", lambda: True)
+    monkeypatch.setattr(sys, "executable", program)
+    assert refusal(TEXT) == f"the simulation ended with status {status}"
+
+
 def test_a_text_is_expected() -> None:
     assert refusal({"version": "1"}) == "expected text"
 

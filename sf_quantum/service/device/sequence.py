@@ -107,20 +107,20 @@ def _ask(
     # single-threaded, since simulations share the machine with the service
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     with tempfile.TemporaryFile() as output:
-        with subprocess.Popen(
+        process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.DEVNULL,
             env={**os.environ, **threads},
-        ) as process:
+        )
+        # if the process has ended, its status is reported
+        with suppress(BrokenPipeError), process:
             if process.stdin is None:
                 raise RuntimeError("no pipe")
             try:
-                # if the process has ended, its status is reported
-                with suppress(BrokenPipeError):
-                    process.stdin.write(json.dumps(request).encode() + b"\n")
-                    process.stdin.flush()
+                process.stdin.write(json.dumps(request).encode() + b"\n")
+                process.stdin.flush()
                 while process.poll() is None:
                     if give_up():
                         return None
@@ -129,7 +129,8 @@ def _ask(
                 process.kill()
         if process.returncode == 0:
             output.seek(0)
-            return cast("dict[str, JSON]", json.loads(output.read()))
+            with suppress(ValueError):  # a library may end the process, or print
+                return cast("dict[str, JSON]", json.loads(output.read()))
     if process.returncode == -signal.SIGXCPU:
         limit = f"{pulser_process.CPU_SECONDS} s"
         return {"error": f"the simulation takes more than {limit} of CPU time"}
