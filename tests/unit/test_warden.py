@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -459,6 +461,23 @@ def test_accounting_by_user(used: Warden) -> None:
     assert acct(used, "/acct?ended_before=2100-01-01T00:00:00") == [ada, bob]
     page = used.ask("GET", "/acct?limit=1&offset=1", user=ROOT).json()["pagination"]
     assert page == {"total": 2, "start": 1, "end": 2}
+
+
+def test_users_are_not_looked_up_on_the_event_loop(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting_loops = list[asyncio.AbstractEventLoop]()
+
+    def slow_directory(_: int) -> None:
+        with suppress(RuntimeError):
+            waiting_loops.append(asyncio.get_running_loop())
+        raise KeyError
+
+    monkeypatch.setattr("pwd.getpwuid", slow_directory)
+    warden = start()
+    for number, path in enumerate(("/acct", "/acct/sessions", "/acct/jobs")):
+        assert acct(warden, f"{path}?user_id=8000{number}") == []
+    assert not waiting_loops
 
 
 def test_accounting_by_session(used: Warden) -> None:

@@ -7,14 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Generic, Self, TypeVar
 
 from fastapi import APIRouter, Query
-from pydantic import (
-    AfterValidator,
-    AwareDatetime,
-    BaseModel,
-    BeforeValidator,
-    Field,
-    NaiveDatetime,
-)
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field, NaiveDatetime
 
 from sf_quantum.service.api.common import Admin, Queue, refusal, since_epoch
 from sf_quantum.service.api.warden.routes import (
@@ -46,11 +39,16 @@ PATHS = ("/acct", "/accounting")
 
 
 class UsersQuery(BaseModel):
-    user_id: Annotated[Texts, AfterValidator(lambda ids: [*map(user_name, ids)])]
+    user_id: Texts
     ended_after: AwareDatetime | NaiveDatetime | None = None
     ended_before: AwareDatetime | NaiveDatetime | None = None
     limit: int = Field(default=100, gt=0, le=100)
     offset: int = Field(default=0, ge=0, le=2**62)
+
+    @property
+    def users(self) -> list[str]:
+        # not a validator's work, since it may block and queries are read in the loop
+        return [*map(user_name, self.user_id)]
 
     @property
     def page(self) -> Page:
@@ -173,7 +171,7 @@ class Jobs(_Report[JobRow]):
 @router.get(PATHS[1], include_in_schema=False)
 def by_user(queue: Queue, _: Admin, query: Annotated[UsersQuery, Query()]) -> Users:
     """Sum up the sessions that are over, and those of their jobs that are over."""
-    sessions = query.rows("closed", {"user": query.user_id})
+    sessions = query.rows("closed", {"user": query.users})
     total, rows = accounting.users(queue.store, sessions, query.page)
     jobs: dict[str, dict[State, sqlite3.Row]] = {row["user"]: {} for row in rows}
     # an empty list would allow all users
@@ -198,7 +196,7 @@ def by_session(
 ) -> Sessions:
     """List sessions that are over with their durations, the oldest first."""
     among = {
-        "user": query.user_id,
+        "user": query.users,
         "id": query.session_id,
         "slurm_job_id": query.slurm_job_id,
     }
@@ -215,7 +213,7 @@ def by_session(
 def by_job(queue: Queue, _: Admin, query: Annotated[JobsQuery, Query()]) -> Jobs:
     """List jobs that are over with their times and shots, the oldest first."""
     among: dict[str, Sequence[accounting.Value]] = {
-        "jobs.user": query.user_id,
+        "jobs.user": query.users,
         "jobs.lease": query.session_id,
         "leases.slurm_job_id": query.slurm_job_id,
         "jobs.state": [STATES[status] for status in query.status],
