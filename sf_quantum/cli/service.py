@@ -182,7 +182,7 @@ def format_time(moment: JSON) -> str:
 
 
 def format_seconds(value: JSON) -> str:
-    """Format seconds with three digits or, from 100 on, as a whole number."""
+    """Format seconds, or another number, with three digits or, from 100 on, as a whole number."""
     if not isinstance(value, int | float):
         return "-"
     return f"{value:.3g}" if value < 100 else f"{value:.0f}"

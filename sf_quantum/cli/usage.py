@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from urllib.parse import urlencode
 
 from sf_quantum.cli import service
@@ -20,21 +20,29 @@ REPORTS = {
     "slurm-job": ("slurm_job_id", "user"),
     "step": ("user", "run", "step"),
 }
-_COUNTS = ("jobs", "completed", "failed", "cancelled")
-_SECONDS = {
+# the columns with sums, and the names of these in a report
+_NUMBERS = {
+    "jobs": "jobs",
+    "completed": "completed",
+    "failed": "failed",
+    "cancelled": "cancelled",
     "QPU s": "qpu_seconds",
     "device s": "seconds",
     "mean wait s": "mean_wait_seconds",
     "longest wait s": "longest_wait_seconds",
+    "lost attempts": "lost_attempts",
+    "lost QPU s": "lost_qpu_seconds",
 }
+# if the device has a price
+_COST = {"cost": "cost"}
 PAGE = 1000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "A job counts once it has ended, in any state, with all its attempts. Users "
-        "see their own jobs, admins all jobs. WHEN: 2026-11-21T16:00, or a duration "
-        "before now: 90s, 30m, 2h, 7d."
+        "A job counts once it has ended, in any state. Attempts that were interrupted "
+        "are lost, and counted apart. Users see their own jobs, admins all jobs. WHEN: "
+        "2026-11-21T16:00, or a duration before now: 90s, 30m, 2h, 7d."
     )
     service.add_service(parser)
     add = parser.add_argument
@@ -116,16 +124,18 @@ def _csv(
 
 def _table(by: str, report: dict[str, JSON]) -> Iterator[str]:
     keys = REPORTS[by]
-    rows = [_row(keys, row) for row in service.objects(report["rows"])]
-    total = ("total", *("" for _ in keys[1:]), *_row((), mapping(report["total"])))
-    numbers = (*_COUNTS, *_SECONDS)
+    sums = mapping(report["total"])
+    numbers = _NUMBERS if sums.get("cost") is None else _NUMBERS | _COST
+    rows = [_row(keys, numbers, row) for row in service.objects(report["rows"])]
+    total = ("total", *("" for _ in keys[1:]), *_row((), numbers, sums))
     yield from align([(*keys, *numbers), *rows, total], numbers)
     start, end = (service.format_time(report[key]) for key in ("from", "until"))
     yield f"from {start} until {end}"
 
 
-def _row(keys: tuple[str, ...], row: dict[str, JSON]) -> tuple[str, ...]:
+def _row(
+    keys: tuple[str, ...], numbers: Mapping[str, str], row: dict[str, JSON]
+) -> tuple[str, ...]:
     names = ("-" if row[key] is None else str(row[key]) for key in keys)
-    counts = (str(row[name]) for name in _COUNTS)
-    seconds = (service.format_seconds(row[name]) for name in _SECONDS.values())
-    return (*names, *counts, *seconds)
+    # a service of an earlier version does not tell all of them
+    return (*names, *(service.format_seconds(row.get(key)) for key in numbers.values()))

@@ -139,6 +139,20 @@ def test_usage_says_what_the_service_does(service: RunningService, sfq: Sfq) -> 
     assert usage.REPORTS == KEYS
 
 
+def test_usage_shows_a_cost_where_the_device_has_a_price(
+    service: RunningService, sfq: Sfq
+) -> None:
+    assert "cost" not in sfq("usage")
+    priced = service.queue.device.model_copy(update={"cost_per_second": 100.0})
+    service.queue.jobs.replace_device(priced)
+    _use(service, 2)
+    table = [line.split("  ") for line in sfq("usage").splitlines()]
+    assert table[0][-1].strip() == "cost"
+    (row,) = json.loads(sfq("usage", "--json"))["rows"]
+    assert row["cost"] == pytest.approx(row["qpu_seconds"] * 100.0)
+    assert float(table[1][-1]) == pytest.approx(row["cost"], rel=1e-2)
+
+
 def test_usage_reads_all_pages(
     service: RunningService, sfq: Sfq, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,8 @@ from sf_quantum.service.store.store import Store
 from tests.service import RunningService, example_bqm, running_service
 
 RUN = "20261121T150444Z-4711"
-FIRST = Path(__file__).parent / "data" / "state-1.sql"
+DATA = Path(__file__).parent / "data"
+FIRST, THIRD = DATA / "state-1.sql", DATA / "state-3.sql"
 ALL = Filter("ended")
 PAGE = Page(100, 0)
 
@@ -65,6 +66,7 @@ def _used(
     *seconds: float,
     state: State = "Completed",
     purpose: str | None = None,
+    cost: float | None = None,
 ) -> Job:
     """A job that had so many seconds in each of its attempts."""
     number = store.jobs()[-1].number + 1 if store.jobs() else 1
@@ -75,7 +77,8 @@ def _used(
         store.put_back(job.number, "pre-empted", (used, used / 2)).result()
     store.start(job.number).result()
     last = (seconds[-1], seconds[-1] / 2)
-    return store.finish(job.number, state, note=None, used=last).result()
+    ended = store.finish(job.number, state, note=None, used=last, cost=cost)
+    return ended.result()
 
 
 def _rows(store: Store, by: By, wanted: Filter = ALL) -> list[tuple[object, ...]]:
@@ -84,21 +87,93 @@ def _rows(store: Store, by: By, wanted: Filter = ALL) -> list[tuple[object, ...]
     return [tuple(row[name] for name in names) for row in report.rows]
 
 
-def test_all_attempts_of_all_jobs_that_are_over_count(store: Store) -> None:
+def test_all_jobs_that_are_over_count_with_their_last_attempt(store: Store) -> None:
     ann, bob = _lease(store, "1", "ann"), _lease(store, "2", "bob")
     _used(store, ann, 1.0, 2.0, 4.0)
     _used(store, ann, 8.0, state="Cancelled")
     _used(store, bob, 16.0, state="Failed")
     waits = store.add_job(ann, Submission("problem", {}, {}, "w"), 1.0).result()[0]
-    assert _rows(store, "user") == [("bob", 1, 16.0), ("ann", 2, 15.0)]
+    assert _rows(store, "user") == [("bob", 1, 16.0), ("ann", 2, 12.0)]
     report = accounting.usage(store, "user", ALL, PAGE)
     states = [(r["completed"], r["failed"], r["cancelled"]) for r in report.rows]
     assert states == [(0, 1, 0), (1, 0, 1)]
-    assert (report.total["qpu_seconds"], report.total["seconds"]) == (31.0, 15.5)
+    assert (report.total["qpu_seconds"], report.total["seconds"]) == (28.0, 14.0)
     ended = store.cancel_waiting(waits.number, "cancelled").result()
     assert ended.ended is not None
     longest = accounting.usage(store, "user", ALL, PAGE).total["longest_wait_seconds"]
     assert longest >= ended.ended - ended.submitted
+
+
+def _lost(store: Store, by: By = "user") -> list[tuple[object, ...]]:
+    names = ("lost_attempts", "lost_qpu_seconds", "lost_seconds", "cost")
+    rows = accounting.usage(store, by, ALL, PAGE).rows
+    return [tuple(row[name] for name in names) for row in rows]
+
+
+def test_lost_attempts_are_in_columns_of_their_own(store: Store) -> None:
+    ann = _lease(store, "1", "ann")
+    _used(store, ann, 1.0, 2.0, 4.0)
+    _used(store, ann, 8.0, cost=0.5)
+    _used(store, _lease(store, "2", "bob"), 1.0)
+    assert _lost(store) == [(2, 3.0, 1.5, 0.5), (0, 0.0, 0.0, None)]
+    row, *_ = accounting.jobs(store, Filter("jobs.ended"), PAGE)[1]
+    assert (row["lost_attempts"], row["lost_qpu_seconds"]) == (2, 3.0)
+    purge(store, time.time() + 1).result()
+    assert _lost(store) == [(2, 3.0, 1.5, 0.5), (0, 0.0, 0.0, None)]
+
+
+def test_the_use_of_a_job_that_is_over_stays_where_it_is(store: Store) -> None:
+    first = _lease(store, "1", "ann", project="qc", slurm="7", job="j")
+    job = _used(store, first, 4.0)
+    store.close_lease("1", "released", "").result()
+    before = {by: _rows(store, by) for by in KEYS}
+    for id_ in ("2", "3"):
+        later = _lease(store, id_, "ann", project="climate", slurm="8", job="k")
+        asked = Submission("problem", {}, {"num_reads": 1}, job.key)
+        moved, new = store.add_job(later, asked, 1.0).result()
+        assert (moved.lease, new) == (id_, False)
+        assert {by: _rows(store, by) for by in KEYS} == before
+    store.change(lambda db: db.execute("UPDATE leases SET closed = 2.0")).result()
+    rows = accounting.leases(store, Filter("closed"), PAGE)[1]
+    assert {row["id"]: row["jobs"] for row in rows} == {"1": 1, "2": 0, "3": 0}
+    # a lease is kept as long as the jobs that are charged to it
+    purge(store, 3.0).result()
+    assert {by: _rows(store, by) for by in KEYS} == before
+    purge(store, time.time() + 1).result()
+    assert {by: _rows(store, by) for by in KEYS} == before
+    assert store.leases() == []
+
+
+def test_a_job_that_moves_before_its_end_is_charged_to_its_new_lease(
+    store: Store,
+) -> None:
+    asked = Submission("problem", {}, {"num_reads": 1}, "k")
+    for project in ("qc", "climate"):
+        lease = _lease(store, project, "ann", project=project)
+        job, _ = store.add_job(lease, asked, 1.0).result()
+    store.start(job.number).result()
+    store.finish(job.number, "Completed", note=None, used=(4.0, 2.0)).result()
+    assert _rows(store, "project") == [("climate", 1, 4.0)]
+
+
+def test_a_file_of_version_3_tells_lost_attempts_apart(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.executescript(THIRD.read_text())
+    old = Store(path)
+    used = [
+        (job.key, job.qpu_seconds, job.seconds, job.lost_qpu_seconds, job.lost_seconds)
+        for job in old.jobs()
+        if job.attempt > 1
+    ]
+    assert used == [
+        ("preempted", 4.0, 3.0, 2.0, 1.0),
+        # its result, which would tell, is missing
+        ("failed", 17.0, 13.0, 0.0, 0.0),
+        ("waits", 0.0, 0.0, 0.5, 0.25),
+    ]
+    assert [row[1:] for row in _rows(old, "project")] == [(3, 29.0)]
+    assert _lost(old) == [(2, 2.0, 1.0, None)]
+    old.close()
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from sf_quantum.service.domain.reasons import CANCELLED, RELEASED
 from sf_quantum.service.domain.settings import (
     ClassLimits,
     ClassSettings,
+    PolicyChoice,
     ServiceSettings,
     UserLimits,
 )
@@ -38,7 +39,9 @@ from sf_quantum.service.queue.live_jobs import LiveJob
 from sf_quantum.service.queue.telemetry import Telemetry
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies.classes import Classes
+from sf_quantum.service.scheduling.policies.fair_share import FairShare
 from sf_quantum.service.scheduling.work import PendingJob
+from sf_quantum.service.store.accounting import recent_use
 from sf_quantum.service.store.store import Store
 from tests.service import example_bqm, running_queue
 from tests.waiting import SECONDS
@@ -188,6 +191,34 @@ async def test_production_preempts_and_what_ran_comes_back_first(
         await over(queue, job)
     assert gate.order == ["low", "high", "low", "behind"]
     assert queue.find(ANN, low.id).note == again.note
+
+
+async def test_a_lost_attempt_is_not_charged(tmp_path: Path, gate: Gate) -> None:
+    settings = ServiceSettings(vqpus=20, policy=PolicyChoice("fair-share"))
+    # an interrupted attempt has used all of the modelled time
+    device = Device(time_scale=1e-9, runners={"problem": gate}, cost_per_second=2.0)
+    async with running(tmp_path, device, settings) as queue:
+        low = await submit(queue, await lease(queue), "low", shots=1000)
+        await until(lambda: gate.order == ["low"])
+        high = await submit(
+            queue, await lease(queue, "production", BOB), "high", who=BOB
+        )
+        await until(lambda: gate.order == ["low", "high"])
+        assert isinstance(queue.policy, FairShare)
+        used = queue.policy.usage
+        assert used.of((("user", "ann"), None)) == pytest.approx(0.0, abs=1e-6)
+        gate.all = True
+        once = device.model_seconds({"num_reads": 1000})
+        jobs = [await over(queue, job) for job in (low, high)]
+        assert jobs[0].qpu_seconds == jobs[0].lost_qpu_seconds == once
+        assert jobs[0].cost == 2.0 * once
+        assert (jobs[1].attempt, jobs[1].lost_qpu_seconds) == (1, 0.0)
+        # what the next service would charge
+        assert [one.qpu_seconds for one in recent_use(queue.store, 0.0)] == [
+            once,
+            jobs[1].qpu_seconds,
+        ]
+        assert used.of((("user", "ann"), None)) == pytest.approx(once, rel=1e-3)
 
 
 async def test_nobody_else_preempts(queue: JobQueue, gate: Gate) -> None:

@@ -23,6 +23,9 @@ from sf_quantum.service.store.database import Database
 from sf_quantum.service.store.retention import BATCH, purge
 from sf_quantum.service.store.store import Store
 
+# of version 3, with jobs in all states
+THIRD = Path(__file__).parent / "data" / "state-3.sql"
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -156,8 +159,8 @@ def test_from_waiting_to_over(store: Store) -> None:
     used = (2.0, 1.0)
     done = store.finish(job.number, "Completed", note=None, used=used, result="{}")
     assert done.result().final
-    # of both attempts
-    assert (done.result().qpu_seconds, done.result().seconds) == (3.0, 1.5)
+    assert (done.result().qpu_seconds, done.result().seconds) == (2.0, 1.0)
+    assert (done.result().lost_qpu_seconds, done.result().lost_seconds) == (1.0, 0.5)
     assert done.result().note == "pre-empted"
     assert store.result(job.number) == "{}"
     assert store.job(job.number) == done.result()
@@ -247,8 +250,8 @@ def test_what_ended_last_comes_first(
 
 
 def test_a_file_of_version_2_finds_what_ended_last_as_quickly(path: Path) -> None:
-    Store(path).close()
     with sqlite3.connect(path) as db:
+        db.executescript(THIRD.read_text())
         db.executescript("DROP INDEX jobs_by_user_and_end; PRAGMA user_version = 2")
     db.close()
     store = Store(path)
@@ -281,13 +284,14 @@ def test_what_was_used_is_summed_up_by_the_time(store: Store) -> None:
     again = _add(store, bob, "again")
     store.start(again.number).result()
     store.put_back(again.number, "pre-empted", (7.0, 7.0)).result()
+    store.cancel_waiting(again.number, "cancelled").result()
     used = recent_use(store, now - 10 * day)
     # an hour's end may go through those that were used together
     assert len(used) <= 5
     sums = Counter[tuple[str, int]]()
     for one in used:
         sums[one.user, round((now - one.when) / day)] += round(one.qpu_seconds)
-    assert sums == {("ann", 5): 40, ("ann", 3): 1, ("bob", 3): 1, ("bob", 0): 7}
+    assert sums == {("ann", 5): 40, ("ann", 3): 1, ("bob", 3): 1}
     parts = [
         one for one in used if (one.user, round((now - one.when) / day)) == ("ann", 5)
     ]

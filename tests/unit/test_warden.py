@@ -452,6 +452,8 @@ def test_accounting_by_user(used: Warden) -> None:
     jobs = ada["jobs"]
     assert isinstance(jobs, dict)
     assert (jobs["count"], jobs["shots"], jobs["qpu_seconds"]) == (2, 10, 125.0)
+    assert (jobs["lost_attempts"], jobs["lost_qpu_seconds"]) == (0, 0.0)
+    assert jobs["cost"] is None
     assert isinstance(jobs["per_status"], dict)
     assert sorted(jobs["per_status"]) == ["CANCELED", "DONE"]
     assert acct(used, f"/acct?user_id={BOB}") == [bob]
@@ -492,6 +494,7 @@ def test_accounting_by_job(used: Warden) -> None:
     assert [job["status"] for job in jobs] == ["DONE", "CANCELED", "DONE"]
     assert (jobs[0]["shots"], jobs[0]["execution_time"]) == (5, 0)
     assert jobs[0]["qpu_seconds"] == 125.0
+    assert (jobs[0]["lost_attempts"], jobs[0]["lost_qpu_seconds"]) == (0, 0.0)
     assert acct(used, "/acct/jobs?status=CANCELED") == [jobs[1]]
     assert acct(used, f"/acct/jobs?job_id={jobs[2]['id']}") == [jobs[2]]
     assert acct(used, f"/acct/jobs?user_id={ADA}&limit=1") == [jobs[0]]

@@ -185,8 +185,11 @@ class Job:
     :param attempt: 2 or more after an interruption
     :param note: why it failed, was cancelled or was interrupted
     :param model_seconds: QPU time as modelled before it ran
-    :param qpu_seconds: QPU time as modelled, of all attempts
-    :param seconds: wall time on the device, of all attempts
+    :param qpu_seconds: QPU time as modelled, of the attempt that ended the job
+    :param seconds: time on the device, of the same attempt
+    :param lost_qpu_seconds: as ``qpu_seconds``, of the interrupted attempts
+    :param lost_seconds: as ``seconds``, of the same attempts
+    :param cost: of ``qpu_seconds``, in the site's unit, at the price when it ended
     :param calibration: id, time and values of that of the last attempt
     """
 
@@ -207,6 +210,9 @@ class Job:
     model_seconds: float
     qpu_seconds: float
     seconds: float
+    lost_qpu_seconds: float = 0.0
+    lost_seconds: float = 0.0
+    cost: float | None = None
     calibration: dict[str, JSON] | None = None
 
     @property
@@ -218,8 +224,8 @@ class Job:
 class Used:
     """QPU time used under a previous service.
 
-    :param qpu_seconds: as modelled, of all attempts
-    :param when: end of the attempts, in seconds since the epoch
+    :param qpu_seconds: as modelled, without interrupted attempts
+    :param when: end of the jobs, in seconds since the epoch
     """
 
     user: str

@@ -444,7 +444,9 @@ class LiveJobs:
             else:
                 began, cause = started.started or time.time(), live.interruption.cause
                 self.observations.attempt_interrupted(job.job_class, cause, began)
-        self._end_attempt(live, job, outcome.qpu_seconds)
+        # as in the accounting: who is interrupted has no result for the attempt, and
+        # would else wait longer for having been interrupted
+        self._end_attempt(live, job, outcome.qpu_seconds if job.final else 0.0)
 
     def _settle(
         self, live: LiveJob, job: Job, outcome: Outcome, result: str | None
@@ -458,11 +460,13 @@ class LiveJobs:
             if not interruption.cancels:
                 return self.store.put_back(job.number, note, used)
             state = "Cancelled"
+        price = self.device.cost_per_second
         return self.store.finish(
             job.number,
             state,
             note=note,
             used=used,
+            cost=None if price is None else price * outcome.qpu_seconds,
             result=result,
             calibration=outcome.calibration,
         )

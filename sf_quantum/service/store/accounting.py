@@ -9,28 +9,34 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from sf_quantum.service.domain.jobs import Used
-from sf_quantum.service.store.store import LIVE, Store
+from sf_quantum.service.store.store import Store
 
 Value: TypeAlias = str | float
 By: TypeAlias = Literal["user", "project", "lease", "slurm-job", "step"]
 WAIT = "coalesce(jobs.started, jobs.ended) - jobs.submitted"
 PURPOSE = "coalesce(jobs.purpose, leases.job)"
-_JOINED = "FROM jobs JOIN leases ON leases.id = jobs.lease"
+# a job that is over stays charged to the lease under which it ended
+LEASE = "coalesce(jobs.charged_lease, jobs.lease)"
+_JOINED = f"FROM jobs JOIN leases ON leases.id = {LEASE}"
 # A row for each job, or for several deleted ones of the same lease, purpose and state
 # that ended in the same hour (see retention).
 _ENDED = f"""
 SELECT jobs.ended AS ended, jobs.user AS user, leases.project AS project,
-    jobs.lease AS lease, leases.slurm_job_id AS slurm_job_id, {PURPOSE} AS purpose,
+    leases.id AS lease, leases.slurm_job_id AS slurm_job_id, {PURPOSE} AS purpose,
     jobs.state AS state, 1 AS jobs, jobs.qpu_seconds AS qpu_seconds,
-    jobs.seconds AS seconds, {WAIT} AS wait_seconds, {WAIT} AS longest_wait_seconds
+    jobs.seconds AS seconds, {WAIT} AS wait_seconds, {WAIT} AS longest_wait_seconds,
+    jobs.attempt - 1 AS lost_attempts, jobs.lost_qpu_seconds AS lost_qpu_seconds,
+    jobs.lost_seconds AS lost_seconds, jobs.cost AS cost
 {_JOINED} WHERE jobs.ended IS NOT NULL
 UNION ALL SELECT * FROM past
 """
-# over all attempts; the wait ends at the last start
+# the wait ends at the last start
 _SUMS = (
     "count(*) AS count, total(jobs.seconds) AS seconds, "
     f"total(jobs.qpu_seconds) AS qpu_seconds, total({WAIT}) AS wait, "
-    "sum(coalesce(json_extract(jobs.parameters, '$.num_reads'), 1)) AS shots"
+    "sum(coalesce(json_extract(jobs.parameters, '$.num_reads'), 1)) AS shots, "
+    "sum(jobs.attempt - 1) AS lost_attempts, "
+    "total(jobs.lost_qpu_seconds) AS lost_qpu_seconds, sum(jobs.cost) AS cost"
 )
 # the intervals that recent_use() sums up: an hour each for ten days
 USED_PARTS = 240
@@ -97,8 +103,10 @@ def users_jobs(store: Store, rows: Filter) -> list[sqlite3.Row]:
 def leases(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row]]:
     """List closed leases with the number of their jobs, the oldest first."""
     query = (
-        "SELECT id, user, opened, closed, slurm_job_id, (SELECT count(*) FROM jobs "
-        "WHERE jobs.lease = leases.id) AS jobs FROM leases"
+        "SELECT id, user, opened, closed, slurm_job_id, "
+        "(SELECT count(*) FROM jobs WHERE lease = leases.id AND charged_lease IS NULL) "
+        "+ (SELECT count(*) FROM jobs WHERE charged_lease = leases.id) AS jobs "
+        "FROM leases"
     )
     return _paged(store, query, rows, page, order="opened")
 
@@ -106,7 +114,7 @@ def leases(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Ro
 def jobs(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row]]:
     """List jobs that are over, the oldest first."""
     query = (
-        "SELECT jobs.number AS number, jobs.user AS user, jobs.lease AS lease, "
+        "SELECT jobs.number AS number, jobs.user AS user, leases.id AS lease, "
         f"leases.slurm_job_id AS slurm_job_id, jobs.state AS state, {_SUMS} {_JOINED}"
     )
     number = "jobs.number"
@@ -133,6 +141,10 @@ _TOTALS = {
     "wait_seconds": "total(wait_seconds)",
     "mean_wait_seconds": "coalesce(total(wait_seconds) / sum(jobs), 0.0)",
     "longest_wait_seconds": "coalesce(max(longest_wait_seconds), 0.0)",
+    "lost_attempts": "coalesce(sum(lost_attempts), 0)",
+    "lost_qpu_seconds": "total(lost_qpu_seconds)",
+    "lost_seconds": "total(lost_seconds)",
+    "cost": "sum(cost)",
 }
 #: the columns with sums
 NUMBERS = (*_TOTALS,)
@@ -154,8 +166,9 @@ class UsageReport:
 def usage(store: Store, by: By, rows: Filter, page: Page) -> UsageReport:
     """Sum up the use of the QPU, the largest use first.
 
-    A job counts once it is over, with all its attempts. Deleted jobs count as ending at
-    the beginning of their last hour.
+    A job counts once it is over, under the lease that it ended under. Attempts that were
+    interrupted are summed up apart. Deleted jobs count as ending at the beginning of
+    their last hour.
     """
     keys = ", ".join(f"{_PARTS.get(key, key)} AS {key}" for key in KEYS[by])
     sums = ", ".join(f"{total} AS {name}" for name, total in _TOTALS.items())
@@ -169,23 +182,20 @@ def usage(store: Store, by: By, rows: Filter, page: Page) -> UsageReport:
 
 
 def recent_use(store: Store, since: float) -> list[Used]:
-    """Sum up the use of the QPU by interval, including deleted and queued jobs.
+    """Sum up the use of the QPU by interval, including deleted jobs.
 
-    The time of a sum is the mean time of its use.
+    The time of a sum is the mean time of its use. Interrupted attempts do not count.
 
     :param since: seconds since the epoch; jobs that ended before do not count
     """
     width = max(1.0, (time.time() - since) / USED_PARTS)
     query = (
-        "SELECT user, project, total(used), total(used * at) / total(used) FROM ("
-        "SELECT user, project, qpu_seconds AS used, ended AS at "
+        "SELECT user, project, total(qpu_seconds), "
+        "total(qpu_seconds * ended) / total(qpu_seconds) "
         f"FROM ({_ENDED}) WHERE ended > ? AND qpu_seconds > 0 "
-        "UNION ALL SELECT jobs.user, project, qpu_seconds, submitted "
-        "FROM jobs INDEXED BY jobs_live JOIN leases ON leases.id = lease "
-        f"WHERE {LIVE} AND qpu_seconds > 0 AND submitted > ?"
-        ") GROUP BY user, project, CAST(at / ? AS INTEGER)"
+        "GROUP BY user, project, CAST(ended / ? AS INTEGER)"
     )
-    return [Used(*row) for row in store.report(query, since, since, width)]
+    return [Used(*row) for row in store.report(query, since, width)]
 
 
 def _paged(

@@ -9,7 +9,7 @@ import sqlite3
 import time
 from concurrent.futures import Future
 
-from sf_quantum.service.store.accounting import PURPOSE, WAIT
+from sf_quantum.service.store.accounting import LEASE, PURPOSE, WAIT
 from sf_quantum.service.store.store import Store
 
 PURGE_SECONDS = 600.0
@@ -19,11 +19,13 @@ HOUR = 3600
 _ADD_UP = f"""
 INSERT INTO past
 SELECT {HOUR} * CAST(jobs.ended / {HOUR} AS INTEGER) AS hour, jobs.user,
-    leases.project, jobs.lease, leases.slurm_job_id, {PURPOSE} AS purpose, jobs.state,
-    count(*), total(jobs.qpu_seconds), total(jobs.seconds), total({WAIT}), max({WAIT})
-FROM jobs JOIN leases ON leases.id = jobs.lease
+    leases.project, leases.id, leases.slurm_job_id, {PURPOSE} AS purpose, jobs.state,
+    count(*), total(jobs.qpu_seconds), total(jobs.seconds), total({WAIT}), max({WAIT}),
+    sum(jobs.attempt - 1), total(jobs.lost_qpu_seconds), total(jobs.lost_seconds),
+    sum(jobs.cost)
+FROM jobs JOIN leases ON leases.id = {LEASE}
 WHERE jobs.number IN (SELECT value FROM json_each(?))
-GROUP BY hour, jobs.lease, purpose, jobs.state
+GROUP BY hour, leases.id, purpose, jobs.state
 """
 logger = logging.getLogger(__name__)
 
@@ -58,7 +60,8 @@ def purge(store: Store, before: float) -> Future[int]:
             db.executemany(f"DELETE FROM {table} WHERE number = ?", numbers)
         db.execute(
             "DELETE FROM leases WHERE closed < ? AND NOT EXISTS "
-            "(SELECT 1 FROM jobs WHERE jobs.lease = leases.id)",
+            "(SELECT 1 FROM jobs WHERE jobs.lease = leases.id "
+            "OR jobs.charged_lease = leases.id)",
             (before,),
         )
         return len(old)

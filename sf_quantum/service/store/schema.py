@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 3
+VERSION = 4
 _LEASES_AND_JOBS = """
 CREATE TABLE leases (
     id TEXT PRIMARY KEY,
@@ -107,7 +107,36 @@ CREATE TRIGGER audit_stays BEFORE UPDATE ON audit
 _LATEST = """
 CREATE INDEX jobs_by_user_and_end ON jobs (user, ended) WHERE ended IS NOT NULL;
 """
-SCHEMA = _LEASES_AND_JOBS + _OPERATION + _LATEST
+# added by version 4
+_CHARGES = """
+-- the lease under which a job ended that another lease has asked for since
+ALTER TABLE jobs ADD COLUMN charged_lease TEXT;
+-- of the attempts that were interrupted; these are not in qpu_seconds and seconds
+ALTER TABLE jobs ADD COLUMN lost_qpu_seconds REAL NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN lost_seconds REAL NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN cost REAL;
+CREATE INDEX jobs_by_charged_lease ON jobs (charged_lease)
+    WHERE charged_lease IS NOT NULL;
+ALTER TABLE past ADD COLUMN lost_attempts INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE past ADD COLUMN lost_qpu_seconds REAL NOT NULL DEFAULT 0;
+ALTER TABLE past ADD COLUMN lost_seconds REAL NOT NULL DEFAULT 0;
+ALTER TABLE past ADD COLUMN cost REAL;
+"""
+# Version 3 added up all attempts. Of a completed job, the result has the times of the
+# last; of a job that failed or was cancelled, they are unknown.
+_LAST = (
+    "(SELECT json_extract(result, '$.info.timing.{0}') FROM contents "
+    "WHERE contents.number = jobs.number AND json_valid(result))"
+)
+_SPLIT = "".join(
+    f"UPDATE jobs SET lost_{name} = {name}, {name} = 0 "
+    "WHERE state IN ('Queued', 'Running') AND attempt > 1; "
+    f"UPDATE jobs SET lost_{name} = max(0, {name} - {_LAST.format(name)}), "
+    f"{name} = {_LAST.format(name)} WHERE state = 'Completed' AND attempt > 1 "
+    f"AND {_LAST.format(name)} IS NOT NULL; "
+    for name in ("qpu_seconds", "seconds")
+)
+SCHEMA = _LEASES_AND_JOBS + _OPERATION + _LATEST + _CHARGES
 # by version, the SQL that upgrades a file to the next version
 UPGRADES = {
     1: "ALTER TABLE leases ADD COLUMN project TEXT; "
@@ -115,4 +144,5 @@ UPGRADES = {
     "ALTER TABLE jobs ADD COLUMN purpose TEXT; "
     f"ALTER TABLE jobs ADD COLUMN calibration TEXT; {_OPERATION}",
     2: _LATEST,
+    3: _CHARGES + _SPLIT,
 }

@@ -111,7 +111,8 @@ class Store(Database):
         """Add a job, unless its user has used the key before.
 
         An existing job moves to the lease of this submission, so that it does not end
-        with the lease it was first submitted under.
+        with the lease it was first submitted under; what a job that is over has used
+        stays charged to the lease that it ended under.
 
         :param model_seconds: modelled QPU time
         :returns: the job, and whether it is new
@@ -141,7 +142,11 @@ class Store(Database):
                 _insert(db, "contents", {"number": number, "payload": payload})
                 return _select_job(db, "WHERE number = ?", number), True
             _check_digest(existing["digest"], job)
-            db.execute(f"UPDATE jobs SET lease = ? {same}", (lease.id, *user_and_key))
+            db.execute(
+                "UPDATE jobs SET lease = ?, charged_lease = CASE WHEN ended IS NOT NULL "
+                f"THEN coalesce(charged_lease, lease) END {same}",
+                (lease.id, *user_and_key),
+            )
             return _select_job(db, same, *user_and_key), False
 
         return self.change(change)
@@ -216,18 +221,20 @@ class Store(Database):
         *,
         note: str | None,
         used: tuple[float, float],
+        cost: float | None = None,
         result: str | None = None,
         calibration: JSON = None,
     ) -> Future[Job]:
         """Store how a running job ended.
 
-        :param used: seconds on the device, modelled and actual
+        :param used: seconds of this attempt on the device, modelled and actual
+        :param cost: of these, if the device has a price
         :param result: JSON text, for a job that completed
         :param calibration: the calibration that the job ran under, if it ran
         """
         query = (
             "UPDATE jobs SET state = ?, ended = ?, note = coalesce(?, note), "
-            "calibration = ?, qpu_seconds = qpu_seconds + ?, seconds = seconds + ? "
+            "calibration = ?, qpu_seconds = ?, seconds = ?, cost = ? "
             "WHERE number = ?"
         )
         calibration_text = None if calibration is None else json.dumps(calibration)
@@ -237,7 +244,8 @@ class Store(Database):
                 set_result = "UPDATE contents SET result = ? WHERE number = ?"
                 db.execute(set_result, (result, number))
             ended = time.time()
-            db.execute(query, (state, ended, note, calibration_text, *used, number))
+            values = (state, ended, note, calibration_text, *used, cost, number)
+            db.execute(query, values)
             return _select_job(db, "WHERE number = ?", number)
 
         return self.change(change)
@@ -245,10 +253,13 @@ class Store(Database):
     def put_back(
         self, number: int, note: str, used: tuple[float, float]
     ) -> Future[Job]:
-        """Queue a running job again; the parameters are those of :meth:`finish`."""
+        """Queue a running job again: the attempt is lost, and not charged.
+
+        :param used: see :meth:`finish`
+        """
         columns = (
             "state = 'Queued', started = NULL, attempt = attempt + 1, note = ?, "
-            "qpu_seconds = qpu_seconds + ?, seconds = seconds + ?"
+            "lost_qpu_seconds = lost_qpu_seconds + ?, lost_seconds = lost_seconds + ?"
         )
         return self._update(number, columns, note, *used)
 

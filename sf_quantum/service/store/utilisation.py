@@ -12,12 +12,9 @@ MINUTES = 60
 WRITTEN_SECONDS = 60.0
 # seconds of use, by minute since the epoch
 _Seconds = defaultdict[int, float]
-# A job that was running when a service died ends after the next start: the length of
-# the lost attempt is unknown, and the device did not run the job in between.
-_ENDED = (
-    "CASE WHEN attempt > 1 OR seconds = 0 THEN min(ended, started + seconds) "
-    "ELSE ended END"
-)
+# A job whose lease ended while its service was down ends at the next start: the device
+# did not run it in between.
+_ENDED = "CASE WHEN seconds = 0 THEN started ELSE ended END"
 # Jobs run one at a time, so a group that crosses the end of a minute has one job.
 _GROUPS = (
     "SELECT CAST(started / 60 AS INTEGER) AS first, CAST(off / 60 AS INTEGER) AS last, "

@@ -64,7 +64,15 @@ class ShownJob(Strict):
     submitted: float
     started: float | None
     ended: float | None
-    seconds: float = Field(description="On the device, of all attempts.")
+    seconds: float = Field(
+        description="On the device, of the attempt that ended the job."
+    )
+    lost_seconds: float = Field(
+        description="On the device, of its interrupted attempts."
+    )
+    cost: float | None = Field(
+        description="In the site's unit; null if the device had no price."
+    )
 
 
 class OtherJobs(Strict):

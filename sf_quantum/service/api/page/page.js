@@ -69,6 +69,13 @@ function clock(time) {
   return today ? hours : `${date.toLocaleDateString("en-GB", {day: "numeric", month: "short"})} ${hours}`;
 }
 
+function used(job) {
+  const words = [`${span(job.seconds)} on the QPU`];
+  if (job.attempt > 1) words.push(`${span(job.lost_seconds)} in lost attempts`);
+  if (job.cost !== null) words.push(`cost ${job.cost.toPrecision(3)}`);
+  return words.join(" · ");
+}
+
 function span(seconds) {
   if (seconds < 1) return "< 1 s";
   if (seconds < 90) return `${Math.round(seconds)} s`;
@@ -179,7 +186,7 @@ function showEnded(jobs) {
   const rows = jobs.map((job) => {
     const note = job.note ? [make("small", {}, foreign(job.note))] : [];
     return make("tr", {"data-job": job.id},
-      make("td", {}, foreign(job.idempotency_key), make("small", {}, `${details(job)} · ${span(job.seconds)} on the QPU`), ...note),
+      make("td", {}, foreign(job.idempotency_key), make("small", {}, `${details(job)} · ${used(job)}`), ...note),
       make("td", {class: "when"}, ENDS[job.state] ?? job.state, make("small", {}, clock(job.ended))));
   });
   if (!rows.length) {

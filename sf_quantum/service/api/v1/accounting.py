@@ -37,14 +37,30 @@ class UsageSums(Strict):
     failed: int
     cancelled: int
     qpu_seconds: float = Field(
-        description="Modelled time on hardware, over all attempts."
+        description="Modelled time on hardware, without interrupted attempts."
     )
-    seconds: float = Field(description="Actual time on the device.")
+    seconds: float = Field(
+        description="Actual time on the device, of the same attempts."
+    )
     wait_seconds: float = Field(
         description="From submission to the last start, summed over the jobs."
     )
     mean_wait_seconds: float
     longest_wait_seconds: float
+    lost_attempts: int = Field(
+        description="Attempts that were pre-empted, or interrupted because the QPU was "
+        "closed or the service stopped or died; their jobs ran again, and are not charged "
+        "for them."
+    )
+    lost_qpu_seconds: float = Field(
+        description="As `qpu_seconds`, of the lost attempts; 0 for those that died with "
+        "the service, since nobody knows how far they ran."
+    )
+    lost_seconds: float = Field(description="As `seconds`, of the lost attempts.")
+    cost: float | None = Field(
+        description="Of `qpu_seconds`, in the site's unit: each job at the price when it "
+        "ended. Null if the device had none."
+    )
 
 
 class UsageRow(UsageSums):
@@ -98,9 +114,9 @@ def usage(
 ) -> Response | UsageAnswer:
     """Sum up the jobs that ended in a period: the caller's or, for an admin, all.
 
-    Attempts that were cancelled, pre-empted or interrupted count as far as they ran;
-    one that died with the service is not charged, since nobody knows how far it ran.
-    Jobs older than the retention time count with the hour in which they ended. CSV has
+    A job counts for the user, project, lease and Slurm job under which it ended, with the
+    attempt that ended it, as far as that ran. Attempts that were interrupted before are
+    lost, and have columns of their own. Jobs older than the retention time count with the hour in which they ended. CSV has
     the rows without the total, and an apostrophe before a text that a spreadsheet would
     interpret as a formula.
     """

@@ -64,9 +64,18 @@ class JobAnswer(Strict):
     started: float | None
     ended: float | None
     qpu_seconds: float = Field(
-        description="Modelled time on hardware, over all attempts."
+        description="Modelled time on hardware, of the attempt that ended it."
     )
-    seconds: float = Field(description="Actual time on the device.")
+    seconds: float = Field(
+        description="Actual time on the device, of the same attempt."
+    )
+    lost_qpu_seconds: float = Field(
+        description="As `qpu_seconds`, of its interrupted attempts, which are not charged."
+    )
+    cost: float | None = Field(
+        description="Of `qpu_seconds`, in the site's unit, at the price when it ended; "
+        "null if the device had none."
+    )
     calibration: CalibrationAnswer | None = Field(
         description="The calibration it ran under; null unless it ran."
     )

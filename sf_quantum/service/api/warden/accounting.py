@@ -88,13 +88,20 @@ Whole = Annotated[int, BeforeValidator(round)]
 
 
 class Sums(BaseModel):
-    """Jobs and their times in seconds; `qpu_seconds`, an extension, is exact."""
+    """Jobs and their times in seconds.
+
+    `qpu_seconds`, which is exact, and what follows it are extensions. Lost attempts, which
+    were interrupted, are in none of the other sums.
+    """
 
     count: int = 0
     execution_time: Whole = Field(default=0, validation_alias="seconds")
     wait_time: Whole = Field(default=0, validation_alias="wait")
     shots: int = 0
     qpu_seconds: float = 0.0
+    lost_attempts: int = 0
+    lost_qpu_seconds: float = 0.0
+    cost: float | None = None
 
 
 class JobsSummary(Sums):
@@ -142,6 +149,9 @@ class JobRow(BaseModel):
     execution_time: Whole = Field(validation_alias="seconds")
     wait_time: Whole = Field(validation_alias="wait")
     qpu_seconds: float
+    lost_attempts: int
+    lost_qpu_seconds: float
+    cost: float | None
 
 
 class _Report(BaseModel, Generic[Row]):
@@ -226,7 +236,10 @@ def by_job(queue: Queue, _: Admin, query: Annotated[JobsQuery, Query()]) -> Jobs
 
 def _sums(rows: Mapping[State, sqlite3.Row]) -> JobsSummary:
     """Add up the sums of the states."""
-    names = ("count", "seconds", "wait", "shots", "qpu_seconds")
+    counted = ("count", "shots", "lost_attempts")
+    names = (*counted, "seconds", "wait", "qpu_seconds", "lost_qpu_seconds")
     total = {name: sum(row[name] for row in rows.values()) for name in names}
+    costs = [row["cost"] for row in rows.values() if row["cost"] is not None]
+    total["cost"] = sum(costs) if costs else None
     per_status = {STATUSES[state]: dict(row) for state, row in rows.items()}
     return JobsSummary.model_validate({**total, "per_status": per_status})

@@ -134,7 +134,8 @@ class Policy(ABC):
     ) -> None:
         """Handle the end of an attempt, whatever its outcome.
 
-        :param qpu_seconds: modelled seconds that it took
+        :param qpu_seconds: modelled seconds that are charged for it; 0 if it was
+            interrupted and the job is pending again
         """
 
     def leased(self, lease: Lease) -> None:  # noqa: B027 - optional

@@ -43,10 +43,11 @@ class FairShare(ByClass, Policy):
 
     An account is a project, or a user without one; the users of a project divide its
     share in proportion to their own. Usage is in modelled QPU seconds of all classes,
-    including lost attempts, and decays with a half-life, so that an account that was idle
-    gets the QPU for a while, but is not compensated for all the time. Within the account,
-    the user with the least usage per share goes next, with their oldest job. A job is
-    charged its expected time when it begins. This is start-time fair queueing (Goyal, Vin
+    without interrupted attempts, and decays with a half-life, so that an account that was
+    idle gets the QPU for a while, but is not compensated for all the time. Within the
+    account, the user with the least usage per share goes next, with their oldest job. A
+    job is charged its expected time when it begins, which is given back if the attempt is
+    interrupted: it gave its user no result, and a charge would delay the next one, too. This is start-time fair queueing (Goyal, Vin
     and Cheng, SIGCOMM 1996) with memory; shares in tenths are from paper 004, section
     3.5. The share that the batch system gave a lease applies while the lease is held, if
     it exceeds the configured one, and once for all leases of a Slurm job.
