@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -88,6 +89,8 @@ def slurm() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Ask for no coverage where Slurm is missing, and with it the tests of much code."""
+    # a shell that starts tests in the background has them ignore it, and their children
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     measuring = config.pluginmanager.getplugin("_cov")
     if measuring is not None and missing():
         measuring.options.cov_fail_under = None

@@ -13,22 +13,29 @@ T = TypeVar("T")
 # driver has 45 s to come back before its jobs are cancelled
 SECONDS = 150.0
 _INTERVAL = 0.01
+_LONGEST_INTERVAL = 0.1
+
+
+def _pause(since: float, shortest: float) -> float:
+    """How long to wait before asking again: asking takes CPU from what is waited for."""
+    waited = time.monotonic() - since
+    return max(shortest, min(waited / 20, _LONGEST_INTERVAL))
 
 
 def until(
     condition: Callable[[], T | None], what: str = "", seconds: float = SECONDS
 ) -> T:
-    """Ask until the answer is true.
+    """Ask until the answer is true, less often the longer it takes.
 
     :param what: is waited for, in words, for the error
     :returns: the answer
     :raises TimeoutError: if it is not true in time
     """
-    deadline = time.monotonic() + seconds
+    since = time.monotonic()
     while not (answer := condition()):
-        if time.monotonic() > deadline:
+        if time.monotonic() > since + seconds:
             raise TimeoutError(f"not in {seconds:g} s: {what}")
-        time.sleep(_INTERVAL)
+        time.sleep(_pause(since, _INTERVAL))
     return answer
 
 
@@ -36,9 +43,9 @@ async def until_async(
     condition: Callable[[], T | None], what: str = "", seconds: float = SECONDS
 ) -> T:
     """``until`` in a coroutine, whose other tasks run on."""
-    deadline = time.monotonic() + seconds
+    since = time.monotonic()
     while not (answer := condition()):
-        if time.monotonic() > deadline:
+        if time.monotonic() > since + seconds:
             raise TimeoutError(f"not in {seconds:g} s: {what}")
-        await asyncio.sleep(_INTERVAL / 10)
+        await asyncio.sleep(_pause(since, _INTERVAL / 10))
     return answer

@@ -118,11 +118,16 @@ def prepare(folder: Path, points: int, limit: int, **qpu: JSON) -> None:
     (folder / "classical.yml").write_text(yaml.safe_dump(content))
 
 
-def run(folder: Path, file: str, faults: Faults | None = None) -> Run:
-    """Run a file of the folder, with faults if given."""
+def run(
+    folder: Path, file: str, faults: Faults | None = None, tools: str = str(BIN)
+) -> Run:
+    """Run a file of the folder, with faults if given.
+
+    :param tools: where the steps find ``sfq``
+    """
     temporary = folder / "tmp"
     temporary.mkdir(exist_ok=True)
-    environment = {"PATH": f"{BIN}:{os.environ['PATH']}", "TMPDIR": str(temporary)}
+    environment = {"PATH": f"{tools}:{os.environ['PATH']}", "TMPDIR": str(temporary)}
     journals = folder / journal.DIRECTORY
     known = set(journals.glob("*.jsonl"))
     with (folder / f"{file}.log").open("wb") as log:

@@ -7,8 +7,6 @@ import os
 import re
 import shutil
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -21,10 +19,10 @@ import pytest
 from sf_quantum import journal
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event
-from tests import waiting
+from tests import forking, waiting
+from tests.forking import BIN, Command
 from tests.integration import sshd as serving
 
-BIN = Path(sys.executable).parent
 PROBLEM = {
     "bqm": {
         "type": "BinaryQuadraticModel",
@@ -61,7 +59,8 @@ class Project:
         self.debug = True
         # instead of one workflow with all steps side by side
         self.document: dict[str, JSON] = {}
-        self.path = [str(BIN), *os.environ["PATH"].split(":")]
+        self._drivers: list[Command] = []
+        self.path = [forking.stand_ins(), str(BIN), *os.environ["PATH"].split(":")]
         (folder / "problem.json").write_text(json.dumps(PROBLEM))
 
     def deployment(self, name: str, type_: str, **config: JSON) -> None:
@@ -99,7 +98,7 @@ class Project:
         )
         self.step(name, f"{before}\n{command}", deployment)
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self) -> Command:
         """Write the files and start a driver."""
         outputs: dict[str, JSON] = {
             name: {"type": "Any", "outputSource": f"{name}/out"} for name in self.steps
@@ -139,24 +138,23 @@ class Project:
                 **self.extra,
             },
         )
+        words = ["run", "streamflow.yml", "--outdir", str(self.folder)]
+        debug = ["--debug"] if self.debug else []
         with open(self.folder / "log", "wb") as log:
-            return subprocess.Popen(
-                [
-                    *(BIN / "streamflow", "run", "streamflow.yml"),
-                    *(["--debug"] if self.debug else []),
-                ],
-                cwd=self.folder,
-                env={
+            driver = forking.start(
+                ["streamflow", *words, *debug],
+                self.folder,
+                {
                     **os.environ,
                     "PATH": ":".join(self.path),
                     "TMPDIR": str(self.temporary),
                     "SFQ_TEST": self.mark,
                 },
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+                log.fileno(),
+                log.fileno(),
             )
+        self._drivers.append(driver)
+        return driver
 
     def run(self) -> int:
         """Run a driver to its end."""
@@ -184,8 +182,16 @@ class Project:
         ]
 
     def processes(self) -> list[psutil.Process]:
-        """Every process that came from this project's drivers."""
-        return [p for p in psutil.process_iter() if _environment(p) == self.mark]
+        """Every process that came from this project's drivers, and these."""
+        mark = f"SFQ_TEST={self.mark}\0".encode()
+        drivers = [one.pid for one in self._drivers if one.poll() is None]
+        found = []
+        for pid in psutil.pids():
+            with suppress(psutil.Error, OSError):
+                environment = Path(f"/proc/{pid}/environ").read_bytes()
+                if pid in drivers or mark in environment:
+                    found.append(psutil.Process(pid))
+        return found
 
     def leftovers(self) -> list[Path]:
         """What we left in the folder of temporary files."""
@@ -218,13 +224,6 @@ class Project:
 
     def _write(self, name: str, content: JSON) -> None:
         (self.folder / name).write_text(json.dumps(content))
-
-
-def _environment(process: psutil.Process) -> str | None:
-    try:
-        return process.environ().get("SFQ_TEST")
-    except (psutil.Error, OSError):
-        return None
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 import sys
 from pathlib import Path
 
@@ -13,6 +13,8 @@ import pytest
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
 from sf_quantum.service.http import auth
+from tests import forking
+from tests.forking import Command
 from tests.service import example_bqm
 
 OCCUPIED = "occupied"
@@ -45,7 +47,7 @@ class QpuService:
         folder.mkdir(exist_ok=True)
         self._folder = folder
         self._options = ["--state", str(folder / "state"), *options]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Command | None = None
         self._headers: dict[str, str] = {}
         self.url = ""
 
@@ -70,12 +72,14 @@ class QpuService:
         """Start the service, again under the same URL."""
         if self.url:
             self._options += ["--port", self.url.rpartition(":")[2]]
-        with open(self._folder / "log", "ab") as log:
-            self._process = subprocess.Popen(
-                [*SFQ, "serve", *self._options], stdout=subprocess.PIPE, stderr=log
+        output, theirs = os.pipe()
+        with open(output) as told, open(self._folder / "log", "ab") as log:
+            words = ["sfq", "serve", *self._options]
+            self._process = forking.start(
+                words, Path.cwd(), os.environ, theirs, log.fileno()
             )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+            os.close(theirs)
+            line = told.readline()
         assert line, (self._folder / "log").read_text()
         self.url = json.loads(line)["url"]
 
@@ -88,7 +92,7 @@ class QpuService:
         """End the service with no chance to do anything."""
         if self._process is not None:
             self._process.kill()
-            self._process.communicate()
+            self._process.wait()
             self._process = None
 
     def ask(

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sf_quantum.files import JSON
+from tests import forking
 from tests.benchmarks.candidates import Faults, prepare, run
+from tests.forking import BIN
 from tests.integration.candidates import (
     bind,
     candidate,
@@ -332,9 +334,10 @@ def test_the_clustering_workflow_outlives_a_fault_in_each_iteration(
     """``tests/benchmarks/candidates.py`` in short, on a machine that does other things."""
     limit = 4
     prepare(short, 600, limit, timeScale=5)
-    classical = run(short, "classical.yml")
+    tools = f"{forking.stand_ins()}:{BIN}"
+    classical = run(short, "classical.yml", tools=tools)
     faults = Faults(classical.seconds / limit, seed=1)
-    done = run(short, "candidates.yml", faults)
+    done = run(short, "candidates.yml", faults, tools)
     assert (classical.status, done.status) == (0, 0)
     assert faults.closed > 0
     solved = [row for row in done.solved if row.status == "completed"]

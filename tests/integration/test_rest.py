@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +17,8 @@ import pytest
 import yaml
 
 from sf_quantum.files import JSON
+from tests import forking
+from tests.forking import BIN, Command
 from tests.integration.services import QpuService, only_by_qrmi
 from tests.waiting import SECONDS
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 Until = Callable[[Callable[[], object], str], None]
 ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(sys.executable).parent
 
 
 @pytest.fixture
@@ -67,12 +66,10 @@ def _run_deployment(folder: Path, name: str, **qpu: JSON) -> str:
     for key in [key for key, value in qpu.items() if value is None]:
         del keys[key]
     (folder / name).write_text(yaml.safe_dump(content))
-    subprocess.run(
-        [BIN / "streamflow", "run", folder / name, "--outdir", folder / "out"],
-        cwd=folder,
-        env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"},
-        check=True,
-        capture_output=True,
+    forking.run(
+        ["streamflow", "run", name, "--outdir", "out"],
+        folder,
+        {**os.environ, "PATH": f"{forking.stand_ins()}:{BIN}:{os.environ['PATH']}"},
     )
     return (folder / "out" / "labels.csv").read_text()
 
@@ -154,9 +151,7 @@ def test_a_job_runs_under_a_lease_of_its_own(
         assert not path.is_file() or qpu not in path.read_text("latin-1"), path
 
 
-def _waits(
-    project: Project, service: QpuService, until: Until
-) -> tuple[str, subprocess.Popen[bytes]]:
+def _waits(project: Project, service: QpuService, until: Until) -> tuple[str, Command]:
     """Start a run whose QPU job waits behind another.
 
     :returns: the lease of the other, and the driver

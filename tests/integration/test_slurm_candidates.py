@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +14,8 @@ import pytest
 from sf_quantum import journal
 from sf_quantum.files import JSON
 from sf_quantum.reporting import report
+from tests import forking
+from tests.forking import BIN
 from tests.integration.candidates import (
     bind,
     candidate,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Project
 
 Until = Callable[[Callable[[], object], str], None]
-BIN = Path(sys.executable).parent
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "max-cut"
 TARGETS: list[JSON] = [
     {"deployment": "cluster", "service": name} for name in ("quantum", "compute")
@@ -172,16 +171,10 @@ def test_the_examples_maximum_cut(
     file.write_text(text.replace("../../deployments/qrmi_config", "qrmi_config"))
     if closed:
         service.ask("POST", "/v1/device/close", {"message": "calibration"})
-    path = f"{BIN}:{os.environ['PATH']}"
+    path = f"{forking.stand_ins()}:{BIN}:{os.environ['PATH']}"
+    environment = {**os.environ, **lab.environment, "PATH": path}
     for command in (["sfq", "check"], ["streamflow", "run", "--outdir", "out"]):
-        subprocess.run(
-            [BIN / command[0], *command[1:], file.name],
-            cwd=folder,
-            env={**os.environ, **lab.environment, "PATH": path},
-            check=True,
-            capture_output=True,
-            timeout=120,
-        )
+        forking.run([*command, file.name], folder, environment)
     cut = json.loads((folder / "out" / "cut.json").read_text())
     # the QPU service calls itself "emulator", that of sfq.emulator is called as the deployment
     device = "qpu" if closed else "emulator"

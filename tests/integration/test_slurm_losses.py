@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from streamflow.core.exception import WorkflowExecutionException
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.files import JSON
 from tests.conftest import StartLab
+from tests.forking import Command
 from tests.integration.slurm_jobs import StandIns
 from tests.integration.slurm_site import NODE, QPU, site
 from tests.lab import Lab
@@ -307,7 +307,7 @@ class Driven:
             }
         }
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self) -> Command:
         driver = self._project.start()
         # a script, its shell and its command: all are this machine's here
         self._until(lambda: len(self._project.commands("sleep 300")) == 2, "two jobs")
@@ -357,13 +357,12 @@ def test_nothing_is_held_where_nobody_is_left_to_cancel(
 ) -> None:
     driven = Driven(project, lab, until, ELASTIC, orphan_seconds=2)
     driver = driven.start()
-    mark = {"SFQ_TEST": project.mark}.items()
     jobs = driven.jobs()
-    for process in psutil.process_iter():
-        variables = _environ(process)
+    for process in project.processes():
         # the driver, its guardian, its shell on the login node and what it started there
-        if mark <= variables.items() and "SLURMD_NODENAME" not in variables:
-            process.kill()
+        if "SLURMD_NODENAME" not in _environ(process):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
     driver.wait()
     assert driven.jobs() == jobs
     until(lambda: not driven.jobs(), "the allocations to end themselves")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sf_quantum.files import JSON
+from tests.forking import Command
 from tests.integration.services import QpuService
 from tests.lab import Lab
 from tests.lab_conf import Options
@@ -118,7 +119,7 @@ class Site:
         line = f"sfq solve --problem {problem} --output out --reads 5"
         self.step(name, service, f"{before}\n{line}", scatter)
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self) -> Command:
         """Start a driver."""
         bindings: list[JSON] = [
             {

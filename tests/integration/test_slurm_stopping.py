@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.forking import Command
 from tests.integration.candidates import outcome
 from tests.integration.slurm_jobs import over_ssh
 
@@ -53,7 +53,7 @@ class Run:
             )
             command.chmod(0o755)
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self) -> Command:
         for kind in ("now", "waiting", "coming"):
             self._project.step(f"{self._name}-{kind}", "sleep 300", f"slurm-{kind}")
         driver = self._project.start()
@@ -69,7 +69,7 @@ class Run:
         # and its script has begun
         return bool(self._project.commands("sleep 300"))
 
-    def end(self, driver: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    def end(self, driver: Command, number: signal.Signals) -> None:
         """End the driver, and wait until nothing is left of it."""
         self._submitting.unlink()
         driver.send_signal(number)
@@ -86,7 +86,7 @@ def run(project: Project, lab: Lab, until: Until) -> Run:
 
 
 @pytest.fixture
-def started(project: Project, run: Run) -> Iterator[subprocess.Popen[bytes]]:
+def started(project: Project, run: Run) -> Iterator[Command]:
     """The driver, over the local machine or what ``host`` names by then."""
     (project.folder / "later.sh").write_text(
         "#!/bin/sh\n#SBATCH --begin=now+1hour\n{{streamflow_command}}\n"
@@ -108,7 +108,7 @@ def started(project: Project, run: Run) -> Iterator[subprocess.Popen[bytes]]:
 def test_nothing_is_left(
     project: Project,
     run: Run,
-    started: subprocess.Popen[bytes],
+    started: Command,
     number: signal.Signals,
 ) -> None:
     run.end(started, number)
@@ -126,7 +126,7 @@ def test_nothing_is_left_of_a_driver_in_the_background(
     background: None,
     project: Project,
     run: Run,
-    started: subprocess.Popen[bytes],
+    started: Command,
 ) -> None:
     run.end(started, signal.SIGTERM)
     assert outcome(project) == "cancelled"
@@ -143,7 +143,7 @@ def test_nothing_is_left_over_ssh(
     project: Project,
     host: None,
     run: Run,
-    started: subprocess.Popen[bytes],
+    started: Command,
     number: signal.Signals,
 ) -> None:
     run.end(started, number)

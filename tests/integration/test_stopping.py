@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sf_quantum import journal
+from tests import forking
+from tests.forking import Command
 from tests.integration.services import QpuService
 from tests.waiting import SECONDS
 
@@ -22,8 +24,14 @@ if TYPE_CHECKING:
 Until = Callable[[Callable[[], object], str], None]
 
 
+@pytest.fixture(autouse=True)
+def real(project: Project) -> None:
+    """No process of the project's stands for another."""
+    project.path.remove(forking.stand_ins())
+
+
 @pytest.fixture
-def running(project: Project, until: Until) -> Iterator[subprocess.Popen[bytes]]:
+def running(project: Project, until: Until) -> Iterator[Command]:
     """A driver in mid-job: on the QPU for minutes, and on a node for hours."""
     project.deployment("qpu", "sfq.emulator", technology="neutral-atom", timeScale=1)
     project.deployment("nodes", "sfq.nodes", names=["c1"])
@@ -44,7 +52,7 @@ def running(project: Project, until: Until) -> Iterator[subprocess.Popen[bytes]]
 def test_nothing_is_left(
     project: Project,
     until: Until,
-    running: subprocess.Popen[bytes],
+    running: Command,
     number: signal.Signals,
     group: bool,
 ) -> None:
@@ -61,7 +69,7 @@ def test_nothing_is_left(
 
 
 def test_ctrl_c_is_in_the_journal(
-    project: Project, until: Until, running: subprocess.Popen[bytes]
+    project: Project, until: Until, running: Command
 ) -> None:
     running.send_signal(signal.SIGINT)
     running.wait(timeout=SECONDS)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.reporting import report
+from tests import forking
 from tests.waiting import SECONDS
 
 if TYPE_CHECKING:
@@ -282,13 +283,7 @@ def test_a_wrong_configuration_is_refused_before_anything_runs(
 
 def test_streamflow_shows_what_we_bring(project: Project) -> None:
     def shown(*words: str) -> str:
-        return subprocess.run(
-            [project.path[0] + "/streamflow", *words],
-            check=True,
-            capture_output=True,
-            text=True,
-            cwd=project.folder,
-        ).stdout
+        return forking.run(["streamflow", *words], project.folder, os.environ)
 
     assert "sf_quantum" in shown("plugin", "list")
     extensions = shown("ext", "list")

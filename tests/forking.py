@@ -1,0 +1,323 @@
+"""StreamFlow and ``sfq`` in processes of their own that need not import what they run.
+
+Each takes a second of CPU for its imports, most of what a test costs that starts one. So
+one process imports them once, and forks for each: what runs in a fork is the command
+itself, with a session, a folder and an environment of its own, and any signal ends it as
+it ends the command. Only ``/proc`` tells them apart: it shows the command line and the
+environment of the process that was forked.
+"""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import gc
+import importlib
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+
+BIN = Path(sys.executable).parent
+COMMANDS = {
+    "streamflow": ("streamflow.main", "run"),
+    "sfq": ("sf_quantum.cli", "main"),
+}
+# of ``sfq``, those that take long to import
+FORKED = ("serve", "solve", "cluster", "qubo", "score")
+# what they import while they run
+PRELOADED = (
+    "sf_quantum.plugin",
+    "streamflow.cwl.runner",
+    *(f"sf_quantum.cli.{name}" for name in FORKED),
+    "sf_quantum.service.run",
+)
+_REQUEST_BYTES = 200_000
+
+# ``sfq`` for a step's PATH, without the imports of Python itself. Its process stands for
+# the fork: it passes signals on, and the fork is killed when it ends.
+_STAND_IN = """\
+#!{python} -IS
+import _signal, _socket, posix, sys
+if sys.argv[1:2] not in {forked} or b"{coverage}" in posix.environ:
+    posix.execv("{real}", sys.argv)
+forker = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+forker.connect("{socket}")
+ignored = _signal.getsignal(2) == _signal.SIG_IGN
+environment = {{
+    name.decode(errors="surrogateescape"): value.decode(errors="surrogateescape")
+    for name, value in posix.environ.items()
+}}
+request = ["sfq", *sys.argv[1:]], posix.getcwd(), environment, ignored
+files = b"".join(file.to_bytes(4, sys.byteorder) for file in range(3))
+ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, files)]
+forker.sendmsg([ascii(request).encode()], ancillary)
+forker.recv(64)
+for number in 1, 2, 15:
+    if _signal.getsignal(number) != _signal.SIG_IGN:
+        _signal.signal(number, lambda number, _: forker.send(b"%d" % number))
+status = int(forker.recv(64))
+if status < 0:
+    if status != -9:
+        _signal.signal(-status, _signal.SIG_DFL)
+    posix.kill(posix.getpid(), -status)
+posix._exit(status)
+"""
+_MEASURING = "COVERAGE_PROCESS_START"
+
+
+class Forked:
+    """A command in a process forked for it, with the methods of ``subprocess.Popen``."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        stdout: int,
+        stderr: int,
+    ) -> None:
+        self.returncode: int | None = None
+        self._forker = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._forker.connect(str(_forker() / "socket"))
+        ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        request = list(words), str(folder), dict(environment), ignored
+        with open(os.devnull) as stdin:
+            files = [stdin.fileno(), stdout, stderr]
+            socket.send_fds(self._forker, [ascii(request).encode()], files)
+        self.pid = int(self._forker.recv(64))
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end."""
+        if self.returncode is None:
+            self._forker.settimeout(timeout)
+            try:
+                self.returncode = int(self._forker.recv(64))
+            except (TimeoutError, BlockingIOError) as error:
+                raise subprocess.TimeoutExpired("fork", timeout or 0) from error
+            self._forker.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """Its exit status, if it has ended."""
+        with suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it with no chance to do anything."""
+        self.send_signal(signal.SIGKILL)
+
+
+Command = Forked | subprocess.Popen[bytes]
+
+
+def start(
+    words: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    stdout: int,
+    stderr: int,
+) -> Command:
+    """Start a command in a session of its own.
+
+    :param words: its name, one of ``COMMANDS``, and its arguments
+    """
+    # coverage begins with the interpreter
+    if _MEASURING not in environment:
+        return Forked(words, folder, environment, stdout, stderr)
+    return subprocess.Popen(
+        [BIN / words[0], *words[1:]],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+    )
+
+
+def run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
+    """Run a command that ends well.
+
+    :returns: what it printed
+    """
+    with tempfile.TemporaryFile("w+") as output:
+        file = output.fileno()
+        status = start(words, folder, environment, file, file).wait()
+        output.seek(0)
+        text = output.read()
+    assert status == 0, text
+    return text
+
+
+def stand_ins() -> str:
+    """A folder with a command ``sfq`` that runs what takes long to import in a fork."""
+    return str(_forker() / "bin")
+
+
+@cache
+def _forker() -> Path:
+    """Start the process that forks; its folder, until this process ends."""
+    made = Path(tempfile.mkdtemp(prefix="sfqf", dir="/tmp"))
+    # those of a cluster's users too
+    made.chmod(0o755)
+    (made / "bin").mkdir(0o755)
+    stand_in = made / "bin" / "sfq"
+    stand_in.write_text(
+        _STAND_IN.format(
+            python=sys.executable,
+            real=BIN / "sfq",
+            socket=made / "socket",
+            forked=[[name] for name in FORKED],
+            coverage=_MEASURING,
+        )
+    )
+    stand_in.chmod(0o755)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(made / "socket"))
+        listener.listen(100)
+        process = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(listener.fileno())],
+            pass_fds=[listener.fileno()],
+            # what takes the folder in which it was imported for its own does no harm
+            cwd=made,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def end() -> None:
+        process.communicate()
+        shutil.rmtree(made)
+
+    atexit.register(end)
+    return made
+
+
+Run = Callable[[], int | None]
+
+
+class _Forker:
+    """Forks a command for each connection."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._pids: dict[socket.socket, int] = {}
+        self._selector = selectors.DefaultSelector()
+        self._on(listener, self._accept)
+        self._on(sys.stdin.fileno(), lambda: lambda: 0)
+
+    def serve(self) -> Run:
+        """Serve until stdin is closed.
+
+        :returns: in a fork, what it is to run
+        """
+        while True:
+            for key, _ in self._selector.select():
+                handle: Callable[[], Run | None] = key.data
+                if run := handle():
+                    return run
+
+    def _on(self, file: socket.socket | int, handle: Callable[[], Run | None]) -> None:
+        self._selector.register(file, selectors.EVENT_READ, handle)
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        self._on(connection, partial(self._read, connection))
+
+    def _read(self, connection: socket.socket) -> Run | None:
+        data, files = b"", list[int]()
+        with suppress(ConnectionResetError):
+            data, files, *_ = socket.recv_fds(connection, _REQUEST_BYTES, 3)
+        if files:
+            return self._fork(connection, ast.literal_eval(data.decode()), files)
+        pid = self._pids.get(connection)
+        if pid is not None:
+            os.kill(pid, int(data or signal.SIGKILL))
+        if not data:
+            self._selector.unregister(connection)
+            connection.close()
+        return None
+
+    def _fork(
+        self,
+        connection: socket.socket,
+        request: tuple[list[str], str, dict[str, str], bool],
+        files: list[int],
+    ) -> Run | None:
+        if not (pid := os.fork()):
+            for key in list(self._selector.get_map().values()):
+                if isinstance(key.fileobj, socket.socket):
+                    key.fileobj.close()
+                elif key.fd:
+                    os.close(key.fd)
+            self._selector.close()
+            return _become(*request, files)
+        for file in files:
+            os.close(file)
+        self._pids[connection] = pid
+        connection.send(str(pid).encode())
+        ended = os.pidfd_open(pid)
+        self._on(ended, partial(self._end, connection, ended))
+        return None
+
+    def _end(self, connection: socket.socket, ended: int) -> None:
+        _, status = os.waitpid(self._pids.pop(connection), 0)
+        with suppress(OSError):  # nobody wants to know
+            connection.send(str(os.waitstatus_to_exitcode(status)).encode())
+        self._selector.unregister(ended)
+        os.close(ended)
+
+
+def _become(
+    words: list[str],
+    folder: str,
+    environment: dict[str, str],
+    ignored: bool,
+    files: list[int],
+) -> Run:
+    """Make a fork what was asked for."""
+    os.setsid()
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    # was found in the environment of before
+    tempfile.tempdir = None
+    if ignored:  # as a child inherits it
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for target, file in enumerate(files):
+        os.dup2(file, target)
+        os.close(file)
+    sys.argv = words
+    module, name = COMMANDS[words[0]]
+    run: Run = getattr(sys.modules[module], name)
+    return run
+
+
+def _main() -> Run:
+    for module in (*[module for module, _ in COMMANDS.values()], *PRELOADED):
+        importlib.import_module(module)
+    assert threading.active_count() == 1, "a fork has no other threads"
+    # forks share what is never collected
+    gc.freeze()
+    return _Forker(socket.socket(fileno=int(sys.argv[1]))).serve()
+
+
+if __name__ == "__main__":
+    sys.exit(_main()())
