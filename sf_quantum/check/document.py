@@ -68,9 +68,10 @@ class Document:
         name, line, right = str(path), None, f"expected a {kind}"
         try:
             text = path.read_text(encoding="utf-8")
-            content = _keys_as_text(YAML(typ="safe", pure=True).load(text))
+            yaml = YAML(typ="safe", pure=True)
+            root = yaml.compose(text)
+            content = root and _keys_as_text(yaml.constructor.construct_document(root))
             if isinstance(content, dict):
-                root = YAML(typ="safe", pure=True).compose(text)
                 lines = {(): root.start_mark.line + 1, **dict(_lines(root, ()))}
                 return cls(name, content, lines)
             line = None if content is None else 1

@@ -131,8 +131,9 @@ class Rules:
             logger.setLevel(level)
         self.schema = SfSchema()
         self.root: Schema = self.schema.get_config(VERSION).contents
-        self._class = validator_for(self.root)
-        self._types = self.validator({})
+        validator = validator_for(self.root)
+        self._whole = validator(self.root, registry=self.schema.registry)
+        self._any = validator({}, registry=self.schema.registry)
 
     def check(self, document: Document) -> Iterator[FileProblem]:
         """Find all unknown keys, missing keys and wrong values."""
@@ -143,7 +144,7 @@ class Rules:
         found = list(self._walk(document.content, [self.top()], ()))
         yield from starmap(document.problem, found)
         # a file that StreamFlow rejects never passes
-        errors = self.validator(self.root).iter_errors(document.content)
+        errors = self._whole.iter_errors(document.content)
         if not found and (error := best_match(errors)):
             yield document.problem(
                 tuple(error.absolute_path),
@@ -156,15 +157,15 @@ class Rules:
         return Part(self.root, self.schema.configs[VERSION])
 
     def validator(self, schema: Schema) -> Validator:
-        """The jsonschema validator of a schema."""
-        return self._class(schema, registry=self.schema.registry)
+        """The jsonschema validator of a schema that refers to no part of its own."""
+        return self._any.evolve(schema=schema)
 
     def is_type(self, value: JSON, types: JSON) -> bool:
         """Whether a value has one of the types; true if there are none."""
         names = [types] if isinstance(types, str) else types
         if not isinstance(names, list):
             return True
-        return any(self._types.is_type(value, str(name)) for name in names)
+        return any(self._any.is_type(value, str(name)) for name in names)
 
     def parts(self, part: Part, value: JSON) -> Iterator[Part]:
         """The schema and those it includes: references, conditions, alternatives."""

@@ -7,7 +7,6 @@ from typing import cast
 
 from sf_quantum.cli.arguments import add_points, number
 from sf_quantum.clustering.consensus import Criteria, read_state
-from sf_quantum.clustering.picture import draw
 from sf_quantum.clustering.points import read_points
 from sf_quantum.files import replacing
 
@@ -27,6 +26,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw the picture."""
+    # Matplotlib takes half a second to import, too long for --help and sfq check
+    from sf_quantum.clustering.picture import draw
+
     points = read_points(args.points, args.label)
     state = read_state(args.state, len(points.values))
     figure = draw(points, state, args.threshold)
