@@ -236,7 +236,7 @@ class Slurm(LoginNode):
         return "\n".join(one.row() for one in known if one.slurm_job in ids)
 
     async def look(self, urgent: bool) -> list[JobMark]:
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.3)
         if "connection" in self.broken:
             return []
         marks, self.marks = self.marks, []

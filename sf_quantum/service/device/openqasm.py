@@ -8,6 +8,7 @@ definitions, physical qubits (``$0``) and measurements
 from __future__ import annotations
 
 import ast
+import functools
 import math
 import operator
 import re
@@ -271,10 +272,7 @@ def _angles(text: str, known: Mapping[str, float]) -> list[float]:
     if len(text) > 1000:
         raise CircuitError("an angle is too long")
     try:
-        # expressions have the syntax of Python
-        parsed = ast.parse(f"({text},)", mode="eval").body
-        elements = parsed.elts if isinstance(parsed, ast.Tuple) else []
-        values = [_value(element, known) for element in elements]
+        values = [_value(element, known) for element in _expressions(text)]
     except CircuitError:
         raise
     except (ValueError, SyntaxError, ArithmeticError, RecursionError) as error:
@@ -282,6 +280,13 @@ def _angles(text: str, known: Mapping[str, float]) -> list[float]:
     if not all(map(math.isfinite, values)):
         raise CircuitError(f"{text!r:.60} is not an angle")
     return values
+
+
+@functools.lru_cache(maxsize=100)  # a definition is parsed for each of its uses
+def _expressions(text: str) -> list[ast.expr]:
+    # expressions have the syntax of Python
+    parsed = ast.parse(f"({text},)", mode="eval").body
+    return parsed.elts if isinstance(parsed, ast.Tuple) else []
 
 
 def _value(node: ast.expr, known: Mapping[str, float]) -> float:
