@@ -25,6 +25,7 @@ from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.net.transport import SOCKET_PATH_BYTES
 from sf_quantum.service.app import Service, build
 from sf_quantum.service.config import Auth, Configuration, Listen
+from sf_quantum.service.device import processes
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.http import auth
 from sf_quantum.service.http.limits import Guard
@@ -54,6 +55,7 @@ def serve(
         listener, url = stack.enter_context(_listener(config))
         store = Store(folder / DATABASE)
         stack.callback(store.close)
+        processes.start()  # its imports take half a second
         service = build(
             store,
             Device(**dict(config.device)),

@@ -62,9 +62,9 @@ from sf_quantum.cli import main
 from sf_quantum.service.device.runners import ProblemRunner
 runs = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 run = ProblemRunner.run
-def noted(self, content, parameters, interrupted):
-    os.write(runs, b"%d\\n" % parameters["seed"])
-    return run(self, content, parameters, interrupted)
+def noted(self, computation, interrupted):
+    os.write(runs, b"%d\\n" % computation.parameters["seed"])
+    return run(self, computation, interrupted)
 ProblemRunner.run = noted
 sys.exit(main(sys.argv[2:]))
 """

@@ -49,7 +49,7 @@ VENDORS = {
     **dict.fromkeys(("qrmi", "iqm"), "qpu/qrmi.py"),
     **dict.fromkeys(
         ("pulser", "pulser_simulation"),
-        "samplers/neutral_atom.py service/device/pulser_process.py",
+        "samplers/neutral_atom.py service/device/pulses.py",
     ),
     **dict.fromkeys(("emu_mps", "torch"), "samplers/neutral_atom.py"),
     "qiskit": "samplers/qaoa.py qpu/qrmi.py",

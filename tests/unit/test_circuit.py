@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 
@@ -9,7 +10,7 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.circuit import CircuitSimulator
+from sf_quantum.service.device.circuit import CircuitSimulator, simulate
 from sf_quantum.service.device.emulated import Device, Task
 from sf_quantum.service.device.openqasm import Circuit, CircuitError
 from sf_quantum.service.device.technologies import TECHNOLOGIES
@@ -22,9 +23,7 @@ BELL = f"{HEAD}bit[2] c; qubit[2] q;\nh q[0];\ncx q[0], q[1];\nc = measure q;\n"
 def counts(text: str, shots: int = 2000, seed: int = 1) -> dict[str, int]:
     parameters = {"num_reads": shots, "seed": seed}
     CircuitSimulator().check(text, qubits=10)
-    counter = CircuitSimulator().run(text, parameters, lambda: False)["counter"]
-    assert isinstance(counter, dict)
-    found = {word: n for word, n in counter.items() if isinstance(n, int)}
+    found = simulate(text, parameters)
     assert sum(found.values()) == shots
     return found
 
@@ -188,11 +187,11 @@ def test_on_a_device_with_gates() -> None:
         technology="superconducting", time_scale=0, noise=1, seed=1, qubits=5
     )
     text = HEAD + "qubit[4] q; bit[4] c; x q[0]; x q[1]; c = measure q;"
-    task = Task(1, 1, "circuit", text, {"num_reads": 5000})
+    task = Task(1, 1, "circuit", json.dumps(text), {"num_reads": 5000})
     outcome = device.run(task, threading.Event())
     assert outcome.qpu_seconds == pytest.approx(9.75 + 5000 * 250e-6)
     assert outcome.result is not None
-    counter = outcome.result["counter"]
+    counter = json.loads(outcome.result.text)["counter"]
     assert isinstance(counter, dict)
     shares = [
         sum(n for word, n in counter.items() if word[3 - bit] == "1" if type(n) is int)

@@ -8,15 +8,14 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
-import psutil
 import pytest
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import sequence
+from sf_quantum.service.device.computation import Computation
 from sf_quantum.service.device.emulated import Device, Task
 from sf_quantum.service.device.runners import installed
 from sf_quantum.service.device.sequence import SequenceSimulator
@@ -83,22 +82,8 @@ def test_wrong_sequences_are_refused_with_their_reason() -> None:
             "minimal distance",
         ),
     ]
-    # in one process, since each has Pulser to import
-    code = (
-        "import json, sys; from sf_quantum.service.device.pulser_process import answered; "
-        "print(json.dumps([answered(**request) for request in json.load(sys.stdin)]))"
-    )
-    requests = [{"sequence": text, "qubits": 5} for text, _ in cases]
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        input=json.dumps(requests),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    for answer, (_, words) in zip(json.loads(done.stdout), cases, strict=True):
-        assert words in answer["error"]
-        assert "\n" not in answer["error"]
+    for text, words in cases:
+        assert words in refusal(text)
 
 
 @with_pulser
@@ -125,31 +110,13 @@ def test_memory_has_a_bound() -> None:
 
 @with_pulser
 def test_counts_add_up_and_the_seed_decides() -> None:
-    parameters = {"num_reads": 50, "seed": 7}
+    asked = Computation(json.dumps(TEXT), {"num_reads": 50, "seed": 7})
     RUNNER.check(TEXT, qubits=2)
-    first, again = (RUNNER.run(TEXT, parameters, lambda: False) for _ in range(2))
-    counter = cast("dict[str, int]", first["counter"])
+    first, again = (RUNNER.run(asked, lambda: False) for _ in range(2))
+    counter = json.loads(first.text)["counter"]
     assert first == again
     assert sum(counter.values()) == 50
     assert set(counter) <= {"00", "01", "10", "11"}
-
-
-@with_pulser
-def test_interrupted_it_leaves_no_process() -> None:
-    answers = iter([False, True])
-    assert RUNNER.run(TEXT, {}, lambda: next(answers)) == {}
-    children = psutil.Process().children()
-    assert not [child for child in children if "simulation" in str(child.cmdline())]
-
-
-@with_pulser
-def test_it_ends_with_the_service() -> None:
-    command = [sys.executable, "-m", "sf_quantum.service.device.pulser_process"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        process.communicate(b'{"qubits": 1}\n')
-    assert process.returncode in (0, 1)
 
 
 @with_pulser
@@ -161,23 +128,12 @@ def test_the_device_is_pulsers_and_no_larger_than_ours() -> None:
 @with_pulser
 def test_a_device_runs_it_at_its_pace() -> None:
     device = Device(technology="neutral-atom", time_scale=0.0, seed=1)
-    task = Task(1, 1, "sequence", TEXT, {"num_reads": 20})
+    task = Task(1, 1, "sequence", json.dumps(TEXT), {"num_reads": 20})
     outcome = device.run(task, threading.Event())
     assert outcome.failure is None
     assert outcome.result is not None
     assert outcome.qpu_seconds == 140.0
-    info = outcome.result["info"]
-    assert isinstance(info, dict)
-    assert info["technology"] == "neutral-atom"
-
-
-@pytest.mark.parametrize(("program", "status"), [("true", 0), ("false", 1)])
-def test_a_process_without_an_answer_is_reported(
-    monkeypatch: pytest.MonkeyPatch, program: str, status: int
-) -> None:
-    monkeypatch.setattr(sequence, "available", lambda: True)
-    monkeypatch.setattr(sys, "executable", program)
-    assert refusal(TEXT) == f"the simulation ended with status {status}"
+    assert outcome.result.info["technology"] == "neutral-atom"
 
 
 def test_a_text_is_expected() -> None:
@@ -188,7 +144,7 @@ def test_a_text_is_expected() -> None:
     "call",
     [
         lambda: RUNNER.check(TEXT, qubits=5),
-        lambda: RUNNER.run(TEXT, {}, lambda: False),
+        lambda: RUNNER.run(Computation(json.dumps(TEXT), {}), lambda: False),
     ],
 )
 def test_where_pulser_is_not_installed(

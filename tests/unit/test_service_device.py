@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import pytest
@@ -21,7 +22,11 @@ def bqm() -> dict[str, JSON]:
 
 def _task(bqm: dict[str, JSON], seed: int | None = 1, number: int = 1) -> Task:
     return Task(
-        number, 1, "problem", bqm, {"num_reads": 10, "seed": seed, "num_sweeps": 20}
+        number,
+        1,
+        "problem",
+        json.dumps(bqm),
+        {"num_reads": 10, "seed": seed, "num_sweeps": 20},
     )
 
 
@@ -44,13 +49,12 @@ def test_samples_are_those_of_neal(bqm: dict[str, JSON]) -> None:
     outcome = device.run(_task(bqm), threading.Event())
     assert outcome.result is not None
     local = sample(NealSampler(), bqm, dict(_task(bqm).parameters))
-    info = outcome.result.pop("info")
-    assert isinstance(info, dict)
+    info = outcome.result.info
     assert (info["qpu"], info["technology"]) == ("q", "annealer")
     assert (info["sampler"], info["seed"], info["reads"]) == ("neal", 1, 10)
     assert info["calibration"] == device.reading.summary
     local.pop("info")
-    assert outcome.result == local
+    assert json.loads(outcome.result.text) == json.loads(json.dumps(local))
     # 20 sweeps stand for 4 us of annealing, not 20
     expected = device.timing.job_seconds(10) - 10 * 16e-6
     assert outcome.qpu_seconds == pytest.approx(expected)
@@ -89,13 +93,8 @@ def test_seed_of_the_device_stands_in(bqm: dict[str, JSON]) -> None:
         Device(time_scale=0, seed=seed).run(_task(bqm, None), threading.Event())
         for seed in (5, 5, 6)
     )
-    assert first.result is not None
-    assert again.result is not None
-    assert other.result is not None
-    infos = [
-        outcome.result["info"] for outcome in (first, again, other) if outcome.result
-    ]
-    seeds = [info["seed"] for info in infos if isinstance(info, dict)]
+    results = [outcome.result for outcome in (first, again, other)]
+    seeds = [result.info["seed"] for result in results if result]
     assert seeds[0] == seeds[1] != seeds[2]
 
 

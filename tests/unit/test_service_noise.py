@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from dimod import BinaryQuadraticModel, SampleSet, Vartype
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.device.computation import Computation, Result
 from sf_quantum.service.device.emulated import Device, Faults, Task
 from sf_quantum.service.device.technologies import HOUR, TECHNOLOGIES
 
@@ -20,20 +22,22 @@ class Echo:
 
     def __init__(self) -> None:
         self.given: list[BinaryQuadraticModel] = []
+        self.parameters: Mapping[str, int | None] = {}
 
     def check(self, content: JSON, *, qubits: int) -> None:
         raise FieldError("problem", "is not checked here")
 
-    def run(
-        self,
-        content: JSON,
-        parameters: Mapping[str, int | None],
-        interrupted: object,
-    ) -> dict[str, JSON]:
+    def run(self, computation: Computation, interrupted: object) -> Result:
+        content = json.loads(computation.payload)
+        noise, self.parameters = computation.noise, computation.parameters
+        answer = noise.run_problem(content, self.echo) if noise else self.echo(content)
+        return Result(json.dumps(answer))
+
+    def echo(self, content: JSON) -> dict[str, JSON]:
         assert isinstance(content, dict)
         bqm = BinaryQuadraticModel.from_serializable(content)
         self.given.append(bqm)
-        rows = [dict.fromkeys(bqm.variables, 1)] * (parameters.get("num_reads") or 1)
+        rows = [dict.fromkeys(bqm.variables, 1)] * (self.parameters["num_reads"] or 1)
         answer: dict[str, JSON] = SampleSet.from_samples_bqm(  # type: ignore[no-untyped-call]
             rows, bqm
         ).to_serializable()
@@ -43,13 +47,10 @@ class Echo:
 class Register(Echo):
     """Answers each sequence with 1000 times ten atoms, half of them excited."""
 
-    def run(
-        self,
-        content: JSON,
-        parameters: Mapping[str, int | None],
-        interrupted: object,
-    ) -> dict[str, JSON]:
-        return {"counter": {"0101010101": 1000}}
+    def run(self, computation: Computation, interrupted: object) -> Result:
+        assert computation.noise
+        counter = computation.noise.misread({"0101010101": 1000})
+        return Result(json.dumps({"counter": counter}))
 
 
 def chain(labels: int = 40) -> BinaryQuadraticModel:
@@ -64,10 +65,10 @@ def chain(labels: int = 40) -> BinaryQuadraticModel:
 
 def run(device: Device, bqm: BinaryQuadraticModel, number: int = 1) -> SampleSet:
     parameters = {"num_reads": 200, "seed": 7, "num_sweeps": 10}
-    task = Task(number, 1, "problem", bqm.to_serializable(), parameters)
+    task = Task(number, 1, "problem", json.dumps(bqm.to_serializable()), parameters)
     outcome = device.run(task, threading.Event())
     assert outcome.result is not None
-    return SampleSet.from_serializable(outcome.result)  # type: ignore[no-untyped-call,no-any-return]
+    return SampleSet.from_serializable(json.loads(outcome.result.whole))  # type: ignore[no-untyped-call,no-any-return]
 
 
 def biases_off(device: Device, bqm: BinaryQuadraticModel) -> list[float]:
@@ -152,10 +153,10 @@ def test_atoms_of_a_sequence_are_misread_too() -> None:
         seed=1,
         runners={"sequence": Register()},
     )
-    task = Task(1, 1, "sequence", "", {"num_reads": 1000})
+    task = Task(1, 1, "sequence", '""', {"num_reads": 1000})
     result = device.run(task, threading.Event()).result
     assert result is not None
-    counter = result["counter"]
+    counter = json.loads(result.text)["counter"]
     assert isinstance(counter, dict)
     counts = {word: count for word, count in counter.items() if isinstance(count, int)}
     assert sum(counts.values()) == 1000

@@ -72,11 +72,13 @@ def test_errors_show(technology: str) -> None:
             technology=technology, noise=1, time_scale=0, seed=1, faults=faults
         )
         bqm = quality_problem.problem(device.size)
-        task = Task(1, 1, "problem", bqm, {"num_reads": 200, "num_sweeps": None})
-        outcome = device.run(task, threading.Event())
-        found, reads = quality_problem.hits(
-            outcome.result, quality_problem.optimum(bqm)
+        task = Task(
+            1, 1, "problem", json.dumps(bqm), {"num_reads": 200, "num_sweeps": None}
         )
+        outcome = device.run(task, threading.Event())
+        assert outcome.result
+        result = json.loads(outcome.result.text)
+        found, reads = quality_problem.hits(result, quality_problem.optimum(bqm))
         assert reads == 200
         return found
 

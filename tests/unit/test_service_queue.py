@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.device.computation import Computation, Result
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
@@ -67,20 +69,14 @@ class Gate:
         if content == {}:
             raise FieldError("problem.name", "missing")
 
-    def run(
-        self,
-        content: JSON,
-        parameters: Mapping[str, int | None],
-        interrupted: Callable[[], bool],
-    ) -> dict[str, JSON]:
-        assert isinstance(content, dict)
-        name = str(content["name"])
+    def run(self, computation: Computation, interrupted: Callable[[], bool]) -> Result:
+        name = str(json.loads(computation.payload)["name"])
         self.order.append(name)
         while not (self.heeds(interrupted) or self.all or name in self.through):
             time.sleep(0.001)
         if name == "breaks":
             raise LookupError("what no device should do")
-        return self.result(name)
+        return Result(json.dumps(self.result(name)))
 
     def heeds(self, interrupted: Callable[[], bool]) -> bool:
         return interrupted()

@@ -23,6 +23,7 @@ from pydantic import SkipValidation
 from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.files import JSON
+from sf_quantum.service.device.computation import Result
 from sf_quantum.service.device.emulated import Device, Outcome, Task
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
@@ -80,7 +81,7 @@ class Script:
         assert stop.wait(10)
         self.current = None
         if self._outcome == "completed":
-            return Outcome({}, None, 1.0, 0.0)
+            return Outcome(Result(), None, 1.0, 0.0)
         return Outcome(None, "it failed" if self._outcome else None, 0.5, 0.0)
 
     def end(self, outcome: Literal["completed", "failed"] | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sqlite3
 import threading
 import time
@@ -150,7 +151,7 @@ def test_from_waiting_to_over(store: Store) -> None:
     lease = _lease(store)
     job = _add(store, lease, "a")
     assert (job.state, job.attempt, job.model_seconds) == ("Queued", 1, 1.5)
-    assert store.payload(job.number) == {"key": "a"}
+    assert json.loads(store.payload(job.number)) == {"key": "a"}
     running = store.start(job.number).result()
     assert running.started is not None
     again = store.put_back(job.number, "pre-empted", (1.0, 0.5)).result()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +17,7 @@ from sf_quantum.files import JSON
 from sf_quantum.net.transport import Response
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import sequence
+from sf_quantum.service.device.computation import Computation, Result
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.device.runners import ProblemRunner, Runner, installed
 from sf_quantum.service.domain.jobs import Identity, Kind
@@ -41,16 +42,12 @@ class Played:
         if content == "wrong":
             raise FieldError("sequence", "it is wrong")
 
-    def run(
-        self,
-        content: JSON,
-        parameters: Mapping[str, int | None],
-        interrupted: Callable[[], bool],
-    ) -> dict[str, JSON]:
+    def run(self, computation: Computation, interrupted: Callable[[], bool]) -> Result:
         never = threading.Event()
-        while content == "long" and not interrupted():
+        while json.loads(computation.payload) == "long" and not interrupted():
             never.wait(0.005)
-        return {"counter": {"01": parameters.get("num_reads")}}
+        counter = {"01": computation.parameters.get("num_reads")}
+        return Result(json.dumps({"counter": counter}))
 
 
 async def known_by_header(connection: HTTPConnection) -> Identity:
@@ -355,13 +352,13 @@ def test_the_device_is_described_once_however_many_ask(
     asked: list[JSON] = []
     others = threading.Event()
 
-    def ask(request: dict[str, JSON], _: object) -> dict[str, JSON]:
-        asked.append(request)
+    def ask(call: str, *_: object) -> Result:
+        asked.append(call)
         others.wait(0.3)  # those who come meanwhile
-        return {"specs": "told"}
+        return Result('{"specs": "told"}')
 
     monkeypatch.setattr(sequence, "available", lambda: True)
-    monkeypatch.setattr(sequence, "_ask", ask)
+    monkeypatch.setattr(sequence, "ask", ask)
     sequence._specs.cache_clear()
     warden = start()
     try:

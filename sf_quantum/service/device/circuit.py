@@ -5,13 +5,15 @@ from __future__ import annotations
 import cmath
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.openqasm import Circuit, CircuitError
+from sf_quantum.service.device.processes import SeparateRunner
 from sf_quantum.service.device.technologies import JobParameters
+from sf_quantum.service.domain.jobs import Kind
 
 if TYPE_CHECKING:
     from numpy import complex128
@@ -37,8 +39,10 @@ _FIXED: Mapping[str, Matrix] = {
 }
 
 
-class CircuitSimulator:
+class CircuitSimulator(SeparateRunner):
     """A :class:`~sf_quantum.service.device.runners.Runner` of circuits."""
+
+    kind: ClassVar[Kind] = "circuit"
 
     def check(self, content: JSON, *, qubits: int) -> None:
         if not isinstance(content, str):
@@ -53,38 +57,34 @@ class CircuitSimulator:
             detail = f"{size} qubits; at most {MAX_QUBITS} can be simulated"
             raise FieldError("circuit", detail)
 
-    def run(
-        self, content: JSON, parameters: JobParameters, interrupted: Callable[[], bool]
-    ) -> dict[str, JSON]:
-        """See :meth:`~sf_quantum.service.device.runners.Runner.run`.
 
-        :returns: ``counter``, the counts of the bit strings, in Qiskit's order: the last
-            bit of the last register first
-        """
-        import numpy
+def simulate(text: str, parameters: JobParameters) -> dict[str, int]:
+    """Return the counts of the bit strings.
 
-        circuit = Circuit(str(content))
-        size = circuit.sizes["qubit"]
-        state = numpy.zeros((2,) * size, dtype=numpy.complex128)
-        state[(0,) * size] = 1
-        for call in circuit.operations:
-            if interrupted():
-                return {}
-            *controls, target = call.qubits
-            _apply(state, _matrix(call.base, call.angles), target, controls)
-        generator = numpy.random.default_rng(parameters.get("seed") or 0)
-        probabilities = (abs(state) ** 2).reshape(-1)
-        shots = parameters.get("num_reads") or 1
-        counts = generator.multinomial(shots, probabilities / probabilities.sum())
-        counter: Counter[str] = Counter()
-        for outcome in counts.nonzero()[0].tolist():
-            word = format(outcome, f"0{size}b")
-            bits = [
-                word[circuit.measured[bit]] if bit in circuit.measured else "0"
-                for bit in reversed(range(circuit.sizes["bit"]))
-            ]
-            counter["".join(bits)] += int(counts[outcome])
-        return {"counter": dict(sorted(counter.items()))}
+    They are in Qiskit's order: the last bit of the last register first.
+    """
+    import numpy
+
+    circuit = Circuit(text)
+    size = circuit.sizes["qubit"]
+    state = numpy.zeros((2,) * size, dtype=numpy.complex128)
+    state[(0,) * size] = 1
+    for call in circuit.operations:
+        *controls, target = call.qubits
+        _apply(state, _matrix(call.base, call.angles), target, controls)
+    generator = numpy.random.default_rng(parameters.get("seed") or 0)
+    probabilities = (abs(state) ** 2).reshape(-1)
+    shots = parameters.get("num_reads") or 1
+    counts = generator.multinomial(shots, probabilities / probabilities.sum())
+    counter: Counter[str] = Counter()
+    for outcome in counts.nonzero()[0].tolist():
+        word = format(outcome, f"0{size}b")
+        bits = [
+            word[circuit.measured[bit]] if bit in circuit.measured else "0"
+            for bit in reversed(range(circuit.sizes["bit"]))
+        ]
+        counter["".join(bits)] += int(counts[outcome])
+    return dict(sorted(counter.items()))
 
 
 def _matrix(name: str, angles: tuple[float, ...]) -> Matrix:

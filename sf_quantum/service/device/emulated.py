@@ -10,10 +10,10 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property, partial
-from typing import Annotated, Self, TypeAlias, cast
+from functools import cached_property
+from typing import Annotated, Self, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -29,6 +29,11 @@ from sf_quantum.files import JSON
 from sf_quantum.samplers import unknown
 from sf_quantum.samplers.neal import SEEDS
 from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.device.computation import (
+    Computation,
+    ComputeLimits,
+    Result,
+)
 from sf_quantum.service.device.noise import (
     READING_ERROR,
     READINGS,
@@ -108,6 +113,7 @@ class DeviceSettings(Section):
     :param calibration_seconds: modelled lifetime of a calibration; by default that of
         the technology
     :param seed: seed of faults, errors and jobs without a seed; random by default
+    :param compute: limits of the process that computes a job
     :param cost_per_second: price of modelled QPU time, in the site's own unit
     :param bounds: bounds of the parameters that admins may set at run time, as [least,
         most] by name
@@ -124,6 +130,7 @@ class DeviceSettings(Section):
     calibration_seconds: Positive | None = None
     seed: int | None = None
     faults: Faults = Faults()
+    compute: ComputeLimits = ComputeLimits()
     cost_per_second: NotNegative | None = None
     bounds: Annotated[dict[str, list[float]], AfterValidator(_bounds)] = Field(
         default_factory=dict
@@ -135,14 +142,14 @@ class Task:
     """One attempt at a job.
 
     :param number: number of the job; seeds random draws
-    :param content: the payload, checked by :meth:`Device.check`
+    :param payload: JSON text, checked by :meth:`Device.check`
     :param parameters: ``num_reads``, optionally ``seed`` and ``num_sweeps``
     """
 
     number: int
     attempt: int
     kind: Kind
-    content: JSON
+    payload: str
     parameters: JobParameters
 
 
@@ -150,13 +157,13 @@ class Task:
 class Outcome:
     """The outcome of a job on the device.
 
-    :param result: the sample set or counts, as JSON; ``None`` unless the job completed
+    :param result: the sample set or counts; ``None`` unless the job completed
     :param qpu_seconds: modelled QPU time, as billed by real hardware
     :param seconds: elapsed time
     :param calibration: id, time and values of the calibration; ``None`` if it did not run
     """
 
-    result: dict[str, JSON] | None
+    result: Result | None
     failure: str | None
     qpu_seconds: float
     seconds: float
@@ -331,7 +338,7 @@ class Device(DeviceSettings):
     def run(self, task: Task, stop: threading.Event) -> Outcome:
         """Run a job; blocks until it ends.
 
-        :param stop: stops the job, without a result, after the current read
+        :param stop: stops the job at once, without a result
         """
         begin = time.monotonic()
         draws = self._random("faults", task.number, task.attempt)
@@ -351,32 +358,24 @@ class Device(DeviceSettings):
             return Outcome(None, None, used, seconds, summary)
         if draws.random() < self.faults.fail:
             return Outcome(None, "the QPU failed", modelled, seconds, summary)
-        info = result.get("info")
-        result["info"] = {
-            **(info if isinstance(info, dict) else {}),
+        info: dict[str, JSON] = {
+            **result.info,
             "qpu": self.name,
             "technology": self.technology,
             "calibration": summary,
         }
+        result = replace(result, info=info)
         return Outcome(result, None, modelled, seconds, summary)
 
     def _compute(
         self, task: Task, parameters: JobParameters, interrupted: Callable[[], bool]
-    ) -> dict[str, JSON]:
-        run = partial(
-            self.runners[task.kind].run, parameters=parameters, interrupted=interrupted
-        )
-        if self.errors == Errors():
-            return run(task.content)
-        seed = self._random("errors", task.number, task.attempt).getrandbits(64)
-        noise = Noise(self.errors, self.calibration, seed)
-        if task.kind == "problem" and isinstance(task.content, dict):
-            return noise.run_problem(task.content, run)
-        result = run(task.content)
-        counter = result.get("counter")
-        if isinstance(counter, dict):
-            result["counter"] = noise.misread(cast("dict[str, int]", counter))
-        return result
+    ) -> Result:
+        noise = None
+        if self.errors != Errors():
+            seed = self._random("errors", task.number, task.attempt).getrandbits(64)
+            noise = Noise(self.errors, self.calibration, seed)
+        computation = Computation(task.payload, parameters, noise, self.compute)
+        return self.runners[task.kind].run(computation, interrupted)
 
     def _random(self, *key: str | int) -> random.Random:
         return random.Random(json.dumps([self._root, *key]))

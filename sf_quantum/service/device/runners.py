@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers import problem
-from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.service.device.circuit import CircuitSimulator
+from sf_quantum.service.device.computation import Computation, Result
+from sf_quantum.service.device.processes import SeparateRunner
 from sf_quantum.service.device.sequence import SequenceSimulator
-from sf_quantum.service.device.technologies import JobParameters
 from sf_quantum.service.domain.jobs import Kind
 
 
@@ -24,31 +24,23 @@ class Runner(Protocol):
         :raises FieldError: naming the field of the request
         """
 
-    def run(
-        self, content: JSON, parameters: JobParameters, interrupted: Callable[[], bool]
-    ) -> dict[str, JSON]:
+    def run(self, computation: Computation, interrupted: Callable[[], bool]) -> Result:
         """Compute the result; blocks.
 
-        :param parameters: at least ``num_reads`` and ``seed``
         :param interrupted: polled; if true, ``run`` returns soon with an arbitrary result
-        :returns: the result as JSON; ``info``, if present, is an object
         """
 
 
-class ProblemRunner(Runner):
+class ProblemRunner(SeparateRunner):
     """Simulated annealing of a BQM, with the ``neal`` sampler."""
+
+    kind: ClassVar[Kind] = "problem"
 
     def check(self, content: JSON, *, qubits: int) -> None:
         size = problem.size(problem.check(content, "problem"))
         if size > qubits:
             detail = f"{size} variables do not fit on {qubits} qubits"
             raise problem.FieldError("problem.variable_labels", detail)
-
-    def run(
-        self, content: JSON, parameters: JobParameters, interrupted: Callable[[], bool]
-    ) -> dict[str, JSON]:
-        bqm = content if isinstance(content, dict) else {}
-        return problem.sample(NealSampler(interrupted), bqm, parameters)
 
 
 def installed() -> dict[Kind, Runner]:

@@ -40,7 +40,6 @@ with a note.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
 import sqlite3
@@ -49,13 +48,15 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import islice
 from typing import TypeVar
 
 from sf_quantum import backoff
+from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
+from sf_quantum.service.device.computation import Result
 from sf_quantum.service.device.emulated import Device, Outcome, Task
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, State, Submission
@@ -81,7 +82,7 @@ _T = TypeVar("_T")
 logger = logging.getLogger(__name__)
 # of a failed write
 RETRIES = 4
-# for the device to interrupt a job: one read of a large problem may take seconds
+# for the device to interrupt a job
 LET_GO_SECONDS = 5.0
 # for a write, before the disk is read again
 WRITE_SECONDS = 0.1
@@ -474,13 +475,15 @@ class LiveJobs:
     def _attempt(self, job: Job, leave: threading.Event) -> tuple[Outcome, str | None]:
         used = 0.0, 0.0
         try:
-            content = self.store.payload(job.number)
-            task = Task(job.number, job.attempt, job.kind, content, job.parameters)
+            payload = self.store.payload(job.number)
+            task = Task(job.number, job.attempt, job.kind, payload, job.parameters)
             outcome = self.device.run(task, leave)
             used = outcome.qpu_seconds, outcome.seconds
             if outcome.failure is not None or outcome.result is None:
                 return outcome, None
-            return outcome, json.dumps(_with_timing(job, outcome, outcome.result))
+            return outcome, _with_timing(job, outcome, outcome.result).whole
+        except InputError as error:
+            return Outcome(None, str(error), *used), None
         except Exception as error:  # noqa: BLE001 - no job's content ends the service
             return Outcome(None, f"{type(error).__name__}: {error}", *used), None
 
@@ -597,15 +600,11 @@ async def _written(write: Callable[[], Future[_T]]) -> _T:
     return await asyncio.wrap_future(write())
 
 
-def _with_timing(
-    job: Job, outcome: Outcome, result: dict[str, JSON]
-) -> dict[str, JSON]:
-    info = result.get("info")
+def _with_timing(job: Job, outcome: Outcome, result: Result) -> Result:
     timing: dict[str, JSON] = {
         "queued_seconds": (job.started or job.submitted) - job.submitted,
         "qpu_seconds": outcome.qpu_seconds,
         "seconds": outcome.seconds,
     }
-    given = info if isinstance(info, dict) else {}
     ours: dict[str, JSON] = {"job": job.id, "attempt": job.attempt, "timing": timing}
-    return {**result, "info": {**given, **ours}}
+    return replace(result, info={**result.info, **ours})

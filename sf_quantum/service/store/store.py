@@ -193,10 +193,10 @@ class Store(Database):
             return self._jobs(f"WHERE {latest}", limit)
         return self._jobs(f"WHERE user = ? AND {latest}", user, limit)
 
-    def payload(self, number: int) -> JSON:
-        """Read a job's payload."""
+    def payload(self, number: int) -> str:
+        """Read a job's payload, JSON text."""
         rows = self.read("SELECT payload FROM contents WHERE number = ?", number)
-        return cast("JSON", json.loads(rows[0][0])) if rows else None
+        return str(rows[0][0]) if rows else "null"
 
     def result(self, number: int) -> str | None:
         """Read a job's result, JSON text; ``None`` if it has none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 from collections.abc import Sequence
 from functools import lru_cache
@@ -174,7 +175,7 @@ class Problems:
             return None
 
     def _content(self, number: int) -> dict[str, JSON]:
-        content = self._queue.store.payload(number)
+        content = json.loads(self._queue.store.payload(number))
         return content if isinstance(content, dict) else {}
 
 

@@ -1,28 +1,17 @@
-"""A process that checks or simulates one pulse sequence with Pulser.
+"""Pulse sequences in Pulser, checked and simulated.
 
-It is separate from the service because Pulser and QuTiP take a second and 150 MB to
-import, simulations cannot be interrupted, and a short sequence may need more memory than
-there is.
-
-The request is a line of JSON on standard input,
-``{"sequence", "qubits", "shots", "seed"}``; the answer on standard output is
-``{"counter"}`` or ``{"error"}``. Without ``shots`` the sequence is only checked. Without
-``sequence`` the answer is the device, ``{"specs"}``.
+Only separate processes import Pulser and QuTiP, which take a second and 150 MB.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import resource
-import sys
-import threading
-import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
+from sf_quantum.service.device.technologies import JobParameters
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -32,55 +21,35 @@ if TYPE_CHECKING:
 # A state of n atoms has 2^n amplitudes: 12 atoms take 2 s, 14 take 15 s, 16 take 75 s
 # (2 us of constant pulse, one core).
 ATOMS = 14
-CPU_SECONDS = 300
-MEMORY_BYTES = 4 << 30
 
 
-def main() -> None:
-    """Answer one request."""
-    line = sys.stdin.buffer.readline()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    warnings.simplefilter("ignore")
-    sys.stdout.write(json.dumps(answered(**json.loads(line))))
-    sys.stdout.flush()
-    # a regular exit would wait for the lock on standard input, which the thread holds
-    os._exit(0)
+def check(payload: str, qubits: int) -> dict[str, JSON]:
+    """Reject a sequence that a device of some qubits cannot run, JSON text.
+
+    :raises InputError: with the reason
+    """
+    _check(_parse(json.loads(payload)), qubits)
+    return {}
 
 
-def answered(
-    qubits: int, sequence: str | None = None, shots: int | None = None, seed: int = 0
-) -> dict[str, JSON]:
-    """Answer a request; errors are part of the answer."""
-    try:
-        if sequence is None:
-            return {"specs": _specs(qubits)}
-        parsed = _parse(sequence)
-        _check(parsed, qubits)
-        if shots is None:
-            return {"counter": {}}
-        return {"counter": {**_simulate(parsed, shots, seed)}}
-    except InputError as refused:
-        return {"error": str(refused)}
-    except MemoryError:
-        limit = f"{MEMORY_BYTES >> 30} GiB"
-        return {"error": f"the simulation needs more than {limit} of memory"}
-    except Exception as error:  # noqa: BLE001 - Pulser raises errors of any type
-        return {"error": f"Pulser cannot parse the sequence ({type(error).__name__})"}
+def simulate(text: str, parameters: JobParameters) -> dict[str, int]:
+    """Return the counts of the bit strings, with atoms in the order of the register.
+
+    :raises InputError: if the sequence cannot be simulated
+    """
+    sequence = _parse(text)
+    _check(sequence, ATOMS)
+    shots, seed = parameters.get("num_reads") or 1, parameters.get("seed") or 0
+    return _simulate(sequence, shots, seed)
 
 
-def _end_with_parent() -> None:
-    # the pipe is closed when the service ends
-    sys.stdin.buffer.read()
-    os._exit(1)
-
-
-def _specs(qubits: int) -> str:
+def specs(_: str, qubits: int) -> dict[str, JSON]:
+    """Return Pulser's abstract representation of a device."""
     from pulser import AnalogDevice
 
     # The name is unchanged, since clients compare it with that of a sequence's device.
-    return replace(AnalogDevice, max_atom_num=min(qubits, ATOMS)).to_abstract_repr()
+    device = replace(AnalogDevice, max_atom_num=min(qubits, ATOMS))
+    return {"specs": device.to_abstract_repr()}
 
 
 def _parse(text: str) -> Sequence[BaseDevice]:
@@ -96,6 +65,11 @@ def _parse(text: str) -> Sequence[BaseDevice]:
         raise InputError(f"not JSON: {_one_line(error)}") from error
     except (PulserError, ValueError, RuntimeError) as error:
         raise InputError(_one_line(error)) from error
+    except MemoryError:
+        raise
+    except Exception as error:
+        detail = f"Pulser cannot parse the sequence ({type(error).__name__})"
+        raise InputError(detail) from error
 
 
 def _deepest(error: ValidationError) -> str:
@@ -140,7 +114,3 @@ def _simulate(sequence: Sequence[BaseDevice], shots: int, seed: int) -> dict[str
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
-
-
-if __name__ == "__main__":
-    main()

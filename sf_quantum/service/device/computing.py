@@ -1,0 +1,129 @@
+"""The program of a separate process, which computes jobs; see :mod:`.processes`.
+
+A request on standard input is a line of JSON, ``{"call", "arguments", "limits"}``, and
+the payload of a job. The answer on standard output is a line of JSON, ``{"info"}`` or
+``{"error"}``, with whether it is the process's last, and the result. Each is preceded by
+its length.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import resource
+import select
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias, cast
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.samplers import problem
+from sf_quantum.samplers.neal import NealSampler
+from sf_quantum.service.device import circuit, pulses
+from sf_quantum.service.device.computation import NOISE
+from sf_quantum.service.device.processes import LENGTH
+from sf_quantum.service.device.technologies import JobParameters
+from sf_quantum.service.domain.jobs import Kind
+
+Answer: TypeAlias = dict[str, JSON]
+# a process that has been larger ends after its job, since its memory is rarely returned
+KEPT_BYTES = 1 << 30
+
+
+def main() -> None:
+    """Answer requests until standard input closes."""
+    _end_with_service(int(sys.argv[1]))
+    # a terminal or systemd sends these to the service, too, which ends its processes
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    # where memory is short, the kernel kills this process before the service
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    warnings.simplefilter("ignore")
+    # what a library prints is no answer
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    last = False
+    while not last and (length := sys.stdin.buffer.read(LENGTH)):
+        request = sys.stdin.buffer.read(int.from_bytes(length))
+        answer, last = answered(request)
+        answers.write(len(answer).to_bytes(LENGTH))
+        answers.write(answer)
+        answers.flush()
+
+
+def answered(request: bytes) -> tuple[bytes, bool]:
+    """Return the answer to a request, and whether the process ends after it."""
+    line, _, payload = request.partition(b"\n")
+    head = json.loads(line)
+    _limit(**head["limits"])
+    answer: Answer = {}
+    error, last = None, False
+    try:
+        answer = CALLS[head["call"]](payload.decode(), **head["arguments"])
+        text = json.dumps({key: answer[key] for key in answer if key != "info"})
+    except InputError as refused:
+        error = str(refused)
+    except MemoryError:
+        limit = f"{head['limits']['memory_gib']:g} GiB"
+        error, last = f"the job needs more than {limit} of memory", True
+    except Exception as failure:  # noqa: BLE001 - of any library, about any content
+        error = f"{type(failure).__name__}: {failure}"
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    told: Answer = {"last": last or largest > KEPT_BYTES}
+    told |= {"error": error} if error else {"info": answer.get("info", {})}
+    return f"{json.dumps(told)}\n{'' if error else text}".encode(), bool(told["last"])
+
+
+def run(
+    payload: str, kind: Kind, parameters: JobParameters, noise: JSON = None
+) -> Answer:
+    """Compute a job with the device's noise."""
+    content, errors = json.loads(payload), NOISE.validate_python(noise)
+    if kind == "problem":
+        sampler = NealSampler()
+
+        def sample(bqm: JSON) -> Answer:
+            return problem.sample(sampler, cast("Answer", bqm), parameters)
+
+        return errors.run_problem(content, sample) if errors else sample(content)
+    simulate = circuit.simulate if kind == "circuit" else pulses.simulate
+    counter = simulate(content, parameters)
+    return {"counter": errors.misread(counter) if errors else {**counter}}
+
+
+CALLS: Mapping[str, Callable[..., Answer]] = {
+    "run": run,
+    "check": pulses.check,
+    "specs": pulses.specs,
+}
+
+
+def _limit(memory_gib: float, cpu_seconds: int) -> None:
+    _, hardest = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (int(memory_gib * 2**30), hardest))
+    used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    _, hardest = resource.getrlimit(resource.RLIMIT_CPU)
+    # exceeding it kills the process, whatever library it is in
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(used) + cpu_seconds, hardest))
+
+
+def _end_with_service(lifeline: int) -> None:
+    """Have the kernel end this process when the service's end of a pipe is closed."""
+    # Its SIGIO kills also where no Python code runs. PR_SET_PDEATHSIG would act at the
+    # end of the thread that has started this process.
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
+    if select.select([lifeline], [], [], 0)[0]:  # closed before
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

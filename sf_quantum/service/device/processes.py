@@ -1,0 +1,209 @@
+"""The processes that compute jobs, apart from the service.
+
+A computation may need more time or memory than there is, and cannot be interrupted from
+within. Its process has limits, can be killed at any instant, and is reused as long as
+its jobs end by themselves.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
+from typing import ClassVar
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.service.device.computation import (
+    NOISE,
+    Computation,
+    ComputeLimits,
+    Result,
+)
+from sf_quantum.service.domain.jobs import Kind
+
+MODULE = "sf_quantum.service.device.computing"
+POLL_SECONDS = 0.02
+# bytes of the length before each request and answer
+LENGTH = 8
+_CHUNK = 1 << 20
+
+
+class SeparateRunner:
+    """Runs jobs of a kind in a separate process; see :class:`.runners.Runner`."""
+
+    kind: ClassVar[Kind]
+
+    def run(self, computation: Computation, interrupted: Callable[[], bool]) -> Result:
+        """See :meth:`.runners.Runner.run`.
+
+        :raises InputError: if it cannot be computed, or exceeds a limit
+        """
+        arguments: dict[str, JSON] = {
+            "kind": self.kind,
+            "parameters": dict(computation.parameters),
+            "noise": NOISE.dump_python(computation.noise, mode="json"),
+        }
+        limits = computation.limits
+        answer = ask("run", arguments, computation.payload, interrupted, limits)
+        return answer or Result()
+
+
+def ask(
+    call: str,
+    arguments: Mapping[str, JSON],
+    payload: str,
+    give_up: Callable[[], bool],
+    limits: ComputeLimits | None = None,
+) -> Result | None:
+    """Call a function of :mod:`.computing` in a process; blocks.
+
+    :param give_up: polled; if true, the process is killed
+    :returns: ``None`` if it was given up
+    :raises InputError: with the reason why there is no result
+    """
+    limits = limits or ComputeLimits()
+    head = {"call": call, "arguments": {**arguments}, "limits": limits.model_dump()}
+    processes = _processes()
+    process, reusable = processes.take(), False
+    try:
+        answer = process.ask(f"{json.dumps(head)}\n{payload}".encode(), give_up)
+        if answer is None:
+            return None
+        line, _, text = answer.partition(b"\n")
+        told = json.loads(line)
+        reusable = not told["last"]
+    except EOFError:
+        raise InputError(_why_it_ended(process.status, limits)) from None
+    finally:
+        (processes.put_back if reusable else processes.replace)(process)
+    if error := told.get("error"):
+        raise InputError(error)
+    return Result(text.decode(), told["info"])
+
+
+def start() -> None:
+    """Start a process for the first job, unless one is idle; returns at once."""
+    processes = _processes()
+    processes.put_back(processes.take())
+
+
+def _why_it_ended(status: int, limits: ComputeLimits) -> str:
+    if status == -signal.SIGXCPU:
+        return f"the job needs more than {limits.cpu_seconds} s of CPU time"
+    how = f"signal {-status}" if status < 0 else f"status {status}"
+    memory = f"its limit is {limits.memory_gib:g} GiB of memory"
+    return f"the computation of the job ended with {how}; {memory}"
+
+
+class _Process:
+    """A process that answers one request at a time."""
+
+    def __init__(self) -> None:
+        lifeline, self._lifeline = os.pipe()
+        # single-threaded, since computations share the machine with the service
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        self._popen = subprocess.Popen(
+            [sys.executable, "-m", MODULE, str(lifeline)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **threads},
+            pass_fds=[lifeline],
+            bufsize=0,
+        )
+        os.close(lifeline)
+        if self._popen.stdin is None or self._popen.stdout is None:
+            raise RuntimeError("no pipe")
+        self._stdin, self._stdout = self._popen.stdin, self._popen.stdout
+        os.set_blocking(self._stdin.fileno(), False)
+
+    @property
+    def alive(self) -> bool:
+        return self._popen.poll() is None
+
+    @property
+    def status(self) -> int:
+        return self._popen.wait()
+
+    def ask(self, request: bytes, give_up: Callable[[], bool]) -> bytes | None:
+        """Send a request; ``None`` if it was given up.
+
+        :raises EOFError: if the process ends before its answer
+        """
+        rest = memoryview(len(request).to_bytes(LENGTH) + request)
+        answer, expected = bytearray(), LENGTH
+        poll = select.poll()
+        poll.register(self._stdin, select.POLLOUT)
+        poll.register(self._stdout, select.POLLIN)
+        while len(answer) < expected:
+            if give_up():
+                return None
+            for file, event in poll.poll(POLL_SECONDS * 1000):
+                if file == self._stdin.fileno():
+                    with suppress(BlockingIOError, BrokenPipeError):
+                        rest = rest[os.write(file, rest[:_CHUNK]) :]
+                    if not rest or event & select.POLLERR:
+                        poll.unregister(file)
+                elif part := os.read(file, _CHUNK):
+                    answer += part
+                else:
+                    raise EOFError
+            if expected == LENGTH <= len(answer):
+                expected += int.from_bytes(answer[:LENGTH])
+        return bytes(memoryview(answer)[LENGTH:])
+
+    def end(self) -> None:
+        self._popen.kill()
+        self._popen.wait()
+        self._stdin.close()
+        self._stdout.close()
+        os.close(self._lifeline)
+
+
+class _Processes:
+    """The idle processes: one at most, since the device runs one job at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[_Process] = []
+        atexit.register(self.end)
+
+    def take(self) -> _Process:
+        with self._lock:
+            while self._idle:
+                process = self._idle.pop()
+                if process.alive:
+                    return process
+                process.end()
+        return _Process()
+
+    def put_back(self, process: _Process) -> None:
+        with self._lock:
+            if not self._idle:
+                self._idle.append(process)
+                return
+        process.end()
+
+    def replace(self, process: _Process) -> None:
+        """End a process, and start another for the next job."""
+        process.end()
+        self.put_back(_Process())
+
+    def end(self) -> None:
+        with self._lock:
+            while self._idle:
+                self._idle.pop().end()
+
+
+@cache
+def _processes() -> _Processes:
+    return _Processes()
