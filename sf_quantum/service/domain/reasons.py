@@ -61,7 +61,7 @@ RELEASED = LeaseEnd(LeaseEndCause.RELEASED)
 
 @dataclass(frozen=True)
 class Interruption:
-    """Why a job was interrupted: by whom if pre-empted, how its lease ended if it did."""
+    """Why a job was interrupted: for which class if pre-empted, or how its lease ended."""
 
     cause: Cause
     preempted_by: JobClass | None = None

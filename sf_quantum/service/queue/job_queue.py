@@ -196,6 +196,7 @@ class JobQueue:
         return self.store.jobs(lease=lease, user=user, limit=limit)
 
     async def wait(self, who: Identity, job_id: str | int, seconds: float) -> Job:
+        """Wait for the end of a job, for a limited time, and return the job."""
         job = self.find(who, job_id)
         self.leases.touch(job.lease)
         if not job.final:

@@ -177,6 +177,7 @@ class Leases:
             self._add(lease, _H)
 
     def start(self) -> None:
+        """Resume the leases of the previous service."""
         for live in self._leases.values():
             live.last_used = time.monotonic()
             self._hold(live)
@@ -315,6 +316,7 @@ class Leases:
             raise Refused(503, detail, headers={"Retry-After": "1"}) from error
 
     def touch(self, lease_id: str) -> None:
+        """Mark a lease as used."""
         if (live := self._leases.get(lease_id)) is not None:
             live.last_used = time.monotonic()
 

@@ -263,6 +263,7 @@ class LiveJobs:
             raise Refused(503, detail, headers={"Retry-After": "1"})
 
     async def wait(self, number: int, seconds: float) -> None:
+        """Wait for the end of a job, for a limited time."""
         live = self._jobs.get(number)
         if live is not None and seconds > 0:
             await self._until(live, {_D}, seconds)

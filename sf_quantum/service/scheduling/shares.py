@@ -50,6 +50,7 @@ class ActiveShares:
         self._jobs: dict[tuple[Account, str, str], tuple[set[str], int]] = {}
 
     def leased(self, lease: Lease) -> None:
+        """Add the share of a lease, unless another lease of its Slurm job is held."""
         if lease.tenths is not None:
             leases, share = self._jobs.setdefault(_job(lease), (set(), lease.tenths))
             if not leases:
@@ -57,6 +58,7 @@ class ActiveShares:
             leases.add(lease.id)
 
     def released(self, lease: Lease) -> None:
+        """Remove the share of a lease if it is the last of its Slurm job."""
         leases, share = self._jobs.get(_job(lease), (set(), 0))
         if lease.id in leases:
             leases.remove(lease.id)

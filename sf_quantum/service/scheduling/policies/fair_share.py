@@ -308,6 +308,7 @@ class _AccountQueue:
         return self._compute_tags(index + 1)[index]
 
     def user_tag(self, job: PendingJob) -> float:
+        """Return the usage per share of a job's user when the job is next."""
         self._refresh()
         return self._user_tags[job.number]
 
@@ -329,6 +330,7 @@ class _AccountQueue:
         return iter([*zip(tags, self._sorted.jobs, strict=True)])
 
     def seconds(self, user: str | None) -> float:
+        """Sum the QPU seconds of a user's jobs; of all jobs if the user is ``None``."""
         if user is None:
             return sum(self._seconds.values())
         return self._seconds.get(user, 0.0)
