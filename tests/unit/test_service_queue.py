@@ -279,7 +279,7 @@ async def test_what_breaks_fails_and_the_next_one_runs(
     assert failed.note == "LookupError: what no device should do"
     assert (await over(queue, good)).state == "Completed"
     with pytest.raises(Refused) as refused:
-        queue.result(ANN, bad.id)
+        await queue.result(ANN, bad.id)
     assert refused.value.status == 409
 
 
@@ -378,7 +378,7 @@ async def test_users_see_their_own(queue: JobQueue) -> None:
             await call
         assert refused.value.status == 404
     with pytest.raises(Refused) as refused:
-        queue.list_jobs(ANN, lease=bobs)
+        await queue.page(ANN, lambda job, _: job, lease=bobs)
     assert refused.value.status == 404
     with pytest.raises(Refused) as refused:
         await submit(queue, bobs, "c")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
@@ -18,6 +20,7 @@ from sf_quantum.service.domain.jobs import (
     Identity,
     Job,
     JobClass,
+    Kind,
     Lease,
     LeaseRequest,
     Submission,
@@ -26,16 +29,26 @@ from sf_quantum.service.domain.reasons import CANCELLED, Cause, Interruption
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import entitlements
 from sf_quantum.service.queue.leases import STOPPING, Leases
-from sf_quantum.service.queue.live_jobs import LiveJobs
+from sf_quantum.service.queue.lists import ListThread
+from sf_quantum.service.queue.live_jobs import LiveJob, LiveJobs
 from sf_quantum.service.queue.observations import DeviceState
-from sf_quantum.service.scheduling.work import PendingJob
+from sf_quantum.service.scheduling.pending import PendingJobs
+from sf_quantum.service.scheduling.work import PendingJob, Work
 from sf_quantum.service.store import audit
 from sf_quantum.service.store.accounting import recent_use
 from sf_quantum.service.store.retention import purge_regularly
 from sf_quantum.service.store.store import Store
 from sf_quantum.threads import in_thread
 
+T = TypeVar("T")
 STOP_SECONDS = 3.0
+# of a list, before other requests have their turn
+FORECASTS_AT_ONCE = 20
+# for a list, the order of very many jobs may be old: by this much per second that it
+# took the event loop, which is then as free as before to 95 %
+ORDER_REUSED = 20
+# an order that took less is not reused
+ORDER_SECONDS = 0.005
 # the number of a job behind all jobs: the largest of SQLite
 LAST = 2**63 - 1
 logger = logging.getLogger(__name__)
@@ -61,6 +74,8 @@ class JobQueue:
         self.observations = self.jobs.observations
         self.between_jobs = self.jobs.between_jobs
         self.leases = Leases(self.settings, self.jobs)
+        self.lists = ListThread()
+        self._order = _Order()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._work: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -186,14 +201,76 @@ class JobQueue:
         return job
 
     def list_jobs(
-        self, who: Identity, *, lease: str | None = None, limit: int = 1000
+        self,
+        who: Identity,
+        *,
+        lease: str | None = None,
+        before: int | None = None,
+        limit: int = 1000,
     ) -> list[Job]:
         """List the latest jobs of the caller, or of all users for an admin; oldest first."""
+        user = None if who.admin else who.user
+        return self.store.jobs(lease=lease, user=user, before=before, limit=limit)
+
+    async def page(
+        self,
+        who: Identity,
+        show: Callable[[Job, Forecast | None], T],
+        *,
+        lease: str | None = None,
+        before: str | None = None,
+        limit: int = 1000,
+    ) -> list[T]:
+        """List jobs as :meth:`list_jobs` does, with their forecasts.
+
+        :param show: called in another thread
+        :param before: id of a job; lists only those submitted before it
+        """
         if lease is not None:
             self.leases.find(who, lease)
             self.leases.touch(lease)
-        user = None if who.admin else who.user
-        return self.store.jobs(lease=lease, user=user, limit=limit)
+        last = None if before is None else self.find(who, before).number
+        jobs = await self.lists.run(
+            who.user,
+            lambda: self.list_jobs(who, lease=lease, before=last, limit=limit),
+        )
+        coming: dict[int, float] = {}
+        for index, job in enumerate(jobs):
+            if index % FORECASTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if (entry := self.jobs.pending.get(job.number)) is not None:
+                coming[job.number] = self.policy.coming(entry)
+        order = self._order.of(self.jobs.pending) if coming else []
+        running = self.jobs.running
+
+        def forecast() -> list[T]:
+            forecasts = dict(self._in_one_pass(order, coming))
+            if running is not None:
+                forecasts[running.number] = self._forecast_running(running)
+            return [
+                show(job, None if job.final else forecasts.get(job.number))
+                for job in jobs
+            ]
+
+        return await self.lists.run(who.user, forecast)
+
+    def _in_one_pass(
+        self, order: Sequence[PendingJob], coming: Mapping[int, float]
+    ) -> Iterator[tuple[int, Forecast]]:
+        left = len(coming)
+        jobs, seconds = Counter[Kind](), defaultdict[Kind, float](float)
+        for entry in order:
+            if not left:
+                return
+            if entry.number in coming:
+                left -= 1
+                works = {kind: Work(jobs[kind], seconds[kind]) for kind in jobs}
+                yield (
+                    entry.number,
+                    self._forecast_after(entry, works, coming[entry.number]),
+                )
+            jobs[entry.kind] += 1
+            seconds[entry.kind] += entry.seconds
 
     async def wait(self, who: Identity, job_id: str | int, seconds: float) -> Job:
         """Wait for the end of a job, for a limited time, and return the job."""
@@ -203,15 +280,19 @@ class JobQueue:
             await self.jobs.wait(job.number, seconds)
         return self.find(who, job_id)
 
-    def result(self, who: Identity, job_id: str | int) -> str:
+    async def result(self, who: Identity, job_id: str | int) -> bytes:
         """Read a job's result, JSON text; refuse with 409 if the job has none."""
         job = self.find(who, job_id)
         self.leases.touch(job.lease)
-        result = self.store.result(job.number)
+        result = await asyncio.to_thread(self._read_result, job.number)
         if result is None:
             why = f": {job.note}" if job.note else ""
             raise Refused(409, f"the job is {job.state} and has no result{why}")
         return result
+
+    def _read_result(self, number: int) -> bytes | None:
+        result = self.store.result(number)
+        return None if result is None else result.encode()
 
     async def cancel(self, who: Identity, job_id: str | int) -> Job:
         """Cancel a job, and wait until the device has interrupted it."""
@@ -240,6 +321,9 @@ class JobQueue:
         running = self.jobs.running
         if running is None or running.number != job.number:
             return None
+        return self._forecast_running(running)
+
+    def _forecast_running(self, running: LiveJob) -> Forecast:
         return Forecast(0, 0.0, self.jobs.expected_seconds(running.entry))
 
     def forecast_new(self, job_class: JobClass, user: str = "") -> Forecast:
@@ -264,8 +348,12 @@ class JobQueue:
         return self._forecast(entry)
 
     def _forecast(self, entry: PendingJob) -> Forecast:
+        return self._forecast_after(entry, *self.jobs.pending.ahead(entry))
+
+    def _forecast_after(
+        self, entry: PendingJob, works: Mapping[Kind, Work], coming: float
+    ) -> Forecast:
         jobs, pace = self.jobs, self.jobs.pace
-        works, coming = jobs.pending.ahead(entry)
         position = sum(work.jobs for work in works.values())
         seconds = pace.seconds(works)
         if coming:
@@ -336,3 +424,20 @@ class JobQueue:
             task.cancel()
         self.leases.stop()
         self.jobs.stop(drain_seconds)
+
+
+class _Order:
+    """The order of the pending jobs for lists; one that took long is reused for a while."""
+
+    def __init__(self) -> None:
+        self._order: Sequence[PendingJob] = ()
+        self._until = 0.0
+
+    def of(self, pending: PendingJobs) -> Sequence[PendingJob]:
+        began = time.monotonic()
+        if began >= self._until:
+            self._order = pending.order()
+            ended = time.monotonic()
+            took = ended - began
+            self._until = ended + ORDER_REUSED * took * (took > ORDER_SECONDS)
+        return self._order

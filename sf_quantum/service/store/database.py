@@ -53,6 +53,7 @@ class Database:
             self._writer = _connect(path)
             _prepare(self._writer, path, version, schema, upgrades or {})
             self._requests = _Reader(path, {})
+            self._large = _Reader(path, {})
             self._reports = _Reader(path, functions or {})
         except sqlite3.Error as error:
             raise InputError(f"{path}: cannot store the state: {error}") from error
@@ -65,6 +66,7 @@ class Database:
         self._changes.put(None)
         self._thread.join()
         self._requests.close()
+        self._large.close()
         self._reports.close()
         self._writer.close()
 
@@ -103,6 +105,10 @@ class Database:
     def read(self, query: str, *values: str | float | None) -> list[sqlite3.Row]:
         """Run a short query on the committed state."""
         return self._requests.read(query, values)
+
+    def read_large(self, query: str, *values: str | float | None) -> list[sqlite3.Row]:
+        """Read a list or a large value, without blocking :meth:`read`."""
+        return self._large.read(query, values)
 
     def report(self, query: str, *values: str | float | None) -> list[sqlite3.Row]:
         """Run a long query, without blocking :meth:`read`."""

@@ -168,14 +168,22 @@ class Store(Database):
         return next(iter(self._jobs(f"WHERE {name} = ?", job_id)), None)
 
     def jobs(
-        self, *, lease: str | None = None, user: str | None = None, limit: int = 1000
+        self,
+        *,
+        lease: str | None = None,
+        user: str | None = None,
+        before: int | None = None,
+        limit: int = 1000,
     ) -> list[Job]:
-        """List the latest jobs of a lease, of a user or of all users, oldest first."""
-        names = {"lease": lease, "user": user}
-        given = {name: value for name, value in names.items() if value is not None}
-        where = " AND ".join(f"{name} = ?" for name in given) or "1"
-        query = f"WHERE {where} ORDER BY number DESC LIMIT ?"
-        return self._jobs(query, *given.values(), limit)[::-1]
+        """List the latest jobs of a lease, of a user or of all users, oldest first.
+
+        :param before: only jobs with lower numbers
+        """
+        terms = {"lease = ?": lease, "user = ?": user, "number < ?": before}
+        given = {term: value for term, value in terms.items() if value is not None}
+        where = " AND ".join(given) or "1"
+        query = f"{_JOB} WHERE {where} ORDER BY number DESC LIMIT ?"
+        return [*map(_job, self.read_large(query, *given.values(), limit))][::-1]
 
     def jobs_by_number(self, numbers: Sequence[int]) -> list[Job]:
         """Find jobs by their numbers, in any order."""
@@ -195,12 +203,12 @@ class Store(Database):
 
     def payload(self, number: int) -> str:
         """Read a job's payload, JSON text."""
-        rows = self.read("SELECT payload FROM contents WHERE number = ?", number)
+        rows = self.read_large("SELECT payload FROM contents WHERE number = ?", number)
         return str(rows[0][0]) if rows else "null"
 
     def result(self, number: int) -> str | None:
         """Read a job's result, JSON text; ``None`` if it has none."""
-        rows = self.read("SELECT result FROM contents WHERE number = ?", number)
+        rows = self.read_large("SELECT result FROM contents WHERE number = ?", number)
         return cast("str | None", rows[0][0]) if rows else None
 
     def start(self, number: int) -> Future[Job]:

@@ -122,7 +122,7 @@ async def problems(
 ) -> Response:
     """List problems; with ids, wait until one of these is over."""
     if ids is None:
-        jobs = await asyncio.to_thread(known.all, who)
+        jobs = await queue.lists.run(who.user, lambda: known.all(who))
     else:
         chosen = ids.split(",")
         if len(chosen) > PROBLEMS_AT_ONCE:
@@ -130,7 +130,9 @@ async def problems(
         jobs = await known.wait_for_any(who, chosen, min(wait, LONGEST_WAIT_SECONDS))
     if solver not in (None, queue.device.name):
         jobs = []
-    entries = await asyncio.to_thread(lambda: [known.status(job) for job in jobs])
+    entries = await queue.lists.run(
+        who.user, lambda: [known.status(job) for job in jobs]
+    )
     matching: list[JSON] = [
         entry
         for entry in entries

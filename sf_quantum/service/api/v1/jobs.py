@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from sf_quantum.service.api.common import (
     LONGEST_WAIT_SECONDS,
@@ -18,7 +18,7 @@ from sf_quantum.service.api.common import (
 from sf_quantum.service.api.large_bodies import LargeBodyRoute
 from sf_quantum.service.api.v1.models import CalibrationAnswer, JobBody, Strict
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.jobs import Job, JobClass, Kind, State
+from sf_quantum.service.domain.jobs import Forecast, Job, JobClass, Kind, State
 from sf_quantum.service.queue.entitlements import LEASE_HEADER
 from sf_quantum.service.queue.job_queue import JobQueue
 
@@ -81,6 +81,7 @@ class JobAnswer(Strict):
     )
 
 
+_JOBS = TypeAdapter(list[JobAnswer])
 # the forecast of a job that is over
 _NO_FORECAST = dict.fromkeys(("position", "eta_seconds", "expected_seconds"))
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=_Route)
@@ -116,19 +117,37 @@ async def submit(
     return answer_for(queue, job)
 
 
-@router.get("", summary="List jobs", responses={404: refusal("No such lease.")})
+@router.get(
+    "",
+    summary="List jobs",
+    response_model=list[JobAnswer],
+    responses={404: refusal("No such lease, or no such job.")},
+)
 async def jobs(
     queue: Queue,
     who: Who,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    before: Annotated[
+        str | None, Query(description="A job's id: list those submitted before it.")
+    ] = None,
     x_sfq_lease: LeaseId = None,
-) -> list[JobAnswer]:
+) -> Response:
     """List the latest jobs, oldest first: of the lease in the header, or of the caller.
 
-    An admin sees the jobs of all users.
+    An admin sees the jobs of all users. If there may be earlier jobs, the header `Link`
+    has the address of the page with these, `rel="next"`.
     """
-    listed = queue.list_jobs(who, lease=x_sfq_lease, limit=limit)
-    return [answer_for(queue, job) for job in listed]
+    shown = await queue.page(
+        who, shown_job, lease=x_sfq_lease, before=before, limit=limit
+    )
+    content = await queue.lists.run(
+        who.user, lambda: _JOBS.dump_json(shown, by_alias=True)
+    )
+    headers = {}
+    if len(shown) == limit:
+        query = f"limit={limit}&before={shown[0].id}"
+        headers["Link"] = f'<{router.prefix}?{query}>; rel="next"'
+    return Response(content, media_type="application/json", headers=headers)
 
 
 @router.get(
@@ -168,7 +187,7 @@ async def job(
 )
 async def result(job_id: str, queue: Queue, who: Who) -> Response:
     """Fetch the result; its `info` has sampler, QPU, calibration, timing and seed."""
-    return Response(queue.result(who, job_id), media_type="application/json")
+    return Response(await queue.result(who, job_id), media_type="application/json")
 
 
 @router.delete("/{job_id}", summary="Cancel a job", responses={404: _NO_JOB})
@@ -178,8 +197,12 @@ async def cancel(job_id: str, queue: Queue, who: Who) -> JobAnswer:
 
 
 def answer_for(queue: JobQueue, job: Job) -> JobAnswer:
-    """Show a job."""
-    forecast = queue.forecast(job)
+    """Show a job with its forecast."""
+    return shown_job(job, queue.forecast(job))
+
+
+def shown_job(job: Job, forecast: Forecast | None) -> JobAnswer:
+    """Show a job with a forecast, ``None`` once it is over."""
     expected = vars(forecast) if forecast else _NO_FORECAST
     shown = {**vars(job), **expected, "idempotency_key": job.key}
     return JobAnswer(**{name: shown[name] for name in JobAnswer.model_fields})

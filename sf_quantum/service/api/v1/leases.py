@@ -11,10 +11,9 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
 from sf_quantum.service.api.common import Queue, Who, refusal
-from sf_quantum.service.api.v1.jobs import JobAnswer, answer_for
+from sf_quantum.service.api.v1.jobs import JobAnswer, shown_job
 from sf_quantum.service.api.v1.models import Name, Seconds, Strict
 from sf_quantum.service.domain.jobs import (
-    Job,
     JobClass,
     Lease,
     LeaseRequest,
@@ -156,7 +155,7 @@ async def leases(
 async def lease(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
     """Show whether the lease is held, and the jobs submitted under it."""
     found = queue.leases.find(who, lease_id)
-    return _answer(queue, found, queue.store.jobs(lease=found.id))
+    return _answer(queue, found, await queue.page(who, shown_job, lease=found.id))
 
 
 @router.post(
@@ -180,15 +179,17 @@ async def release(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
     Releasing it again changes nothing.
     """
     released = await queue.leases.release(who, lease_id)
-    return _answer(queue, released, queue.store.jobs(lease=released.id))
+    return _answer(queue, released, await queue.page(who, shown_job, lease=released.id))
 
 
-def _answer(queue: JobQueue, lease: Lease, jobs: Iterable[Job] = ()) -> LeaseAnswer:
+def _answer(
+    queue: JobQueue, lease: Lease, jobs: Iterable[JobAnswer] = ()
+) -> LeaseAnswer:
     return LeaseAnswer(
         **vars(lease),
         held=lease.held,
         idle_expires=queue.leases.idle_expires_at(lease) if lease.held else None,
-        jobs=[answer_for(queue, job) for job in jobs],
+        jobs=[*jobs],
     )
 
 

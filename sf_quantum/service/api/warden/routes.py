@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import pwd
+from collections import deque
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
@@ -16,7 +17,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from fastapi import APIRouter, Header, Path, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
+from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, TypeAdapter
 
 from sf_quantum.service.api.common import Admin, Queue, Who, qpu_reason, refusal, utc
 from sf_quantum.service.api.large_bodies import LargeBodyRoute
@@ -174,6 +175,9 @@ class StatusAnswer(BaseModel):
     open_sessions: list[OpenSession]
 
 
+# of results in a list of jobs
+RESULT_BYTES = 16 * 1024 * 1024
+_JOBS = TypeAdapter(list[WardenJob])
 NO_SLOTS = "Not enough QPU slots available."
 SESSION_HEADER = "X-Warden-Session"
 # warden's names of the queue's fields
@@ -314,21 +318,30 @@ async def create_job(
     return _job(job)
 
 
-@router.get("/jobs", summary="List the caller's jobs")
-async def jobs(queue: Queue, who: Who) -> list[WardenJob]:
-    """List the latest jobs, oldest first, of every kind."""
-    listed = queue.list_jobs(who)
-    # the results of many jobs are large
-    return await asyncio.to_thread(
-        lambda: [_job(job, queue.store.result(job.number)) for job in listed]
-    )
+@router.get("/jobs", summary="List the caller's jobs", response_model=list[WardenJob])
+async def jobs(queue: Queue, who: Who) -> Response:
+    """List the latest jobs, oldest first, of every kind.
+
+    The results of the latest are listed, up to 16 MiB; others are shown with their job.
+    """
+
+    def listed() -> bytes:
+        shown, left = deque[WardenJob](), RESULT_BYTES
+        for job in reversed(queue.list_jobs(who)):
+            result = queue.store.result(job.number) if left > 0 else None
+            left -= len(result or "")
+            shown.appendleft(_job(job, result if left >= 0 else None))
+        return _JOBS.dump_json([*shown])
+
+    content = await queue.lists.run(who.user, listed)
+    return Response(content, media_type="application/json")
 
 
 @router.get("/jobs/{number}", summary="Show a job")
 async def job(number: JobNumber, queue: Queue, who: Who) -> WardenJob:
     """Show a job, with its results once it is done."""
     found = queue.find(who, number)
-    return _job(found, queue.store.result(found.number))
+    return _job(found, await asyncio.to_thread(queue.store.result, found.number))
 
 
 @router.post("/jobs/{number}/cancel", summary="Cancel a job")

@@ -1,0 +1,31 @@
+"""The thread that makes lists of jobs: long for a request, and short for the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+_T = TypeVar("_T")
+
+
+class ListThread:
+    """Makes one list at a time, so that many do not delay the event loop.
+
+    Each user has at most one list in it, so that nobody's lists delay those of others for
+    longer than one takes.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "lists")
+        # a lock exists while a request holds it or waits for it
+        self._of_user = WeakValueDictionary[str, asyncio.Lock]()
+
+    async def run(self, user: str, make: Callable[[], _T]) -> _T:
+        """Make a list, or a part of one, after the user's earlier ones."""
+        unused = asyncio.Lock()
+        async with self._of_user.setdefault(user, unused):
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._thread, make)
