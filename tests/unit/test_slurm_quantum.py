@@ -323,6 +323,28 @@ async def test_a_job_that_can_run_elsewhere_waits_for_no_login_node_for_ever(
             await qpus.lend(site.queue, "/one/0", ["a"])
 
 
+async def test_a_job_that_can_run_nowhere_else_asks_with_pauses(
+    site: Site,
+    definitions: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    put_hints: Callable[[JobHints], None],
+) -> None:
+    monkeypatch.setattr(backoff, "CLUSTER", Backoff(0.2, 0.2))
+    qpus, asked = site.quantum(definitions, "a"), 0
+
+    async def ask(*_: object) -> list[quantum._QpuState]:
+        nonlocal asked
+        asked += 1
+        return [quantum._QpuState("a", "offline", "helium")]
+
+    monkeypatch.setattr(qpus, "_states", ask)
+    put_hints(JobHints(wait_seconds=0.1))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await qpus.online(site.queue, "/one/0", ["a"])
+    assert 0 < asked <= 6
+
+
 async def _lost(*_: object, **__: object) -> tuple[str, int]:
     return "", 255
 

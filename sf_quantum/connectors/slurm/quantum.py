@@ -223,14 +223,16 @@ class ServiceQpus:
     async def _until_online(
         self, queue: SlurmQueue, job: str, qpus: Collection[str], job_hints: JobHints
     ) -> None:
-        deadline = Deadline(job_hints.wait_seconds)
+        elsewhere = job_hints.has_alternative
+        # only a job that can run elsewhere gives up
+        deadline = Deadline(job_hints.wait_seconds if elsewhere else None)
         waited = False
         for pause in backoff.CLUSTER.pauses():
             state = self._hindrance(await self._states(queue, job, qpus))
             if state is None:
                 break
             given_up = state.state == "offline" or deadline.left <= 0
-            if job_hints.has_alternative and given_up:
+            if elsewhere and given_up:
                 raise WorkflowExecutionException(
                     f"Job {job} is not submitted: {state.sentence}"
                 )
