@@ -101,7 +101,10 @@ class CheckedSampler(Sampler):
     @property
     def properties(self) -> dict[str, JSON]:
         """The defaults, unless ``None``, and :attr:`more`."""
-        signature = inspect.signature(self.sample).parameters
+        # a subclass may pass on what it does not name
+        classes = (c for c in type(self).__mro__ if issubclass(c, CheckedSampler))
+        own = next(c for c in classes if "checks" in vars(c))
+        signature = inspect.signature(own.sample).parameters
         defaults = {name: signature[name].default for name in self.checks}
         known = {name: value for name, value in defaults.items() if value is not None}
         return known | {**self.more}

@@ -6,14 +6,15 @@ import math
 from typing import cast
 
 import pytest
-from dimod import BinaryQuadraticModel
+from dimod import BinaryQuadraticModel, SampleSet
 from dimod.testing import assert_sampler_api
 
 from sf_quantum import samplers
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers import problem
-from sf_quantum.samplers.neal import NealSampler
+from sf_quantum.samplers.neal import READS, NealSampler
+from sf_quantum.samplers.presolve import Presolve
 from tests.service import example_bqm
 
 
@@ -36,6 +37,20 @@ def test_unknown_sampler_is_told_the_closest_and_the_known() -> None:
 
 def test_neal_is_a_dimod_sampler() -> None:
     assert_sampler_api(NealSampler())  # type: ignore[no-untyped-call]
+
+
+class _Passing(NealSampler):
+    """A site's own, which names no parameter of what it extends."""
+
+    def sample(self, bqm: BinaryQuadraticModel, **parameters: JSON) -> SampleSet:
+        return super().sample(bqm, **parameters)  # type: ignore[arg-type]
+
+
+def test_a_sampler_that_extends_ours_has_its_defaults(bqm: dict[str, JSON]) -> None:
+    extended = _Passing()
+    assert extended.properties == NealSampler().properties
+    model = BinaryQuadraticModel.from_serializable(bqm)
+    assert Presolve(extended).sample(model).record.num_occurrences.sum() == READS
 
 
 def test_same_seed_same_samples_also_after_serialization(bqm: dict[str, JSON]) -> None:
