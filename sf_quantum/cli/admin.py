@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
 
@@ -92,13 +93,43 @@ def configure(parser: argparse.ArgumentParser) -> None:
     audit.add_argument(
         "--limit", type=int, default=100, metavar="N", help="(default: %(default)s)"
     )
+    backup = actions.add_parser(
+        "backup",
+        help="copy the state of a service on this machine, also while it runs",
+        description="Copy the state of a service on this machine, also while it runs.",
+        epilog="Needs no admin but the right to read the state folder. Tokens, "
+        "certificates and the configuration are not copied.",
+    )
+    backup.add_argument("file", type=Path, metavar="FILE", help="replaced if it exists")
+    of = backup.add_mutually_exclusive_group(required=True)
+    of.add_argument("--state", type=Path, metavar="DIR", help="the state folder")
+    of.add_argument(
+        "--config", type=Path, metavar="FILE", help="the configuration that names it"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the action, and print the service's answer."""
+    if args.act == "backup":
+        _back_up(args)
+        return 0
     answer = args.action(service.client(args), args)
     print(*([json.dumps(answer)] if args.json else args.format(answer)), sep="\n")
     return 0
+
+
+def _back_up(args: argparse.Namespace) -> None:
+    from sf_quantum.service.state import DATABASE
+    from sf_quantum.service.store.backup import back_up
+
+    state = args.state
+    if args.config is not None:
+        from sf_quantum.service.config import load
+
+        state = load(args.config, {}, {}).state
+        if state is None:
+            raise InputError(f"{args.config}: has no key state, so nothing is kept")
+    back_up(state / DATABASE, args.file)
 
 
 def _status(client: ServiceClient, _: argparse.Namespace) -> JSON:

@@ -24,8 +24,9 @@ from sf_quantum.service.config import (
 )
 from sf_quantum.service.domain.jobs import RANKS
 from sf_quantum.service.http import auth
-from sf_quantum.service.run import DATABASE, check_certificate
+from sf_quantum.service.run import check_certificate
 from sf_quantum.service.scheduling import policies
+from sf_quantum.service.state import DATABASE, check_state
 from sf_quantum.service.store.schema import VERSION
 from sf_quantum.validation import KeyPath, ValidationErrors, validated
 
@@ -124,8 +125,19 @@ def _state(config: Configuration) -> Iterator[Finding]:
         yield ("state",), str(path), f"{folder} is not a folder"
     elif not os.access(folder, os.W_OK | os.X_OK):
         yield ("state",), str(path), f"this user cannot write in {folder}"
+    elif path.exists() and (why := _lost(path)):
+        yield ("state",), None, why
     elif (database := path / DATABASE).exists() and (why := _unreadable(database)):
         yield ("state",), str(path), why
+
+
+def _lost(path: Path) -> str | None:
+    # root checks for the service's user
+    try:
+        check_state(path, owner=None if os.geteuid() else path.stat().st_uid)
+    except InputError as error:
+        return str(error)
+    return None
 
 
 def _unreadable(database: Path) -> str | None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import gc
 import logging
 import os
-import shutil
 import signal
 import socket
 import ssl
 import stat
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -29,12 +26,11 @@ from sf_quantum.service.device import processes
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.http import auth
 from sf_quantum.service.http.limits import Guard
-from sf_quantum.service.store.store import Store
+from sf_quantum.service.state import store_in
 from sf_quantum.validation import check_private
 
 # for open requests to be answered
 STOP_SECONDS = 1
-DATABASE = "service.sqlite"
 logger = logging.getLogger(__name__)
 
 
@@ -51,10 +47,8 @@ def serve(
     authenticate = _authenticate(config.auth)
     check_certificate(config.listen)
     with ExitStack() as stack:
-        folder = stack.enter_context(state_folder(config.state, until_eof))
+        store = stack.enter_context(store_in(config.state, until_eof))
         listener, url = stack.enter_context(_listener(config))
-        store = Store(folder / DATABASE)
-        stack.callback(store.close)
         processes.start()  # its imports take half a second
         service = build(
             store,
@@ -201,41 +195,6 @@ def _call_at_eof(stop: Callable[[], asyncio.Handle]) -> None:
 
     # a thread, since an event loop cannot watch a plain file
     threading.Thread(target=read, name="stdin", daemon=True).start()
-
-
-@contextmanager
-def state_folder(path: Path | None, ephemeral: bool) -> Iterator[Path]:
-    """Lock a state folder, which is created if it does not exist.
-
-    :param path: ``None`` creates a temporary folder
-    :param ephemeral: remove the folder in the end if this has created it
-    :raises InputError: if it cannot be used, or another service uses it
-    """
-    made = path is None
-    if path is None:
-        path = Path(tempfile.mkdtemp(prefix="sfq-"))
-        ephemeral = True
-    try:
-        if not path.exists():
-            path.mkdir(mode=0o700)
-            made = True
-        lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        # SQLite uses this mode for its other files; the folder may be public
-        os.close(os.open(path / DATABASE, os.O_RDWR | os.O_CREAT, 0o600))
-    except OSError as error:
-        why = (error.strerror or "").lower()
-        raise InputError(f"{path}: cannot store the state: {why}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        raise InputError(f"{path}: another service uses this state folder") from error
-    try:
-        yield path
-    finally:
-        if made and ephemeral:
-            shutil.rmtree(path, ignore_errors=True)
-        os.close(lock)
 
 
 @contextmanager

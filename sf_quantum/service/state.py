@@ -1,0 +1,95 @@
+"""The state folder: one service at a time, and nobody else writes in it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sf_quantum.errors import InputError
+from sf_quantum.service.store.store import Store
+
+DATABASE = "service.sqlite"
+_LOCK = "lock"
+# content of the lock once the database has been written
+_USED = b"locks service.sqlite\n"
+
+
+@contextmanager
+def store_in(path: Path | None, ephemeral: bool) -> Iterator[Store]:
+    """Lock a state folder, which is created if it does not exist, and open its store.
+
+    :param path: ``None`` creates a temporary folder
+    :param ephemeral: remove the folder in the end if this has created it
+    :raises InputError: if it cannot be used, if another service uses it, if others can
+        write in it, or if its database is missing
+    """
+    made = path is None
+    if path is None:
+        path = Path(tempfile.mkdtemp(prefix="sfq-"))
+        ephemeral = True
+    try:
+        if not path.exists():
+            path.mkdir(mode=0o700)
+            made = True
+        check_state(path)
+        # SQLite uses this mode for its other files; the folder may be public
+        os.close(os.open(path / DATABASE, os.O_RDWR | os.O_CREAT, 0o600))
+        lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        why = (error.strerror or "").lower()
+        raise InputError(f"{path}: cannot store the state: {why}") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            why = "another service uses this state folder"
+            raise InputError(f"{path}: {why}") from error
+        try:
+            store = Store(path / DATABASE)
+            try:
+                os.pwrite(lock, _USED, 0)
+                yield store
+            finally:
+                store.close()
+        finally:
+            if made and ephemeral:
+                shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+def check_state(path: Path, *, owner: int | None = None) -> None:
+    """Refuse a state folder that is not this user's alone, or that lost its database.
+
+    :param owner: who has to own it, by default this user
+    :raises InputError: if others can write in it, another user owns it, or its database
+        is missing
+    """
+    owner = os.geteuid() if owner is None else owner
+    database, lock = path / DATABASE, path / _LOCK
+    wal = database.with_name(f"{DATABASE}-wal")
+    for file in (path, database, lock, wal):
+        if not file.exists():
+            continue
+        status = file.stat()
+        if status.st_uid != owner:
+            raise InputError(f"{file}: another user owns it (chown)")
+        if status.st_mode & 0o022:
+            mode = status.st_mode & 0o7777
+            raise InputError(f"{file}: mode {mode:04o}, others can write (chmod go-w)")
+    if _size(database) > 0:
+        return
+    # a first start that failed leaves an empty database and an empty lock
+    if _size(wal) > 0 or _size(lock) > 0 or (lock.exists() and not database.exists()):
+        lost = "is empty" if database.exists() else "is missing"
+        remedy = f"restore it, or remove {lock} and {wal} to start without jobs"
+        raise InputError(f"{database}: {lost}, but there was one: {remedy}")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

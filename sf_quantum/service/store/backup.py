@@ -1,0 +1,64 @@
+"""A copy of the database while the service runs, or while it does not."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+from contextlib import closing, suppress
+from pathlib import Path
+
+from sf_quantum.errors import InputError
+
+SECONDS = 60.0
+
+
+def back_up(database: Path, target: Path) -> None:
+    """Copy a database with SQLite's online backup, beside the target, and rename it.
+
+    Until it is complete and on disk, the target is unchanged. Only the user can read it,
+    since ids of leases are in it.
+
+    :raises InputError: if the database cannot be read, or the target not written
+    """
+    if not database.is_file():
+        raise InputError(f"{database}: no such file; name a service's state folder")
+    if target.exists() and (not target.is_file() or target.samefile(database)):
+        raise InputError(f"{target}: not a file that may be replaced")
+    try:
+        descriptor, temporary = tempfile.mkstemp(
+            dir=target.parent, prefix=f".{target.name}."
+        )
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise InputError(f"{target}: cannot be written: {why}") from error
+    try:
+        # all pages in one step: a reader of a WAL does not keep the service from writing,
+        # whereas SQLite starts a copy in several steps again after each write
+        with (
+            closing(sqlite3.connect(database, SECONDS)) as source,
+            closing(sqlite3.connect(temporary)) as copy,
+        ):
+            source.execute("PRAGMA query_only = ON")
+            source.backup(copy)
+            # without a WAL, the copy is one file
+            copy.execute("PRAGMA journal_mode = DELETE")
+        os.fsync(descriptor)
+        os.replace(temporary, target)
+        _sync(target.parent)
+    except (sqlite3.Error, OSError) as error:
+        raise InputError(
+            f"{database}: cannot be copied to {target}: {error}"
+        ) from error
+    finally:
+        os.close(descriptor)
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
