@@ -374,7 +374,7 @@ def test_a_service_that_was_down_was_not_busy(tmp_path: Path, attempts: int) -> 
         )
 
     store.change(earlier).result()
-    store.recover().result()
+    store.recover(3).result()
     assert sum(UtilisationHistory(store).minutes(now)) == 0
     # it waited until it ran, and not until the next service came
     (row,) = usage(store, "user", Filter("ended"), Page(1, 0)).rows

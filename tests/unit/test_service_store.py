@@ -188,7 +188,7 @@ def test_interrupted_jobs_wait_again_at_their_place(path: Path, store: Store) ->
     store.close_lease("gone", "released", "note").result()
     # not closed: as after SIGKILL, all that was written is in the file and its log
     restarted = Store(path)
-    restarted.recover().result()
+    restarted.recover(3).result()
     live = restarted.live()
     assert [job.id for job in live] == [job.id for job in jobs]
     assert (live[0].attempt, live[0].started) == (2, None)
@@ -201,6 +201,50 @@ def test_interrupted_jobs_wait_again_at_their_place(path: Path, store: Store) ->
     )
     assert restarted.held() == [lease]
     restarted.close()
+
+
+def test_a_job_during_which_the_service_dies_again_and_again_fails(
+    store: Store,
+) -> None:
+    lease = _lease(store)
+    job, other = _add(store, lease, "a"), _add(store, lease, "b")
+    for deaths in range(3):
+        assert (found := store.job(job.number))
+        assert (found.state, found.attempt) == ("Queued", 1 + deaths)
+        store.start(job.number).result()
+        store.recover(3).result()
+    assert (found := store.job(job.number))
+    assert found.state == "Failed"
+    assert found.note == "the service died 3 times during the job"
+    assert [left.id for left in store.live()] == [other.id]
+
+
+def test_a_file_of_version_3_counts_deaths_from_now_on(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.executescript(THIRD.read_text())
+    db.close()
+    store = Store(path)
+    job = store.live()[0]
+    store.start(job.number).result()
+    store.recover(2).result()
+    assert (again := store.job(job.number))
+    assert again.state == "Queued"
+    store.start(job.number).result()
+    store.recover(2).result()
+    assert (failed := store.job(job.number))
+    assert failed.state == "Failed"
+    store.close()
+
+
+def test_a_cancellation_that_was_begun_is_completed(store: Store) -> None:
+    job, other = (_add(store, _lease(store, key), key) for key in "ab")
+    for each in (job, other):
+        store.start(each.number).result()
+    store.note_cancellation(job.number, "cancelled").result()
+    store.recover(3).result()
+    assert (found := store.job(job.number))
+    assert (found.state, found.note) == ("Cancelled", "cancelled")
+    assert [left.id for left in store.live()] == [other.id]
 
 
 def test_old_jobs_are_forgotten_with_their_leases(

@@ -183,6 +183,8 @@ class ServiceSettings(Section):
         default
     :param retention_seconds: time that results are kept after the end of a job; ``None``:
         for ever
+    :param service_deaths: number of times that the service may die during a job, after
+        which the job fails
     :param slurm_poll_seconds: interval of polling Slurm for the jobs that hold leases
     """
 
@@ -203,4 +205,5 @@ class ServiceSettings(Section):
     quality: QualitySettings = QualitySettings()
     metrics: MetricsSettings = MetricsSettings()
     retention_seconds: Positive | None = 7 * 24 * 3600.0
+    service_deaths: Count = 3
     slurm_poll_seconds: Positive = 15.0

@@ -83,7 +83,7 @@ class JobQueue:
     def start(self) -> None:
         """Recover the state of the previous service, and start."""
         self._loop = asyncio.get_running_loop()
-        self.store.recover().result()
+        self.store.recover(self.settings.service_deaths).result()
         since = time.time() - self.policy.remembers_seconds()
         for used in recent_use(self.store, since):
             self.policy.used(used)

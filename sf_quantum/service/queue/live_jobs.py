@@ -33,8 +33,9 @@
 
 (*) A pre-emption, a cancellation, the end of its lease, the closing of the QPU, the stop
 of the service; a cancellation takes precedence. :data:`TRANSITIONS` is the whole table. A
-service that was killed leaves jobs on disk as ``Running``; the next one queues them again
-with a note.
+service that was killed leaves jobs on disk as ``Running``; the next one cancels those that
+were being cancelled, and queues the others again with a note, or has them fail if that
+happened too often.
 """
 
 from __future__ import annotations
@@ -273,7 +274,7 @@ class LiveJobs:
     async def cancel(self, number: int, interruption: Interruption) -> None:
         """Cancel a job, and wait until the device has interrupted it.
 
-        :raises sqlite3.Error: if it cannot be written; the job is then pending again
+        :raises sqlite3.Error: if it cannot be written; the job is then pending or runs on
         """
         while True:
             live = self._jobs.get(number)
@@ -284,9 +285,13 @@ class LiveJobs:
                     return
                 # its submission has been noticed only now
             elif live is self.running:
-                self.interrupt(interruption)
-                await self._until(live, {_D}, LET_GO_SECONDS)
-                return
+                # on disk first: the service may die before the device lets go
+                note = interruption.note()
+                await asyncio.wrap_future(self.store.note_cancellation(number, note))
+                if live is self.running:
+                    self.interrupt(interruption)
+                    await self._until(live, {_D}, LET_GO_SECONDS)
+                    return
             elif live.state is _P or live.ends_with_lease:
                 await self._cancel_pending(live, interruption)
                 return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 4
+VERSION = 5
 _LEASES_AND_JOBS = """
 CREATE TABLE leases (
     id TEXT PRIMARY KEY,
@@ -136,7 +136,14 @@ _SPLIT = "".join(
     f"AND {_LAST.format(name)} IS NOT NULL; "
     for name in ("qpu_seconds", "seconds")
 )
-SCHEMA = _LEASES_AND_JOBS + _OPERATION + _LATEST + _CHARGES
+# added by version 5
+_DEATHS = """
+-- how often the service died while the job ran
+ALTER TABLE jobs ADD COLUMN deaths INTEGER NOT NULL DEFAULT 0;
+-- the note of a cancellation, written before the running job is interrupted
+ALTER TABLE jobs ADD COLUMN cancelling TEXT;
+"""
+SCHEMA = _LEASES_AND_JOBS + _OPERATION + _LATEST + _CHARGES + _DEATHS
 # by version, the SQL that upgrades a file to the next version
 UPGRADES = {
     1: "ALTER TABLE leases ADD COLUMN project TEXT; "
@@ -145,4 +152,5 @@ UPGRADES = {
     f"ALTER TABLE jobs ADD COLUMN calibration TEXT; {_OPERATION}",
     2: _LATEST,
     3: _CHARGES + _SPLIT,
+    4: _DEATHS,
 }

@@ -217,6 +217,10 @@ class Store(Database):
             number, "state = 'Running', started = ?", time.time(), where=_QUEUED
         )
 
+    def note_cancellation(self, number: int, note: str) -> Future[Job]:
+        """Note that a job is being cancelled; :meth:`recover` completes it."""
+        return self._update(number, "cancelling = ?", note, where=LIVE)
+
     def cancel_waiting(self, number: int, note: str) -> Future[Job]:
         """Cancel a job if it is queued."""
         columns = "state = 'Cancelled', ended = ?, note = ?"
@@ -271,19 +275,36 @@ class Store(Database):
         )
         return self._update(number, columns, note, *used)
 
-    def recover(self) -> Future[None]:
-        """Cancel jobs of closed leases, and queue other jobs that a crash interrupted."""
+    def recover(self, deaths: int) -> Future[None]:
+        """Settle the jobs that a crash interrupted.
+
+        Jobs of closed leases, and those that were being cancelled, are cancelled; jobs
+        during which the service died the given number of times have failed; others are
+        queued again.
+        """
 
         def change(db: sqlite3.Connection) -> None:
+            now = time.time()
             db.execute(
                 "UPDATE jobs SET state = 'Cancelled', ended = ?, note = ? "
                 f"WHERE {LIVE} AND lease IN (SELECT id FROM leases "
                 "WHERE closed IS NOT NULL)",
-                (time.time(), RELEASED.note),
+                (now, RELEASED.note),
             )
-            query = (
-                f"SELECT number, attempt FROM jobs WHERE {LIVE} AND state = 'Running'"
+            db.execute(
+                "UPDATE jobs SET state = 'Cancelled', ended = ?, note = cancelling "
+                f"WHERE {LIVE} AND cancelling IS NOT NULL",
+                (now,),
             )
+            running = f"{LIVE} AND state = 'Running'"
+            db.execute(f"UPDATE jobs SET deaths = deaths + 1 WHERE {running}")
+            db.execute(
+                "UPDATE jobs SET state = 'Failed', ended = ?, "
+                "note = 'the service died ' || deaths || ' times during the job' "
+                f"WHERE {running} AND deaths >= ?",
+                (now, deaths),
+            )
+            query = f"SELECT number, attempt FROM jobs WHERE {running}"
             for number, attempt in db.execute(query).fetchall():
                 db.execute(
                     "UPDATE jobs SET state = 'Queued', started = NULL, note = ?, "
