@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import atexit
+import fcntl
 import gc
 import importlib
 import os
@@ -33,22 +34,24 @@ COMMANDS = {
     "sfq": ("sf_quantum.cli", "main"),
 }
 # of ``sfq``, those that take long to import
-FORKED = ("serve", "solve", "cluster", "qubo", "score")
+FORKED = ("serve", "solve", "cluster", "qubo", "score", "plot")
 # what they import while they run
 PRELOADED = (
     "sf_quantum.plugin",
-    "streamflow.cwl.runner",
     *(f"sf_quantum.cli.{name}" for name in FORKED),
     "sf_quantum.service.run",
 )
+# they take the folder in which they are imported for that of the command
+IMPORTED_BY_FORK = ("streamflow.main", "streamflow.parser", "streamflow.cwl.runner")
 _REQUEST_BYTES = 200_000
 
-# ``sfq`` for a step's PATH, without the imports of Python itself. Its process stands for
-# the fork: it passes signals on, and the fork is killed when it ends.
+# A command for a PATH, without the imports of Python itself. Its process stands for the
+# fork: it passes signals on, and the fork is killed when it ends.
 _STAND_IN = """\
 #!{python} -IS
 import _signal, _socket, posix, sys
-if sys.argv[1:2] not in {forked} or b"{coverage}" in posix.environ:
+imports_much = {imports_much}
+if not imports_much or b"{coverage}" in posix.environ:
     posix.execv("{real}", sys.argv)
 forker = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
 forker.connect("{socket}")
@@ -57,7 +60,7 @@ environment = {{
     name.decode(errors="surrogateescape"): value.decode(errors="surrogateescape")
     for name, value in posix.environ.items()
 }}
-request = ["sfq", *sys.argv[1:]], posix.getcwd(), environment, ignored
+request = ["{name}", *sys.argv[1:]], posix.getcwd(), environment, ignored
 files = b"".join(file.to_bytes(4, sys.byteorder) for file in range(3))
 ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, files)]
 forker.sendmsg([ascii(request).encode()], ancillary)
@@ -167,47 +170,53 @@ def run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> s
 
 
 def stand_ins() -> str:
-    """A folder with a command ``sfq`` that runs what takes long to import in a fork."""
+    """A folder with the commands, which run in a fork if they take long to import."""
     return str(_forker() / "bin")
 
 
 @cache
 def _forker() -> Path:
-    """Start the process that forks; its folder, until this process ends."""
-    made = Path(tempfile.mkdtemp(prefix="sfqf", dir="/tmp"))
+    """The folder of the process that forks for a run of tests, and ends with it."""
+    worker = "PYTEST_XDIST_WORKER" in os.environ
+    tests = os.getppid() if worker else os.getpid()
+    folder = Path(f"/tmp/sfqf{tests}")
+    with open(folder.with_suffix(".lock"), "w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        if not folder.exists():
+            _fork_for(tests, folder)
+    return folder
+
+
+def _fork_for(tests: int, folder: Path) -> None:
     # those of a cluster's users too
-    made.chmod(0o755)
-    (made / "bin").mkdir(0o755)
-    stand_in = made / "bin" / "sfq"
-    stand_in.write_text(
-        _STAND_IN.format(
-            python=sys.executable,
-            real=BIN / "sfq",
-            socket=made / "socket",
-            forked=[[name] for name in FORKED],
-            coverage=_MEASURING,
+    for made in (folder, folder / "bin"):
+        made.mkdir(0o755)
+    much = {"streamflow": "True", "sfq": f"sys.argv[1:2] in {[[n] for n in FORKED]}"}
+    for name, condition in much.items():
+        stand_in = folder / "bin" / name
+        stand_in.write_text(
+            _STAND_IN.format(
+                name=name,
+                python=sys.executable,
+                real=BIN / name,
+                socket=folder / "socket",
+                imports_much=condition,
+                coverage=_MEASURING,
+            )
         )
-    )
-    stand_in.chmod(0o755)
+        stand_in.chmod(0o755)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(str(made / "socket"))
+        listener.bind(str(folder / "socket"))
         listener.listen(100)
-        process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(listener.fileno())],
+        arguments = [str(listener.fileno()), str(tests)]
+        subprocess.run(
+            ["setsid", "--fork", sys.executable, "-m", __name__, *arguments],
             pass_fds=[listener.fileno()],
-            # what takes the folder in which it was imported for its own does no harm
-            cwd=made,
-            stdin=subprocess.PIPE,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            start_new_session=True,
+            check=True,
         )
-
-    def end() -> None:
-        process.communicate()
-        shutil.rmtree(made)
-
-    atexit.register(end)
-    return made
 
 
 Run = Callable[[], int | None]
@@ -216,17 +225,17 @@ Run = Callable[[], int | None]
 class _Forker:
     """Forks a command for each connection."""
 
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(self, listener: socket.socket, tests: int) -> None:
         self._listener = listener
         self._pids: dict[socket.socket, int] = {}
         self._selector = selectors.DefaultSelector()
         self._on(listener, self._accept)
-        self._on(sys.stdin.fileno(), lambda: lambda: 0)
+        self._on(os.pidfd_open(tests), lambda: _clear)
 
     def serve(self) -> Run:
-        """Serve until stdin is closed.
+        """Serve until the tests have ended.
 
-        :returns: in a fork, what it is to run
+        :returns: what is to run then, or in a fork
         """
         while True:
             for key, _ in self._selector.select():
@@ -265,7 +274,7 @@ class _Forker:
             for key in list(self._selector.get_map().values()):
                 if isinstance(key.fileobj, socket.socket):
                     key.fileobj.close()
-                elif key.fd:
+                else:
                     os.close(key.fd)
             self._selector.close()
             return _become(*request, files)
@@ -306,18 +315,41 @@ def _become(
         os.close(file)
     sys.argv = words
     module, name = COMMANDS[words[0]]
-    run: Run = getattr(sys.modules[module], name)
+    run: Run = getattr(importlib.import_module(module), name)
     return run
 
 
-def _main() -> Run:
-    for module in (*[module for module, _ in COMMANDS.values()], *PRELOADED):
+def _clear() -> int:
+    folder = Path.cwd()
+    shutil.rmtree(folder)
+    folder.with_suffix(".lock").unlink()
+    return 0
+
+
+def _main(listener: socket.socket, tests: int) -> Run:
+    for module in (*IMPORTED_BY_FORK, *PRELOADED):
         importlib.import_module(module)
+    for module in IMPORTED_BY_FORK:
+        del sys.modules[module]
     assert threading.active_count() == 1, "a fork has no other threads"
     # forks share what is never collected
     gc.freeze()
-    return _Forker(socket.socket(fileno=int(sys.argv[1]))).serve()
+    return _Forker(listener, tests).serve()
+
+
+def _end(run: Run) -> None:
+    """Run and exit, without the clearing of modules that costs as much as their import."""
+    try:
+        sys.exit(run())
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        vars(threading)["_shutdown"]()  # as the interpreter does
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(end.code or 0)
 
 
 if __name__ == "__main__":
-    sys.exit(_main()())
+    _end(_main(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])))

@@ -138,11 +138,10 @@ class Project:
                 **self.extra,
             },
         )
-        words = ["run", "streamflow.yml", "--outdir", str(self.folder)]
         debug = ["--debug"] if self.debug else []
         with open(self.folder / "log", "wb") as log:
             driver = forking.start(
-                ["streamflow", *words, *debug],
+                ["streamflow", "run", "streamflow.yml", *debug],
                 self.folder,
                 {
                     **os.environ,

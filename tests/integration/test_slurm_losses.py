@@ -86,8 +86,8 @@ async def test_an_allocation_that_has_used_up_its_time_fails_its_job(
             held.cluster.failing("touch up; sleep 120", "node")
         )
         await held.cluster.until(lambda: list(tmp_path.rglob("up")), "the job")
-        # limits are whole minutes, of which Slurm checks twice in each
-        lab.output("scontrol", "update", f"JobId={first}", "EndTime=now")
+        # limits are whole minutes, of which Slurm checks twice in each; no end is in the past
+        lab.output("scontrol", "update", f"JobId={first}", "EndTime=now+5")
         assert f"Slurm job {first} is TIMEOUT" in await failing
         assert await held.run(JOB) != first
 
