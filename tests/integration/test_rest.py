@@ -157,7 +157,8 @@ def _waits(project: Project, service: QpuService, until: Until) -> tuple[str, Co
     :returns: the lease of the other, and the driver
     """
     blocker = service.occupy()
-    project.solve("solve", "qpu")
+    # a service that is started again takes its time on a busy machine
+    project.solve("solve", "qpu", f"export qpu_SFQ_PATIENCE_SECONDS={SECONDS}")
     driver = project.start()
     until(lambda: service.jobs() == ["Queued"], "the QPU job")
     return blocker, driver

@@ -15,7 +15,7 @@ def _crash(*options: str) -> dict[str, float]:
         [sys.executable, str(CRASH), *options],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     figures: dict[str, float] = json.loads(done.stdout)

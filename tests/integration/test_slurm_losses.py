@@ -242,8 +242,9 @@ def _kill_sruns(folder: Path) -> None:
     for shell in psutil.process_iter(["cmdline"]):
         line = " ".join(shell.info["cmdline"] or [])
         if all(word in line for word in words):
-            for process in (shell, *shell.children()):
-                process.kill()
+            with suppress(psutil.NoSuchProcess):  # a shell's subshell ends with it
+                for process in (shell, *shell.children()):
+                    process.kill()
 
 
 def _shells() -> set[psutil.Process]:
