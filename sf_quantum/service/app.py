@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -57,11 +57,13 @@ def build(
     authenticate: Authenticate = LOCAL_USER,
     limits: Limits | None = None,
     public_metrics: bool = True,
+    names: Collection[str] | None = None,
 ) -> Service:
     """Build the service.
 
     :param authenticate: identifies the sender of a request, or refuses it
     :param public_metrics: whether ``/metrics`` needs no credential
+    :param names: host names for which it answers; ``None``: any
     """
     queue = JobQueue(store, device, settings)
     telemetry = Telemetry(queue, public_metrics=public_metrics)
@@ -70,6 +72,9 @@ def build(
         version=__version__,
         summary="Leases, jobs and results of one QPU.",
         lifespan=_lifespan,
+        # these pages would load scripts from elsewhere
+        docs_url=None,
+        redoc_url=None,
     )
     limits = limits or Limits()
     app.state.queue = queue
@@ -85,7 +90,7 @@ def build(
         app.include_router(dialect.router)
     for kind in (Refused, RequestValidationError, HTTPException, sqlite3.Error):
         app.add_exception_handler(kind, _answer)
-    return Service(queue, telemetry, app, Guard(app, authenticate, limits))
+    return Service(queue, telemetry, app, Guard(app, authenticate, limits, names))
 
 
 @asynccontextmanager

@@ -10,7 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, GetCoreSchemaHandler, GetPydanticSchema, Strict
+from pydantic import (
+    Field,
+    GetCoreSchemaHandler,
+    GetPydanticSchema,
+    Strict,
+    StringConstraints,
+)
 from pydantic_core import core_schema
 
 from sf_quantum.errors import InputError
@@ -48,6 +54,8 @@ class Listen(Section):
     :param port: TCP port; 0 selects a free one
     :param certificate: TLS certificate with its chain, PEM
     :param key: private key of the certificate, PEM; must not be readable by others
+    :param names: host names for which it answers, besides ``localhost`` and ``host``; only
+        without authentication on TCP, where any page that a browser shows could connect
     """
 
     socket: File | None = None
@@ -55,6 +63,9 @@ class Listen(Section):
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     certificate: File | None = None
     key: File | None = None
+    names: list[Annotated[str, StringConstraints(pattern=r"^[a-z0-9.:-]+$")]] = Field(
+        default_factory=list
+    )
 
     @property
     def public(self) -> bool:
@@ -133,6 +144,14 @@ class Configuration(ServiceSettings, ProcessSettings):
         """
         public = self.metrics.public
         return not self.listen.public if public is None else public
+
+    @property
+    def names(self) -> frozenset[str] | None:
+        """The host names for which it answers; ``None`` if these are not checked."""
+        if self.auth.mode != "none" or self.listen.socket is not None:
+            return None
+        loopback = ("localhost", "127.0.0.1", "::1")
+        return frozenset((*loopback, self.listen.host, *self.listen.names))
 
     def request_limits(self) -> Limits:
         """Return the limits of one user's requests.
@@ -216,6 +235,9 @@ def conflicts_of(config: Configuration) -> Iterator[Finding]:
     for name, other in (("certificate", "key"), ("key", "certificate")):
         if getattr(listen, name) and not getattr(listen, other):
             yield ("listen", name), None, f"needs listen.{other}"
+    if listen.names and config.names is None:
+        message = "checked only without authentication on TCP"
+        yield ("listen", "names"), None, message
     if listen.socket is not None:
         for name in ("host", "port"):
             if name in listen.model_fields_set:

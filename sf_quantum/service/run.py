@@ -25,6 +25,7 @@ from sf_quantum.service.config import Auth, Configuration, Listen
 from sf_quantum.service.device import processes
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.http import auth
+from sf_quantum.service.http.connections import limited, raise_limit
 from sf_quantum.service.http.limits import Guard
 from sf_quantum.service.state import store_in
 from sf_quantum.validation import check_private
@@ -46,6 +47,7 @@ def serve(
     """
     authenticate = _authenticate(config.auth)
     check_certificate(config.listen)
+    raise_limit()
     with ExitStack() as stack:
         store = stack.enter_context(store_in(config.state, until_eof))
         listener, url = stack.enter_context(_listener(config))
@@ -57,6 +59,7 @@ def serve(
             authenticate=authenticate,
             limits=config.request_limits(),
             public_metrics=config.public_metrics,
+            names=config.names,
         )
         server = _Server(service, config, lambda: ready(url))
         # these objects stay: each collection would take some 50 ms to search them, while
@@ -79,9 +82,15 @@ def _authenticate(section: Auth) -> auth.Authenticate:
 
 
 def server_config(
-    guard: Guard, certificate: Path | None = None, key: Path | None = None
+    guard: Guard,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    connections: int = 256,
 ) -> uvicorn.Config:
-    """Configure the server of a service, for TLS if it has a certificate."""
+    """Configure the server of a service, for TLS if it has a certificate.
+
+    :param connections: maximum per address, or per user of a Unix socket
+    """
     return uvicorn.Config(
         guard,
         access_log=False,  # paths hold lease tokens
@@ -91,6 +100,7 @@ def server_config(
         server_header=False,
         ssl_certfile=certificate,
         ssl_keyfile=key,
+        http=limited(connections),
         timeout_graceful_shutdown=STOP_SECONDS,
         ws="none",
     )
@@ -126,7 +136,10 @@ class _Server(uvicorn.Server):
         self, service: Service, config: Configuration, ready: Callable[[], None]
     ) -> None:
         listen = config.listen
-        super().__init__(server_config(service.guard, listen.certificate, listen.key))
+        connections = config.limits.connections
+        super().__init__(
+            server_config(service.guard, listen.certificate, listen.key, connections)
+        )
         self._service = service
         self._drain_seconds = config.drain_seconds
         self._ready = ready

@@ -106,7 +106,7 @@ def test_every_error_at_once_by_its_key(tmp_path: Path) -> None:
     assert lines(written(tmp_path, WRONG)) == [
         "listen.port x: expected a whole number",
         "listen.prt: unknown key 'prt', did you mean 'port'? "
-        "(known: certificate, host, key, port, socket)",
+        "(known: certificate, host, key, names, port, socket)",
         "state 3: expected a path",
         "auth: expected keys and values",
         "device.technology anealer: unknown technology 'anealer', did you mean "
@@ -231,6 +231,7 @@ PUBLIC = "other machines reach this address"
         ("listen: {certificate: c}", "listen.certificate: needs listen.key"),
         ("listen: {key: k}", "listen.key: needs listen.certificate"),
         (f"listen: {{socket: s, {TLS}}}", "a Unix socket does not use TLS"),
+        ("listen: {socket: s, names: [a]}", "listen.names: checked only without"),
         ("auth: {mode: token}", "auth.mode token: needs auth.tokens"),
         ("listen: {socket: s, port: 0}", "listen.port 0: conflicts with"),
         ("listen: {socket: s, host: '::1'}", "listen.host ::1: conflicts with"),

@@ -13,6 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
 
 from sf_quantum.files import JSON
+from sf_quantum.service.config import load
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http import limits
 from sf_quantum.service.http.auth import MUNGE_HEADER, Unauthorized, get_sender
@@ -337,3 +338,36 @@ def test_buckets_fill_at_their_rate(monkeypatch: pytest.MonkeyPatch) -> None:
         now[0] += 1
         assert buckets.take(str(number)) == 0
     assert len(buckets._full_at) <= 11
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "field"),
+    [
+        ("localhost:80", None, None),
+        ("[::1]:80", None, None),
+        ("qpu.site", "http://qpu.site", None),
+        # a name of another site that resolves to our address
+        ("evil.example:80", None, "Host"),
+        ("[", None, "Host"),
+        # a page of another site, or of another service on this machine
+        ("localhost:80", "http://evil.example", "Origin"),
+        ("localhost:80", "http://localhost:81", "Origin"),
+        ("localhost:80", "null", "Origin"),
+    ],
+)
+async def test_pages_of_other_sites_are_refused(
+    host: str, origin: str | None, field: str | None
+) -> None:
+    names = load(None, {("listen", "names"): ["qpu.site"]}, {}).names
+    app = Guard(echo, authenticate, Limits(), names)
+    headers = {"host": host} | ({"origin": origin} if origin else {})
+    answer = await Exchange(**headers).to(app)
+    assert answer.status == (403 if field else 200)
+    if field:
+        assert answer.json()["field"] == field
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+async def test_clients_with_credentials_may_use_any_name() -> None:
+    answer = await Exchange(host="evil.example", origin="null").to(guard())
+    assert answer.status == 200

@@ -200,6 +200,13 @@ def test_a_credential_that_does_not_hold_is_refused(service: RunningService) -> 
         assert service.ask("GET", PATH, headers={name: "eve"}).status == 401
 
 
+@pytest.mark.parametrize("path", ["/docs", "/redoc"])
+def test_no_page_loads_scripts_from_elsewhere(
+    service: RunningService, path: str
+) -> None:
+    assert service.ask("GET", path).status == 404
+
+
 @pytest.mark.parametrize("file", ["", "page.css", "page.js", "page.svg"])
 def test_the_page_is_sent_under_a_strict_policy(
     service: RunningService, file: str

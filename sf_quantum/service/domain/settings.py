@@ -130,6 +130,8 @@ class UserLimits(Section):
     :param requests_per_second: sustained rate of requests
     :param burst: number of requests that may exceed the sustained rate
     :param requests_at_once: concurrent requests, including those that wait for a job
+    :param connections: open connections per address, or per user of a Unix socket; a new
+        one then replaces the one that has waited longest for a request
     """
 
     jobs: Count | None = None
@@ -137,6 +139,7 @@ class UserLimits(Section):
     requests_per_second: Positive = 100.0
     burst: Count = 200
     requests_at_once: Count = 64
+    connections: Count = 256
 
 
 class DriftSettings(Section):

@@ -9,11 +9,13 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
+from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -33,6 +35,11 @@ SMALL_BYTES = 64 * 1024
 SUBMISSIONS = frozenset(("/v1/jobs", "/jobs", "/sapi/v2/problems"))
 # the prefix of the paths whose bodies may be compressed
 COMPRESSED_PATHS = "/sapi/"
+# of every answer without its own
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
 BODY_SECONDS = 60.0
 LINGER_SECONDS = 2.0
 # per address: less than the pool of threads, and enough for thousands per second
@@ -97,11 +104,17 @@ class Guard:
     """
 
     def __init__(
-        self, app: ASGIApp, authenticate: Authenticate, limits: Limits
+        self,
+        app: ASGIApp,
+        authenticate: Authenticate,
+        limits: Limits,
+        names: Collection[str] | None = None,
     ) -> None:
+        """:param names: host names for which it answers; ``None``: any"""
         self._app = app
         self._authenticate = authenticate
         self._limits = limits
+        self._names = names
         self._buckets = TokenBuckets(limits.rate, limits.burst) if limits.rate else None
         self._under_way: Counter[str] = Counter()
         # a semaphore exists while a request holds it or waits for it
@@ -118,7 +131,11 @@ class Guard:
 
         async def answer(message: Message) -> None:
             nonlocal status
-            status = message.get("status", status)
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in PAGE_HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         request = Request(scope, receive)
@@ -127,6 +144,7 @@ class Guard:
         name = sender.user if isinstance(sender, Identity) else f"@{_address(request)}"
         with suppress(ClientDisconnect):
             try:
+                self._check_site(request)
                 self._admit(request, name)
                 await self._pass(request, answer, sender, name)
             except Refused as error:
@@ -153,6 +171,20 @@ class Guard:
         key = f"{_address(request)} {MUNGE_HEADER in request.headers}"
         unused = asyncio.Semaphore(AUTHENTICATIONS_AT_ONCE)
         return self._authenticating.setdefault(key, unused)
+
+    def _check_site(self, request: Request) -> None:
+        """Refuse what a web page of another site sends from its visitor's browser.
+
+        Its name may resolve to this service's address (DNS rebinding).
+        """
+        if self._names is None:
+            return
+        host, origin = (request.headers.get(name) for name in ("host", "origin"))
+        if _hostname(host) not in self._names:
+            detail = "not a name of this service (its listen.names adds names)"
+            raise Refused(403, detail, "Host")
+        if origin is not None and origin.partition("://")[2] != host:
+            raise Refused(403, "requests of other sites' pages are refused", "Origin")
 
     def _admit(self, request: Request, sender: str) -> None:
         if self.draining and request.method == "POST":
@@ -247,6 +279,13 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return messages.pop() if messages else await receive()
 
     return next_message
+
+
+def _hostname(host: str | None) -> str | None:
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:  # of a wrong IPv6 address
+        return None
 
 
 def _address(request: Request) -> str:

@@ -1,0 +1,117 @@
+"""Connections that are slow, or too many."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from sf_quantum.service import run
+from sf_quantum.service.http import connections
+from tests.service import RunningService, running_service
+from tests.waiting import SECONDS
+
+
+class Transport:
+    """What a connection asks of its transport."""
+
+    def __init__(self) -> None:
+        self.unread = 0
+        self.aborted = False
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Loop:
+    """A clock that stands still between checks."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, *_: object) -> None:
+        return None
+
+
+@pytest.fixture
+def service() -> Iterator[RunningService]:
+    with running_service() as running:
+        yield running
+
+
+def connected(service: RunningService, sent: bytes) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(SECONDS)
+    client.connect(service.url.removeprefix("unix:"))
+    client.sendall(sent)
+    return client
+
+
+def ended(client: socket.socket) -> bool:
+    """Read until the service ends the connection."""
+    try:
+        while client.recv(65536):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /accessible HTTP/1.1\r\nHost: a\r\n"])
+def test_headers_that_do_not_come(
+    service: RunningService, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.02)
+    monkeypatch.setattr(connections, "CHECK_SECONDS", 0.01)
+    with connected(service, sent) as client:
+        assert ended(client)
+    assert service.ask("GET", "/accessible").status == 200
+
+
+def test_headers_without_an_end(service: RunningService) -> None:
+    sent = b"GET /accessible HTTP/1.1\r\n" + b"X-A: b\r\n" * 10_000
+    with connected(service, sent) as client:
+        assert client.recv(12) == b"HTTP/1.1 400"
+
+
+def test_a_new_connection_replaces_one_that_nobody_uses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run.server_config, "__defaults__", (None, None, 2))
+    with running_service() as service:
+        unused = [connected(service, b"GET / HTTP/1.1\r\n") for _ in range(3)]
+        assert ended(unused[0])
+        assert service.ask("GET", "/accessible").status == 200
+        assert ended(unused[1])
+        for client in unused:
+            client.close()
+
+
+def test_an_answer_that_is_not_read() -> None:
+    connection = connections.Connection.__new__(connections.Connection)
+    transport, loop = Transport(), Loop()
+    connection.__dict__.update(transport=transport, loop=loop, cycle=None)
+    transport.unread = 10 * connections.ANSWER_BYTES
+    allowed = connections.ANSWER_SECONDS + 10
+    for now, late in ((0.0, False), (allowed, False), (allowed + 0.1, True)):
+        loop.now = now
+        connection.check()
+        assert transport.aborted == late
+
+
+def test_an_answer_that_is_read_slowly_enough() -> None:
+    connection = connections.Connection.__new__(connections.Connection)
+    transport, loop = Transport(), Loop()
+    connection.__dict__.update(transport=transport, loop=loop, cycle=None)
+    for now in range(10):
+        loop.now = now * connections.HEADER_SECONDS / 2
+        transport.unread = now % 2
+        connection.check()
+    assert not transport.aborted
