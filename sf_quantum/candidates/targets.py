@@ -158,7 +158,8 @@ def _reply(source: StatusSource) -> StatusReply:
         return source()
     except QuantumError as error:
         return Exclusion(Obstacle.UNREACHABLE, detail=str(error))
-    except Exception as error:  # noqa: BLE001 - a vendor's package may raise anything
+    # a vendor's package may raise anything, or exit
+    except (Exception, SystemExit) as error:  # noqa: BLE001
         detail = f"{type(error).__name__}: {error}"
         return Exclusion(Obstacle.UNREACHABLE, detail=detail)
 

@@ -314,6 +314,15 @@ async def test_a_late_answer_ends_the_time_for_which_one_is_not_asked() -> None:
     assert isinstance((await poller.poll({"q": late}, 60))["q"], QpuStatus)
 
 
+async def test_a_vendors_package_does_not_end_the_driver() -> None:
+    def leaving() -> QpuStatus:
+        raise SystemExit("no license")
+
+    asked = await StatusPoller(0).poll({"q": leaving}, 60)
+    detail = "SystemExit: no license"
+    assert asked["q"] == Exclusion(Obstacle.UNREACHABLE, detail=detail)
+
+
 async def test_what_a_vendors_package_happens_to_raise_is_an_answer() -> None:
     def broken() -> QpuStatus:
         raise KeyError("queue")
