@@ -21,6 +21,7 @@ from sf_quantum.files import JSON
 from sf_quantum.journal import Event
 from tests import forking, waiting
 from tests.forking import BIN, Command
+from tests.integration import clustering
 from tests.integration import sshd as serving
 
 PROBLEM = {
@@ -254,3 +255,21 @@ def sshd(project: Project) -> Iterator[int]:
     environment = {"PATH": ":".join(project.path), "SFQ_TEST": project.mark}
     with serving.sshd(project.folder / "sshd", environment) as port:
         yield port
+
+
+@pytest.fixture(scope="session")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> clustering.Run:
+    """A run of ``deployments/emulator.yml``."""
+
+    def run(folder: Path) -> None:
+        clustering.Run("emulator.yml", folder).start()
+
+    folder = clustering.once(tmp_path_factory, "emulated", run)
+    return clustering.Run("emulator.yml", folder)
+
+
+@pytest.fixture(scope="session")
+def twice(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The folders of the outputs of two runs of the same job with cwltool."""
+    folder = clustering.once(tmp_path_factory, "cwltool", clustering.run_twice)
+    return [folder / "first" / "out", folder / "second" / "out"]

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,10 +16,8 @@ import yaml
 
 from sf_quantum import journal
 from sf_quantum.reporting import report
+from tests.integration.clustering import BIN, ROOT, Run
 from tests.waiting import SECONDS, until
-
-ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(sys.executable).parent
 
 
 @pytest.fixture
@@ -69,46 +66,27 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def test_it_runs_on_the_emulator_and_gives_the_labels_that_cwltool_gives(
-    project: Path,
+    emulated: Run, twice: list[Path]
 ) -> None:
-    subprocess.run(
-        streamflow(project),
-        cwd=project,
-        env=environment(project),
-        check=True,
-        capture_output=True,
-    )
-    subprocess.run(
-        [
-            *(BIN / "cwltool", "--enable-ext", "--quiet", "--outdir", "cwltool"),
-            *(ROOT / "workflows" / "clustering-aggregation.cwl", "job.yml"),
-        ],
-        cwd=project,
-        env=environment(project),
-        check=True,
-        capture_output=True,
-    )
-    ours = (project / "out" / "labels.csv").read_text()
-    assert ours == (project / "cwltool" / "labels.csv").read_text()
-    assert len(ours.splitlines()) == 601
+    ours, classical = emulated.folder / "out", twice[0]
+    labels = (ours / "labels.csv").read_text()
+    assert labels == (classical / "labels.csv").read_text()
+    assert len(labels.splitlines()) == 601
 
-    summary = json.loads((project / "out" / "summary.json").read_text())
+    summary = json.loads((ours / "summary.json").read_text())
     assert [i["qpu"] for i in summary["per_iteration"]] == ["qpu", "qpu"]
     assert [i["technology"] for i in summary["per_iteration"]] == ["annealer"] * 2
-    classical = json.loads((project / "cwltool" / "summary.json").read_text())
-    assert [i["qpu"] for i in classical["per_iteration"]] == [None, None]
-    assert summary["score"] == classical["score"]
+    without = json.loads((classical / "summary.json").read_text())
+    assert [i["qpu"] for i in without["per_iteration"]] == [None, None]
+    assert summary["score"] == without["score"]
 
-    rows = report.collect(journal.read(report.locate(project / "emulator.yml")))
-    where = {
-        step: [row.location for row in rows if row.step.endswith(step)]
-        for step in ("cluster", "qubo", "solve", "score", "plot")
-    }
     # the mapping of paper 001: each method on a node of its own, the QUBO on the QPU
-    assert sorted(where["cluster"][:3]) == ["nodes/c1", "nodes/c2", "nodes/c3"]
-    assert sorted(where["cluster"][3:]) == ["nodes/c1", "nodes/c2", "nodes/c3"]
-    assert where["solve"] == ["qpu", "qpu"]
-    assert {*where["qubo"], *where["score"], *where["plot"]} == {"host"}
+    clusterings = emulated.locations("cluster")
+    assert sorted(clusterings[:3]) == ["nodes/c1", "nodes/c2", "nodes/c3"]
+    assert sorted(clusterings[3:]) == ["nodes/c1", "nodes/c2", "nodes/c3"]
+    assert emulated.locations("solve") == ["qpu", "qpu"]
+    for step in ("qubo", "score", "plot"):
+        assert {*emulated.locations(step)} == {"host"}
 
 
 def test_bad_points_end_the_run_with_the_tools_sentence(project: Path) -> None:
