@@ -43,8 +43,8 @@ def record(
     if run is None:
         return
     submitted, started = qpu_job.get("submitted"), qpu_job.get("started")
-    queued = None
-    if isinstance(submitted, float) and isinstance(started, float):
+    queued = qpu_job.get("queued_seconds")
+    if queued is None and isinstance(submitted, float) and isinstance(started, float):
         queued = started - submitted
     run.write(
         "qpu",

@@ -167,8 +167,9 @@ class Qpu(ABC):
         """List the QPU jobs of a lease, held or given back, for the run's journal.
 
         :returns: each with those that are known of ``id``, ``state``, ``submitted``,
-            ``started``, ``ended`` (epoch seconds), ``qpu_seconds``, ``seconds`` and ``found``
-            (it is older than the lease); ``None`` if this kind of QPU does not report them
+            ``started``, ``ended`` (epoch seconds), ``queued_seconds``, ``qpu_seconds``,
+            ``seconds`` and ``found`` (it is older than the lease); ``None`` if this kind of
+            QPU does not report them
         :raises QpuError: if the QPU does not answer
         """
         return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import sqlite3
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -118,7 +117,7 @@ def test_lost_attempts_are_in_columns_of_their_own(store: Store) -> None:
     assert _lost(store) == [(2, 3.0, 1.5, 0.5), (0, 0.0, 0.0, None)]
     row, *_ = accounting.jobs(store, Filter("jobs.ended"), PAGE)[1]
     assert (row["lost_attempts"], row["lost_qpu_seconds"]) == (2, 3.0)
-    purge(store, time.time() + 1).result()
+    purge(store, store.clock() + 1).result()
     assert _lost(store) == [(2, 3.0, 1.5, 0.5), (0, 0.0, 0.0, None)]
 
 
@@ -133,13 +132,15 @@ def test_the_use_of_a_job_that_is_over_stays_where_it_is(store: Store) -> None:
         moved, new = store.add_job(later, asked, 1.0).result()
         assert (moved.lease, new) == (id_, False)
         assert {by: _rows(store, by) for by in KEYS} == before
-    store.change(lambda db: db.execute("UPDATE leases SET closed = 2.0")).result()
+    store.change(
+        lambda db: db.execute("UPDATE leases SET closed = 2.0, closed_steady = 2.0")
+    ).result()
     rows = accounting.leases(store, Filter("closed"), PAGE)[1]
     assert {row["id"]: row["jobs"] for row in rows} == {"1": 1, "2": 0, "3": 0}
     # a lease is kept as long as the jobs that are charged to it
     purge(store, 3.0).result()
     assert {by: _rows(store, by) for by in KEYS} == before
-    purge(store, time.time() + 1).result()
+    purge(store, store.clock() + 1).result()
     assert {by: _rows(store, by) for by in KEYS} == before
     assert store.leases() == []
 
@@ -218,7 +219,7 @@ def test_what_the_store_forgets_is_accounted_by_the_hour(store: Store) -> None:
     jobs = [_used(store, lease, 1.0, 2.0), _used(store, lease, 4.0, state="Failed")]
     before = {by: _rows(store, by) for by in KEYS}
     store.close_lease("1", "released", "").result()
-    assert purge(store, time.time() + 1).result() == 2
+    assert purge(store, store.clock() + 1).result() == 2
     assert store.jobs() == []
     assert store.lease("1") is None
     assert {by: _rows(store, by) for by in KEYS} == before

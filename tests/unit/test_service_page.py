@@ -331,7 +331,7 @@ def test_minutes_are_busy_for_as_long_as_jobs_ran(tmp_path: Path) -> None:
         job, _ = store.add_job(first, asked, 1.0).result()
         state = "Running" if end is None else "Completed"
         query = (
-            "UPDATE jobs SET state = ?, started = ?, ended = ?, seconds = ? "
+            "UPDATE jobs SET state = ?, started_steady = ?, ended_steady = ?, seconds = ? "
             "WHERE number = ?"
         )
         values = state, begin, end, seconds, job.number
@@ -362,7 +362,7 @@ def test_minutes_are_busy_for_as_long_as_jobs_ran(tmp_path: Path) -> None:
 @pytest.mark.parametrize("attempts", [1, 2])  # lost ones have no times on disk
 def test_a_service_that_was_down_was_not_busy(tmp_path: Path, attempts: int) -> None:
     store = Store(tmp_path / "s")
-    now = time.time()
+    now = store.clock()
     # closed from the start, as that of a quality job
     closed = Lease(
         *("l", "ada", "test", None, None, None, None, None, None, now, None, now)
@@ -377,7 +377,8 @@ def test_a_service_that_was_down_was_not_busy(tmp_path: Path, attempts: int) -> 
 
     def earlier(db: sqlite3.Connection) -> None:
         db.execute(
-            "UPDATE jobs SET submitted = ?, started = ?", (now - 3020, now - 3000)
+            "UPDATE jobs SET submitted_steady = ?, started_steady = ?",
+            (now - 3020, now - 3000),
         )
 
     store.change(earlier).result()

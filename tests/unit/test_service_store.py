@@ -257,8 +257,8 @@ def test_old_jobs_are_forgotten_with_their_leases(
     used = (0.0, 0.0)
     store.finish(old.number, "Completed", note=None, used=used, result="1").result()
     store.close_lease("1", "released", "note").result()
-    between = time.time() + 1.0
-    monkeypatch.setattr(time, "time", lambda: between + 1.0)
+    between = store.clock() + 1.0
+    monkeypatch.setattr(store, "clock", lambda: between + 1.0)
     store.finish(young.number, "Failed", note=None, used=used).result()
     store.close_lease("2", "released", "note").result()
     assert purge(store, between).result() == 1 < BATCH
@@ -286,9 +286,9 @@ def test_what_ended_last_comes_first(
     lease, other = _lease(store), _lease(store, "2", "bob")
     first, *others = [_add(store, lease, key) for key in "abcd"]
     strange = _add(store, other, "e")
-    now = time.time()
+    now = store.clock()
     for number, job in enumerate((*others, strange, first)):
-        monkeypatch.setattr(time, "time", lambda at=now + number: at)
+        monkeypatch.setattr(store, "clock", lambda at=now + number: at)
         store.cancel_waiting(job.number, "").result()
     assert [job.key for job in store.last_ended(2, "ann")] == ["a", "d"]
     assert [job.key for job in store.last_ended(3, None)] == ["a", "e", "d"]
@@ -302,7 +302,7 @@ def test_a_file_of_version_2_finds_what_ended_last_as_quickly(path: Path) -> Non
     store = Store(path)
     (plan,) = store.report(
         "EXPLAIN QUERY PLAN SELECT number FROM jobs WHERE user = 'ann' "
-        "AND ended IS NOT NULL ORDER BY ended DESC LIMIT 10"
+        "AND ended_steady IS NOT NULL ORDER BY ended_steady DESC LIMIT 10"
     )
     assert "jobs_by_user_and_end" in plan["detail"]
     store.close()

@@ -181,6 +181,8 @@ class Purpose:
 class Job:
     """A job without its payload; times are seconds since the epoch.
 
+    :param submitted_steady: as ``submitted``, by a clock that nobody sets
+    :param started_steady: as ``started``, by the same clock
     :param number: in the order of submission
     :param attempt: 2 or more after an interruption
     :param note: why it failed, was cancelled or was interrupted
@@ -213,11 +215,21 @@ class Job:
     lost_qpu_seconds: float = 0.0
     lost_seconds: float = 0.0
     cost: float | None = None
+    submitted_steady: float = 0.0
+    started_steady: float | None = None
+    ended_steady: float | None = None
     calibration: dict[str, JSON] | None = None
 
     @property
     def final(self) -> bool:
         return self.state not in ("Queued", "Running")
+
+    @property
+    def queued_seconds(self) -> float | None:
+        """From its submission to its last start, if it has started."""
+        if self.started_steady is None:
+            return None
+        return max(0.0, self.started_steady - self.submitted_steady)
 
 
 @dataclass(frozen=True)

@@ -449,8 +449,10 @@ class LiveJobs:
                 note = live.interruption.note()
                 job = await _written(lambda: self.store.cancel_waiting(number, note))
             else:
-                began, cause = started.started or time.time(), live.interruption.cause
-                self.observations.attempt_interrupted(job.job_class, cause, began)
+                ended = self.store.clock()
+                times = started.started_steady or ended, ended
+                cause = live.interruption.cause
+                self.observations.attempt_interrupted(job.job_class, cause, *times)
         # as in the accounting: who is interrupted has no result for the attempt, and
         # would else wait longer for having been interrupted
         self._end_attempt(live, job, outcome.qpu_seconds if job.final else 0.0)
@@ -608,7 +610,7 @@ async def _written(write: Callable[[], Future[_T]]) -> _T:
 
 def _with_timing(job: Job, outcome: Outcome, result: Result) -> Result:
     timing: dict[str, JSON] = {
-        "queued_seconds": (job.started or job.submitted) - job.submitted,
+        "queued_seconds": job.queued_seconds or 0.0,
         "qpu_seconds": outcome.qpu_seconds,
         "seconds": outcome.seconds,
     }

@@ -46,7 +46,7 @@ class Observations:
         #: of all attempts, as modelled
         self.qpu_seconds: defaultdict[JobClass, float] = defaultdict(float)
         self.waits: defaultdict[JobClass, Histogram] = defaultdict(Histogram)
-        #: begin and end of interrupted attempts, in seconds since the epoch
+        #: begin and end of interrupted attempts, by the store's clock
         self.interrupted: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)
         #: time of the device in each state, up to the last :meth:`enter`
         self.seconds = dict.fromkeys(STATES, 0.0)
@@ -60,16 +60,16 @@ class Observations:
         self._state, self._since = state, now
 
     def attempt_started(self, job: Job) -> None:
-        if job.attempt == 1 and job.started is not None:
-            self.waits[job.job_class].observe(max(0.0, job.started - job.submitted))
+        if job.attempt == 1 and job.queued_seconds is not None:
+            self.waits[job.job_class].observe(job.queued_seconds)
 
     def attempt_interrupted(
-        self, job_class: JobClass, cause: Cause, began: float
+        self, job_class: JobClass, cause: Cause, began: float, ended: float
     ) -> None:
-        """Count an attempt, begun at seconds since the epoch, whose job is pending again."""
-        now = time.time()
-        while self.interrupted and self.interrupted[0][1] < now - REMEMBERED_SECONDS:
+        """Count an attempt whose job is pending again; times are of the store's clock."""
+        oldest = ended - REMEMBERED_SECONDS
+        while self.interrupted and self.interrupted[0][1] < oldest:
             self.interrupted.popleft()
-        self.interrupted.append((began, now))
+        self.interrupted.append((began, ended))
         preempted = cause is Cause.PREEMPTION
         self.interruptions[job_class, "preempted" if preempted else "interrupted"] += 1

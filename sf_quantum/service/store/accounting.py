@@ -13,7 +13,10 @@ from sf_quantum.service.store.store import Store
 
 Value: TypeAlias = str | float
 By: TypeAlias = Literal["user", "project", "lease", "slurm-job", "step"]
-WAIT = "coalesce(jobs.started, jobs.ended) - jobs.submitted"
+# not below 0: at a boot, the clock may have been set
+WAIT = (
+    "max(0, coalesce(jobs.started_steady, jobs.ended_steady) - jobs.submitted_steady)"
+)
 PURPOSE = "coalesce(jobs.purpose, leases.job)"
 # a job that is over stays charged to the lease under which it ended
 LEASE = "coalesce(jobs.charged_lease, jobs.lease)"
@@ -84,7 +87,7 @@ def users(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row
 
     :returns: the number of users, and the page of them, by name
     """
-    columns = "user, count(*) AS count, total(closed - opened) AS seconds"
+    columns = "user, count(*) AS count, total(closed_steady - opened_steady) AS seconds"
     query = f"SELECT {columns} FROM leases"
     return _paged(store, query, rows, page, order="user", group="user")
 
@@ -104,6 +107,7 @@ def leases(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Ro
     """List closed leases with the number of their jobs, the oldest first."""
     query = (
         "SELECT id, user, opened, closed, slurm_job_id, "
+        "closed_steady - opened_steady AS total_duration, "
         "(SELECT count(*) FROM jobs WHERE lease = leases.id AND charged_lease IS NULL) "
         "+ (SELECT count(*) FROM jobs WHERE charged_lease = leases.id) AS jobs "
         "FROM leases"

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import sqlite3
-import time
 from concurrent.futures import Future
 
 from sf_quantum.service.store.accounting import LEASE, PURPOSE, WAIT
@@ -34,7 +33,7 @@ async def purge_regularly(store: Store, retention_seconds: float) -> None:
     """Purge until cancelled."""
     while True:
         try:
-            before = time.time() - retention_seconds
+            before = store.clock() - retention_seconds
             purged = await asyncio.wrap_future(purge(store, before))
         except sqlite3.Error as error:
             logger.warning("old jobs could not be deleted: %s", error)
@@ -44,7 +43,7 @@ async def purge_regularly(store: Store, retention_seconds: float) -> None:
 
 
 def purge(store: Store, before: float) -> Future[int]:
-    """Delete jobs that ended before a time, and leases closed by then.
+    """Delete jobs that ended before a time of the store's clock, and leases closed by then.
 
     Their QPU usage remains in the accounting, summed by hour.
 
@@ -52,14 +51,14 @@ def purge(store: Store, before: float) -> Future[int]:
     """
 
     def change(db: sqlite3.Connection) -> int:
-        query = "SELECT number FROM jobs WHERE ended < ? LIMIT ?"
+        query = "SELECT number FROM jobs WHERE ended_steady < ? LIMIT ?"
         old = [row["number"] for row in db.execute(query, (before, BATCH))]
         db.execute(_ADD_UP, (json.dumps(old),))
         for table in ("contents", "jobs"):
             numbers = [(number,) for number in old]
             db.executemany(f"DELETE FROM {table} WHERE number = ?", numbers)
         db.execute(
-            "DELETE FROM leases WHERE closed < ? AND NOT EXISTS "
+            "DELETE FROM leases WHERE closed_steady < ? AND NOT EXISTS "
             "(SELECT 1 FROM jobs WHERE jobs.lease = leases.id "
             "OR jobs.charged_lease = leases.id)",
             (before,),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 5
+VERSION = 6
 _LEASES_AND_JOBS = """
 CREATE TABLE leases (
     id TEXT PRIMARY KEY,
@@ -122,6 +122,25 @@ ALTER TABLE past ADD COLUMN lost_qpu_seconds REAL NOT NULL DEFAULT 0;
 ALTER TABLE past ADD COLUMN lost_seconds REAL NOT NULL DEFAULT 0;
 ALTER TABLE past ADD COLUMN cost REAL;
 """
+# added by version 6
+_STEADY = """
+-- times beside those of the system's clock, which may be set: see the module clock
+CREATE TABLE boot (id TEXT NOT NULL, epoch REAL NOT NULL);
+ALTER TABLE leases ADD COLUMN opened_steady REAL NOT NULL DEFAULT 0;
+ALTER TABLE leases ADD COLUMN closed_steady REAL;
+ALTER TABLE jobs ADD COLUMN submitted_steady REAL NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN started_steady REAL;
+ALTER TABLE jobs ADD COLUMN ended_steady REAL;
+UPDATE leases SET opened_steady = opened, closed_steady = closed;
+UPDATE jobs SET submitted_steady = submitted, started_steady = started,
+    ended_steady = ended;
+CREATE INDEX leases_by_steady_end ON leases (closed_steady)
+    WHERE closed_steady IS NOT NULL;
+CREATE INDEX jobs_by_steady_end ON jobs (ended_steady) WHERE ended_steady IS NOT NULL;
+DROP INDEX jobs_by_user_and_end;
+CREATE INDEX jobs_by_user_and_end ON jobs (user, ended_steady)
+    WHERE ended_steady IS NOT NULL;
+"""
 # Version 3 added up all attempts. Of a completed job, the result has the times of the
 # last; of a job that failed or was cancelled, they are unknown.
 _LAST = (
@@ -143,7 +162,7 @@ ALTER TABLE jobs ADD COLUMN deaths INTEGER NOT NULL DEFAULT 0;
 -- the note of a cancellation, written before the running job is interrupted
 ALTER TABLE jobs ADD COLUMN cancelling TEXT;
 """
-SCHEMA = _LEASES_AND_JOBS + _OPERATION + _LATEST + _CHARGES + _DEATHS
+SCHEMA = _LEASES_AND_JOBS + _OPERATION + _LATEST + _CHARGES + _DEATHS + _STEADY
 # by version, the SQL that upgrades a file to the next version
 UPGRADES = {
     1: "ALTER TABLE leases ADD COLUMN project TEXT; "
@@ -153,4 +172,5 @@ UPGRADES = {
     2: _LATEST,
     3: _CHARGES + _SPLIT,
     4: _DEATHS,
+    5: _STEADY,
 }

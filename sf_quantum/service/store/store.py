@@ -16,6 +16,7 @@ from sf_quantum.files import JSON
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, Purpose, State, Submission
 from sf_quantum.service.domain.reasons import RELEASED, Cause, Interruption
+from sf_quantum.service.store.clock import steady_clock
 from sf_quantum.service.store.database import Database
 from sf_quantum.service.store.schema import SCHEMA, UPGRADES, VERSION
 
@@ -23,6 +24,11 @@ _LEASE = f"SELECT {', '.join(field.name for field in fields(Lease))} FROM leases
 _JOB = f"SELECT {', '.join(field.name for field in fields(Job))} FROM jobs "
 LIVE = "state IN ('Queued', 'Running')"
 _QUEUED = "state = 'Queued'"
+_CANCELLED = "state = 'Cancelled', ended = ?, ended_steady = ?, note = ?"
+_AGAIN = (
+    "state = 'Queued', started = NULL, started_steady = NULL, attempt = attempt + 1, "
+    "note = ?"
+)
 
 
 class Store(Database):
@@ -46,11 +52,15 @@ class Store(Database):
             },
         )
 
+        #: by which durations and ages are measured
+        self.clock = self.change(steady_clock).result()
+
     def add_lease(self, lease: Lease) -> Future[None]:
         """Store a new lease."""
+        opened = self.clock()
 
         def change(db: sqlite3.Connection) -> None:
-            _insert(db, "leases", asdict(lease))
+            _insert(db, "leases", asdict(lease) | {"opened_steady": opened})
 
         return self.change(change)
 
@@ -70,16 +80,15 @@ class Store(Database):
         """
 
         def change(db: sqlite3.Connection) -> Lease:
-            now = time.time()
+            now, steady = time.time(), self.clock()
             db.execute(
-                "UPDATE leases SET closed = ?, reason = ? "
+                "UPDATE leases SET closed = ?, closed_steady = ?, reason = ? "
                 "WHERE id = ? AND closed IS NULL",
-                (now, reason, lease_id),
+                (now, steady, reason, lease_id),
             )
             db.execute(
-                "UPDATE jobs SET state = 'Cancelled', ended = ?, note = ? "
-                "WHERE lease = ? AND state = 'Queued'",
-                (now, note, lease_id),
+                f"UPDATE jobs SET {_CANCELLED} WHERE lease = ? AND {_QUEUED}",
+                (now, steady, note, lease_id),
             )
             if also is not None:
                 also(db)
@@ -130,6 +139,7 @@ class Store(Database):
             "purpose": job.purpose,
             "model_seconds": model_seconds,
             "submitted": time.time(),
+            "submitted_steady": self.clock(),
         }
         payload = job.payload
 
@@ -196,7 +206,7 @@ class Store(Database):
 
     def last_ended(self, limit: int, user: str | None) -> list[Job]:
         """List the latest jobs of a user or of all users that are over, newest first."""
-        latest = "ended IS NOT NULL ORDER BY ended DESC LIMIT ?"
+        latest = "ended_steady IS NOT NULL ORDER BY ended_steady DESC LIMIT ?"
         if user is None:
             return self._jobs(f"WHERE {latest}", limit)
         return self._jobs(f"WHERE user = ? AND {latest}", user, limit)
@@ -214,7 +224,10 @@ class Store(Database):
     def start(self, number: int) -> Future[Job]:
         """Mark a job as running if it is queued."""
         return self._update(
-            number, "state = 'Running', started = ?", time.time(), where=_QUEUED
+            number,
+            "state = 'Running', started = ?, started_steady = ?",
+            *(time.time(), self.clock()),
+            where=_QUEUED,
         )
 
     def note_cancellation(self, number: int, note: str) -> Future[Job]:
@@ -223,8 +236,8 @@ class Store(Database):
 
     def cancel_waiting(self, number: int, note: str) -> Future[Job]:
         """Cancel a job if it is queued."""
-        columns = "state = 'Cancelled', ended = ?, note = ?"
-        return self._update(number, columns, time.time(), note, where=_QUEUED)
+        times = time.time(), self.clock()
+        return self._update(number, _CANCELLED, *times, note, where=_QUEUED)
 
     def finish(
         self,
@@ -245,8 +258,8 @@ class Store(Database):
         :param calibration: the calibration that the job ran under, if it ran
         """
         query = (
-            "UPDATE jobs SET state = ?, ended = ?, note = coalesce(?, note), "
-            "calibration = ?, qpu_seconds = ?, seconds = ?, cost = ? "
+            "UPDATE jobs SET state = ?, ended = ?, ended_steady = ?, "
+            "note = coalesce(?, note), calibration = ?, qpu_seconds = ?, seconds = ?, cost = ? "
             "WHERE number = ?"
         )
         calibration_text = None if calibration is None else json.dumps(calibration)
@@ -255,8 +268,8 @@ class Store(Database):
             if result is not None:
                 set_result = "UPDATE contents SET result = ? WHERE number = ?"
                 db.execute(set_result, (result, number))
-            ended = time.time()
-            values = (state, ended, note, calibration_text, *used, cost, number)
+            ended = time.time(), self.clock()
+            values = (state, *ended, note, calibration_text, *used, cost, number)
             db.execute(query, values)
             return _select_job(db, "WHERE number = ?", number)
 
@@ -270,8 +283,8 @@ class Store(Database):
         :param used: see :meth:`finish`
         """
         columns = (
-            "state = 'Queued', started = NULL, attempt = attempt + 1, note = ?, "
-            "lost_qpu_seconds = lost_qpu_seconds + ?, lost_seconds = lost_seconds + ?"
+            f"{_AGAIN}, lost_qpu_seconds = lost_qpu_seconds + ?, "
+            "lost_seconds = lost_seconds + ?"
         )
         return self._update(number, columns, note, *used)
 
@@ -284,31 +297,29 @@ class Store(Database):
         """
 
         def change(db: sqlite3.Connection) -> None:
-            now = time.time()
+            now = time.time(), self.clock()
             db.execute(
-                "UPDATE jobs SET state = 'Cancelled', ended = ?, note = ? "
-                f"WHERE {LIVE} AND lease IN (SELECT id FROM leases "
-                "WHERE closed IS NOT NULL)",
-                (now, RELEASED.note),
+                f"UPDATE jobs SET {_CANCELLED} WHERE {LIVE} AND lease IN "
+                "(SELECT id FROM leases WHERE closed IS NOT NULL)",
+                (*now, RELEASED.note),
             )
             db.execute(
-                "UPDATE jobs SET state = 'Cancelled', ended = ?, note = cancelling "
-                f"WHERE {LIVE} AND cancelling IS NOT NULL",
-                (now,),
+                "UPDATE jobs SET state = 'Cancelled', ended = ?, ended_steady = ?, "
+                f"note = cancelling WHERE {LIVE} AND cancelling IS NOT NULL",
+                now,
             )
             running = f"{LIVE} AND state = 'Running'"
             db.execute(f"UPDATE jobs SET deaths = deaths + 1 WHERE {running}")
             db.execute(
-                "UPDATE jobs SET state = 'Failed', ended = ?, "
+                "UPDATE jobs SET state = 'Failed', ended = ?, ended_steady = ?, "
                 "note = 'the service died ' || deaths || ' times during the job' "
                 f"WHERE {running} AND deaths >= ?",
-                (now, deaths),
+                (*now, deaths),
             )
             query = f"SELECT number, attempt FROM jobs WHERE {running}"
             for number, attempt in db.execute(query).fetchall():
                 db.execute(
-                    "UPDATE jobs SET state = 'Queued', started = NULL, note = ?, "
-                    "attempt = attempt + 1 WHERE number = ?",
+                    f"UPDATE jobs SET {_AGAIN} WHERE number = ?",
                     (Interruption(Cause.RESTART).note(attempt), number),
                 )
 

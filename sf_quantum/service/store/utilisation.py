@@ -14,16 +14,18 @@ WRITTEN_SECONDS = 60.0
 _Seconds = defaultdict[int, float]
 # A job whose lease ended while its service was down ends at the next start: the device
 # did not run it in between.
-_ENDED = "CASE WHEN seconds = 0 THEN started ELSE ended END"
+_ENDED = "CASE WHEN seconds = 0 THEN started_steady ELSE ended_steady END"
 # Jobs run one at a time, so a group that crosses the end of a minute has one job.
 _GROUPS = (
     "SELECT CAST(started / 60 AS INTEGER) AS first, CAST(off / 60 AS INTEGER) AS last, "
     "min(started) AS begin, max(off) AS end, total(off - started) AS seconds "
-    f"FROM (SELECT started, {_ENDED} AS off FROM jobs "
-    "WHERE ended >= ? AND ended < ? AND started IS NOT NULL) GROUP BY first, last"
+    f"FROM (SELECT started_steady AS started, {_ENDED} AS off FROM jobs "
+    "WHERE ended_steady >= ? AND ended_steady < ? AND started_steady IS NOT NULL) "
+    "GROUP BY first, last"
 )
 _RUNNING = (
-    f"SELECT started FROM jobs INDEXED BY jobs_live WHERE {LIVE} AND state = 'Running'"
+    "SELECT started_steady FROM jobs INDEXED BY jobs_live "
+    f"WHERE {LIVE} AND state = 'Running'"
 )
 
 
@@ -46,6 +48,8 @@ class UtilisationHistory:
     def minutes(self, now: float) -> list[float]:
         """Return the busy part of each minute, 0 to 1; the last minute is not over.
 
+        :param now: by the store's clock
+
         The first call may take long, so it must not be made in the event loop.
         """
         present = int(now // 60)
@@ -58,7 +62,7 @@ class UtilisationHistory:
         seconds = self._seconds.copy()
         self._add(seconds, self._until, now + WRITTEN_SECONDS)
         for row in self._store.report(_RUNNING):
-            _spread(seconds, row["started"], now)
+            _spread(seconds, row["started_steady"], now)
         for begin, end in [*self._interrupted]:
             _spread(seconds, begin, end)
         lengths = {present: max(1.0, now - present * 60)}

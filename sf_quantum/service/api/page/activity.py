@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from pydantic import Field
 
@@ -182,6 +182,17 @@ class ActivityAnswer(Strict):
     calibration: CalibrationShown
 
 
+class _Moment(NamedTuple):
+    """A time by the system's clock, and by the store's."""
+
+    wall: float
+    steady: float
+
+    def by_wall(self, steady: float) -> float:
+        """Convert a time; rounded, so that it is the same in each answer."""
+        return steady + round(self.wall - self.steady, 1)
+
+
 @dataclass(frozen=True)
 class _Snapshot:
     """What the answers for all viewers are made from.
@@ -192,7 +203,7 @@ class _Snapshot:
     :param own: by user, the numbers of the user's first jobs behind these
     """
 
-    now: float
+    now: _Moment
     counts: ActivityAnswer
     running: list[tuple[Job, Forecast]]
     pending: list[tuple[Job, Forecast]]
@@ -235,13 +246,13 @@ class Activity:
         return self._snapshot
 
     async def _read(self) -> _Snapshot:
-        queue, now = self._queue, time.time()
+        queue, steady = self._queue, self._queue.store.clock()
         numbers, own = self._pending_numbers()
         jobs = await asyncio.to_thread(queue.store.jobs_by_number, numbers)
-        minutes = await asyncio.to_thread(self._history.minutes, now)
+        minutes = await asyncio.to_thread(self._history.minutes, steady)
         calibration = await asyncio.to_thread(_calibration, queue)
         # from here on there is no await, so that all parts are of the same moment
-        now, job = time.time(), queue.running
+        now, job = _Moment(time.time(), queue.store.clock()), queue.running
         # in another state, it is about to start, or has just ended
         running = self._forecast([job] if job and job.state == "Running" else [])
         positions = {number: position for position, number in enumerate(numbers)}
@@ -250,7 +261,7 @@ class Activity:
         announced = (
             MaintenanceShown.model_validate(window, from_attributes=True)
             for window in windows
-            if window.starts > now
+            if window.starts > now.wall
         )
         counts = ActivityAnswer(
             viewer=None,
@@ -270,7 +281,7 @@ class Activity:
             ended=[],
             leases=self._leases(None),
             utilisation=Utilisation(
-                until=now // 60 * 60,
+                until=now.by_wall(now.steady // 60 * 60),
                 minutes=[round(minute, 3) for minute in minutes],
                 mean=round(sum(minutes) / len(minutes), 3),
             ),
@@ -313,7 +324,9 @@ class Activity:
                 "running": running[0] if running else None,
                 "line": self._pending(who, snapshot, own),
                 "ended": [
-                    _shown(job, None, now) for job in ended if (job.ended or 0) <= now
+                    _shown(job, None, now)
+                    for job in ended
+                    if (job.ended_steady or 0) <= now.steady
                 ],
                 "leases": self._leases(who),
             }
@@ -369,7 +382,7 @@ def _merged(rows: list[ShownJob | OtherJobs]) -> list[ShownJob | OtherJobs]:
 
 
 def _row(
-    who: Identity, job: Job, forecast: Forecast, now: float
+    who: Identity, job: Job, forecast: Forecast, now: _Moment
 ) -> ShownJob | OtherJobs:
     if who.admin or who.user == job.user:
         return _shown(job, forecast, now)
@@ -380,16 +393,19 @@ def _other(job: Job) -> OtherJobs:
     return OtherJobs(jobs=1, classes={job.job_class: 1})
 
 
-def _shown(job: Job, forecast: Forecast | None, now: float) -> ShownJob:
-    starts = ends = None
+def _shown(job: Job, forecast: Forecast | None, now: _Moment) -> ShownJob:
+    starts, started, ends = None, job.started, None
     if forecast is not None and job.state == "Running":
-        ends = round((job.started or now) + forecast.expected_seconds, 1)
+        # true also if the system's clock was set since
+        started = now.by_wall(job.started_steady or now.steady)
+        ends = round(started + forecast.expected_seconds, 1)
     elif forecast is not None and forecast.eta_seconds is not None:
-        starts = round(now + forecast.eta_seconds, 1)
+        starts = round(now.wall + forecast.eta_seconds, 1)
     shown = vars(job) | {
         "idempotency_key": job.key,
         "shots": job.parameters.get("num_reads") or 1,
         "position": forecast.position if forecast else None,
+        "started": started,
         "starts": starts,
         "ends": ends,
     }

@@ -63,6 +63,10 @@ class JobAnswer(Strict):
     submitted: float
     started: float | None
     ended: float | None
+    queued_seconds: float | None = Field(
+        description="From its submission to its last start; not the difference of these, "
+        "if the clock was set between them."
+    )
     qpu_seconds: float = Field(
         description="Modelled time on hardware, of the attempt that ended it."
     )
@@ -205,4 +209,5 @@ def shown_job(job: Job, forecast: Forecast | None) -> JobAnswer:
     """Show a job with a forecast, ``None`` once it is over."""
     expected = vars(forecast) if forecast else _NO_FORECAST
     shown = {**vars(job), **expected, "idempotency_key": job.key}
+    shown["queued_seconds"] = job.queued_seconds
     return JobAnswer(**{name: shown[name] for name in JobAnswer.model_fields})

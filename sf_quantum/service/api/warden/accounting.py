@@ -212,10 +212,7 @@ def by_session(
     }
     sessions = query.rows("closed", among)
     total, rows = accounting.leases(queue.store, sessions, query.page)
-    data = [
-        SessionRow(**row, total_duration=row["closed"] - row["opened"]) for row in rows
-    ]
-    return Sessions.of(query.page, total, data)
+    return Sessions.of(query.page, total, [SessionRow(**row) for row in rows])
 
 
 @router.get(f"{PATHS[0]}/jobs", summary="List jobs that are over")
