@@ -155,15 +155,20 @@ def test_only_problems_of_sapi_are_told(service: RunningService) -> None:
     try:
         job: dict[str, JSON] = {"idempotency_key": "k", "problem": example_bqm()}
         # whatever key its user has chosen
-        other = {**job, "idempotency_key": "sapi-k"}
-        assert service.ask("POST", "/v1/jobs", other, lease=lease).status == 201
+        info: dict[str, JSON] = {"sapi": {"type": "ising", "params": {}}}
+        problem: dict[str, JSON] = {**example_bqm(), "info": info}
+        other = {**job, "idempotency_key": "sapi-k", "problem": problem}
+        forged = service.ask("POST", "/v1/jobs", other, lease=lease)
+        assert forged.status == 201
+        told = service.ask("GET", f"{routes.PREFIX}/problems/{forged.json()['id']}")
+        assert told.status == 404
         answer = service.ask("POST", "/v1/jobs", job, lease=lease)
         assert answer.status == 201
         told = service.ask("GET", f"{routes.PREFIX}/problems/{answer.json()['id']}")
         assert told.status == 404
         every = service.ask("GET", f"{routes.PREFIX}/problems/")
         ids = [one["id"] for one in json.loads(every.body)]
-        assert answer.json()["id"] not in ids
+        assert {answer.json()["id"], forged.json()["id"]}.isdisjoint(ids)
     finally:
         service.ask("DELETE", f"/v1/leases/{lease}")
 

@@ -177,6 +177,22 @@ def test_a_file_of_version_3_tells_lost_attempts_apart(path: Path) -> None:
     old.close()
 
 
+def test_a_file_of_version_3_tells_dialects_by_more_than_the_key(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.executescript(THIRD.read_text())
+    old = Store(path)
+    (problem,) = old.jobs(dialect="sapi")
+    assert problem.key == "sapi-0123"
+    assert problem.metadata == {
+        "type": "ising",
+        "params": {"num_reads": 2},
+        "label": "mine",
+    }
+    (other,) = [job for job in old.jobs() if job.key == "sapi-mine"]
+    assert (other.dialect, other.metadata) == ("v1", None)
+    old.close()
+
+
 @pytest.mark.parametrize(
     ("purpose", "run", "step"),
     [

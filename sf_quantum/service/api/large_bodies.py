@@ -175,7 +175,7 @@ def _answer(
         return {"refused": refused}, ""
     except (ValueError, RecursionError):
         return {"invalid": {"loc": ["body"], "msg": "", "type": "json_invalid"}}, ""
-    names = ("kind", "parameters", "key", "digest", "purpose", "calibrated_within")
+    names = "kind parameters key digest purpose calibrated_within dialect".split()
     return {name: getattr(submission, name) for name in names}, submission.payload
 
 

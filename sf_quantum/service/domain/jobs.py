@@ -20,6 +20,7 @@ UserClass: TypeAlias = Literal["production", "test", "development"]
 # the service's own jobs, which look after the device, have a class of their own
 JobClass: TypeAlias = UserClass | Literal["quality"]
 Kind: TypeAlias = Literal["problem", "sequence", "circuit"]
+Dialect: TypeAlias = Literal["v1", "sapi", "warden"]
 # how a lease's user works: mostly on the QPU, mostly beside it, or both (paper 004)
 Pattern: TypeAlias = Literal["qc-heavy", "cc-heavy", "balanced"]
 
@@ -124,6 +125,7 @@ class Submission:
     :param key: the same key of the same user again is the same job
     :param written: replaces a large content
     :param purpose: by default that of its lease
+    :param metadata: what the client of a dialect wants to have back with the job
     :param calibrated_within: age limit of the calibration in seconds; also refuses a
         device that drifts
     """
@@ -135,6 +137,8 @@ class Submission:
     written: Written | None = None
     purpose: str | None = None
     calibrated_within: float | None = None
+    dialect: Dialect = "v1"
+    metadata: dict[str, JSON] | None = None
 
     @cached_property
     def payload(self) -> str:
@@ -183,6 +187,7 @@ class Job:
 
     :param submitted_steady: as ``submitted``, by a clock that nobody sets
     :param started_steady: as ``started``, by the same clock
+    :param metadata: see :class:`Submission`
     :param number: in the order of submission
     :param attempt: 2 or more after an interruption
     :param note: why it failed, was cancelled or was interrupted
@@ -218,6 +223,8 @@ class Job:
     submitted_steady: float = 0.0
     started_steady: float | None = None
     ended_steady: float | None = None
+    dialect: Dialect = "v1"
+    metadata: dict[str, JSON] | None = None
     calibration: dict[str, JSON] | None = None
 
     @property

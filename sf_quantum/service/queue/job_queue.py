@@ -16,6 +16,7 @@ from sf_quantum.service.device.drift import DriftWatch
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
+    Dialect,
     Forecast,
     Identity,
     Job,
@@ -205,12 +206,15 @@ class JobQueue:
         who: Identity,
         *,
         lease: str | None = None,
+        dialect: Dialect | None = None,
         before: int | None = None,
         limit: int = 1000,
     ) -> list[Job]:
         """List the latest jobs of the caller, or of all users for an admin; oldest first."""
         user = None if who.admin else who.user
-        return self.store.jobs(lease=lease, user=user, before=before, limit=limit)
+        return self.store.jobs(
+            lease=lease, user=user, dialect=dialect, before=before, limit=limit
+        )
 
     async def page(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 6
+VERSION = 7
 _LEASES_AND_JOBS = """
 CREATE TABLE leases (
     id TEXT PRIMARY KEY,
@@ -162,7 +162,24 @@ ALTER TABLE jobs ADD COLUMN deaths INTEGER NOT NULL DEFAULT 0;
 -- the note of a cancellation, written before the running job is interrupted
 ALTER TABLE jobs ADD COLUMN cancelling TEXT;
 """
-SCHEMA = _LEASES_AND_JOBS + _OPERATION + _LATEST + _CHARGES + _DEATHS + _STEADY
+# added by version 7
+_DIALECTS = """
+ALTER TABLE jobs ADD COLUMN dialect TEXT NOT NULL DEFAULT 'v1';
+-- what the client of a dialect wants to have back with the job, JSON
+ALTER TABLE jobs ADD COLUMN metadata TEXT;
+"""
+# before, it was in the problem; users of /v1 may have chosen any key
+_OF_SAPI = """
+UPDATE jobs SET dialect = 'sapi', metadata = (SELECT json_extract(payload, '$.info.sapi')
+    FROM contents WHERE contents.number = jobs.number)
+    WHERE key GLOB 'sapi-*' AND kind = 'problem' AND (SELECT
+    json_type(payload, '$.info.sapi.params') FROM contents
+    WHERE contents.number = jobs.number) = 'object';
+UPDATE jobs SET dialect = 'warden' WHERE key GLOB 'warden-*' AND kind = 'sequence';
+"""
+SCHEMA = (
+    _LEASES_AND_JOBS + _OPERATION + _LATEST + _CHARGES + _DEATHS + _STEADY + _DIALECTS
+)
 # by version, the SQL that upgrades a file to the next version
 UPGRADES = {
     1: "ALTER TABLE leases ADD COLUMN project TEXT; "
@@ -173,4 +190,5 @@ UPGRADES = {
     3: _CHARGES + _SPLIT,
     4: _DEATHS,
     5: _STEADY,
+    6: _DIALECTS + _OF_SAPI,
 }

@@ -14,7 +14,14 @@ from typing import cast
 
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.jobs import Job, Lease, Purpose, State, Submission
+from sf_quantum.service.domain.jobs import (
+    Dialect,
+    Job,
+    Lease,
+    Purpose,
+    State,
+    Submission,
+)
 from sf_quantum.service.domain.reasons import RELEASED, Cause, Interruption
 from sf_quantum.service.store.clock import steady_clock
 from sf_quantum.service.store.database import Database
@@ -137,6 +144,8 @@ class Store(Database):
             "parameters": job.parameters_text,
             "digest": job.digest,
             "purpose": job.purpose,
+            "dialect": job.dialect,
+            "metadata": None if job.metadata is None else json.dumps(job.metadata),
             "model_seconds": model_seconds,
             "submitted": time.time(),
             "submitted_steady": self.clock(),
@@ -182,6 +191,7 @@ class Store(Database):
         *,
         lease: str | None = None,
         user: str | None = None,
+        dialect: Dialect | None = None,
         before: int | None = None,
         limit: int = 1000,
     ) -> list[Job]:
@@ -190,6 +200,7 @@ class Store(Database):
         :param before: only jobs with lower numbers
         """
         terms = {"lease = ?": lease, "user = ?": user, "number < ?": before}
+        terms["dialect = ?"] = dialect
         given = {term: value for term, value in terms.items() if value is not None}
         where = " AND ".join(given) or "1"
         query = f"{_JOB} WHERE {where} ORDER BY number DESC LIMIT ?"
@@ -355,7 +366,7 @@ def _check_digest(digest: str, job: Submission) -> None:
 
 
 def _job(row: sqlite3.Row) -> Job:
-    texts = {name: row[name] for name in ("parameters", "calibration")}
+    texts = {name: row[name] for name in ("parameters", "calibration", "metadata")}
     read = {name: text and json.loads(text) for name, text in texts.items()}
     return Job(**{**dict(row), **read})
 

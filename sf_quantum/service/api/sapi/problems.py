@@ -6,7 +6,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import replace
 
 from pydantic import ValidationError
 
@@ -18,9 +18,6 @@ from sf_quantum.service.domain.jobs import Identity, Job, Submission, Written
 from sf_quantum.service.domain.reasons import QPU_OFFLINE
 from sf_quantum.service.queue.job_queue import JobQueue
 
-# prefix of these jobs' idempotency keys
-KEY = "sapi-"
-CACHED_OPTIONS = 10_000
 # prefix by which the client recognises an offline solver
 OFFLINE = "Solver is offline: "
 
@@ -28,13 +25,11 @@ OFFLINE = "Solver is offline: "
 class Problems:
     """The problems of one queue.
 
-    All synchronous methods except :meth:`find` read large contents.
+    :meth:`show` and :meth:`info` read large contents.
     """
 
     def __init__(self, queue: JobQueue) -> None:
         self._queue = queue
-        # cached, since options never change, and are a part of a large content
-        self._cached_options = lru_cache(CACHED_OPTIONS)(self._read_options)
 
     def read(self, content: JSON) -> Submission:
         """Read a problem, and serialize it for the disk.
@@ -56,26 +51,30 @@ class Problems:
             detail = f"num_reads times annealing_time exceeds {longest:g} us"
             raise Refused(400, detail, "params")
         bqm = qp_format.bqm(problem, solver.graph(device))
-        key = f"{KEY}{secrets.token_hex(16)}"
-        whole = Submission("problem", bqm, params.job_parameters(), key)
+        options = solver.ProblemOptions(
+            type=problem.type, params=params, label=problem.label
+        )
+        whole = Submission(
+            "problem",
+            bqm,
+            params.job_parameters(),
+            f"sapi-{secrets.token_hex(16)}",
+            dialect="sapi",
+            metadata=options.model_dump(exclude_unset=True),
+        )
         written = Written(whole.payload, whole.digest)
-        return Submission("problem", None, whole.parameters, key, written)
+        return replace(whole, content=None, written=written)
 
     def find(self, who: Identity, problem_id: str) -> Job:
         """Find a problem; jobs of other dialects are refused with 404."""
         job = self._queue.find(who, problem_id)
-        if not job.key.startswith(KEY):
+        if job.dialect != "sapi":
             raise Refused(404, "no such problem")
         return job
 
     def all(self, who: Identity) -> list[Job]:
         """List the latest problems, oldest first."""
-        return [
-            job
-            for job in self._queue.list_jobs(who)
-            # users of /v1 may choose any key
-            if job.key.startswith(KEY) and self._cached_options(job.number)
-        ]
+        return self._queue.list_jobs(who, dialect="sapi")
 
     async def wait_for_any(
         self, who: Identity, ids: Sequence[str], seconds: float
@@ -105,7 +104,7 @@ class Problems:
 
     def status(self, job: Job) -> dict[str, JSON]:
         """Describe a problem without its answer."""
-        options = self._options(job)
+        options = _options(job)
         status: dict[str, JSON] = {
             "id": job.id,
             "type": options.type,
@@ -128,7 +127,7 @@ class Problems:
         result = self._queue.store.result(job.number) if completed else None
         if result is None:
             return status
-        device, options = self._queue.device, self._options(job)
+        device, options = self._queue.device, _options(job)
         graph = solver.graph(device)
         answer = qp_format.answer(result, options, self._content(job.number), graph)
         timing = solver.timing(device, options.params, job.qpu_seconds)
@@ -143,7 +142,7 @@ class Problems:
         return {
             "id": job.id,
             "data": qp_format.problem_data(self._content(job.number), graph),
-            "params": self._options(job).params.model_dump(exclude_unset=True),
+            "params": _options(job).params.model_dump(exclude_unset=True),
             "metadata": {
                 **metadata,
                 "submitted_by": job.user,
@@ -160,23 +159,13 @@ class Problems:
         severity = "ERROR" if job.state == "Failed" else "INFO"
         return [{"timestamp": when, "message": job.note, "severity": severity}]
 
-    def _options(self, job: Job) -> solver.ProblemOptions:
-        options = self._cached_options(job.number)
-        if options is None:
-            raise Refused(404, "no such problem")
-        return options
-
-    def _read_options(self, number: int) -> solver.ProblemOptions | None:
-        info = self._content(number).get("info")
-        options = info.get("sapi") if isinstance(info, dict) else None
-        try:
-            return solver.ProblemOptions.model_validate(options)
-        except ValidationError:
-            return None
-
     def _content(self, number: int) -> dict[str, JSON]:
         content = json.loads(self._queue.store.payload(number))
         return content if isinstance(content, dict) else {}
+
+
+def _options(job: Job) -> solver.ProblemOptions:
+    return solver.ProblemOptions.model_validate(job.metadata)
 
 
 def _time(seconds: float) -> str:

@@ -45,10 +45,7 @@ def bqm(problem: Problem, graph: Graph) -> dict[str, JSON]:
     _check_finite(quadratic, "data.quad")
     pairs, quadratic = pairs[quadratic != 0], quadratic[quadratic != 0]
     positions = numpy.searchsorted(qubits, pairs)
-    options = ProblemOptions(
-        type=problem.type, params=problem.params, label=problem.label
-    )
-    model = document(
+    return document(
         qubits.tolist(),
         linear[used].tolist(),
         positions.tolist(),
@@ -56,7 +53,6 @@ def bqm(problem: Problem, graph: Graph) -> dict[str, JSON]:
         VARTYPES[problem.type],
         problem.data.offset,
     )
-    return model | {"info": {"sapi": options.model_dump(exclude_unset=True)}}
 
 
 def problem_data(content: Mapping[str, JSON], graph: Graph) -> dict[str, JSON]:

@@ -109,7 +109,7 @@ class Problem(BaseModel):
 
 
 class ProblemOptions(BaseModel):
-    """The options stored with a problem's BQM."""
+    """The metadata of a problem's job."""
 
     type: ProblemType
     params: ProblemParameters

@@ -22,4 +22,5 @@ class CreateJob(BaseModel):
             content=self.sequence,
             parameters={"num_reads": self.shots},
             key=f"warden-{secrets.token_hex(16)}",
+            dialect="warden",
         )
