@@ -34,7 +34,10 @@ COMMANDS = {
     "sfq": ("sf_quantum.cli", "main"),
 }
 # of ``sfq``, those that take long to import
-FORKED = ("serve", "solve", "cluster", "qubo", "score", "plot")
+FORKED = (
+    *("cluster", "qubo", "solve", "score", "plot"),
+    *("serve", "check", "samplers"),
+)
 # what they import while they run
 PRELOADED = (
     "sf_quantum.plugin",
@@ -43,6 +46,8 @@ PRELOADED = (
 )
 # they take the folder in which they are imported for that of the command
 IMPORTED_BY_FORK = ("streamflow.main", "streamflow.parser", "streamflow.cwl.runner")
+# what the interpreter does with them when it starts, a fork does not
+OF_INTERPRETER = ("COVERAGE_PROCESS_START", "PYTHONPATH")
 _REQUEST_BYTES = 200_000
 
 # A command for a PATH, without the imports of Python itself. Its process stands for the
@@ -51,7 +56,8 @@ _STAND_IN = """\
 #!{python} -IS
 import _signal, _socket, posix, sys
 imports_much = {imports_much}
-if not imports_much or b"{coverage}" in posix.environ:
+of_interpreter = any(posix.environ.get(name) for name in {variables})
+if not imports_much or of_interpreter:
     posix.execv("{real}", sys.argv)
 forker = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
 forker.connect("{socket}")
@@ -75,7 +81,6 @@ if status < 0:
     posix.kill(posix.getpid(), -status)
 posix._exit(status)
 """
-_MEASURING = "COVERAGE_PROCESS_START"
 
 
 class Forked:
@@ -141,8 +146,7 @@ def start(
 
     :param words: its name, one of ``COMMANDS``, and its arguments
     """
-    # coverage begins with the interpreter
-    if _MEASURING not in environment:
+    if not any(environment.get(name) for name in OF_INTERPRETER):
         return Forked(words, folder, environment, stdout, stderr)
     return subprocess.Popen(
         [BIN / words[0], *words[1:]],
@@ -201,7 +205,7 @@ def _fork_for(tests: int, folder: Path) -> None:
                 real=BIN / name,
                 socket=folder / "socket",
                 imports_much=condition,
-                coverage=_MEASURING,
+                variables=[name.encode() for name in OF_INTERPRETER],
             )
         )
         stand_in.chmod(0o755)

@@ -31,7 +31,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -45,6 +44,8 @@ from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.myst import CodeBlockParser
 
 from sf_quantum.service.config import Configuration, load
+from tests import forking
+from tests.forking import BIN
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -155,7 +156,7 @@ class Page:
         environment = {
             **os.environ,
             **(lab or {}),
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PATH": f"{forking.stand_ins()}:{BIN}:{os.environ['PATH']}",
             "PYTHONPATH": "",
             "HOME": str(folder),
             "TMPDIR": str(folder),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,12 +12,13 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.testing.candidates import Outputs, assert_candidate
+from tests import forking
+from tests.forking import BIN
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Project
 
 ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(sys.executable).parent
 
 
 def test_our_solve_is_a_candidate(project: Project) -> None:
@@ -79,14 +78,9 @@ def max_cut(tmp_path: Path) -> Path:
 
 
 def _cut(folder: Path, file: str) -> dict[str, JSON]:
-    subprocess.run(
-        [BIN / "streamflow", "run", file, "--outdir", "out"],
-        cwd=folder,
-        env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"},
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
+    path = f"{forking.stand_ins()}:{BIN}:{os.environ['PATH']}"
+    command = ["streamflow", "run", file, "--outdir", "out"]
+    forking.run(command, folder, {**os.environ, "PATH": path})
     content: dict[str, JSON] = json.loads((folder / "out" / "cut.json").read_text())
     return content
 
