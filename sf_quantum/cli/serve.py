@@ -98,7 +98,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         'Once the service listens, it prints one line of JSON, {"url": "..."}. SIGTERM '
         "drains it: new jobs are refused, and the running job has --drain seconds to "
-        "finish. Ctrl-C stops it at once. Unfinished jobs stay in the state folder for the "
+        "finish. Ctrl-C stops it at once. SIGHUP reads the configuration again: users, shares, "
+        "classes, limits and certificates. Unfinished jobs stay in the state folder for the "
         "next start. Options override the configuration file. An address that other "
         "machines can reach needs --certificate, --key and --auth token or munge."
     )
@@ -159,6 +160,7 @@ def run(args: argparse.Namespace) -> int:
     serve(
         config,
         lambda url: print(json.dumps({"url": url}), flush=True),
+        load=lambda: _configuration(args),
         until_eof=args.until_eof,
     )
     return 0

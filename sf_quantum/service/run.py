@@ -27,6 +27,7 @@ from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.http import auth
 from sf_quantum.service.http.connections import limited, raise_limit
 from sf_quantum.service.http.limits import Guard
+from sf_quantum.service.reload import merged
 from sf_quantum.service.state import store_in
 from sf_quantum.validation import check_private
 
@@ -36,11 +37,16 @@ logger = logging.getLogger(__name__)
 
 
 def serve(
-    config: Configuration, ready: Callable[[str], None], *, until_eof: bool = False
+    config: Configuration,
+    ready: Callable[[str], None],
+    *,
+    load: Callable[[], Configuration] | None = None,
+    until_eof: bool = False,
 ) -> None:
     """Run the service until it is stopped.
 
     :param ready: called with the service's URL once it answers there
+    :param load: reads the configuration again after SIGHUP; by default nothing does
     :param until_eof: stop when standard input closes, and leave nothing behind
     :raises InputError: if it cannot listen there, or another service does
     :raises QuantumError: if the queue breaks while it runs
@@ -61,7 +67,7 @@ def serve(
             public_metrics=config.public_metrics,
             names=config.names,
         )
-        server = _Server(service, config, lambda: ready(url))
+        server = _Server(service, config, lambda: ready(url), load)
         # these objects stay: each collection would take some 50 ms to search them, while
         # all requests wait
         gc.freeze()
@@ -133,7 +139,11 @@ class _Server(uvicorn.Server):
     """The server of a service, which reports that it is ready, and its signals."""
 
     def __init__(
-        self, service: Service, config: Configuration, ready: Callable[[], None]
+        self,
+        service: Service,
+        config: Configuration,
+        ready: Callable[[], None],
+        load: Callable[[], Configuration] | None,
     ) -> None:
         listen = config.listen
         connections = config.limits.connections
@@ -141,6 +151,9 @@ class _Server(uvicorn.Server):
             server_config(service.guard, listen.certificate, listen.key, connections)
         )
         self._service = service
+        self._configuration = config
+        self._load = load
+        self._reloading: asyncio.Task[None] | None = None
         self._drain_seconds = config.drain_seconds
         self._ready = ready
 
@@ -162,8 +175,8 @@ class _Server(uvicorn.Server):
         ended = loop.create_task(self._service.queue.finished())
         ended.add_done_callback(lambda _: self._stop())
         loop.add_signal_handler(signal.SIGTERM, self._drain)
-        for number in (signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, self._stop)
+        loop.add_signal_handler(signal.SIGINT, self._stop)
+        loop.add_signal_handler(signal.SIGHUP, self._begin_reload)
         if until_eof:
             _call_at_eof(lambda: loop.call_soon_threadsafe(self._stop))
         await self.serve([listener])
@@ -173,6 +186,38 @@ class _Server(uvicorn.Server):
         # close
         self._service.queue.request_stop()
         self.should_exit = True
+
+    def _begin_reload(self) -> None:
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.create_task(self._reload())
+
+    async def _reload(self) -> None:
+        """Read the configuration again; if it is wrong, the old one remains."""
+        try:
+            config, kept, authenticate = await asyncio.to_thread(self._read_again)
+        except QuantumError as error:
+            why = " ".join(str(error).split())
+            logger.error("the configuration is not reloaded: %s", why)
+            return
+        listen = config.listen
+        if self.config.ssl is not None and listen.certificate is not None:
+            # for connections from now on
+            self.config.ssl.load_cert_chain(listen.certificate, listen.key)
+        self._service.guard.configure(authenticate, config.request_limits())
+        self._service.queue.reconfigure(config)
+        self._configuration = config
+        if kept:
+            needs = "changed, but needs a restart of the service"
+            logger.warning("reloaded; %s %s", ", ".join(kept), needs)
+        else:
+            logger.warning("reloaded the configuration")
+
+    def _read_again(self) -> tuple[Configuration, list[str], auth.Authenticate]:
+        if self._load is None:
+            raise InputError("there is none")
+        config, kept = merged(self._configuration, self._load())
+        check_certificate(config.listen)
+        return config, kept, _authenticate(config.auth)
 
     def _drain(self) -> None:
         """Give the running job time to end; a second signal stops at once."""

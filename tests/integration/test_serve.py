@@ -156,7 +156,7 @@ def test_any_port_on_loopback() -> None:
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_stop_it_cleanly(start: Start, number: signal.Signals) -> None:
     service = start(*MINUTES, "--drain", "0.1")
     lease = service.acquire()
@@ -170,6 +170,42 @@ def test_signals_stop_it_cleanly(start: Start, number: signal.Signals) -> None:
     job = again.until(lease, "Completed")
     assert job["note"] == "interrupted: the service was stopped during attempt 1"
     assert job["attempt"] == 2
+
+
+def test_a_reload_changes_rights_and_leaves_the_running_job(
+    start: Start, tmp_path: Path
+) -> None:
+    config = tmp_path / "qpu.yml"
+    config.write_text("vqpus: 3")
+    service = start("--config", str(config), *MINUTES)
+    lease = service.acquire()
+    service.submit(lease, "a")
+    service.until(lease, "Running")
+    assert service.process.stderr is not None
+
+    def reload(content: str) -> str:
+        config.write_text(content)
+        service.process.send_signal(signal.SIGHUP)
+        assert service.process.stderr is not None
+        return service.process.stderr.readline().decode()
+
+    def granted() -> JSON:
+        body: dict[str, JSON] = {"class": "production"}
+        return service.ask("POST", "/v1/leases", body)["class"]
+
+    assert granted() == "production"
+    line = reload("vqpus: 4\nclasses: {highest: test}\nretention_seconds: 5")
+    restart = "retention_seconds, vqpus changed, but needs a restart of the service\n"
+    assert line == f"WARNING sf_quantum.service.run: reloaded; {restart}"
+    assert granted() == "test"
+    line = reload("vqpus: 3\nclasses: {highest: tset}")
+    assert line.startswith("ERROR sf_quantum.service.run: the configuration is not rel")
+    assert f"{config}: classes.highest tset: unknown value 'tset'" in line
+    assert service.ask("GET", "/v1/device")["vqpus"] == 3
+    job = service.until(lease, "Running")
+    assert (job["attempt"], job["note"]) == (1, None)
+    service.process.terminate()
+    assert service.process.wait(30) == 0
 
 
 def test_end_of_input_stops_it_and_leaves_nothing(start: Start) -> None:

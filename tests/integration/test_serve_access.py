@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import stat
 import subprocess
 import sys
@@ -193,11 +194,8 @@ def test_tls_for_other_machines(
         "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 "
         "-subj /CN=localhost -addext subjectAltName=DNS:localhost"
     )
-    subprocess.run(
-        [openssl, *request.split(), "-out", certificate, "-keyout", key],
-        check=True,
-        capture_output=True,
-    )
+    renew = [openssl, *request.split(), "-out", certificate, "-keyout", key]
+    subprocess.run(renew, check=True, capture_output=True)
     options = ["--host", "0.0.0.0", "--certificate", certificate, "--key", key]
     options += ["--auth", "token", "--tokens", tokens["file"]]
     with serving(*options) as service:
@@ -207,6 +205,14 @@ def test_tls_for_other_machines(
         done = subprocess.run(asked, capture_output=True, text=True)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert f"{service.url}: the certificate cannot be verified: " in done.stderr
+        port = int(service.url.rpartition(":")[2])
+        first = ssl.get_server_certificate(("localhost", port))
+        subprocess.run(renew, check=True, capture_output=True)
+        service.process.send_signal(signal.SIGHUP)
+        until(
+            lambda: ssl.get_server_certificate(("localhost", port)) != first,
+            "the new certificate",
+        )
         assert "SSL_CERT_FILE" in done.stderr
         monkeypatch.setenv("SSL_CERT_FILE", certificate)
         headers = bearer(tokens["ada"])

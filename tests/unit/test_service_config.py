@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from sf_quantum.cli import main
 from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
 from sf_quantum.service.config import Configuration, load
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.settings import (
@@ -20,8 +21,9 @@ from sf_quantum.service.domain.settings import (
     ServiceSettings,
     Shares,
 )
+from sf_quantum.service.reload import merged
 from sf_quantum.service.store.schema import VERSION
-from sf_quantum.validation import ValidationErrors
+from sf_quantum.validation import KeyPath, ValidationErrors
 
 DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
 EXAMPLE = DEPLOYMENTS / "qpu-service.yml"
@@ -354,6 +356,34 @@ def test_a_check_without_findings(
     said = "qpu.yml: OK (QPU service)\nconfiguration: OK (QPU service)\n"
     assert capsys.readouterr().out == said
     assert not Path("s").exists()
+
+
+def test_what_a_reload_changes() -> None:
+    tls: dict[KeyPath, JSON] = {
+        ("listen", "certificate"): "c",
+        ("listen", "key"): "k",
+    }
+    old = load(None, {("vqpus",): 2, ("listen", "port"): 1, **tls}, {})
+    changed: dict[KeyPath, JSON] = {
+        ("vqpus",): 3,
+        ("listen", "port"): 2,
+        ("listen", "certificate"): "new",
+        ("listen", "key"): "k",
+        ("auth", "mode"): "munge",
+        ("auth", "admins"): ["eve"],
+        ("metrics", "public"): False,
+        ("limits", "jobs"): 7,
+        ("device", "name"): "other",
+    }
+    config, kept = merged(old, load(None, changed, {}))
+    names = "device vqpus listen.port auth.mode metrics.public"
+    assert kept == names.split()
+    assert config.listen.certificate == Path("new")
+    assert (config.listen.port, config.vqpus, config.auth) == (1, 2, old.auth)
+    assert (config.device, config.limits.jobs) == (old.device, 7)
+    plain = load(None, {}, {})
+    config, kept = merged(plain, load(None, {**tls}, {}))
+    assert (config, kept) == (plain, ["listen.certificate", "listen.key"])
 
 
 def test_the_unit_is_right_and_hardened(tmp_path: Path) -> None:

@@ -412,3 +412,16 @@ def test_jobs_ahead_of_those_of_other_accounts_are_added_up(clock: Clock) -> Non
     for one, seconds in zip(jobs, (0.0, 7.0, 4.0, 11.0, 14.0), strict=True):
         work = policy.ahead(one).get("problem")
         assert (work.seconds if work else 0.0) == seconds
+
+
+def test_other_shares_reorder_what_is_pending(clock: Clock) -> None:
+    policy = FairShare(Shares(users={"ann": 9}), clock)
+    for user in ("ann", "bob"):
+        policy.used(Used(user, None, 9.0, clock.now))
+    jobs = [job(1, "bob", 1.0), job(2, "ann", 1.0)]
+    for pending in jobs:
+        policy.add(pending)
+    assert [*policy.order()] == jobs[::-1]
+    policy.set_shares(Shares(users={"bob": 9}))
+    assert [*policy.order()] == jobs
+    assert policy.first() == jobs[0]

@@ -90,7 +90,7 @@ class Tokens:
     """Bearer tokens, which the tokens file lists by their hashes.
 
     The file is read again when it changes, so that tokens can be added and revoked
-    while the service runs. A change that cannot be read is logged and ignored.
+    while the service runs. A file that cannot be read any more admits nobody.
 
     :param path: a YAML list of :class:`TokenEntry`, writable by its owner only
     :param admins: users who are admins regardless of their entries
@@ -124,7 +124,11 @@ class Tokens:
         try:
             self._entries = read_tokens(self._path)
         except InputError as error:
-            logger.error("%s; the tokens read before remain valid", error)
+            # a token that was taken back may be among those read before
+            self._entries = {}
+            logger.error(
+                "%s; nobody is admitted by a token until it can be read", error
+            )
 
 
 class Munge:

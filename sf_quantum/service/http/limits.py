@@ -112,15 +112,19 @@ class Guard:
     ) -> None:
         """:param names: host names for which it answers; ``None``: any"""
         self._app = app
-        self._authenticate = authenticate
-        self._limits = limits
         self._names = names
-        self._buckets = TokenBuckets(limits.rate, limits.burst) if limits.rate else None
+        self.configure(authenticate, limits)
         self._under_way: Counter[str] = Counter()
         # a semaphore exists while a request holds it or waits for it
         self._authenticating = WeakValueDictionary[str, asyncio.Semaphore]()
         #: set once the service is being stopped: new submissions are refused
         self.draining = False
+
+    def configure(self, authenticate: Authenticate, limits: Limits) -> None:
+        """Apply these from the next request on."""
+        self._authenticate = authenticate
+        self._limits = limits
+        self._buckets = TokenBuckets(limits.rate, limits.burst) if limits.rate else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it with a refusal."""

@@ -88,7 +88,7 @@ class JobCounts:
     """Counts the unfinished jobs of each user and class, and enforces the limits."""
 
     def __init__(self, settings: ServiceSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._jobs: Counter[tuple[str, JobClass]] = Counter()
 
     def take(self, user: str, job_class: JobClass) -> None:
@@ -102,7 +102,7 @@ class JobCounts:
     def check(self, lease: Lease, shots: int, seconds: float) -> None:
         """Refuse a job that is too large with 422, and one too many with 429."""
         user, job_class = lease.user, lease.job_class
-        limits = self._settings.classes.limits_of(job_class)
+        limits = self.settings.classes.limits_of(job_class)
         if limits.shots is not None and shots > limits.shots:
             detail = f"{shots} shots, a {job_class} job has at most {limits.shots}"
             raise Refused(422, detail, "parameters.num_reads")
@@ -115,7 +115,7 @@ class JobCounts:
         if limits.jobs is not None and self._jobs[user, job_class] >= limits.jobs:
             detail = f"the user has {limits.jobs} {job_class} jobs that are not over"
             raise Refused(429, detail, LEASE_HEADER, {"Retry-After": "1"})
-        most = self._settings.limits.jobs
+        most = self.settings.limits.jobs
         if most is not None:
             jobs = sum(self._jobs[user, name] for name in CLASSES)
             if jobs >= most:

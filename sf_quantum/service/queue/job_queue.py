@@ -81,6 +81,11 @@ class JobQueue:
         self._work: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
+    def reconfigure(self, settings: ServiceSettings) -> None:
+        """Take other users, shares, classes and limits; jobs and leases stay as they are."""
+        self.settings = self.leases.settings = self.jobs.counts.settings = settings
+        self.policy.set_shares(settings.shares)
+
     def start(self) -> None:
         """Recover the state of the previous service, and start."""
         self._loop = asyncio.get_running_loop()

@@ -160,7 +160,7 @@ class Leases:
 
     def __init__(self, settings: ServiceSettings, jobs: LiveJobs) -> None:
         self.vqpus = settings.vqpus
-        self._settings = settings
+        self.settings = settings
         self._jobs = jobs
         self._store = jobs.store
         self._availability = jobs.availability
@@ -223,21 +223,21 @@ class Leases:
         :raises Refused: 403 without permission, 409 if no vQPU was free in time, 503 if
             the QPU is not open
         """
-        user = entitlements.lease_user(self._settings, who, request.user)
+        user = entitlements.lease_user(self.settings, who, request.user)
         if (same := await self._known(user, request.key)) is not None:
             return same
-        request = await entitlements.completed(self._settings, who, user, request)
+        request = await entitlements.completed(self.settings, who, user, request)
         # it may have been granted while Slurm was queried
         if (same := await self._known(user, request.key)) is not None:
             return same
         self._availability.check()
         if self._stopped:
             raise Refused(503, STOPPING)
-        if wait_seconds > self._settings.leases.wait_seconds:
-            detail = f"expected at most {self._settings.leases.wait_seconds:g} seconds"
+        if wait_seconds > self.settings.leases.wait_seconds:
+            detail = f"expected at most {self.settings.leases.wait_seconds:g} seconds"
             raise Refused(422, detail, "wait")
-        request = entitlements.with_share(self._settings, user, request)
-        job_class = entitlements.lease_class(self._settings, user, request)
+        request = entitlements.with_share(self.settings, user, request)
+        job_class = entitlements.lease_class(self.settings, user, request)
         waiting = self._wait(user, job_class, request)
         self._grant()
         try:
@@ -322,7 +322,7 @@ class Leases:
 
     def idle_expires_at(self, lease: Lease) -> float | None:
         """Return when a lease ends without further use; ``None`` for never."""
-        idle, live = self._settings.leases.idle_seconds, self._leases.get(lease.id)
+        idle, live = self.settings.leases.idle_seconds, self._leases.get(lease.id)
         if idle is None or live is None or live.state is _X:
             return None
         return time.time() + max(0.0, idle - self._idle_seconds(live))
@@ -415,7 +415,7 @@ class Leases:
             self._spawn(self._write(live))
 
     def _new_lease(self, waiting: WaitingRequest) -> Lease:
-        request, total = waiting.request, self._settings.leases.total_seconds
+        request, total = waiting.request, self.settings.leases.total_seconds
         return Lease(
             id=secrets.token_urlsafe(24),
             user=waiting.user,
@@ -511,7 +511,7 @@ class Leases:
             return
         expires, cause = live.lease.expires, LeaseEndCause.EXPIRED
         seconds = math.inf if expires is None else expires - time.time()
-        if (idle := self._settings.leases.idle_seconds) is not None:
+        if (idle := self.settings.leases.idle_seconds) is not None:
             left = idle - self._idle_seconds(live)
             if left < seconds:
                 seconds, cause = left, LeaseEndCause.IDLE
@@ -524,7 +524,7 @@ class Leases:
     async def follow_slurm(self) -> None:
         """End the leases whose Slurm jobs are gone, until cancelled."""
         while True:
-            await asyncio.sleep(self._settings.slurm_poll_seconds)
+            await asyncio.sleep(self.settings.slurm_poll_seconds)
             for live in [*self._leases.values()]:
                 job = live.lease.slurm_job_id
                 if job is None or not slurm_jobs.can_ask(job):
@@ -535,7 +535,7 @@ class Leases:
                     await self._end_logged(live, LeaseEndCause.SLURM_JOB_GONE)
 
     async def _end_logged(self, live: LiveLease, cause: LeaseEndCause) -> None:
-        idle, job = self._settings.leases.idle_seconds, live.lease.slurm_job_id
+        idle, job = self.settings.leases.idle_seconds, live.lease.slurm_job_id
         end = LeaseEnd(cause, idle or 0.0, job or "")
         logger.info("a lease has ended: %s", end.reason)
         try:

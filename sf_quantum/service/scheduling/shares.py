@@ -44,7 +44,7 @@ class ActiveShares:
     """
 
     def __init__(self, shares: Shares) -> None:
-        self._configured = shares
+        self.configured = shares
         self._leased: Counter[Sharer] = Counter()
         # leases and share of each Slurm job
         self._jobs: dict[tuple[Account, str, str], tuple[set[str], int]] = {}
@@ -71,8 +71,8 @@ class ActiveShares:
         owner, user = sharer
         configured = owner if user is None else ("user", user)
         if leased := self._leased.get(sharer):
-            return max(leased, self._configured.named(configured) or 0)
-        return self._configured.of(configured)
+            return max(leased, self.configured.named(configured) or 0)
+        return self.configured.of(configured)
 
     def _change(self, lease: Lease, share: int) -> None:
         owner = account_of(lease)

@@ -144,6 +144,9 @@ class Policy(ABC):
     def released(self, lease: Lease) -> None:  # noqa: B027 - optional
         """Handle the end of a lease."""
 
+    def set_shares(self, shares: Shares) -> None:  # noqa: B027 - optional
+        """Take other shares, which a reload of the configuration has brought."""
+
     def choose(self, pending: Sequence[PendingLease], held: Sequence[Lease]) -> int:
         """Choose the request that gets a free lease.
 

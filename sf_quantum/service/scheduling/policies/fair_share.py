@@ -212,6 +212,11 @@ class FairShare(ByClass, Policy):
         self._shares.released(lease)
         self._invalidate(account_of(lease))
 
+    def set_shares(self, shares: Shares) -> None:
+        self._shares.configured = shares
+        for owner in {owner for queues in self._queues.values() for owner in queues}:
+            self._invalidate(owner)
+
     def choose(self, pending: Sequence[PendingLease], held: Sequence[Lease]) -> int:
         counts = Counter(map(account_of, held))
 

@@ -1,0 +1,41 @@
+"""What a service takes from its configuration while it runs, and what needs a start."""
+
+from __future__ import annotations
+
+from sf_quantum.service.config import Configuration
+
+# the users, their rights and their limits
+_RELOADED = {
+    "auth",
+    "shares",
+    "user_projects",
+    "leases",
+    "classes",
+    "limits",
+    "metrics",
+}
+_FILES = ("certificate", "key")
+
+
+def merged(old: Configuration, new: Configuration) -> tuple[Configuration, list[str]]:
+    """Take from a new configuration what can change while the service runs.
+
+    :returns: the configuration to run with, and the changed keys that need a start
+    """
+    fixed = sorted(Configuration.model_fields.keys() - _RELOADED - {"listen"})
+    kept = [key for key in fixed if getattr(new, key) != getattr(old, key)]
+    update = {key: getattr(old, key) for key in kept}
+    update["listen"] = listen = old.listen
+    for key in type(listen).model_fields:
+        ours, theirs = getattr(listen, key), getattr(new.listen, key)
+        if key in _FILES and ours and theirs:
+            update["listen"] = update["listen"].model_copy(update={key: theirs})
+        elif ours != theirs:
+            kept.append(f"listen.{key}")
+    if new.auth.mode != old.auth.mode:
+        # who may connect to the socket depends on it
+        update["auth"] = old.auth
+        kept.append("auth.mode")
+    if new.public_metrics != old.public_metrics:
+        kept.append("metrics.public")
+    return new.model_copy(update=update), kept
