@@ -28,6 +28,8 @@ from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 
+import coverage
+
 BIN = Path(sys.executable).parent
 COMMANDS = {
     "streamflow": ("streamflow.main", "run"),
@@ -46,8 +48,6 @@ PRELOADED = (
 )
 # they take the folder in which they are imported for that of the command
 IMPORTED_BY_FORK = ("streamflow.main", "streamflow.parser", "streamflow.cwl.runner")
-# what the interpreter does with them when it starts, a fork does not
-OF_INTERPRETER = ("COVERAGE_PROCESS_START", "PYTHONPATH")
 _REQUEST_BYTES = 200_000
 
 # A command for a PATH, without the imports of Python itself. Its process stands for the
@@ -55,9 +55,7 @@ _REQUEST_BYTES = 200_000
 _STAND_IN = """\
 #!{python} -IS
 import _signal, _socket, posix, sys
-imports_much = {imports_much}
-of_interpreter = any(posix.environ.get(name) for name in {variables})
-if not imports_much or of_interpreter:
+if not {imports_much} or posix.environ.get(b"PYTHONPATH"):
     posix.execv("{real}", sys.argv)
 forker = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
 forker.connect("{socket}")
@@ -146,7 +144,8 @@ def start(
 
     :param words: its name, one of ``COMMANDS``, and its arguments
     """
-    if not any(environment.get(name) for name in OF_INTERPRETER):
+    # the paths of a fork are those of the process that was forked
+    if not environment.get("PYTHONPATH"):
         return Forked(words, folder, environment, stdout, stderr)
     return subprocess.Popen(
         [BIN / words[0], *words[1:]],
@@ -205,7 +204,6 @@ def _fork_for(tests: int, folder: Path) -> None:
                 real=BIN / name,
                 socket=folder / "socket",
                 imports_much=condition,
-                variables=[name.encode() for name in OF_INTERPRETER],
             )
         )
         stand_in.chmod(0o755)
@@ -217,6 +215,8 @@ def _fork_for(tests: int, folder: Path) -> None:
             ["setsid", "--fork", sys.executable, "-m", __name__, *arguments],
             pass_fds=[listener.fileno()],
             cwd=folder,
+            # only forks are measured
+            env={k: v for k, v in os.environ.items() if not k.startswith("COVERAGE")},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             check=True,
@@ -318,6 +318,8 @@ def _become(
         os.dup2(file, target)
         os.close(file)
     sys.argv = words
+    # as the interpreter does it when it starts, if this is to be measured
+    coverage.process_startup()
     module, name = COMMANDS[words[0]]
     run: Run = getattr(importlib.import_module(module), name)
     return run
