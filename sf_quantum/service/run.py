@@ -11,6 +11,7 @@ import signal
 import socket
 import ssl
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -33,6 +34,7 @@ from sf_quantum.validation import check_private
 
 # for open requests to be answered
 STOP_SECONDS = 1
+SWITCH_SECONDS = 5e-4
 logger = logging.getLogger(__name__)
 
 
@@ -54,6 +56,8 @@ def serve(
     authenticate = _authenticate(config.auth)
     check_certificate(config.listen)
     raise_limit()
+    # with the default of 5 ms, each event would wait that long for a thread that computes
+    sys.setswitchinterval(SWITCH_SECONDS)
     with ExitStack() as stack:
         store = stack.enter_context(store_in(config.state, until_eof))
         listener, url = stack.enter_context(_listener(config))

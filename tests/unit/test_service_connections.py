@@ -12,6 +12,8 @@ from sf_quantum.service.http import connections
 from tests.service import RunningService, running_service
 from tests.waiting import SECONDS
 
+REQUEST = b"GET /accessible HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
 
 class Transport:
     """What a connection asks of its transport."""
@@ -86,11 +88,16 @@ def test_a_new_connection_replaces_one_that_nobody_uses(
 ) -> None:
     monkeypatch.setattr(run.server_config, "__defaults__", (None, None, 2))
     with running_service() as service:
-        unused = [connected(service, b"GET / HTTP/1.1\r\n") for _ in range(3)]
+        # a client that comes back, and the oldest
+        known = connected(service, REQUEST)
+        assert known.recv(12) == b"HTTP/1.1 200"
+        unused = [connected(service, b"GET / HTTP/1.1\r\n") for _ in range(2)]
         assert ended(unused[0])
+        known.sendall(REQUEST)
+        assert b"HTTP/1.1 200" in known.recv(65536) + known.recv(65536)
         assert service.ask("GET", "/accessible").status == 200
         assert ended(unused[1])
-        for client in unused:
+        for client in (known, *unused):
             client.close()
 
 

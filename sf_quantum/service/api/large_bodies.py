@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -135,6 +136,7 @@ def _read_in_process(
 
 def main() -> None:
     """Read one submission."""
+    os.nice(10)  # the service and its device go first
     # so that it ends even if the service has died
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
     given = json.loads(sys.stdin.buffer.readline())

@@ -8,6 +8,7 @@ import resource
 import socket
 import struct
 from collections import defaultdict
+from itertools import chain
 from typing import ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -41,8 +42,8 @@ class Connections:
 class Connection(HttpToolsProtocol):
     """A connection that ends if its client takes too long, or opens too many.
 
-    A new connection of an address that has too many replaces the one that has waited
-    longest for a request, so that connections that nobody uses shut nobody out.
+    A new connection of an address that has too many replaces the oldest that waits for a
+    request, the first one if possible, so that unused connections shut nobody out.
     """
 
     limits: ClassVar[Connections]
@@ -65,8 +66,10 @@ class Connection(HttpToolsProtocol):
         self._address = self.client[0] if self.client else _user(transport)
         others = self.limits.by_address[self._address]
         if len(others) >= self.limits.most:
-            # the first is the oldest
-            waiting = next((other for other in others if other.waits), self)
+            # the oldest, if possible of those that have never sent a request
+            strangers = (other for other in others if other.cycle is None)
+            known = (other for other in others if other.waits)
+            waiting = next(chain(strangers, known), self)
             waiting.transport.abort()
             others.pop(waiting, None)
         if len(self.connections) > self.limits.most_in_all:

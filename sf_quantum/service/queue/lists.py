@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -28,4 +29,12 @@ class ListThread:
         unused = asyncio.Lock()
         async with self._of_user.setdefault(user, unused):
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, make)
+            return await loop.run_in_executor(self._thread, self._made, make)
+
+    def _made(self, make: Callable[[], _T]) -> _T:
+        began = time.monotonic()
+        try:
+            return make()
+        finally:
+            # before the next list, so that lists take at most half of a core
+            self._thread.submit(time.sleep, time.monotonic() - began)
