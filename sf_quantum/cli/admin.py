@@ -13,7 +13,7 @@ from sf_quantum.cli import service
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.qpu.sfq import ServiceClient
-from sf_quantum.reporting.columns import align
+from sf_quantum.reporting.columns import align, escaped
 
 _DEVICE, _WINDOWS = "/v1/device", "/v1/device/maintenance"
 _OPERATIONS, _AUDIT = "/v1/admin/operations", "/v1/admin/audit"
@@ -114,7 +114,8 @@ def run(args: argparse.Namespace) -> int:
         _back_up(args)
         return 0
     answer = args.action(service.client(args), args)
-    print(*([json.dumps(answer)] if args.json else args.format(answer)), sep="\n")
+    lines = [json.dumps(answer)] if args.json else args.format(answer)
+    print(*map(escaped, lines), sep="\n")
     return 0
 
 

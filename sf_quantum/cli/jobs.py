@@ -11,6 +11,7 @@ from sf_quantum.cli import service
 from sf_quantum.cli.arguments import checked
 from sf_quantum.files import JSON, mapping
 from sf_quantum.qpu.sfq import ServiceClient
+from sf_quantum.reporting.columns import escaped
 
 _JOBS = "/v1/jobs"
 # of one answer of the service
@@ -107,7 +108,7 @@ def _line(job: dict[str, JSON]) -> str:
         start = service.format_seconds(job["eta_seconds"])
         parts.append(f"position {job['position']}, starts in {start} s")
     if job["note"]:
-        parts.append(service.escaped(str(job["note"])))
+        parts.append(escaped(str(job["note"])))
     return ": ".join(parts)
 
 

@@ -163,15 +163,7 @@ def _cell(key: str, value: JSON) -> str:
         return format_time(value)
     if key.endswith("seconds"):
         return format_seconds(value)
-    return escaped(value if isinstance(value, str) else json.dumps(value))
-
-
-def escaped(text: str) -> str:
-    """Escape what a terminal would act on in a text that others wrote."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode()
-        for char in text
-    )
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def format_time(moment: JSON) -> str:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from copy import copy
@@ -214,6 +215,8 @@ class SfqQpu(Qpu):
         self._lease = lease
         self._job_key = job_key
         self._purpose = purpose
+        # by key, how often a problem was solved without a seed
+        self._solved: Counter[str] = Counter()
         # the class granted, by token, where it is not the class requested
         self._other_class: dict[str, str] = {}
         #: for requests that other kinds of QPU do not have
@@ -368,21 +371,27 @@ class SfqQpu(Qpu):
 
         The idempotency key is derived from the job's key (else from the lease), the problem
         and the parameters, so that a second attempt finds the QPU job of the first, even if
-        the driver was killed in between.
+        the driver was killed in between. The same problem again without a seed is another
+        job with samples of its own. If another process has submitted it before, it is that
+        job, and the samples' ``info`` has ``found``.
         """
         given = {name: value for name, value in parameters.items() if value is not None}
         job: dict[str, JSON] = {"problem": dict(bqm), "parameters": {**given}}
         scope = self._job_key or self._lease
         text = json.dumps([scope, job], sort_keys=True, allow_nan=False)
-        job["idempotency_key"] = hashlib.sha256(text.encode()).hexdigest()
+        key = hashlib.sha256(text.encode()).hexdigest()
+        times = self._solved[key]
+        job["idempotency_key"] = f"{key}.{times}" if times else key
         if self._purpose is not None:
             job["purpose"] = self._purpose
         own = (None, self._lease)
         try:
-            followed = self._follow(self._submit(job))
+            found, submitted = self._submit(job)
+            followed = self._follow(submitted)
             # the job of an earlier attempt, cancelled because its lease ended
             while followed["state"] == "Cancelled" and followed.get("lease") not in own:
-                followed = self._follow(self._submit(job))
+                found, submitted = self._submit(job)
+                followed = self._follow(submitted)
         except InputError:
             raise
         except BaseException:
@@ -396,17 +405,24 @@ class SfqQpu(Qpu):
         samples = self.service.send("GET", result, retry=True).json()
         if samples.get("type") != "SampleSet":
             raise QpuError(f"{self.service.name}: its answer is not a sample set")
+        if "seed" not in given:
+            self._solved[key] += 1
+            if found and isinstance(info := samples.get("info"), dict):
+                samples["info"] = {**info, "found": True}
         return samples
 
-    def _submit(self, job: dict[str, JSON]) -> dict[str, JSON]:
-        """Submit a job, under a new key if an earlier attempt failed or was cancelled."""
+    def _submit(self, job: dict[str, JSON]) -> tuple[bool, dict[str, JSON]]:
+        """Submit a job, under a new key if an earlier attempt failed or was cancelled.
+
+        :returns: whether it had been submitted before, and the job
+        """
         key, number = str(job["idempotency_key"]), 1
         while True:
             response = self.service.send("POST", "/v1/jobs", job, retry=True)
             submitted = response.json()
             state = self.service.text(submitted, "state")
             if response.status == 201 or state not in ("Failed", "Cancelled"):
-                return submitted
+                return response.status != 201, submitted
             number += 1
             job["idempotency_key"] = f"{key}-{number}"
 

@@ -1,4 +1,4 @@
-"""Text in columns."""
+"""Text in columns, as a terminal shows it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Collection, Sequence
 
 
 def align(lines: Sequence[Sequence[str]], right: Collection[str] = ()) -> list[str]:
-    """Pad cells so that columns line up.
+    """Pad cells so that columns line up, and escape them.
 
     :param lines: the header and the rows, with the same number of cells
     :param right: the headers of columns that are aligned on the right
     """
+    lines = [[*map(escaped, line)] for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         "  ".join(
@@ -19,3 +20,11 @@ def align(lines: Sequence[Sequence[str]], right: Collection[str] = ()) -> list[s
         ).rstrip()
         for line in lines
     ]
+
+
+def escaped(text: str) -> str:
+    """Escape what a terminal would act on in a text that others wrote."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode()
+        for char in text
+    )

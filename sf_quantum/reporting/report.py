@@ -12,7 +12,7 @@ from typing import TextIO
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, Event, newest, number
-from sf_quantum.reporting.columns import align
+from sf_quantum.reporting.columns import align, escaped
 
 HEADER = "step iteration location waited ran attempt status score why".split()
 # the status of a job that was waiting or running when its driver was killed
@@ -218,7 +218,7 @@ def print_progress(events: Iterable[Event], stream: TextIO) -> None:
     """Print the progress of a run; on a terminal, the last line lists the running jobs."""
     live = stream.isatty()
     running: dict[str, str] = {}
-    for text in progress(events):
+    for text in map(escaped, progress(events)):
         status, _, job = text.partition(" ")
         name = " ".join(job.split()[:2])
         if live and status == RUNNING:

@@ -153,6 +153,21 @@ def test_usage_shows_a_cost_where_the_device_has_a_price(
     assert float(table[1][-1]) == pytest.approx(row["cost"], rel=1e-2)
 
 
+def test_texts_of_others_do_not_act_on_the_terminal(
+    service: RunningService, sfq: Sfq
+) -> None:
+    evil, shown = "\x1b]0;title\x07\x1b[2J\x9b1m", r"\x1b]0;title\x07\x1b[2J\x9b1m"
+    lease = service.acquire()
+    body: dict[str, JSON] = {"problem": example_bqm(), "purpose": evil}
+    service.ask("POST", "/v1/jobs", {**body, "idempotency_key": "k"}, lease=lease)
+    service.until(lease, "Completed")
+    sfq("admin", "close", evil)
+    for words in (("usage", "--by", "step"), ("qpus",), ("admin", "status")):
+        text = sfq(*words)
+        assert all(char.isprintable() or char == "\n" for char in text)
+        assert shown in text
+
+
 def test_usage_reads_all_pages(
     service: RunningService, sfq: Sfq, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from dimod import BinaryQuadraticModel
 from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
 from sf_quantum.net import munge
 from sf_quantum.qpu import AuthenticationError, NoLease, sfq
 from sf_quantum.qpu.leases import AcquireOptions, LeaseProblem, acquire
@@ -94,6 +94,22 @@ def test_the_second_try_finds_the_job_of_the_first(
     assert len(service.queue.store.jobs(lease=lease)) == 1
     _job_side(service, lease).solve(bqm, {**PARAMETERS, "seed": 2})
     assert len(service.queue.store.jobs(lease=lease)) == 2
+
+
+def test_without_a_seed_each_solution_has_samples_of_its_own(
+    service: RunningService, bqm: dict[str, JSON]
+) -> None:
+    lease, asked = service.acquire(), {"num_reads": 20}
+    qpu = _job_side(service, lease)
+    samples = [qpu.solve(bqm, asked) for _ in range(3)]
+    infos = [mapping(one["info"]) for one in samples]
+    assert len({str(info["job"]) for info in infos}) == 3
+    assert not any("found" in info for info in infos)
+    # a second attempt finds them in the same order, and says so
+    again = _job_side(service, lease)
+    for info in infos:
+        assert again.solve(bqm, asked)["info"] == {**info, "found": True}
+    assert len(service.queue.store.jobs(lease=lease)) == 3
 
 
 def _again(service: RunningService, lease: str) -> SfqQpu:

@@ -159,6 +159,14 @@ def test_a_terminal_has_a_line_of_progress() -> None:
     assert text.endswith("ran 6.9 s\n\r\x1b[K")
 
 
+def test_progress_shows_what_others_wrote_escaped() -> None:
+    events = json.loads(json.dumps(a_run()).replace('"nodes', r'"\u001b[2Jnodes'))
+    stream = io.StringIO()
+    report.print_progress(events, stream)
+    assert r"\x1b[2J" in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
+
+
 def of(file: Path) -> list[Event]:
     return [{"time": 0.0, "event": "run", "file": str(file)}]
 
