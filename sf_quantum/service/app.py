@@ -29,6 +29,7 @@ from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.http.auth import LOCAL_USER, Authenticate
 from sf_quantum.service.http.limits import Guard, Limits
 from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.queue.readiness import Readiness
 from sf_quantum.service.queue.telemetry import Telemetry
 from sf_quantum.service.store.store import Store
 
@@ -90,7 +91,9 @@ def build(
         app.include_router(dialect.router)
     for kind in (Refused, RequestValidationError, HTTPException, sqlite3.Error):
         app.add_exception_handler(kind, _answer)
-    return Service(queue, telemetry, app, Guard(app, authenticate, limits, names))
+    guard = Guard(app, authenticate, limits, names)
+    app.state.readiness = Readiness(queue, guard.credentials_problem)
+    return Service(queue, telemetry, app, guard)
 
 
 @asynccontextmanager

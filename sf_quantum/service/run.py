@@ -85,7 +85,7 @@ def _authenticate(section: Auth) -> auth.Authenticate:
     tokens = auth.Tokens(section.tokens, section.admins) if section.tokens else None
     if section.mode == "munge":
         munge = auth.Munge(section.munge, section.admins)
-        return auth.munge_or_tokens(munge, tokens) if tokens else munge
+        return auth.MungeOrTokens(munge, tokens) if tokens else munge
     if section.mode == "token" and tokens:
         return tokens
     return auth.LOCAL_USER
@@ -157,6 +157,7 @@ class _Server(uvicorn.Server):
         self._service = service
         self._configuration = config
         self._load = load
+        self._watchdog: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
         self._drain_seconds = config.drain_seconds
         self._ready = ready
@@ -181,6 +182,8 @@ class _Server(uvicorn.Server):
         loop.add_signal_handler(signal.SIGTERM, self._drain)
         loop.add_signal_handler(signal.SIGINT, self._stop)
         loop.add_signal_handler(signal.SIGHUP, self._begin_reload)
+        if (microseconds := os.environ.get("WATCHDOG_USEC", "")).isdecimal():
+            self._watchdog = loop.create_task(_feed_watchdog(int(microseconds) / 1e6))
         if until_eof:
             _call_at_eof(lambda: loop.call_soon_threadsafe(self._stop))
         await self.serve([listener])
@@ -231,6 +234,13 @@ class _Server(uvicorn.Server):
         self._service.guard.draining = True
         notify("STOPPING=1")
         self._service.queue.request_stop(self._drain_seconds)
+
+
+async def _feed_watchdog(seconds: float) -> None:
+    """Tell systemd that the event loop runs, twice in the time after which it kills."""
+    while True:
+        notify("WATCHDOG=1")
+        await asyncio.sleep(seconds / 2)
 
 
 def notify(state: str) -> None:

@@ -272,7 +272,9 @@ def test_systemd_is_told() -> None:
         path = f"{folder}/notify"
         listener.bind(path)
         listener.settimeout(5)
-        with serving(environment={"NOTIFY_SOCKET": path}) as service:
+        environment = {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "600000000"}
+        with serving(environment=environment) as service:
+            assert listener.recv(100) == b"WATCHDOG=1"
             assert listener.recv(100) == b"READY=1"
             service.stop()
             assert listener.recv(100) == b"STOPPING=1"

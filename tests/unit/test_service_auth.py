@@ -117,7 +117,7 @@ def test_tokens_beside_munge(tokens: Path) -> None:
             raise Unauthorized("no", auth.MUNGE_HEADER, auth.MUNGE_CHALLENGE)
         return Identity("root", admin=True, root=True)
 
-    both = auth.munge_or_tokens(munge_only, Tokens(tokens))
+    both = auth.MungeOrTokens(munge_only, Tokens(tokens))
     assert sender(both, request(x_munge_cred="sound")).root
     assert sender(both, request(x_munge_cred="sound", x_auth_token="a")).root
     assert sender(both, request(x_auth_token="a")).user == "ada"

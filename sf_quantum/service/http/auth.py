@@ -102,6 +102,7 @@ class Tokens:
         self._admins = frozenset(admins)
         self._version = _version(path)
         self._entries = read_tokens(path)
+        self._problem: str | None = None
 
     async def __call__(self, connection: HTTPConnection) -> Identity:
         """:raises Unauthorized: if the request has no token, or an unknown one"""
@@ -111,21 +112,28 @@ class Tokens:
         if not token:
             detail = "needs a bearer token"
             raise Unauthorized(detail, "Authorization", BEARER_CHALLENGE)
-        if _version(self._path) != self._version:
-            await asyncio.to_thread(self._read_again)
+        await self.problem()
         entry = self._entries.get(digest(token.strip()))
         if entry is None:
             challenge = f'{BEARER_CHALLENGE}, error="invalid_token"'
             raise Unauthorized("unknown bearer token", "Authorization", challenge)
         return Identity(entry.user, entry.admin or entry.user in self._admins)
 
+    async def problem(self) -> str | None:
+        """Return why nobody is admitted; ``None`` if the file can be read."""
+        if _version(self._path) != self._version:
+            await asyncio.to_thread(self._read_again)
+        return self._problem
+
     def _read_again(self) -> None:
         self._version = _version(self._path)
+        self._problem = None
         try:
             self._entries = read_tokens(self._path)
         except InputError as error:
             # a token that was taken back may be among those read before
             self._entries = {}
+            self._problem = f"the tokens cannot be read: {error}"
             logger.error(
                 "%s; nobody is admitted by a token until it can be read", error
             )
@@ -162,17 +170,27 @@ class Munge:
         return Identity(user, admin=uid == 0 or user in self._admins, root=uid == 0)
 
 
-def munge_or_tokens(munge: Authenticate, tokens: Authenticate) -> Authenticate:
-    """Accept tokens from clients that cannot create MUNGE credentials."""
+class MungeOrTokens:
+    """Accepts tokens from clients that cannot create MUNGE credentials."""
 
-    async def authenticate(connection: HTTPConnection) -> Identity:
+    def __init__(self, munge: Authenticate, tokens: Tokens) -> None:
+        self._munge = munge
+        self.tokens = tokens
+
+    async def __call__(self, connection: HTTPConnection) -> Identity:
         headers = connection.headers
         has_token = "authorization" in headers or TOKEN_HEADER in headers
         if has_token and MUNGE_HEADER not in headers:
-            return await tokens(connection)
-        return await munge(connection)
+            return await self.tokens(connection)
+        return await self._munge(connection)
 
-    return authenticate
+
+async def problem(authenticate: Authenticate) -> str | None:
+    """Return what is wrong with the credentials that users have; ``None`` if nothing."""
+    tokens = authenticate
+    if isinstance(authenticate, MungeOrTokens):
+        tokens = authenticate.tokens
+    return await tokens.problem() if isinstance(tokens, Tokens) else None
 
 
 def new_token() -> str:

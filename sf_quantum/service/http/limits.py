@@ -26,6 +26,7 @@ from sf_quantum.service.http.auth import (
     MUNGE_HEADER,
     Authenticate,
     AuthError,
+    problem,
     set_sender,
 )
 
@@ -125,6 +126,9 @@ class Guard:
         self._authenticate = authenticate
         self._limits = limits
         self._buckets = TokenBuckets(limits.rate, limits.burst) if limits.rate else None
+
+    async def credentials_problem(self) -> str | None:
+        return await problem(self._authenticate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it with a refusal."""

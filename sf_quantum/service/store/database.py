@@ -49,6 +49,7 @@ class Database:
         upgrades: Mapping[int, str] | None = None,
         functions: Mapping[str, TextFunction] | None = None,
     ) -> None:
+        self.path = path
         try:
             self._writer = _connect(path)
             _prepare(self._writer, path, version, schema, upgrades or {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
 from sf_quantum.service.api.common import (
@@ -20,6 +20,7 @@ from sf_quantum.service.api.v1.models import CalibrationAnswer, Strict
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import JobClass, Kind
 from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.queue.readiness import Readiness
 from sf_quantum.service.store import audit
 
 router = APIRouter(prefix="/v1", tags=["device"])
@@ -110,6 +111,25 @@ async def health(queue: Queue) -> HealthAnswer:
     """
     if queue.failure:
         raise Refused(503, queue.failure)
+    return HealthAnswer(status="ok")
+
+
+@router.get("/health/live", summary="Show whether the service runs")
+async def live() -> HealthAnswer:
+    """Answer 200 while the service answers at all. Needs no credential."""
+    return HealthAnswer(status="ok")
+
+
+@router.get("/health/ready", summary="Show whether the service takes work")
+async def ready(request: Request) -> HealthAnswer:
+    """Answer 200 if jobs can be submitted and run, and 503 with the reason if not.
+
+    Tests a write to the state, at most every 2 s, the free space there, the background
+    tasks, the QPU's status, and whether the tokens file can be read. Needs no credential.
+    """
+    readiness: Readiness = request.app.state.readiness
+    if (why := await readiness.problem()) is not None:
+        raise Refused(503, why)
     return HealthAnswer(status="ok")
 
 
