@@ -18,9 +18,10 @@ from sf_quantum import journal
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event
 from sf_quantum.reporting import report
+from tests import forking
+from tests.forking import BIN
 
 ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(sys.executable).parent
 WORKFLOW = ROOT / "workflows" / "clustering-aggregation.cwl"
 CENTRES = [[0, 0], [9, 0], [0, 9], [9, 9], [5, 20]]
 ITERATIONS = 2
@@ -51,7 +52,7 @@ def write_inputs(folder: Path, **job: JSON) -> None:
 
 def cwltool(folder: Path, *options: str) -> subprocess.Popen[str]:
     """Start cwltool in a home of its own, with nothing on the PATH but our tools."""
-    path = str(BIN)
+    path = f"{forking.stand_ins()}:{BIN}"
     assert not shutil.which("node", path=path)
     assert not shutil.which("nodejs", path=path)
     return subprocess.Popen(
@@ -91,7 +92,7 @@ class Run:
         self.folder = folder
         self.file = folder / name
         self.text = (ROOT / "deployments" / name).read_text()
-        self.environment = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+        self.environment = {"PATH": f"{forking.stand_ins()}:{BIN}:{os.environ['PATH']}"}
 
     def replace(self, old: str, new: str) -> None:
         """Edit the file, as its user would."""
@@ -124,12 +125,12 @@ class Run:
         """
         temporary = str(self.folder / "tmp")
         with open(self.folder / "log", "wb") as log:
-            driver = subprocess.Popen(
-                [BIN / command[0], *command[1:], self.file.name],
-                cwd=self.folder,
-                env={**os.environ, **self.environment, "TMPDIR": temporary},
-                stdout=log,
-                stderr=log,
+            driver = forking.start(
+                [*command, self.file.name],
+                self.folder,
+                {**os.environ, **self.environment, "TMPDIR": temporary},
+                log.fileno(),
+                log.fileno(),
             )
         try:
             return driver.wait(timeout=180)

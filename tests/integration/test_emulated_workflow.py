@@ -14,9 +14,8 @@ import psutil
 import pytest
 import yaml
 
-from sf_quantum import journal
-from sf_quantum.reporting import report
-from tests.integration.clustering import BIN, ROOT, Run
+from tests.forking import BIN
+from tests.integration.clustering import ROOT, Run
 from tests.waiting import SECONDS, until
 
 
@@ -89,24 +88,16 @@ def test_it_runs_on_the_emulator_and_gives_the_labels_that_cwltool_gives(
         assert {*emulated.locations(step)} == {"host"}
 
 
-def test_bad_points_end_the_run_with_the_tools_sentence(project: Path) -> None:
+def test_bad_points_end_the_run_with_the_tools_sentence(tmp_path: Path) -> None:
     # StreamFlow by itself waits for ever when a scattered step fails inside a loop
-    (project / "points.csv").write_text("x,y\n1,2\n")
-    done = subprocess.run(
-        streamflow(project),
-        cwd=project,
-        env=environment(project),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
-    assert done.returncode == 1
-    said = done.stdout + done.stderr
-    assert "points.csv: 1 points; clustering needs at least two" in said
-    assert "FAILED /iterate/cluster/" in said
-    events = journal.read(report.locate(project / "emulator.yml"))
-    assert events[-1]["event"] == "end"
-    assert events[-1]["status"] == "failed"
+    run = Run("emulator.yml", tmp_path)
+    run.prepare()
+    (tmp_path / "points.csv").write_text("x,y,kind\n1,2,a\n")
+    assert run.drive("streamflow", "run", "--outdir", "out") == 1
+    assert "points.csv: 1 points; clustering needs at least two" in run.log
+    assert "FAILED /iterate/cluster/" in run.log
+    (end,) = run.events("end")
+    assert end["status"] == "failed"
 
 
 def test_a_service_that_dies_in_mid_job_fails_the_workflow_with_its_sentence(

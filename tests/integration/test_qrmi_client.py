@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,8 +19,9 @@ from sf_quantum.net import munge
 from sf_quantum.net.transport import Client, Response
 from sf_quantum.service.device import sequence
 from sf_quantum.testing.samplers import problem as ring
+from tests import forking
 from tests.service import example_bqm
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 SFQ = [
     sys.executable,
@@ -145,15 +147,16 @@ Start = Callable[..., Service]
 def serving(config: dict[str, JSON], folder: Path) -> Iterator[str]:
     path = folder / "qpu-service.yml"
     path.write_text(json.dumps(config))
-    with subprocess.Popen(
-        [*SFQ, "serve", "--config", str(path)], stdout=subprocess.PIPE
-    ) as process:
+    read, write = os.pipe()
+    with open(read) as output:
+        words = ["sfq", "serve", "--config", str(path)]
+        process = forking.start(words, folder, os.environ, write, 2)
+        os.close(write)
         try:
-            assert process.stdout is not None
-            yield json.loads(process.stdout.readline())["url"]
+            yield json.loads(output.readline())["url"]
         finally:
-            process.terminate()
-            assert process.wait(10) == 0
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(SECONDS) == 0
 
 
 @pytest.fixture
@@ -458,7 +461,7 @@ def test_three_clients_share_a_device_in_the_order_of_their_classes(
         files = ["--problem", "problem.json", "--output", "samples.json"]
         solve = stack.enter_context(
             subprocess.Popen(
-                [*SFQ, "solve", *files],
+                [f"{forking.stand_ins()}/sfq", "solve", *files],
                 cwd=tmp_path,
                 env={
                     **os.environ,

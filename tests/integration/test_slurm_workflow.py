@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.files import JSON
-from tests.integration.clustering import BIN, ITERATIONS, ROOT, Run
+from tests.forking import BIN
+from tests.integration.clustering import ITERATIONS, ROOT, Run
 from tests.integration.services import QpuService
 from tests.integration.sshd import sshd
 from tests.lab import Lab
