@@ -134,7 +134,7 @@ DEFINED = [f"gate g{i} a {{ g{i - 1} a; g{i - 1} a; }}" for i in range(1, 20)]
         ),
         ("qubit[999999] q; gate e a { } e q;", "more than 100000"),
         ("qubit[999999] q; bit[999999] c; c = measure q;", "more than 100000"),
-        ("qubit q; " * 100_000, "once"),
+        ("qubit q; " * 50_000, "once"),
         ("qubit q;" + "\n" * 200_000 + "x", "line 200003: missing ; after a statement"),
         ("qubit q; x" + " " * 200_000 + ") q;", "is not supported"),
         ("qubit" + " " * 200_000 + "(;", "expected qubit"),
@@ -144,7 +144,8 @@ DEFINED = [f"gate g{i} a {{ g{i - 1} a; g{i - 1} a; }}" for i in range(1, 20)]
             f"gate e(a) q {{ {LONG * 100} }} qubit[999999] q; e(1) q;",
             "more than 100000",
         ),
-        ("barrier q;\n" * 200_000 + "y;", "measures nothing"),
+        ("barrier q;\n" * 200_000 + "y;", "more than 100000 statements"),
+        (";" * 2**20, "more than 100000 statements"),
     ],
 )
 def test_no_text_keeps_it_long(body: str, words: str) -> None:

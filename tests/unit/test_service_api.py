@@ -115,6 +115,7 @@ def test_health_device_and_openapi(service: RunningService) -> None:
             "readout_seconds": 4.532e-05,
             "time_scale": 0.0,
         },
+        "bounds": device["bounds"],
     }
     paths = service.ask("GET", "/openapi.json").json()["paths"]
     assert isinstance(paths, dict)

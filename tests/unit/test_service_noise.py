@@ -15,6 +15,7 @@ from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.computation import Computation, Result
 from sf_quantum.service.device.emulated import Device, Faults, Task
 from sf_quantum.service.device.technologies import HOUR, TECHNOLOGIES
+from sf_quantum.service.domain.jobs import Size
 
 
 class Echo:
@@ -24,7 +25,7 @@ class Echo:
         self.given: list[BinaryQuadraticModel] = []
         self.parameters: Mapping[str, int | None] = {}
 
-    def check(self, content: JSON, *, qubits: int) -> None:
+    def check(self, content: JSON, *, qubits: int) -> Size:
         raise FieldError("problem", "is not checked here")
 
     def run(self, computation: Computation, interrupted: object) -> Result:

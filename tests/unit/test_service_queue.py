@@ -26,6 +26,7 @@ from sf_quantum.service.domain.jobs import (
     JobClass,
     Lease,
     LeaseRequest,
+    Size,
     Submission,
 )
 from sf_quantum.service.domain.reasons import CANCELLED, RELEASED
@@ -65,9 +66,10 @@ class Gate:
         self.through: set[str] = set()
         self.all = False
 
-    def check(self, content: JSON, *, qubits: int) -> None:
+    def check(self, content: JSON, *, qubits: int) -> Size:
         if content == {}:
             raise FieldError("problem.name", "missing")
+        return Size()
 
     def run(self, computation: Computation, interrupted: Callable[[], bool]) -> Result:
         name = str(json.loads(computation.payload)["name"])
@@ -727,8 +729,10 @@ async def test_a_cancellation_that_ends_before_the_submission_returns_is_final(
     on_disk = list[tuple[Job, bool]]()
     add_job, cancel_waiting = store.add_job, store.cancel_waiting
 
-    def add(lease: Lease, job: Submission, seconds: float) -> Future[tuple[Job, bool]]:
-        on_disk.append(add_job(lease, job, seconds).result())
+    def add(
+        lease: Lease, job: Submission, seconds: float, compute: float
+    ) -> Future[tuple[Job, bool]]:
+        on_disk.append(add_job(lease, job, seconds, compute).result())
         return added
 
     def cancel(number: int, note: str) -> Future[Job]:
@@ -757,8 +761,10 @@ async def test_cancelled_twice_while_its_new_lease_ends(
     on_disk, writes = list[tuple[Job, bool]](), list[Future[Job]]()
     add_job, close_lease = store.add_job, store.close_lease
 
-    def add(lease: Lease, job: Submission, seconds: float) -> Future[tuple[Job, bool]]:
-        on_disk.append(add_job(lease, job, seconds).result())
+    def add(
+        lease: Lease, job: Submission, seconds: float, compute: float
+    ) -> Future[tuple[Job, bool]]:
+        on_disk.append(add_job(lease, job, seconds, compute).result())
         return added
 
     def cancel(number: int, note: str) -> Future[Job]:

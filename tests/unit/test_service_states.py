@@ -33,6 +33,7 @@ from sf_quantum.service.domain.jobs import (
     Kind,
     Lease,
     LeaseRequest,
+    Size,
     Submission,
 )
 from sf_quantum.service.domain.reasons import (
@@ -96,8 +97,9 @@ class ScriptedDevice(Device):
 
     script: SkipValidation[Script]
 
-    def check(self, kind: Kind, content: JSON, parameters: object) -> None:
+    def check(self, kind: Kind, content: JSON, parameters: object) -> Size:
         """Take anything."""
+        return Size()
 
     def run(self, task: Task, stop: threading.Event) -> Outcome:
         """Do what the script says."""

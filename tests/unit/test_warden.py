@@ -20,7 +20,7 @@ from sf_quantum.service.device import sequence
 from sf_quantum.service.device.computation import Computation, Result
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.device.runners import ProblemRunner, Runner, installed
-from sf_quantum.service.domain.jobs import Identity, Kind
+from sf_quantum.service.domain.jobs import Identity, Kind, Size
 from sf_quantum.service.domain.settings import (
     ClassLimits,
     ClassSettings,
@@ -38,9 +38,10 @@ JOB: dict[str, JSON] = {"sequence": "as it should be", "shots": 5}
 class Played:
     """Runs at once, or, for the sequence "long", until it is interrupted."""
 
-    def check(self, content: JSON, *, qubits: int) -> None:
+    def check(self, content: JSON, *, qubits: int) -> Size:
         if content == "wrong":
             raise FieldError("sequence", "it is wrong")
+        return Size()
 
     def run(self, computation: Computation, interrupted: Callable[[], bool]) -> Result:
         never = threading.Event()

@@ -19,6 +19,7 @@ import tempfile
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import asdict
 from typing import ClassVar, Literal, TypeAlias
 
 from fastapi import Request, Response
@@ -32,7 +33,7 @@ from sf_quantum.service.api.v1.models import JobBody
 from sf_quantum.service.api.warden.models import CreateJob
 from sf_quantum.service.device.runners import installed
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.jobs import Job, Kind, Submission, Written
+from sf_quantum.service.domain.jobs import Job, Kind, Size, Submission, Written
 from sf_quantum.service.http.auth import get_sender
 from sf_quantum.service.http.limits import SMALL_BYTES, check_text
 from sf_quantum.service.queue.job_queue import JobQueue
@@ -158,9 +159,9 @@ def _answer(
     try:
         check_text(body)
         submission = _MODELS[dialect].model_validate(json.loads(body)).submission()
-        runner = installed().get(submission.kind)
+        runner, size = installed().get(submission.kind), Size()
         if runner is not None and submission.kind in payloads:
-            runner.check(submission.content, qubits=qubits)
+            size = runner.check(submission.content, qubits=qubits)
     except ValidationError as error:
         first = error.errors()[0]
         where: list[JSON] = ["body", *first["loc"]]
@@ -178,7 +179,8 @@ def _answer(
     except (ValueError, RecursionError):
         return {"invalid": {"loc": ["body"], "msg": "", "type": "json_invalid"}}, ""
     names = "kind parameters key digest purpose calibrated_within dialect".split()
-    return {name: getattr(submission, name) for name in names}, submission.payload
+    read = {name: getattr(submission, name) for name in names}
+    return {**read, "size": asdict(size)}, submission.payload
 
 
 def _submission(text: str, payload: str) -> Submission:
@@ -187,7 +189,8 @@ def _submission(text: str, payload: str) -> Submission:
         raise RequestValidationError([invalid])
     if refused := answer.get("refused"):
         raise Refused(**refused)
-    written = Written(payload, answer.pop("digest"))
+    size = Size(**answer.pop("size"))
+    written = Written(payload, answer.pop("digest"), size)
     return Submission(content=None, written=written, **answer)
 
 

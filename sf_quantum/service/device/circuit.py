@@ -13,7 +13,7 @@ from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.openqasm import Circuit, CircuitError
 from sf_quantum.service.device.processes import SeparateRunner
 from sf_quantum.service.device.technologies import JobParameters
-from sf_quantum.service.domain.jobs import Kind
+from sf_quantum.service.domain.jobs import Kind, Size
 
 if TYPE_CHECKING:
     from numpy import complex128
@@ -44,18 +44,21 @@ class CircuitSimulator(SeparateRunner):
 
     kind: ClassVar[Kind] = "circuit"
 
-    def check(self, content: JSON, *, qubits: int) -> None:
+    def check(self, content: JSON, *, qubits: int) -> Size:
         if not isinstance(content, str):
             raise FieldError("circuit", "expected text")
         try:
-            size = Circuit(content).sizes["qubit"]
+            circuit = Circuit(content)
         except CircuitError as error:
             raise FieldError("circuit", str(error)) from error
+        size = circuit.sizes["qubit"]
         if size > qubits:
             raise FieldError("circuit", f"{size} qubits do not fit on {qubits}")
         if size > MAX_QUBITS:
             detail = f"{size} qubits; at most {MAX_QUBITS} can be simulated"
             raise FieldError("circuit", detail)
+        amplitudes = len(circuit.operations) << size
+        return Size(circuit.sizes["bit"], amplitudes=amplitudes)
 
 
 def simulate(text: str, parameters: JobParameters) -> dict[str, int]:

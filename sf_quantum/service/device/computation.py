@@ -8,23 +8,67 @@ from dataclasses import dataclass, field
 from pydantic import TypeAdapter
 
 from sf_quantum.files import JSON
+from sf_quantum.samplers.neal import SWEEPS
+from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.noise import Noise
 from sf_quantum.service.device.technologies import JobParameters
+from sf_quantum.service.domain.jobs import Size
 from sf_quantum.service.domain.settings import Count, Positive
 from sf_quantum.validation import Section
 
 NOISE: TypeAdapter[Noise | None] = TypeAdapter(Noise | None)
 
 
-class ComputeLimits(Section):
-    """Limits of the process that computes a job; a job that exceeds one fails.
+# on a core of 3 GHz: of an interaction per sweep, and of an amplitude per gate
+UPDATE_SECONDS = 0.3e-9
+AMPLITUDE_SECONDS = 20e-9
+# the sweep of a variable takes as long as that of so many interactions
+VARIABLE_UPDATES = 50
 
-    :param memory_gib: address space, in GiB
-    :param cpu_seconds: CPU time per job
+
+class ComputeLimits(Section):
+    """Limits of the computation of a job.
+
+    A job that would exceed ``values`` or ``updates`` is refused; one that exceeds the
+    others fails.
+
+    :param memory_gib: address space of the process, in GiB
+    :param cpu_seconds: CPU time of the process
+    :param values: shots times variables, atoms or classical bits
+    :param updates: reads times sweeps times interactions of a problem, where a variable
+        counts as 50 interactions
     """
 
     memory_gib: Positive = 4.0
     cpu_seconds: Count = 300
+    values: Count = 100_000_000
+    updates: Count = 300_000_000_000
+
+    def check(self, size: Size, parameters: JobParameters) -> None:
+        """Refuse a job that would cost too much.
+
+        :raises FieldError: naming the field of the request
+        """
+        shots = parameters.get("num_reads") or 1
+        if (values := shots * size.values) > self.values:
+            detail = f"{shots:,} shots of {size.values:,} variables or bits"
+            detail = f"{detail} are {values:,} values; at most {self.values:,} per job"
+            raise FieldError("parameters.num_reads", detail)
+        if (updates := _updates(size, parameters)) > self.updates:
+            detail = f"reads times sweeps of this problem are {updates:,} updates"
+            detail = f"{detail}; at most {self.updates:,} per job"
+            raise FieldError("parameters.num_sweeps", detail)
+
+
+def compute_seconds(size: Size, parameters: JobParameters) -> float:
+    """Estimate the CPU time of a computation; 0 if it depends on more than the size."""
+    updates = _updates(size, parameters) * UPDATE_SECONDS
+    return updates + size.amplitudes * AMPLITUDE_SECONDS
+
+
+def _updates(size: Size, parameters: JobParameters) -> int:
+    reads = parameters.get("num_reads") or 1
+    return reads * (parameters.get("num_sweeps") or SWEEPS) * size.updates
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from sf_quantum.files import JSON
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.service.device import circuit, pulses
-from sf_quantum.service.device.computation import NOISE
+from sf_quantum.service.device.computation import NOISE, ComputeLimits
 from sf_quantum.service.device.processes import LENGTH
 from sf_quantum.service.device.technologies import JobParameters
 from sf_quantum.service.domain.jobs import Kind
@@ -63,7 +63,8 @@ def answered(request: bytes) -> tuple[bytes, bool]:
     """Return the answer to a request, and whether the process ends after it."""
     line, _, payload = request.partition(b"\n")
     head = json.loads(line)
-    _limit(**head["limits"])
+    limits = ComputeLimits.model_validate(head["limits"])
+    _limit(limits.memory_gib, limits.cpu_seconds)
     answer: Answer = {}
     error, last = None, False
     try:
@@ -72,7 +73,7 @@ def answered(request: bytes) -> tuple[bytes, bool]:
     except InputError as refused:
         error = str(refused)
     except MemoryError:
-        limit = f"{head['limits']['memory_gib']:g} GiB"
+        limit = f"{limits.memory_gib:g} GiB"
         error, last = f"the job needs more than {limit} of memory", True
     except Exception as failure:  # noqa: BLE001 - of any library, about any content
         error = f"{type(failure).__name__}: {failure}"

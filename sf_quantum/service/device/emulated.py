@@ -50,7 +50,7 @@ from sf_quantum.service.device.technologies import (
     Timing,
 )
 from sf_quantum.service.device.topology import TOPOLOGIES, Graph
-from sf_quantum.service.domain.jobs import Kind
+from sf_quantum.service.domain.jobs import Kind, Size
 from sf_quantum.service.domain.reasons import QPU_OFFLINE
 from sf_quantum.service.domain.settings import Count, NotNegative, Positive
 from sf_quantum.validation import Section
@@ -113,7 +113,7 @@ class DeviceSettings(Section):
     :param calibration_seconds: modelled lifetime of a calibration; by default that of
         the technology
     :param seed: seed of faults, errors and jobs without a seed; random by default
-    :param compute: limits of the process that computes a job
+    :param compute: limits of the computation of a job
     :param cost_per_second: price of modelled QPU time, in the site's own unit
     :param bounds: bounds of the parameters that admins may set at run time, as [least,
         most] by name
@@ -317,13 +317,16 @@ class Device(DeviceSettings):
         """Return the modelled seconds of a job, without faults."""
         return TECHNOLOGIES[self.technology].job_seconds(parameters)
 
-    def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> None:
+    def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> Size:
         """Reject a job that cannot run on the device; may take seconds.
 
+        :returns: the size of its payload
         :raises FieldError: naming the field of the request
         """
         self.check_parameters(kind, parameters)
-        self.runners[kind].check(content, qubits=self.size)
+        size = self.runners[kind].check(content, qubits=self.size)
+        self.compute.check(size, parameters)
+        return size
 
     def check_parameters(self, kind: Kind, parameters: JobParameters) -> None:
         """Reject a job that cannot run on the device, regardless of its content."""

@@ -58,6 +58,8 @@ _OPERAND = re.compile(r"(\w+)\s*(?:\[\s*(\d{1,6})\s*\])?")
 _MAX_DEPTH = 20
 #: gates and measurements, including each use of a defined gate
 MAX_STEPS = 100_000
+#: statements of the text; those of definitions count
+MAX_STATEMENTS = 100_000
 # characters of a statement in a definition, or qubits of a gate, that count as a step
 _STEP_SIZE = 25
 
@@ -99,6 +101,9 @@ class Circuit:
         self._registers: dict[str, tuple[str, int, int]] = {}
         self._definitions: dict[str, _GateDefinition] = {}
         self._steps = 0
+        # comments count, which bounds the time to remove them
+        if text.count(";") > MAX_STATEMENTS:
+            raise CircuitError(f"more than {MAX_STATEMENTS} statements")
         for line, statement, body in _statements(text):
             try:
                 self._parse(statement, body)

@@ -26,10 +26,12 @@ ATOMS = 14
 def check(payload: str, qubits: int) -> dict[str, JSON]:
     """Reject a sequence that a device of some qubits cannot run, JSON text.
 
+    :returns: ``atoms``, their number
     :raises InputError: with the reason
     """
-    _check(_parse(json.loads(payload)), qubits)
-    return {}
+    sequence = _parse(json.loads(payload))
+    _check(sequence, qubits)
+    return {"atoms": len(sequence.register.qubit_ids)}
 
 
 def simulate(text: str, parameters: JobParameters) -> dict[str, int]:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Protocol
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers import problem
 from sf_quantum.service.device.circuit import CircuitSimulator
-from sf_quantum.service.device.computation import Computation, Result
+from sf_quantum.service.device.computation import VARIABLE_UPDATES, Computation, Result
 from sf_quantum.service.device.processes import SeparateRunner
 from sf_quantum.service.device.sequence import SequenceSimulator
-from sf_quantum.service.domain.jobs import Kind
+from sf_quantum.service.domain.jobs import Kind, Size
 
 
 class Runner(Protocol):
     """Computes jobs of one kind; must be thread-safe."""
 
-    def check(self, content: JSON, *, qubits: int) -> None:
+    def check(self, content: JSON, *, qubits: int) -> Size:
         """Reject a payload that cannot run, before it is queued.
 
         :param qubits: number of qubits of the device
+        :returns: its size
         :raises FieldError: naming the field of the request
         """
 
@@ -36,11 +37,19 @@ class ProblemRunner(SeparateRunner):
 
     kind: ClassVar[Kind] = "problem"
 
-    def check(self, content: JSON, *, qubits: int) -> None:
-        size = problem.size(problem.check(content, "problem"))
-        if size > qubits:
-            detail = f"{size} variables do not fit on {qubits} qubits"
+    def check(self, content: JSON, *, qubits: int) -> Size:
+        size = problem_size(problem.check(content, "problem"))
+        if size.values > qubits:
+            detail = f"{size.values} variables do not fit on {qubits} qubits"
             raise problem.FieldError("problem.variable_labels", detail)
+        return size
+
+
+def problem_size(bqm: Mapping[str, JSON]) -> Size:
+    """Return the size of a serialized BQM that was checked."""
+    variables, pairs = problem.size(bqm), bqm["quadratic_head"]
+    interactions = len(pairs) if isinstance(pairs, list) else 0
+    return Size(variables, VARIABLE_UPDATES * variables + interactions)
 
 
 def installed() -> dict[Kind, Runner]:

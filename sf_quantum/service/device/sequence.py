@@ -15,7 +15,7 @@ from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.computation import Computation, Result
 from sf_quantum.service.device.processes import SeparateRunner, ask
-from sf_quantum.service.domain.jobs import Kind
+from sf_quantum.service.domain.jobs import Kind, Size
 
 CHECK_SECONDS = 30.0
 MISSING = (
@@ -32,7 +32,7 @@ class SequenceSimulator(SeparateRunner):
 
     kind: ClassVar[Kind] = "sequence"
 
-    def check(self, content: JSON, *, qubits: int) -> None:
+    def check(self, content: JSON, *, qubits: int) -> Size:
         """See :meth:`.runners.Runner.check`; takes about a second."""
         if not isinstance(content, str):
             raise FieldError("sequence", "expected text")
@@ -48,6 +48,7 @@ class SequenceSimulator(SeparateRunner):
         if answer is None:
             detail = f"parsing takes more than {CHECK_SECONDS:.0f} s"
             raise FieldError("sequence", detail)
+        return Size(json.loads(answer.text)["atoms"])
 
     def run(self, computation: Computation, interrupted: Callable[[], bool]) -> Result:
         """See :meth:`.runners.Runner.run`.

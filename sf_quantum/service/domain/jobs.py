@@ -109,11 +109,26 @@ class LeaseRequest:
 
 
 @dataclass(frozen=True)
+class Size:
+    """The size of a payload, on which the cost of its computation depends.
+
+    :param values: variables or classical bits, which each shot reads
+    :param updates: of each sweep over a BQM: its interactions, and 50 per variable
+    :param amplitudes: that the gates of a circuit change, in total
+    """
+
+    values: int = 0
+    updates: int = 0
+    amplitudes: int = 0
+
+
+@dataclass(frozen=True)
 class Written:
-    """The payload and digest of a content that another process has checked."""
+    """The payload and digest of a content that has been checked beforehand."""
 
     payload: str
     digest: str
+    size: Size
 
 
 @dataclass(frozen=True)
@@ -192,6 +207,7 @@ class Job:
     :param attempt: 2 or more after an interruption
     :param note: why it failed, was cancelled or was interrupted
     :param model_seconds: QPU time as modelled before it ran
+    :param compute_seconds: estimated CPU time of its computation
     :param qpu_seconds: QPU time as modelled, of the attempt that ended the job
     :param seconds: time on the device, of the same attempt
     :param lost_qpu_seconds: as ``qpu_seconds``, of the interrupted attempts
@@ -226,6 +242,7 @@ class Job:
     dialect: Dialect = "v1"
     metadata: dict[str, JSON] | None = None
     calibration: dict[str, JSON] | None = None
+    compute_seconds: float = 0.0
 
     @property
     def final(self) -> bool:

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.device.computation import compute_seconds
 from sf_quantum.service.device.drift import DriftWatch
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.errors import Refused
@@ -24,6 +25,7 @@ from sf_quantum.service.domain.jobs import (
     Kind,
     Lease,
     LeaseRequest,
+    Size,
     Submission,
 )
 from sf_quantum.service.domain.reasons import CANCELLED, Cause, Interruption
@@ -172,10 +174,11 @@ class JobQueue:
             the QPU takes none
         """
         lease = self.leases.active(who, lease_id)
-        known = self.store.job_by_key(lease.user, submission)
+        known, compute = self.store.job_by_key(lease.user, submission), 0.0
         if known is None:
             self._check_open()
-            await self._check_device(submission)
+            size = await self._check_device(submission)
+            compute = compute_seconds(size, submission.parameters)
         elif known.lease == lease.id:
             return known, False
         else:  # a cancellation ends before the job moves
@@ -186,7 +189,7 @@ class JobQueue:
             shots = submission.parameters.get("num_reads") or 1
             seconds = self.device.model_seconds(submission.parameters)
             self.jobs.counts.check(lease, shots, seconds)
-        return await self.jobs.submit(lease, submission)
+        return await self.jobs.submit(lease, submission, compute)
 
     async def submit_service_job(self, lease: Lease, submission: Submission) -> Job:
         """Submit a job of the service itself, under a lease that takes no vQPU.
@@ -384,7 +387,7 @@ class JobQueue:
             raise Refused(503, self.failure)
         self.availability.check()
 
-    async def _check_device(self, submission: Submission) -> None:
+    async def _check_device(self, submission: Submission) -> Size:
         kind, content = submission.kind, submission.content
         device, parameters = self.device, submission.parameters
         try:
@@ -392,13 +395,14 @@ class JobQueue:
                 self._check_calibration(within)
             if submission.written is not None:
                 device.check_parameters(kind, parameters)
-            elif kind == "problem":
-                device.check(kind, content, parameters)
-            else:
-                # in a thread of its own: many of them must not fill the loop's pool,
-                # which checks credentials
-                checking = in_thread(lambda: device.check(kind, content, parameters))
-                await asyncio.wrap_future(checking)
+                device.compute.check(submission.written.size, parameters)
+                return submission.written.size
+            if kind == "problem":
+                return device.check(kind, content, parameters)
+            # in a thread of its own: many of them must not fill the loop's pool,
+            # which checks credentials
+            checking = in_thread(lambda: device.check(kind, content, parameters))
+            return await asyncio.wrap_future(checking)
         except FieldError as error:
             raise Refused(422, error.detail, error.field) from error
 

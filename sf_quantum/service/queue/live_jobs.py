@@ -218,7 +218,9 @@ class LiveJobs:
         self._leases[lease.id] = lease
         self.last_done[lease.id] = time.monotonic()
 
-    async def submit(self, lease: Lease, submission: Submission) -> tuple[Job, bool]:
+    async def submit(
+        self, lease: Lease, submission: Submission, compute_seconds: float = 0.0
+    ) -> tuple[Job, bool]:
         """Add a job; it is on disk when this returns.
 
         The write is queued before the first ``await``, so that the end of the lease is
@@ -228,7 +230,9 @@ class LiveJobs:
             moved to this lease
         """
         seconds = self.device.model_seconds(submission.parameters)
-        adding = asyncio.wrap_future(self.store.add_job(lease, submission, seconds))
+        adding = asyncio.wrap_future(
+            self.store.add_job(lease, submission, seconds, compute_seconds)
+        )
         self.counts.take(lease.user, lease.job_class)
         # in a callback: a caller that is cancelled must not leave a job on disk only
         cancelling: list[asyncio.Task[None]] = []
@@ -373,7 +377,7 @@ class LiveJobs:
         self.device = device
         for entry in self.pending.order():
             self.pending.remove(entry.number)
-            entry.seconds = entry.qpu_seconds * device.time_scale
+            entry.scale(device.time_scale)
             self.pending.add(entry)
         self.look()
 

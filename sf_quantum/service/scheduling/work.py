@@ -17,7 +17,8 @@ class PendingJob:
     """A pending job, as scheduling policies see it.
 
     :param lease: id of its lease; changes if the job is resubmitted under another
-    :param seconds: modelled seconds times the device's time scale
+    :param seconds: modelled seconds times the device's time scale, or those of its
+        computation, which run at the same time, if they are more
     :param qpu_seconds: modelled seconds on the hardware
     :param submitted: seconds since the epoch
     :param project: project of its lease
@@ -37,6 +38,7 @@ class PendingJob:
     project: str | None = None
     pattern: Pattern | None = None
     expected_seconds: float | None = None
+    compute_seconds: float = 0.0
 
     @classmethod
     def of(cls, job: Job, time_scale: float, lease: Lease | None = None) -> PendingJob:
@@ -48,13 +50,18 @@ class PendingJob:
             lease=job.lease,
             job_class=job.job_class,
             kind=job.kind,
-            seconds=job.model_seconds * time_scale,
+            seconds=0.0,
             qpu_seconds=job.model_seconds,
             submitted=job.submitted,
+            compute_seconds=job.compute_seconds,
         )
+        pending.scale(time_scale)
         if lease is not None:
             pending.move_to(lease)
         return pending
+
+    def scale(self, time_scale: float) -> None:
+        self.seconds = max(self.qpu_seconds * time_scale, self.compute_seconds)
 
     def move_to(self, lease: Lease) -> None:
         self.lease = lease.id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 7
+VERSION = 8
 _LEASES_AND_JOBS = """
 CREATE TABLE leases (
     id TEXT PRIMARY KEY,
@@ -177,8 +177,19 @@ UPDATE jobs SET dialect = 'sapi', metadata = (SELECT json_extract(payload, '$.in
     WHERE contents.number = jobs.number) = 'object';
 UPDATE jobs SET dialect = 'warden' WHERE key GLOB 'warden-*' AND kind = 'sequence';
 """
+# added by version 8
+_COMPUTE = """
+ALTER TABLE jobs ADD COLUMN compute_seconds REAL NOT NULL DEFAULT 0;
+"""
 SCHEMA = (
-    _LEASES_AND_JOBS + _OPERATION + _LATEST + _CHARGES + _DEATHS + _STEADY + _DIALECTS
+    _LEASES_AND_JOBS
+    + _OPERATION
+    + _LATEST
+    + _CHARGES
+    + _DEATHS
+    + _STEADY
+    + _DIALECTS
+    + _COMPUTE
 )
 # by version, the SQL that upgrades a file to the next version
 UPGRADES = {
@@ -191,4 +202,5 @@ UPGRADES = {
     4: _DEATHS,
     5: _STEADY,
     6: _DIALECTS + _OF_SAPI,
+    7: _COMPUTE,
 }

@@ -122,7 +122,11 @@ class Store(Database):
         return self._leases("WHERE closed IS NULL ORDER BY opened")
 
     def add_job(
-        self, lease: Lease, job: Submission, model_seconds: float
+        self,
+        lease: Lease,
+        job: Submission,
+        model_seconds: float,
+        compute_seconds: float = 0.0,
     ) -> Future[tuple[Job, bool]]:
         """Add a job, unless its user has used the key before.
 
@@ -131,6 +135,7 @@ class Store(Database):
         stays charged to the lease that it ended under.
 
         :param model_seconds: modelled QPU time
+        :param compute_seconds: estimated CPU time
         :returns: the job, and whether it is new
         :raises Refused: 409 if the key belongs to a job with another content
         """
@@ -147,6 +152,7 @@ class Store(Database):
             "dialect": job.dialect,
             "metadata": None if job.metadata is None else json.dumps(job.metadata),
             "model_seconds": model_seconds,
+            "compute_seconds": compute_seconds,
             "submitted": time.time(),
             "submitted_steady": self.clock(),
         }

@@ -17,6 +17,7 @@ from sf_quantum.service.api.common import (
     qpu_status,
 )
 from sf_quantum.service.api.v1.models import CalibrationAnswer, Strict
+from sf_quantum.service.device.openqasm import MAX_STATEMENTS, MAX_STEPS
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import JobClass, Kind
 from sf_quantum.service.queue.job_queue import JobQueue
@@ -45,6 +46,22 @@ class DriftAnswer(Strict):
         description="The larger CUSUM of each value, in its standard deviations."
     )
     threshold: float = Field(description="An alarm is raised for a sum above it.")
+
+
+class BoundsAnswer(Strict):
+    """The largest job; a larger one is refused, or fails while it is computed."""
+
+    values: int = Field(description="Shots times variables, atoms or classical bits.")
+    updates: int = Field(
+        description="Reads times sweeps times interactions of a problem, where a "
+        "variable counts as 50 interactions."
+    )
+    statements: int = Field(description="Statements of a circuit.")
+    gates: int = Field(
+        description="Gates and measurements of a circuit, with each use of its own gates."
+    )
+    cpu_seconds: int = Field(description="CPU time of its computation.")
+    memory_gib: float = Field(description="Memory of its computation.")
 
 
 class DeviceAnswer(Strict):
@@ -81,6 +98,7 @@ class DeviceAnswer(Strict):
     calibration_age_seconds: float = Field(description="Since the calibration.")
     drift: DriftAnswer
     timing: TimingAnswer
+    bounds: BoundsAnswer
 
 
 class DeviceChange(Strict):
@@ -231,4 +249,7 @@ def show(
             threshold=watch.settings.threshold,
         ),
         timing=TimingAnswer(**asdict(device.timing), time_scale=device.time_scale),
+        bounds=BoundsAnswer(
+            **device.compute.model_dump(), statements=MAX_STATEMENTS, gates=MAX_STEPS
+        ),
     )
