@@ -37,6 +37,7 @@ from sf_quantum.service.domain.settings import (
     ClassSettings,
     LeaseSettings,
     ServiceSettings,
+    UserLimits,
 )
 from sf_quantum.service.queue.entitlements import lease_class
 from sf_quantum.service.queue.job_queue import JobQueue
@@ -107,6 +108,25 @@ async def test_as_many_as_vqpus_and_no_more(queue: JobQueue) -> None:
         await acquire(queue)
     await queue.leases.release(ANN, second.id)
     await acquire(queue)
+
+
+async def test_a_user_holds_and_waits_for_so_many_only(tmp_path: Path) -> None:
+    settings = ServiceSettings(vqpus=3, limits=UserLimits(leases=2))
+    ann, bob = (Identity(name, admin=False) for name in ("ann", "bob"))
+    async with running_queue(tmp_path, Device(), settings) as queue:
+        first = await queue.leases.acquire(ann, LeaseRequest(key="a"))
+        await queue.leases.acquire(ann, LeaseRequest())
+        with pytest.raises(Refused, match="holds or waits for 2 leases") as refused:
+            await queue.leases.acquire(ann, LeaseRequest())
+        assert refused.value.status == 409
+        assert await queue.leases.acquire(ann, LeaseRequest(key="a")) == first
+        await queue.leases.acquire(bob, LeaseRequest())
+        waiting = asyncio.create_task(queue.leases.acquire(bob, LeaseRequest(), 60))
+        await until(lambda: queue.leases.waiting)
+        with pytest.raises(Refused, match="holds or waits for 2 leases"):
+            await queue.leases.acquire(bob, LeaseRequest(), 60)
+        await queue.leases.release(ann, first.id)
+        await waiting
 
 
 async def test_many_at_once_get_no_more_than_there_are(queue: JobQueue) -> None:

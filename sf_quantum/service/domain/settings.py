@@ -125,6 +125,7 @@ class UserLimits(Section):
 
     :param jobs: maximum number of pending and running jobs of all classes; ``None`` sets
         no limit
+    :param leases: maximum number of leases that are held or waited for
     :param body_mib: maximum size of the body of a submission, also after decompression,
         in MiB; other requests have at most 64 KiB
     :param requests_per_second: sustained rate of requests
@@ -134,7 +135,8 @@ class UserLimits(Section):
         one then replaces the one that has waited longest for a request
     """
 
-    jobs: Count | None = None
+    jobs: Count | None = 10_000
+    leases: Count = 100
     body_mib: Positive = 8
     requests_per_second: Positive = 100.0
     burst: Count = 200

@@ -238,6 +238,7 @@ class Leases:
             raise Refused(422, detail, "wait")
         request = entitlements.with_share(self.settings, user, request)
         job_class = entitlements.lease_class(self.settings, user, request)
+        self._check_number(user)
         waiting = self._wait(user, job_class, request)
         self._grant()
         try:
@@ -374,6 +375,15 @@ class Leases:
         waiting = WaitingRequest(RANKS[job_class], position, user, request, passed)
         insort(self._waiting, waiting)
         return waiting
+
+    def _check_number(self, user: str) -> None:
+        most = self.settings.limits.leases
+        users = [lease.user for lease in self.held]
+        users += [waiting.user for waiting in self._waiting]
+        if users.count(user) >= most:
+            # with 409 and not 429: clients try again, as while all vQPUs are held
+            detail = f"the user holds or waits for {most} leases, try again later"
+            raise Refused(409, detail, headers={"Retry-After": "1"})
 
     def _stop_waiting(self, waiting: WaitingRequest) -> bool:
         """Remove a request, keep its position, and return whether it was waiting."""
