@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -123,6 +122,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="log level on standard error (default warning; info logs each request)",
     )
     parser.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="of the log; json has the fields of a request, too (default text)",
+    )
+    parser.add_argument(
         "--check",
         action="store_true",
         help="do not start: print every finding in the configuration and in the files it "
@@ -152,11 +157,10 @@ def run(args: argparse.Namespace) -> int:
         for line in error.lines:
             print(f"sfq serve: {line}", file=sys.stderr)
         return error.exit_code
+    from sf_quantum.service.http.logs import configure as configure_logs
     from sf_quantum.service.run import serve
 
-    logging.basicConfig(
-        level=args.log.upper(), format="%(levelname)s %(name)s: %(message)s"
-    )
+    configure_logs(args.log, args.log_format)
     serve(
         config,
         lambda url: print(json.dumps({"url": url}), flush=True),

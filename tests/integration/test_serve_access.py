@@ -273,11 +273,14 @@ def test_systemd_is_told() -> None:
         listener.bind(path)
         listener.settimeout(5)
         environment = {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "600000000"}
-        with serving(environment=environment) as service:
+        log = ("--log-format", "json")
+        with serving(*log, environment=environment) as service:
             assert listener.recv(100) == b"WATCHDOG=1"
             assert listener.recv(100) == b"READY=1"
             service.stop()
             assert listener.recv(100) == b"STOPPING=1"
+            lines = service.log.read_text().splitlines()
+            assert {"time", "level", "message"} <= json.loads(lines[0]).keys()
 
 
 def _until_refused(service: Service) -> Response:

@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import re
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -24,6 +25,7 @@ from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http.auth import (
     MUNGE_HEADER,
+    TOKEN_HEADER,
     Authenticate,
     AuthError,
     problem,
@@ -135,13 +137,14 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        status = 0
+        status, began, id_ = 0, time.monotonic(), secrets.token_hex(8)
 
         async def answer(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
+                headers["X-Request-ID"] = id_
                 for name, value in PAGE_HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
@@ -154,6 +157,9 @@ class Guard:
             try:
                 self._check_site(request)
                 self._admit(request, name)
+                if isinstance(sender, AuthError) and _has_credential(request):
+                    # after the limits, so that nobody fills the log
+                    logger.warning("failed login from %s: %s", name, sender.detail)
                 await self._pass(request, answer, sender, name)
             except Refused as error:
                 content = {"detail": error.detail, "field": error.field}
@@ -162,7 +168,16 @@ class Guard:
         if logger.isEnabledFor(logging.INFO):
             # not the path itself, which may contain the id of a lease, a secret
             route = getattr(scope.get("route"), "path", "-")
-            logger.info("%s %s %s %d", name, request.method, route, status)
+            fields = {
+                "request": id_,
+                "user": name,
+                "method": request.method,
+                "route": route,
+                "status": status,
+                "seconds": round(time.monotonic() - began, 6),
+            }
+            text = "%(user)s %(method)s %(route)s %(status)d"
+            logger.info(text, fields, extra=fields)
 
     async def _sender(self, request: Request) -> Identity | AuthError:
         sender: Identity | AuthError
@@ -294,6 +309,11 @@ def _hostname(host: str | None) -> str | None:
         return urlsplit(f"//{host}").hostname
     except ValueError:  # of a wrong IPv6 address
         return None
+
+
+def _has_credential(request: Request) -> bool:
+    names = ("authorization", TOKEN_HEADER, MUNGE_HEADER)
+    return any(name in request.headers for name in names)
 
 
 def _address(request: Request) -> str:
