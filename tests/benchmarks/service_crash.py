@@ -89,8 +89,12 @@ class Service:
         self.runs = folder / "runs"
         self.state = folder / "state"
         self.url = f"unix:{folder / 's'}"
+        # a job may be running at each kill
+        config = folder / "service.yml"
+        config.write_text("service_deaths: 1000\n")
         self._command = [
             *(sys.executable, "-c", SERVICE, str(self.runs), "serve"),
+            *("--config", str(config)),
             *("--socket", str(folder / "s"), "--state", str(self.state), *SPEED),
         ]
         self.process: subprocess.Popen[bytes] | None = None
@@ -367,8 +371,8 @@ def restart(folder: Path, jobs: int) -> dict[str, float]:
     :returns: seconds until it listens, and until it has described its last job; and the
         first figure relative to that of an empty queue
     """
-    empty = Service(folder / "empty")
     (folder / "empty").mkdir()
+    empty = Service(folder / "empty")
     begin = time.monotonic()
     empty.start()
     empty.ready()
