@@ -25,6 +25,7 @@ from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.domain.settings import LeaseSettings, ServiceSettings
 from sf_quantum.service.http.auth import FixedIdentity
 from tests.service import RunningService, example_bqm, running_service
+from tests.waiting import until
 
 GRAPH = pegasus(2)
 
@@ -151,6 +152,7 @@ def test_wrong_requests(service: RunningService) -> None:
 
 
 def test_only_problems_of_sapi_are_told(service: RunningService) -> None:
+    until(lambda: not service.queue.leases.held, "the leases of earlier problems to end")
     lease = service.acquire()
     try:
         job: dict[str, JSON] = {"idempotency_key": "k", "problem": example_bqm()}
