@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from itertools import chain, groupby
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,23 @@ def measured(request: pytest.FixtureRequest) -> Iterator[None]:
 def pytest_xdist_auto_num_workers() -> int:
     """Thrice as many as there are cores: the longest tests wait, for Slurm or a service."""
     return 3 * (os.cpu_count() or 1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each worker its share of the long tests, and those first.
+
+    A worker begins with a part of the list, and one that is idle takes from another's end.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    parts: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    modules = [[*tests] for _, tests in groupby(items, key=lambda item: item.path)]
+    modules.sort(key=lambda tests: "unit" in tests[0].path.parts)
+    long = sum("unit" not in tests[0].path.parts for tests in modules)
+    for number, tests in enumerate(modules):
+        # as many long modules each, then as many tests
+        part = parts[number % workers] if number < long else min(parts, key=len)
+        part += tests
+    items[:] = chain.from_iterable(parts)
 
 
 @pytest.hookimpl(wrapper=True)

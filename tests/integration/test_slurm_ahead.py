@@ -58,7 +58,9 @@ def test_nodes_are_given_back_while_a_qpu_works(
     assert last.granted is not None
     # it was let go as soon as the quantum job had its lease
     assert isinstance(solve["time"], float)
-    assert first.released < solve["time"] - 2 < last.granted - 2
+    assert first.released < solve["time"] - 2
+    # Slurm tells whole seconds
+    assert int(solve["time"]) <= last.granted
     # and the end is the last line
     assert events[-1]["event"] == "end"
     assert all(one.released for one in (first, last))

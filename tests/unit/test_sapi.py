@@ -152,7 +152,9 @@ def test_wrong_requests(service: RunningService) -> None:
 
 
 def test_only_problems_of_sapi_are_told(service: RunningService) -> None:
-    until(lambda: not service.queue.leases.held, "the leases of earlier problems to end")
+    until(
+        lambda: not service.queue.leases.held, "the leases of earlier problems to end"
+    )
     lease = service.acquire()
     try:
         job: dict[str, JSON] = {"idempotency_key": "k", "problem": example_bqm()}
