@@ -4,8 +4,9 @@
         [--clients 60] [--connections 1000] [--policy fair-share] [--attacks lists,headers]
 
 ``sfq serve`` runs as a process of its own, on loopback TCP, with a token for each user,
-its state on disk and the default limits. One user, the attacker, has many waiting jobs. Ordinary users each hold a lease and a connection, and submit ten jobs per
-second. A row per attack, each in a process of its own, has the median and the 99th
+its state on disk and the default limits. One user, the attacker, has many waiting jobs.
+Ordinary users each hold a lease and a connection, and submit ten jobs per second. A row
+per attack, each in a process of its own, has the median and the 99th
 percentile of their latencies, the jobs that they were told are on disk but which are
 not, and the service's memory:
 
