@@ -33,13 +33,9 @@ from sf_quantum.validation import KeyPath, ValidationErrors, validated
 TENTHS = 10
 
 
-def is_service(content: JSON) -> bool:
-    """Whether a file's content is a service's configuration, and no StreamFlow file."""
-    return (
-        isinstance(content, dict)
-        and not content.keys() & {"version", "workflows", "deployments"}
-        and bool(content.keys() & Configuration.model_fields.keys())
-    )
+def is_service(content: Mapping[str, JSON]) -> bool:
+    """Whether a file's content has a key of a service's configuration."""
+    return bool(content.keys() & Configuration.model_fields.keys())
 
 
 def check(path: Path | None, values: Mapping[KeyPath, JSON], flags: Flags) -> None:
