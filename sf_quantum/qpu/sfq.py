@@ -386,12 +386,12 @@ class SfqQpu(Qpu):
             job["purpose"] = self._purpose
         own = (None, self._lease)
         try:
-            found, submitted = self._submit(job)
-            followed = self._follow(submitted)
-            # the job of an earlier attempt, cancelled because its lease ended
-            while followed["state"] == "Cancelled" and followed.get("lease") not in own:
+            while True:
                 found, submitted = self._submit(job)
                 followed = self._follow(submitted)
+                if followed["state"] != "Cancelled" or followed.get("lease") in own:
+                    break
+                # the job of an earlier attempt, cancelled because its lease ended
         except InputError:
             raise
         except BaseException:

@@ -23,14 +23,13 @@ from sf_quantum.service.config import (
     read,
 )
 from sf_quantum.service.domain.jobs import RANKS
+from sf_quantum.service.domain.settings import TENTHS
 from sf_quantum.service.http import auth
 from sf_quantum.service.run import check_certificate
 from sf_quantum.service.scheduling import policies
 from sf_quantum.service.state import DATABASE, check_state
 from sf_quantum.service.store.schema import VERSION
 from sf_quantum.validation import KeyPath, ValidationErrors, validated
-
-TENTHS = 10
 
 
 def is_service(content: Mapping[str, JSON]) -> bool:

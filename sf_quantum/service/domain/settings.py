@@ -20,7 +20,9 @@ T = TypeVar("T")
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Share: TypeAlias = Annotated[int, Field(ge=1, le=10)]
+# the whole QPU, in the unit of shares
+TENTHS = 10
+Share: TypeAlias = Annotated[int, Field(ge=1, le=TENTHS)]
 ByName: TypeAlias = Annotated[dict[str, T], BeforeValidator(empty_mapping)]
 
 

@@ -14,11 +14,10 @@ from sf_quantum.service.domain.jobs import (
     Lease,
     LeaseRequest,
 )
-from sf_quantum.service.domain.settings import ServiceSettings
+from sf_quantum.service.domain.settings import TENTHS, ServiceSettings
 from sf_quantum.service.queue import slurm_jobs
 
 LEASE_HEADER = "X-SFQ-Lease"
-MOST_TENTHS = 10
 
 
 def lease_user(settings: ServiceSettings, who: Identity, requested: str | None) -> str:
@@ -80,7 +79,7 @@ async def completed(
         request,
         partition=request.partition or slurm_job.partition,
         account=request.account or slurm_job.account,
-        tenths=request.tenths or (units and min(units, MOST_TENTHS)),
+        tenths=request.tenths or (units and min(units, TENTHS)),
     )
 
 

@@ -116,9 +116,9 @@ def usage(
 
     A job counts for the user, project, lease and Slurm job under which it ended, with the
     attempt that ended it, as far as that ran. Attempts that were interrupted before are
-    lost, and have columns of their own. Jobs older than the retention time count with the hour in which they ended. CSV has
-    the rows without the total, and an apostrophe before a text that a spreadsheet would
-    interpret as a formula.
+    lost, and have columns of their own. Jobs older than the retention time count with the
+    hour in which they ended. CSV has the rows without the total, and an apostrophe before
+    a text that a spreadsheet would interpret as a formula.
     """
     since, before = since_epoch(query.from_), since_epoch(query.until)
     if before is None:
