@@ -6,13 +6,11 @@ Among them are those that a start does not mind, since earlier versions took the
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON
-from sf_quantum.net.transport import SOCKET_PATH_BYTES
 from sf_quantum.service.config import (
     Configuration,
     Finding,
@@ -25,7 +23,7 @@ from sf_quantum.service.config import (
 from sf_quantum.service.domain.jobs import RANKS
 from sf_quantum.service.domain.settings import TENTHS
 from sf_quantum.service.http import auth
-from sf_quantum.service.run import check_certificate
+from sf_quantum.service.run import check_certificate, socket_problem
 from sf_quantum.service.scheduling import policies
 from sf_quantum.service.state import DATABASE, check_state
 from sf_quantum.service.store.schema import VERSION
@@ -101,11 +99,8 @@ def _socket(config: Configuration) -> Iterator[Finding]:
     if config.listen.socket is None:
         return
     path, key = config.listen.socket.absolute(), ("listen", "socket")
-    if (length := len(os.fsencode(path))) > SOCKET_PATH_BYTES:
-        limit = f"a socket's path has at most {SOCKET_PATH_BYTES}"
-        yield key, str(path), f"{length} bytes, {limit}"
-    elif path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
-        yield key, str(path), "exists and is not a socket"
+    if why := socket_problem(path):
+        yield key, str(path), why
     # systemd makes a folder in /run when the service starts
     elif not path.parent.is_dir() and path.parent.parent != Path("/run"):
         yield key, str(path), f"there is no folder {path.parent}"

@@ -307,9 +307,8 @@ def unix_socket(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
     :param mode: by default for its owner only
     :raises InputError: if the path is too long, taken or not writable
     """
-    if (length := len(os.fsencode(path))) > SOCKET_PATH_BYTES:
-        limit = f"a socket's path has at most {SOCKET_PATH_BYTES}"
-        raise InputError(f"{path}: {length} bytes, {limit}")
+    if why := socket_problem(path):
+        raise InputError(f"{path}: {why}")
     _remove_stale(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         try:
@@ -326,13 +325,19 @@ def unix_socket(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
             path.unlink(missing_ok=True)
 
 
+def socket_problem(path: Path) -> str | None:
+    """Return why there can be no Unix socket at a path, whoever else listens there."""
+    if (length := len(os.fsencode(path))) > SOCKET_PATH_BYTES:
+        return f"{length} bytes, a socket's path has at most {SOCKET_PATH_BYTES}"
+    with suppress(OSError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            return "exists and is not a socket"
+    return None
+
+
 def _remove_stale(path: Path) -> None:
-    try:
-        mode = path.lstat().st_mode
-    except OSError:
+    if not os.path.lexists(path):
         return
-    if not stat.S_ISSOCK(mode):
-        raise InputError(f"{path}: exists and is not a socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         code = probe.connect_ex(str(path))
     if code not in (errno.ECONNREFUSED, errno.ENOENT):
