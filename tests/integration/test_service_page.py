@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -183,11 +184,12 @@ class Site:
         body: dict[str, JSON] = {"class": job_class, "job": job or None}
         return str(self.ask(who, "POST", "/v1/leases", body)["id"])
 
-    def submit(self, who: str, lease: str, key: str, shots: int) -> str:
+    def submit(self, who: str, lease: str, purpose: str | None, shots: int) -> str:
         body: dict[str, JSON] = {
             "problem": example_bqm(),
             "parameters": {"num_reads": shots},
-            "idempotency_key": key,
+            "idempotency_key": f"key-{secrets.token_hex(8)}",
+            "purpose": purpose,
         }
         return str(self.ask(who, "POST", "/v1/jobs", body, lease)["id"])
 
@@ -216,6 +218,8 @@ def test_it_shows_a_job_on_its_way_through_the_queue_as_the_api_does(
     browser.until(lambda: waits_behind(1), "the job's place")
     assert browser.text("#running strong") == "A production job of another user"
     assert browser.text(f"{row} bdi") == HOSTILE
+    assert f"{job[:8]} \u00b7 development" in browser.text(row)
+    assert "key-" not in browser.text("body")
     assert "200 shots" in browser.text(row)
     assert browser.text(f"{row} .when").rpartition(" ")[2] in ("s", "min")
     assert browser.text("[data-count=waiting] dd") == "1"

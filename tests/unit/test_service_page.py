@@ -47,8 +47,15 @@ def _lease(service: RunningService, user: str, job_class: str) -> str:
     return str(service.ask("POST", "/v1/leases", body, headers=headers).json()["id"])
 
 
-def _submit(service: RunningService, user: str, lease: str, key: str) -> None:
+def _submit(
+    service: RunningService,
+    user: str,
+    lease: str,
+    key: str,
+    purpose: str | None = None,
+) -> None:
     body: dict[str, JSON] = {"problem": example_bqm(), "idempotency_key": key}
+    body["purpose"] = purpose
     headers = {"Authorization": user}
     answer = service.ask("POST", "/v1/jobs", body, lease=lease, headers=headers)
     assert answer.status == 201, answer.body
@@ -151,6 +158,42 @@ def test_positions_and_starts_are_those_of_the_job_itself(
         assert isinstance(shown["starts"], float)
         assert isinstance(job["eta_seconds"], float)
         assert shown["starts"] == pytest.approx(time.time() + job["eta_seconds"], abs=1)
+
+
+def test_a_job_has_the_name_that_its_user_gave_it(service: RunningService) -> None:
+    bare = service.ask("POST", "/v1/leases", {}, headers={"Authorization": "ada"})
+    lease, unnamed = _lease(service, "ada", "test"), str(bare.json()["id"])
+    for key in ("runs", "of its lease", "sapi", "sapi unnamed"):
+        _submit(service, "ada", lease, key)
+    _submit(service, "ada", lease, "purpose", "its own")
+    for key in ("unnamed", "warden"):
+        _submit(service, "ada", unnamed, key)
+    service.until(lease, "Running")
+
+    def change(db: sqlite3.Connection) -> None:
+        for key, dialect, metadata in (
+            ("sapi", "sapi", '{"label": "<b>"}'),
+            ("sapi unnamed", "sapi", '{"label": null}'),
+            ("warden", "warden", None),
+        ):
+            query = "UPDATE jobs SET dialect = ?, metadata = ? WHERE key = ?"
+            db.execute(query, (dialect, metadata, key))
+
+    service.queue.store.change(change).result()
+    told = _told(service, "ada")
+    assert isinstance(told["line"], list)
+    rows = [row for row in (told["running"], *told["line"]) if isinstance(row, dict)]
+    by_key = {str(row["idempotency_key"]): row for row in rows}
+    assert {key: row["label"] for key, row in by_key.items()} == {
+        "runs": "of ada",
+        "of its lease": "of ada",
+        "purpose": "its own",
+        "sapi": "<b>",
+        **dict.fromkeys(("sapi unnamed", "unnamed", "warden")),
+    }
+    assert by_key["warden"]["short_id"] == "7"
+    for key in by_key.keys() - {"warden"}:
+        assert str(by_key[key]["id"])[:8] == by_key[key]["short_id"]
 
 
 def test_ones_own_job_is_found_however_far_back(

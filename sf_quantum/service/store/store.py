@@ -29,6 +29,13 @@ from sf_quantum.service.store.schema import SCHEMA, UPGRADES, VERSION
 
 _LEASE = f"SELECT {', '.join(field.name for field in fields(Lease))} FROM leases "
 _JOB = f"SELECT {', '.join(field.name for field in fields(Job))} FROM jobs "
+# the purpose of the leases that SAPI itself takes is the same for all its users
+_LABELS = (
+    "SELECT jobs.number, coalesce(json_extract(jobs.metadata, '$.label'), jobs.purpose, "
+    "CASE WHEN jobs.dialect != 'sapi' THEN leases.job END) "
+    "FROM jobs JOIN leases ON leases.id = jobs.lease "
+    "WHERE jobs.number IN (SELECT value FROM json_each(?))"
+)
 LIVE = "state IN ('Queued', 'Running')"
 _QUEUED = "state = 'Queued'"
 _CANCELLED = "state = 'Cancelled', ended = ?, ended_steady = ?, note = ?"
@@ -216,6 +223,11 @@ class Store(Database):
         """Find jobs by their numbers, in any order."""
         marks = ", ".join("?" * len(numbers))
         return self._jobs(f"WHERE number IN ({marks})", *numbers)
+
+    def labels(self, numbers: Sequence[int]) -> dict[int, str]:
+        """Find what users call their jobs; some have no label."""
+        rows = self.read(_LABELS, json.dumps(numbers))
+        return {number: label for number, label in rows if label}
 
     def live(self) -> list[Job]:
         """List the jobs that are queued or running, in the order of submission."""

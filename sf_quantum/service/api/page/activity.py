@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Literal, NamedTuple, TypeAlias
@@ -44,6 +44,13 @@ class ShownJob(Strict):
     """A job whose details the caller may see."""
 
     id: str
+    short_id: str = Field(
+        description="For people: the beginning of its id; warden's number of its jobs."
+    )
+    label: str | None = Field(
+        description="The user's name for it: the label of a problem of SAPI, or else the "
+        "purpose of the job or of its lease."
+    )
     user: str
     job_class: JobClass = Field(alias="class")
     kind: Kind
@@ -201,6 +208,7 @@ class _Snapshot:
     :param running: the running job, if there is one
     :param pending: the first jobs in the order they will run
     :param own: by user, the numbers of the user's first jobs behind these
+    :param labels: of the running and the pending jobs, by number
     """
 
     now: _Moment
@@ -208,6 +216,7 @@ class _Snapshot:
     running: list[tuple[Job, Forecast]]
     pending: list[tuple[Job, Forecast]]
     own: dict[str, list[int]]
+    labels: Mapping[int, str]
 
 
 class Activity:
@@ -288,7 +297,9 @@ class Activity:
             calibration=calibration,
         )
         pending = self._forecast(jobs, besides=running)
-        return _Snapshot(now, counts, running, pending, own)
+        numbers = [job.number for job, _ in (*running, *pending)]
+        labels = await asyncio.to_thread(queue.store.labels, numbers)
+        return _Snapshot(now, counts, running, pending, own, labels)
 
     def _pending_numbers(self) -> tuple[list[int], dict[str, list[int]]]:
         numbers, others = list[int](), defaultdict[str, list[int]](list)
@@ -310,28 +321,41 @@ class Activity:
     async def _make(
         self, who: Identity | None, reading: asyncio.Task[_Snapshot]
     ) -> bytes:
-        snapshot, store = await asyncio.shield(reading), self._queue.store
-        answer, now, own = snapshot.counts, snapshot.now, list[Job]()
-        if who is not None:
-            user = None if who.admin else who.user
-            if user is not None and (numbers := snapshot.own.get(user)):
-                own = await asyncio.to_thread(store.jobs_by_number, numbers)
-            ended = await asyncio.to_thread(store.last_ended, ENDED, user)
-            running = [_row(who, *pair, now) for pair in snapshot.running]
+        snapshot = await asyncio.shield(reading)
+        if who is None:
+            return await asyncio.to_thread(_dump, snapshot.counts)
+        own, ended = await asyncio.to_thread(self._read_for, who, snapshot)
+        farther = self._forecast(own, besides=snapshot.running)
+        leases = self._leases(who)
+
+        def make() -> bytes:
+            numbers = [job.number for job in (*own, *ended)]
+            labels = {**snapshot.labels, **self._queue.store.labels(numbers)}
+            rows = _Rows(who, snapshot.now, labels)
+            running = [rows.row(*pair) for pair in snapshot.running]
             seen = {
                 "viewer": who.user,
                 "sees": "all" if who.admin else "own",
                 "running": running[0] if running else None,
-                "line": self._pending(who, snapshot, own),
+                "line": _pending(rows, snapshot, farther),
                 "ended": [
-                    _shown(job, None, now)
+                    rows.shown(job, None)
                     for job in ended
-                    if (job.ended_steady or 0) <= now.steady
+                    if (job.ended_steady or 0) <= snapshot.now.steady
                 ],
-                "leases": self._leases(who),
+                "leases": leases,
             }
-            answer = answer.model_copy(update=seen)
-        return answer.model_dump_json(by_alias=True).encode()
+            return _dump(snapshot.counts.model_copy(update=seen))
+
+        return await asyncio.to_thread(make)
+
+    def _read_for(
+        self, who: Identity, snapshot: _Snapshot
+    ) -> tuple[list[Job], list[Job]]:
+        """Read the user's jobs far back in the queue, and the latest that are over."""
+        store, user = self._queue.store, None if who.admin else who.user
+        numbers = [] if user is None else snapshot.own.get(user, [])
+        return store.jobs_by_number(numbers), store.last_ended(ENDED, user)
 
     def _leases(self, who: Identity | None) -> LeasesShown:
         held = self._queue.leases.held
@@ -346,21 +370,63 @@ class Activity:
             ],
         )
 
-    def _pending(
-        self, who: Identity, snapshot: _Snapshot, own: list[Job]
-    ) -> list[ShownJob | OtherJobs]:
-        now, first = snapshot.now, len(snapshot.running)
-        rows = [_row(who, *pair, now) for pair in snapshot.pending]
-        position = first + len(rows)
-        farther = self._forecast(own, besides=snapshot.running)
-        for job, forecast in sorted(farther, key=lambda pair: pair[1].position):
-            between = max(0, forecast.position - position)
-            rows.append(OtherJobs(jobs=between, classes={}))
-            rows.append(_shown(job, forecast, now))
-            position += between + 1
-        rest = max(0, first + sum(snapshot.counts.waiting.values()) - position)
-        rows.append(OtherJobs(jobs=rest, classes={}))
-        return _merged(rows)
+
+@dataclass(frozen=True)
+class _Rows:
+    """Shows jobs to one viewer.
+
+    :param labels: of the jobs, by number
+    """
+
+    who: Identity
+    now: _Moment
+    labels: Mapping[int, str]
+
+    def row(self, job: Job, forecast: Forecast) -> ShownJob | OtherJobs:
+        if self.who.admin or self.who.user == job.user:
+            return self.shown(job, forecast)
+        return _other(job)
+
+    def shown(self, job: Job, forecast: Forecast | None) -> ShownJob:
+        now, starts, started, ends = self.now, None, job.started, None
+        if forecast is not None and job.state == "Running":
+            # true also if the system's clock was set since
+            started = now.by_wall(job.started_steady or now.steady)
+            ends = round(started + forecast.expected_seconds, 1)
+        elif forecast is not None and forecast.eta_seconds is not None:
+            starts = round(now.wall + forecast.eta_seconds, 1)
+        shown = vars(job) | {
+            "short_id": str(job.number) if job.dialect == "warden" else job.id[:8],
+            "label": self.labels.get(job.number),
+            "idempotency_key": job.key,
+            "shots": job.parameters.get("num_reads") or 1,
+            "position": forecast.position if forecast else None,
+            "started": started,
+            "starts": starts,
+            "ends": ends,
+        }
+        return ShownJob(**{name: shown[name] for name in ShownJob.model_fields})
+
+
+def _dump(answer: ActivityAnswer) -> bytes:
+    return answer.model_dump_json(by_alias=True).encode()
+
+
+def _pending(
+    shown: _Rows, snapshot: _Snapshot, farther: list[tuple[Job, Forecast]]
+) -> list[ShownJob | OtherJobs]:
+    """List the first pending jobs, and the viewer's own ones farther back."""
+    rows = [shown.row(*pair) for pair in snapshot.pending]
+    position = first = len(snapshot.running)
+    position += len(rows)
+    for job, forecast in sorted(farther, key=lambda pair: pair[1].position):
+        between = max(0, forecast.position - position)
+        rows.append(OtherJobs(jobs=between, classes={}))
+        rows.append(shown.shown(job, forecast))
+        position += between + 1
+    rest = max(0, first + sum(snapshot.counts.waiting.values()) - position)
+    rows.append(OtherJobs(jobs=rest, classes={}))
+    return _merged(rows)
 
 
 def _merged(rows: list[ShownJob | OtherJobs]) -> list[ShownJob | OtherJobs]:
@@ -381,35 +447,8 @@ def _merged(rows: list[ShownJob | OtherJobs]) -> list[ShownJob | OtherJobs]:
     return merged
 
 
-def _row(
-    who: Identity, job: Job, forecast: Forecast, now: _Moment
-) -> ShownJob | OtherJobs:
-    if who.admin or who.user == job.user:
-        return _shown(job, forecast, now)
-    return _other(job)
-
-
 def _other(job: Job) -> OtherJobs:
     return OtherJobs(jobs=1, classes={job.job_class: 1})
-
-
-def _shown(job: Job, forecast: Forecast | None, now: _Moment) -> ShownJob:
-    starts, started, ends = None, job.started, None
-    if forecast is not None and job.state == "Running":
-        # true also if the system's clock was set since
-        started = now.by_wall(job.started_steady or now.steady)
-        ends = round(started + forecast.expected_seconds, 1)
-    elif forecast is not None and forecast.eta_seconds is not None:
-        starts = round(now.wall + forecast.eta_seconds, 1)
-    shown = vars(job) | {
-        "idempotency_key": job.key,
-        "shots": job.parameters.get("num_reads") or 1,
-        "position": forecast.position if forecast else None,
-        "started": started,
-        "starts": starts,
-        "ends": ends,
-    }
-    return ShownJob(**{name: shown[name] for name in ShownJob.model_fields})
 
 
 def _calibration(queue: JobQueue) -> CalibrationShown:

@@ -84,11 +84,17 @@ function span(seconds) {
   return `${Math.round(seconds / 86400)} days`;
 }
 
+// the steps of a workflow's run share the name of the run
+function title(job) {
+  const step = (job.label ?? "").match(/^[0-9][^:]*Z-[0-9][^:]*:(\/.*)$/s);
+  return foreign(step?.[1] ?? job.label ?? `Job ${job.short_id}`);
+}
+
 function details(job) {
-  const words = [job.class, plural(job.shots, "shot"), job.kind];
-  if (state.told.sees === "all") words.splice(1, 0, job.user);
+  const words = [job.short_id, job.class, plural(job.shots, "shot"), job.kind];
+  if (state.told.sees === "all") words.splice(2, 0, job.user);
   if (job.attempt > 1) words.push(`attempt ${job.attempt}`);
-  return words.join(" · ");
+  return (job.label ? words : words.slice(1)).join(" · ");
 }
 
 function classes(others) {
@@ -131,7 +137,7 @@ function showRunning(running) {
     return;
   }
   box.replaceChildren(
-    make("strong", {"data-job": running.id}, foreign(running.idempotency_key)),
+    make("strong", {"data-job": running.id}, title(running)),
     make("p", {}, details(running)),
     make("progress", {"aria-label": "Expected progress", max: "1", value: "0"}),
     make("p", {id: "since"}),
@@ -178,7 +184,7 @@ function lineRow(job) {
   if (!job.id) return make("tr", {class: "others"}, make("td"), make("td", {colspan: "2"}, classes(job)));
   return make("tr", {"data-job": job.id},
     make("td", {class: "number"}, String(job.position)),
-    make("td", {}, foreign(job.idempotency_key), make("small", {}, details(job))),
+    make("td", {}, title(job), make("small", {}, details(job))),
     make("td", {class: "when", ...(job.starts === null ? {} : {"data-starts": job.starts})}, job.starts === null ? "–" : ""));
 }
 
@@ -186,7 +192,7 @@ function showEnded(jobs) {
   const rows = jobs.map((job) => {
     const note = job.note ? [make("small", {}, foreign(job.note))] : [];
     return make("tr", {"data-job": job.id},
-      make("td", {}, foreign(job.idempotency_key), make("small", {}, `${details(job)} · ${used(job)}`), ...note),
+      make("td", {}, title(job), make("small", {}, `${details(job)} · ${used(job)}`), ...note),
       make("td", {class: "when"}, ENDS[job.state] ?? job.state, make("small", {}, clock(job.ended))));
   });
   if (!rows.length) {
