@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
@@ -338,17 +339,58 @@ def test_nothing_sticks_out_on_a_phone_and_a_closed_qpu_says_why(
     assert browser.run("return document.documentElement.scrollWidth") == PHONE
 
 
-def test_it_says_that_the_service_is_gone_and_finds_it_again(
+# a service that accepts the request and says no more
+HANGS = """
+const clock = Date.now;
+let ahead = 0;
+Date.now = () => clock() + ahead;
+window.fetch = () => new Promise(() => {});
+window.later = () => { ahead += 60000; };
+"""
+# the distinct times with which sections are marked
+MARKS = """
+const headings = [...document.querySelectorAll("h2")];
+return [...new Set(headings.map((one) => one.innerText.split(" as of ")[1] ?? ""))];
+"""
+MOVES = """
+return [...document.querySelectorAll("main [data-starts], #since")]
+  .map((one) => one.textContent)
+  .concat([...document.querySelectorAll("progress")].map((one) => one.value));
+"""
+
+
+def test_what_is_out_of_date_says_of_when_and_stands_still(
     site: Site, browser: Browser
 ) -> None:
+    lease = site.lease("ada", "development")
+    for _ in range(2):
+        site.submit("ada", lease, None, 300)
     browser.open(site.url, site.tokens["ada"])
+    browser.until(lambda: browser.text("#since"), "the running job")
     assert browser.text("#status") == "Online"
+    assert browser.run(MARKS) == [""]
     site.service.kill()
     browser.until(lambda: browser.link == "gone", "the page to notice")
     assert browser.text("#status") == "No answer"
-    words = "The service does not answer; what is shown is out of date."
+    words = browser.text("#word")
+    assert re.fullmatch("As of [0-9:]{8}, the service does not answer.", words)
+    assert browser.run(MARKS) == [words[6:14]]
+    stands, attempt = browser.run(MOVES), browser.text("#clock")
+    assert attempt.startswith("Next attempt at ")
+    browser.until(lambda: browser.text("#clock") != attempt, "the next attempt")
+    assert browser.run(MOVES) == stands
     assert browser.text("#word") == words
-    assert browser.text("#clock").startswith("Next attempt at ")
     site.service.start()
     browser.until(lambda: browser.link == "live", "the service to be found again")
     assert browser.text("#status") == "Online"
+    assert browser.run(MARKS) == [""]
+
+    browser.run(HANGS)
+
+    def late() -> bool:
+        browser.run("later()")
+        return browser.link == "gone"
+
+    browser.until(late, "the page to notice that there is no answer")
+    assert "does not answer" in browser.text("#word")
+    assert browser.run(MARKS) == [browser.text("#word")[6:14]]

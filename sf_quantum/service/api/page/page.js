@@ -3,6 +3,8 @@
 
 const EVERY_MS = 2000;
 const SLOWEST_MS = 15000;
+// without an answer for longer, what is shown is out of date
+const LATE_MS = 6000;
 const ROWS = 12;
 const TOKEN = "sfq-token";
 const STATUS = {online: "Online", draining: "Draining", closed: "Closed", offline: "Offline"};
@@ -14,7 +16,7 @@ const VALUES = {
 const ENDS = {Completed: "✓ Completed", Failed: "✗ Failed", Cancelled: "⊘ Cancelled"};
 const $ = (id) => document.getElementById(id);
 
-const state = {etag: "", told: null, all: false, ahead: 0, failures: 0, timer: 0, asking: null};
+const state = {etag: "", told: null, all: false, ahead: 0, answered: 0, failures: 0, timer: 0, asking: null};
 
 // ---- making elements
 
@@ -55,12 +57,16 @@ function show(id, content, render) {
 
 // ---- words
 
-const now = () => Date.now() / 1000 + state.ahead;
+// by the service's clock; it stands still at the last answer while the service does not answer
+const now = () => (isLive() ? Date.now() : state.answered) / 1000 + state.ahead;
+const isLive = () => document.body.dataset.link === "live";
 const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 const percent = (part) => `${Math.round(part * 100)} %`;
 const precisely = (part) => `${Number((part * 100).toPrecision(2))} %`;
 const named = (value) => VALUES[value] ?? value.replaceAll("_", " ");
 const sentence = (words) => words.charAt(0).toUpperCase() + words.slice(1);
+
+const seconds = (time) => new Date(time * 1000).toLocaleTimeString("en-GB");
 
 function clock(time) {
   const date = new Date(time * 1000);
@@ -256,13 +262,16 @@ function showViewer(told) {
   $("sign-out").hidden = !sessionStorage.getItem(TOKEN);
 }
 
+function showQueue(told) {
+  show("line", [told.line, told.waiting, state.all], () => showLine(told));
+}
+
 function showAll(told) {
-  state.told = told;
   showDevice(told.device);
   show("running", [told.running, told.device.status], () => showRunning(told.running));
   show("use", told.utilisation, () => showUse(told.utilisation));
   show("waiting", told.waiting, () => showWaiting(told.waiting));
-  show("line", [told.line, told.waiting, state.all], () => showLine(told));
+  showQueue(told);
   show("ended", told.ended, () => showEnded(told.ended));
   show("leases", told.leases, () => showLeases(told.leases));
   show("calibration", told.calibration, () => showCalibration(told.calibration));
@@ -272,7 +281,8 @@ function showAll(told) {
 
 // what changes with time only
 function tick() {
-  if (document.body.dataset.link === "live") write("clock", clock(now()));
+  if (isLive() && Date.now() - state.answered > LATE_MS) link("gone", "the service does not answer");
+  if (isLive()) write("clock", seconds(now()));
   for (const cell of document.querySelectorAll("[data-starts]")) {
     const text = span(Number(cell.dataset.starts) - now());
     if (cell.textContent !== text) cell.textContent = text;
@@ -291,13 +301,25 @@ function tick() {
 
 function link(name, words) {
   document.body.dataset.link = name;
-  write("word", words);
-  if (name === "live") showDevice(state.told.device);
-  else if (name === "gone") {
+  const asOf = isLive() || !state.told ? "" : `as of ${seconds(now())}`;
+  write("word", isLive() ? "Live" : `${sentence(asOf ? `${asOf}, ${words}` : words)}.`);
+  for (const heading of document.querySelectorAll("h2")) {
+    heading.querySelector("small")?.remove();
+    if (asOf) heading.append(make("small", {}, ` ${asOf}`));
+  }
+  if (isLive()) showDevice(state.told.device);
+  else {
     $("status").dataset.status = "offline";
     write("status", "No answer");
+    document.title = `${$("name").textContent}: no answer`;
   }
   tick();
+}
+
+function hear() {
+  state.failures = 0;
+  state.answered = Date.now();
+  if (!isLive()) link("live");
 }
 
 async function ask() {
@@ -309,8 +331,12 @@ async function ask() {
   const answer = await fetch("v1/activity", {headers, cache: "no-store", signal});
   const date = Date.parse(answer.headers.get("Date"));
   // the clock of the service, to which its times refer, to the second
-  if (Math.abs(date / 1000 - now()) > 2) state.ahead = (date - Date.now()) / 1000;
-  if (answer.status === 304) return;
+  const ahead = (date - Date.now()) / 1000;
+  if (Math.abs(ahead - state.ahead) > 2) state.ahead = ahead;
+  if (answer.status === 304) {
+    hear();
+    return;
+  }
   const told = await answer.json();
   if (answer.status === 401 && token) {
     forget(`Refused: ${told.detail}`);
@@ -323,6 +349,8 @@ async function ask() {
     throw error;
   }
   state.etag = answer.headers.get("ETag");
+  state.told = told;
+  hear();
   showAll(told);
 }
 
@@ -334,17 +362,14 @@ async function look() {
   let wait = EVERY_MS;
   try {
     await ask();
-    state.failures = 0;
-    link("live", "Live");
   } catch (error) {
     if (mine.signal.aborted) return;
     state.failures += 1;
     wait = Math.max(error.wait || 0, Math.min(SLOWEST_MS, EVERY_MS * 1.5 ** (state.failures - 1)));
-    const gone = `The service does not answer${state.told ? "; what is shown is out of date" : ""}`;
-    const [name, words] = error.wait === undefined ? ["gone", gone] : ["refused", sentence(error.message)];
-    link(name, `${words}.`);
+    if (error.wait === undefined) link("gone", "the service does not answer");
+    else link("refused", `the service refuses: ${error.message}`);
     // not read aloud each time
-    write("clock", `Next attempt at ${new Date(Date.now() + wait).toLocaleTimeString("en-GB")}`);
+    write("clock", `Next attempt at ${seconds((Date.now() + wait) / 1000)}`);
   } finally {
     if (mine === state.asking) state.asking = null;
   }
@@ -369,7 +394,8 @@ function forget(why = "") {
 
 $("more").addEventListener("click", () => {
   state.all = !state.all;
-  showAll(state.told);
+  showQueue(state.told);
+  tick();
 });
 $("sign-in").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -382,6 +408,10 @@ $("sign-out").addEventListener("click", () => {
   forget();
   lookAgain();
 });
-document.addEventListener("visibilitychange", () => document.hidden || look());
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) return;
+  tick();
+  look();
+});
 setInterval(tick, 1000);
 look();
