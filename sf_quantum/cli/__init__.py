@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from sf_quantum import __version__
 from sf_quantum.errors import QuantumError
-from sf_quantum.reporting.columns import escaped
+from sf_quantum.text import escaped
 
 # Help by command. A command's module is imported only when the command is called, so
 # that ``sfq --help`` and every step of a workflow start fast.

@@ -13,7 +13,8 @@ from sf_quantum.cli import service
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.qpu.sfq import ServiceClient
-from sf_quantum.reporting.columns import align, escaped
+from sf_quantum.reporting.columns import align
+from sf_quantum.text import escaped
 
 _DEVICE, _WINDOWS = "/v1/device", "/v1/device/maintenance"
 _OPERATIONS, _AUDIT = "/v1/admin/operations", "/v1/admin/audit"

@@ -11,7 +11,7 @@ from sf_quantum.cli import service
 from sf_quantum.cli.arguments import checked
 from sf_quantum.files import JSON, mapping
 from sf_quantum.qpu.sfq import ServiceClient
-from sf_quantum.reporting.columns import escaped
+from sf_quantum.text import escaped
 
 _JOBS = "/v1/jobs"
 # of one answer of the service

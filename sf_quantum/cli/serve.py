@@ -119,13 +119,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--log",
         choices=LEVELS,
         default="warning",
-        help="log level on standard error (default warning; info logs each request)",
+        help="log level on standard error (default warning: failed logins and trouble; info: "
+        "also each request, and each event of jobs and leases)",
     )
     parser.add_argument(
         "--log-format",
         choices=("text", "json"),
         default="text",
-        help="of the log; json has the fields of a request, too (default text)",
+        help="of the log: lines of text or JSON objects, with the same data (default text)",
     )
     parser.add_argument(
         "--check",

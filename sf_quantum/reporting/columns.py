@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from sf_quantum.text import escaped
+
 
 def align(lines: Sequence[Sequence[str]], right: Collection[str] = ()) -> list[str]:
     """Pad cells so that columns line up, and escape them.
@@ -20,11 +22,3 @@ def align(lines: Sequence[Sequence[str]], right: Collection[str] = ()) -> list[s
         ).rstrip()
         for line in lines
     ]
-
-
-def escaped(text: str) -> str:
-    """Escape what a terminal would act on in a text that others wrote."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode()
-        for char in text
-    )

@@ -12,7 +12,8 @@ from typing import TextIO
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, Event, newest, number
-from sf_quantum.reporting.columns import align, escaped
+from sf_quantum.reporting.columns import align
+from sf_quantum.text import escaped
 
 HEADER = "step iteration location waited ran attempt status score why".split()
 # the status of a job that was waiting or running when its driver was killed

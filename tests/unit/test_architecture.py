@@ -22,11 +22,12 @@ MODULES = {
 GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
 
 # What each room may import of ours. Rooms that are not here may import any but cli.
-_FOUNDATION = {"backoff", "errors", "files", "threads", "validation"}
+_FOUNDATION = {"backoff", "errors", "files", "text", "threads", "validation"}
 LAYERS = {
     "backoff": set(),
     "errors": set(),
     "files": {"errors"},
+    "text": set(),
     "threads": set(),
     "validation": {"errors", "files", "samplers"},
     "samplers": {"samplers", *_FOUNDATION},

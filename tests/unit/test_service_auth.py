@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import pwd
 import shutil
@@ -28,8 +27,6 @@ from sf_quantum.service.http.auth import (
     Tokens,
     Unauthorized,
 )
-from sf_quantum.service.http.logs import JsonFormatter
-from tests.service import running_service
 
 # moves the time that a process sees
 SHIM = """
@@ -334,28 +331,3 @@ def _refused(known: Munge, credential: str, words: str) -> None:
     assert caught.value.detail.startswith(words)
     assert caught.value.field == "X-Munge-Cred"
     assert caught.value.headers == {"WWW-Authenticate": 'Munge header="X-Munge-Cred"'}
-
-
-def test_what_is_logged_of_requests(
-    tokens: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with (
-        running_service(authenticate=Tokens(tokens)) as service,
-        caplog.at_level(logging.INFO, "sf_quantum.service.http.limits"),
-    ):
-        for token in (None, "a", "wrong"):
-            headers = {"Authorization": f"Bearer {token}"} if token else {}
-            service.ask("GET", "/v1/jobs", headers=headers)
-    lines = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
-    assert [line["message"] for line in lines if line["level"] == "warning"] == [
-        "failed login from @: unknown bearer token"
-    ]
-    first, second, third = [line for line in lines if line["level"] == "info"]
-    assert (second["user"], second["route"], second["status"]) == (
-        "ada",
-        "/v1/jobs",
-        200,
-    )
-    assert [first["status"], third["status"]] == [401, 401]
-    assert second["seconds"] > 0
-    assert len({line["request"] for line in (first, second, third)}) == 3

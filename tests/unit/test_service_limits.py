@@ -15,9 +15,11 @@ from starlette.types import Message, Receive, Scope, Send
 from sf_quantum.files import JSON
 from sf_quantum.service.config import load
 from sf_quantum.service.domain.jobs import Identity
+from sf_quantum.service.http import buckets as buckets_module
 from sf_quantum.service.http import limits
 from sf_quantum.service.http.auth import MUNGE_HEADER, Unauthorized, get_sender
-from sf_quantum.service.http.limits import Guard, Limits, TokenBuckets
+from sf_quantum.service.http.buckets import TokenBuckets
+from sf_quantum.service.http.limits import Guard, Limits
 
 SECRET = "s3cret"
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -293,23 +295,16 @@ async def test_while_it_drains_nothing_new_begins() -> None:
         assert (await Exchange(method=method).to(app)).status == 200
 
 
-async def test_the_log_has_users_and_routes_and_no_paths(
+async def test_the_line_of_a_request_has_the_id_of_its_answer(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    class Route:
-        path = "/v1/leases/{lease_id}"
-
-    async def routed(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["route"] = Route()
-        await echo(scope, receive, send)
-
-    with caplog.at_level(logging.DEBUG):
-        await Exchange(b"problem").to(guard(routed))
-        await Exchange(user="stranger").to(guard())
-    assert caplog.messages == [
-        "ada POST /v1/leases/{lease_id} 200",
-        "@10.0.0.1 POST - 200",
-    ]
+    with caplog.at_level(logging.INFO):
+        done = await Exchange(user="stranger").to(guard())
+    (record,) = caplog.records
+    fields = vars(record)["fields"]
+    assert fields["request"] == done.headers["x-request-id"]
+    assert (fields["user"], fields["route"]) == ("@10.0.0.1", "other")
+    assert SECRET not in str(fields)
 
 
 async def test_other_protocols_pass() -> None:
@@ -332,7 +327,7 @@ def test_buckets_fill_at_their_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     now[0] += 100
     assert [buckets.take("a") for _ in range(4)] == [0, 0, 0, 0.5]
     # who has not called for long is forgotten
-    monkeypatch.setattr(limits, "_BUCKETS", 10)
+    monkeypatch.setattr(buckets_module, "_BUCKETS", 10)
     now[0] += 100
     for number in range(20):
         now[0] += 1

@@ -188,7 +188,8 @@ def test_interrupted_jobs_wait_again_at_their_place(path: Path, store: Store) ->
     store.close_lease("gone", "released", "note").result()
     # not closed: as after SIGKILL, all that was written is in the file and its log
     restarted = Store(path)
-    restarted.recover(3).result()
+    settled = restarted.recover(3).result()
+    assert [job.id for job in settled] == [jobs[0].id, orphan.id]
     live = restarted.live()
     assert [job.id for job in live] == [job.id for job in jobs]
     assert (live[0].attempt, live[0].started) == (2, None)

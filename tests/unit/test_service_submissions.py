@@ -249,6 +249,11 @@ async def test_bodies_are_limited(
 async def test_the_log_has_the_route(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, "sf_quantum.service.http.limits"):
+    with caplog.at_level(logging.INFO, "sf_quantum.service.http.traffic"):
         await service.submit(body())
-    assert caplog.messages == ["ada POST /v1/jobs 201"]
+    (record,) = caplog.records
+    fields = vars(record)["fields"]
+    assert (fields["user"], fields["method"], fields["route"], fields["status"]) == (
+        *("ada", "POST", "/v1/jobs"),
+        201,
+    )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import math
 import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -25,12 +24,13 @@ from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http.auth import (
     MUNGE_HEADER,
-    TOKEN_HEADER,
     Authenticate,
     AuthError,
     problem,
     set_sender,
 )
+from sf_quantum.service.http.buckets import TokenBuckets
+from sf_quantum.service.http.traffic import Traffic
 
 # of a body from a sender without a valid credential, or not to a path of SUBMISSIONS
 SMALL_BYTES = 64 * 1024
@@ -47,9 +47,7 @@ BODY_SECONDS = 60.0
 LINGER_SECONDS = 2.0
 # per address: less than the pool of threads, and enough for thousands per second
 AUTHENTICATIONS_AT_ONCE = 2
-_BUCKETS = 10_000
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -66,31 +64,6 @@ class Limits:
     rate: float | None = None
     burst: int = 200
     at_once: int | None = None
-
-
-class TokenBuckets:
-    """A token bucket per sender, which fills at a rate up to a burst."""
-
-    def __init__(
-        self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._rate = rate
-        self._burst = burst
-        self._clock = clock
-        # when each bucket will be full again; a full bucket needs no entry
-        self._full_at: dict[str, float] = {}
-
-    def take(self, sender: str) -> float:
-        """Take one token; return 0, or the seconds until there is one."""
-        now = self._clock()
-        full_at = max(self._full_at.get(sender, now), now) + 1 / self._rate
-        wait = full_at - now - self._burst / self._rate
-        if wait > 1e-9:
-            return wait
-        self._full_at[sender] = full_at
-        if len(self._full_at) > _BUCKETS:
-            self._full_at = {k: at for k, at in self._full_at.items() if at > now}
-        return 0.0
 
 
 class Guard:
@@ -117,6 +90,7 @@ class Guard:
         self._app = app
         self._names = names
         self.configure(authenticate, limits)
+        self.traffic = Traffic()
         self._under_way: Counter[str] = Counter()
         # a semaphore exists while a request holds it or waits for it
         self._authenticating = WeakValueDictionary[str, asyncio.Semaphore]()
@@ -157,27 +131,13 @@ class Guard:
             try:
                 self._check_site(request)
                 self._admit(request, name)
-                if isinstance(sender, AuthError) and _has_credential(request):
-                    # after the limits, so that nobody fills the log
-                    logger.warning("failed login from %s: %s", name, sender.detail)
                 await self._pass(request, answer, sender, name)
             except Refused as error:
                 content = {"detail": error.detail, "field": error.field}
                 refusal = JSONResponse(content, error.status, error.headers)
                 await refusal(scope, receive, answer)
-        if logger.isEnabledFor(logging.INFO):
-            # not the path itself, which may contain the id of a lease, a secret
-            route = getattr(scope.get("route"), "path", "-")
-            fields = {
-                "request": id_,
-                "user": name,
-                "method": request.method,
-                "route": route,
-                "status": status,
-                "seconds": round(time.monotonic() - began, 6),
-            }
-            text = "%(user)s %(method)s %(route)s %(status)d"
-            logger.info(text, fields, extra=fields)
+        seconds = time.monotonic() - began
+        self.traffic.ended(request, id_, sender, name, status, seconds)
 
     async def _sender(self, request: Request) -> Identity | AuthError:
         sender: Identity | AuthError
@@ -309,11 +269,6 @@ def _hostname(host: str | None) -> str | None:
         return urlsplit(f"//{host}").hostname
     except ValueError:  # of a wrong IPv6 address
         return None
-
-
-def _has_credential(request: Request) -> bool:
-    names = ("authorization", TOKEN_HEADER, MUNGE_HEADER)
-    return any(name in request.headers for name in names)
 
 
 def _address(request: Request) -> str:

@@ -1,16 +1,20 @@
-"""What the service logs, as text or as JSON."""
+"""What the service logs, as text or as JSON.
+
+A line is about an event, and has its data apart, as ``extra={"fields": {...}}``.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 from datetime import UTC, datetime
 
 from sf_quantum.files import JSON
+from sf_quantum.text import escaped
 
-TEXT = "%(levelname)s %(name)s: %(message)s"
-# what a request's line has beside its text
-FIELDS = ("request", "user", "method", "route", "status", "seconds")
+# what needs no quotes in a line of text
+_WORD = re.compile(r"[\w.@:/{}+-]+", re.ASCII)
 
 
 class JsonFormatter(logging.Formatter):
@@ -18,15 +22,32 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         content: dict[str, JSON] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        content |= {key: vars(record)[key] for key in FIELDS if key in vars(record)}
+        content |= _fields(record)
         if record.exc_info:
             content["traceback"] = self.formatException(record.exc_info)
         return json.dumps(content)
+
+
+class TextFormatter(logging.Formatter):
+    """One line for people: time, level, logger and message, then ``key=value``.
+
+    Nothing that a user wrote can begin a line, or reach the terminal.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = f"{_time(record)} {record.levelname} {record.name}: "
+        line += escaped(record.getMessage())
+        for name, value in _fields(record).items():
+            line += f" {name}={_value(value)}"
+        if record.exc_info:
+            for part in self.formatException(record.exc_info).splitlines():
+                line += f"\n    {escaped(part)}"
+        return line
 
 
 def configure(level: str, format_: str) -> None:
@@ -35,6 +56,21 @@ def configure(level: str, format_: str) -> None:
     :param format_: text or json
     """
     handler = logging.StreamHandler()
-    formatter = JsonFormatter() if format_ == "json" else logging.Formatter(TEXT)
-    handler.setFormatter(formatter)
+    handler.setFormatter(JsonFormatter() if format_ == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds")
+
+
+def _fields(record: logging.LogRecord) -> dict[str, JSON]:
+    fields: dict[str, JSON] = getattr(record, "fields", {})
+    return fields
+
+
+def _value(value: JSON) -> str:
+    if isinstance(value, str) and _WORD.fullmatch(value):
+        return value
+    return json.dumps(value)

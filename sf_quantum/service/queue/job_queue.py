@@ -31,6 +31,7 @@ from sf_quantum.service.domain.jobs import (
 from sf_quantum.service.domain.reasons import CANCELLED, Cause, Interruption
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import entitlements
+from sf_quantum.service.queue.events import log_recovered
 from sf_quantum.service.queue.leases import STOPPING, Leases
 from sf_quantum.service.queue.lists import ListThread
 from sf_quantum.service.queue.live_jobs import LiveJob, LiveJobs
@@ -91,7 +92,8 @@ class JobQueue:
     def start(self) -> None:
         """Recover the state of the previous service, and start."""
         self._loop = asyncio.get_running_loop()
-        self.store.recover(self.settings.service_deaths).result()
+        for job in self.store.recover(self.settings.service_deaths).result():
+            log_recovered(job)
         since = time.time() - self.policy.remembers_seconds()
         for used in recent_use(self.store, since):
             self.policy.used(used)

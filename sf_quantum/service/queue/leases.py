@@ -52,6 +52,7 @@ from sf_quantum.service.domain.jobs import (
 from sf_quantum.service.domain.reasons import RELEASED, LeaseEnd, LeaseEndCause
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import entitlements, slurm_jobs
+from sf_quantum.service.queue.events import log_lease, log_lease_end
 from sf_quantum.service.queue.live_jobs import LiveJob, LiveJobs
 from sf_quantum.service.store import audit
 
@@ -460,6 +461,7 @@ class Leases:
             self._grant()
         else:
             live.move(_H)
+            log_lease("granted", live.lease)
             self._hold(live)
 
     def _hold(self, live: LiveLease) -> None:
@@ -486,6 +488,8 @@ class Leases:
                 logger.error("a lease could not be closed, trying again: %s", error)
             await asyncio.sleep(pause)
         live.move(_X)
+        if live.end is not None:
+            log_lease_end(closed, live.end.cause)
         self._policy.released(live.lease)
         self._grant()
         await self._jobs.end_lease(lease_id, jobs)
@@ -547,7 +551,6 @@ class Leases:
     async def _end_logged(self, live: LiveLease, cause: LeaseEndCause) -> None:
         idle, job = self.settings.leases.idle_seconds, live.lease.slurm_job_id
         end = LeaseEnd(cause, idle or 0.0, job or "")
-        logger.info("a lease has ended: %s", end.reason)
         try:
             await self.end(live.lease.id, end)
         except (Refused, sqlite3.Error) as error:

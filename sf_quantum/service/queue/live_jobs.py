@@ -71,6 +71,7 @@ from sf_quantum.service.domain.reasons import (
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.queue.entitlements import JobCounts
+from sf_quantum.service.queue.events import log_done, log_interrupted, log_job
 from sf_quantum.service.queue.observations import DeviceState, Observations
 from sf_quantum.service.scheduling.eta import Arrivals, Pace
 from sf_quantum.service.scheduling.pending import PendingJobs
@@ -85,6 +86,8 @@ logger = logging.getLogger(__name__)
 RETRIES = 4
 # for the device to interrupt a job
 LET_GO_SECONDS = 5.0
+# jobs that end with their lease, before other requests have their turn
+DONE_AT_ONCE = 50
 # for a write, before the disk is read again
 WRITE_SECONDS = 0.1
 
@@ -240,11 +243,14 @@ class LiveJobs:
         def added(written: asyncio.Future[tuple[Job, bool]]) -> None:
             if written.exception() is None:
                 job, new = written.result()
+                if new:
+                    log_job("submitted", job)
                 if new and (job.lease in self._leases or not lease.held):
                     self._add(job, Cause.SUBMISSION)
                     return
                 if new:  # its lease has ended, and cancelled the job on disk
                     self.observations.jobs[job.job_class, "Cancelled"] += 1
+                    log_job("cancelled", job, reason="its lease has ended")
                 else:
                     cancelling.extend(self._move_to_lease(job.number))
             self.counts.give_back(lease.user, lease.job_class)
@@ -335,7 +341,9 @@ class LiveJobs:
 
     async def end_lease(self, lease_id: str, interrupted: Collection[LiveJob]) -> None:
         """Forget an ended lease and its pending jobs; wait for its running job."""
-        for live in interrupted:
+        for index, live in enumerate(interrupted):
+            if index % DONE_AT_ONCE == 0:
+                await asyncio.sleep(0)
             if live is self.running:
                 await self._until(live, {_D}, LET_GO_SECONDS)
             # not if another submission has moved it to another lease
@@ -434,6 +442,8 @@ class LiveJobs:
             return
         if live.state is _S:  # not interrupted meanwhile
             live.move(_R, Cause.WORKER)
+        waited = started.queued_seconds
+        log_job("started", started, attempt=started.attempt, waited=waited)
         self.observations.attempt_started(started)
         self._on_device = True
         self.observations.enter("busy")
@@ -505,8 +515,9 @@ class LiveJobs:
         self.policy.ended(live.entry, qpu_seconds)
         self.running = None
         if job.final:
-            self._done(live, job.state, Cause.WORKER)
+            self._done(live, job.state, Cause.WORKER, job)
         else:
+            log_interrupted(job, live.interruption)
             self.pending.add(live.entry)
             live.move(_P, Cause.WORKER)
             self._note_done(live.entry.lease)
@@ -571,10 +582,17 @@ class LiveJobs:
         self.pending.add(live.entry)
         self.look()
 
-    def _done(self, live: LiveJob, state: State, cause: Cause) -> None:
+    def _done(
+        self, live: LiveJob, state: State, cause: Cause, job: Job | None = None
+    ) -> None:
+        """:param job: as it is on disk, if it is known"""
         live.move(_D, cause)
         del self._jobs[live.number]
-        entry = live.entry
+        entry, interruption = live.entry, live.interruption
+        if job is not None:
+            log_done(job)
+        elif interruption is not None:
+            log_job(state.lower(), entry, reason=interruption.note())
         self.counts.give_back(entry.user, entry.job_class)
         self.observations.jobs[entry.job_class, state] += 1
         self._note_done(entry.lease)

@@ -28,11 +28,15 @@ WAITS = (0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 class Histogram:
     """Counts of values by bucket; the last bucket has no upper bound."""
 
-    counts: list[int] = field(default_factory=lambda: [0] * (len(WAITS) + 1))
+    bounds: tuple[float, ...] = WAITS
     total: float = 0.0
+    counts: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.counts = [0] * (len(self.bounds) + 1)
 
     def observe(self, value: float) -> None:
-        self.counts[bisect_left(WAITS, value)] += 1
+        self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
 

@@ -317,19 +317,23 @@ class Store(Database):
         )
         return self._update(number, columns, note, *used)
 
-    def recover(self, deaths: int) -> Future[None]:
-        """Settle the jobs that a crash interrupted.
+    def recover(self, deaths: int) -> Future[list[Job]]:
+        """Settle the jobs that a crash interrupted, and return them.
 
         Jobs of closed leases, and those that were being cancelled, are cancelled; jobs
         during which the service died the given number of times have failed; others are
         queued again.
         """
 
-        def change(db: sqlite3.Connection) -> None:
+        closed = "lease IN (SELECT id FROM leases WHERE closed IS NOT NULL)"
+
+        def change(db: sqlite3.Connection) -> list[Job]:
             now = time.time(), self.clock()
+            unsettled = f"(state = 'Running' OR cancelling IS NOT NULL OR {closed})"
+            query = f"SELECT number FROM jobs WHERE {LIVE} AND {unsettled}"
+            numbers = [number for (number,) in db.execute(query)]
             db.execute(
-                f"UPDATE jobs SET {_CANCELLED} WHERE {LIVE} AND lease IN "
-                "(SELECT id FROM leases WHERE closed IS NOT NULL)",
+                f"UPDATE jobs SET {_CANCELLED} WHERE {LIVE} AND {closed}",
                 (*now, RELEASED.note),
             )
             db.execute(
@@ -351,6 +355,7 @@ class Store(Database):
                     f"UPDATE jobs SET {_AGAIN} WHERE number = ?",
                     (Interruption(Cause.RESTART).note(attempt), number),
                 )
+            return [_select_job(db, "WHERE number = ?", number) for number in numbers]
 
         return self.change(change)
 

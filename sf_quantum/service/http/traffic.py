@@ -1,0 +1,85 @@
+"""What is recorded of each request: a line in the log, and counts for the metrics."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+
+from starlette.requests import Request
+
+from sf_quantum.files import JSON
+from sf_quantum.service.domain.jobs import Identity
+from sf_quantum.service.http.auth import MUNGE_HEADER, TOKEN_HEADER, AuthError
+from sf_quantum.service.http.buckets import TokenBuckets
+from sf_quantum.service.queue.observations import Histogram
+
+# of requests without a valid credential, or beyond the limits, from all senders
+# together: whoever sends them must not fill the disk
+LINES_PER_SECOND, LINES_AT_ONCE = 1.0, 100
+# seconds; they include the time that a client asked the service to wait
+DURATIONS = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0)
+# instead of a path that no route has, so that nobody can make up new ones
+OTHER = "other"
+METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+logger = logging.getLogger(__name__)
+
+
+class Traffic:
+    """Records requests once they are answered; belongs to the event loop's thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        #: by method, route and class of the status
+        self.requests = Counter[tuple[str, str, str]]()
+        #: by route
+        self.durations = defaultdict[str, Histogram](lambda: Histogram(DURATIONS))
+        self._bounded = TokenBuckets(LINES_PER_SECOND, LINES_AT_ONCE, clock)
+        self._omitted = 0
+
+    def ended(
+        self,
+        request: Request,
+        id_: str,
+        sender: Identity | AuthError,
+        name: str,
+        status: int,
+        seconds: float,
+    ) -> None:
+        """Record a request.
+
+        :param name: of the sender
+        :param status: 0 if the client went away before the answer
+        """
+        # not the path itself, which may contain the id of a lease, a secret
+        route = getattr(request.scope.get("route"), "path", OTHER)
+        method = request.method if request.method in METHODS else OTHER
+        result = f"{status // 100}xx" if status else "none"
+        self.requests[method, route, result] += 1
+        self.durations[route].observe(seconds)
+        failed = isinstance(sender, AuthError) and _has_credential(request)
+        level = logging.WARNING if failed else logging.INFO
+        if not logger.isEnabledFor(level):
+            return
+        fields: dict[str, JSON] = {
+            "request": id_,
+            "user": name,
+            "method": method,
+            "route": route,
+            "status": status,
+            "seconds": round(seconds, 6),
+        }
+        if isinstance(sender, AuthError):
+            fields["reason"] = sender.detail
+        if isinstance(sender, AuthError) or status == 429:
+            if self._bounded.take(""):
+                self._omitted += 1
+                return
+            fields["omitted"], self._omitted = self._omitted, 0
+        what = "failed login" if failed else "request"
+        logger.log(level, what, extra={"fields": fields})
+
+
+def _has_credential(request: Request) -> bool:
+    names = ("authorization", TOKEN_HEADER, MUNGE_HEADER)
+    return any(name in request.headers for name in names)
