@@ -147,6 +147,7 @@ class Obstacle(Enum):
     NO_ANSWER = "did not answer within {limit} s"
     STILL_SILENT = "did not answer in time and is queried again in {value} s"
     UNREACHABLE = "could not be queried: {detail}"
+    REFUSED = "refuses its user: {detail}"
     UNKNOWN_WAIT = "has no known ETA, maxWait is {limit} s"
     LONG_WAIT = "would start in {value} s, maxWait is {limit} s"
     MAINTENANCE = "goes into maintenance in {value} s"
@@ -398,6 +399,8 @@ def _permanent(
     rules: StepRules, job: CandidateJob, target: QuantumTarget
 ) -> Iterator[Exclusion]:
     """The exclusions that do not pass with time."""
+    if target.offline and target.offline.cause is Obstacle.REFUSED:
+        yield target.offline
     if (size := job.variables) is not None:
         if target.qubits and size > target.qubits:
             yield Exclusion(Obstacle.TOO_LARGE, size, target.qubits)

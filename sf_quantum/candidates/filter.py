@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Mapping, MutableMapping, MutableSequence
 from dataclasses import asdict
-from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -16,7 +14,6 @@ from streamflow.core.deployment import BindingFilter, Target
 from streamflow.core.exception import (
     UnrecoverableWorkflowException,
     WorkflowDefinitionException,
-    WorkflowException,
 )
 from streamflow.core.utils import get_job_step_name, get_job_tag
 from streamflow.core.workflow import Job
@@ -46,6 +43,7 @@ from sf_quantum.candidates.targets import (
 )
 from sf_quantum.connectors import hints
 from sf_quantum.connectors.hints import JobHints
+from sf_quantum.connectors.tracebacks import traceback_filter
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.journal import scheduler
@@ -333,39 +331,3 @@ def _journal_entry(qpu: QuantumTarget, reply: StatusReply | None) -> JSON:
 
 def _short(job: str) -> str:
     return f"{get_job_step_name(job).removeprefix('/')} {get_job_tag(job)}"
-
-
-class TracebackFilter(logging.Filter):
-    """Replaces StreamFlow's report of a failed attempt by one line, except with ``--debug``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._summaries: dict[str, tuple[int, str]] = {}
-
-    def expect(self, level: int, job: str, summary: str) -> None:
-        """Set the summary that replaces the next report of a job's failure."""
-        self._summaries[job] = (level, summary)
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        if logger.isEnabledFor(logging.DEBUG):
-            return True
-        job = next((job for job in self._summaries if _names(str(error), job)), None)
-        if job is not None and isinstance(error, WorkflowException):
-            record.levelno, record.msg = self._summaries.pop(job)
-            record.levelname = logging.getLevelName(record.levelno)
-            record.args = record.exc_info = record.exc_text = None
-        return True
-
-
-def _names(text: str, job: str) -> bool:
-    """Whether a text contains the name of a job, not as part of a longer name."""
-    return re.search(rf"(?<![\w/.-]){re.escape(job)}(?![\w/-]|\.\w)", text) is not None
-
-
-@cache
-def traceback_filter() -> TracebackFilter:
-    """The filter of this process, which the first call adds to StreamFlow's logger."""
-    instance = TracebackFilter()
-    logger.addFilter(instance)
-    return instance

@@ -34,7 +34,7 @@ from sf_quantum.errors import QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.journal import scheduler
 from sf_quantum.journal.scheduler import JournalScheduler
-from sf_quantum.qpu import QpuStatus
+from sf_quantum.qpu import AuthenticationError, QpuStatus
 from sf_quantum.qpu.selection import QpuSelection
 from sf_quantum.threads import in_thread
 
@@ -156,6 +156,8 @@ class StatusPoller:
 def _reply(source: StatusSource) -> StatusReply:
     try:
         return source()
+    except AuthenticationError as error:
+        return Exclusion(Obstacle.REFUSED, detail=str(error))
     except QuantumError as error:
         return Exclusion(Obstacle.UNREACHABLE, detail=str(error))
     # a vendor's package may raise anything, or exit

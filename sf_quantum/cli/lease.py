@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -22,10 +23,11 @@ from sf_quantum.cli.arguments import seconds
 from sf_quantum.cli.service import add_selection, selection
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import Qpu, account
+from sf_quantum.qpu import AuthenticationError, Qpu, account
 from sf_quantum.qpu.account import CommandRun, LeaseUsage
 from sf_quantum.qpu.leases import (
     AcquireOptions,
+    LeaseProblem,
     LeaseSet,
     QpuLoss,
     QpuWatch,
@@ -51,7 +53,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "CMD finds its QPUs in environment variables, those of QRMI's SPANK plugin. "
         "Exit status: CMD's, 128+n if signal n ended it; 75 if no lease was granted in "
-        "time, or with --elsewhere a QPU is offline; 2 for bad input."
+        "time, or with --elsewhere a QPU is offline; 2 for bad input, or if a QPU "
+        "refuses its user, also while CMD runs, which is then terminated."
     )
     add_selection(parser)
     add = parser.add_argument
@@ -121,13 +124,15 @@ def run(args: argparse.Namespace) -> int:
         _append(args.account, "")  # fail before a lease is acquired
     command = _Command(args.cmd, args.time_limit)
     with command.signals():
-        usage = (_run_held if args.held else _run_leased)(args, command)
+        try:
+            usage = (_run_held if args.held else _run_leased)(args, command)
+        except AuthenticationError as error:
+            refused = CommandRun(error.exit_code, [], refusal=str(error))
+            _write_account(args.account, refused)
+            raise
+        ran = CommandRun(command.status, [], command.waited_seconds, command.refusal)
         if args.account is not None:
-            ran = CommandRun(command.status, usage(), command.waited_seconds)
-            try:
-                _append(args.account, f"{account.dumps(ran)}\n")
-            except InputError as error:  # the command's exit status matters more
-                _print(str(error))
+            _write_account(args.account, replace(ran, leases=usage()))
     command.report_loss()
     return command.status
 
@@ -147,7 +152,7 @@ def _run_held(args: argparse.Namespace, command: _Command) -> Usage:
     names = account.named(selection(args).names, os.environ)
     leases = account.leases_of(names, os.environ) if args.elsewhere else []
     watches = [QpuWatch(qpu_, partial(_jobs, qpu_, token)) for qpu_, token in leases]
-    with watching(watches, command.leave):
+    with watching([watch.look for watch in watches], command.leave):
         command.run(os.environ)
     return lambda: account.usage(account.leases_of(names, os.environ), names)
 
@@ -166,7 +171,8 @@ def _run_leased(args: argparse.Namespace, command: _Command) -> Usage:
     with LeaseSet(qpus, _announce_wait) as leases:
         watched = qpus if args.elsewhere else []
         watches = [QpuWatch(client, partial(leases.jobs, client)) for client in watched]
-        with watching(watches, command.leave), suppress(WaitCancelled):
+        looks = [leases.refusal, *(watch.look for watch in watches)]
+        with watching(looks, command.leave), suppress(WaitCancelled):
             began = time.monotonic()
             # in a thread, so that no lease is lost to a signal at the wrong moment;
             # signal handlers run in this one meanwhile
@@ -203,6 +209,14 @@ def _announce_wait(client: Qpu, reason: QpuError) -> None:
         eta = client.status().eta_seconds
         about = f", whose jobs wait about {eta:.0f} s" if eta is not None else ""
     _print(f"waiting for a lease of QPU {client.name}{about} ({reason})")
+
+
+def _write_account(path: str | None, ran: CommandRun) -> None:
+    try:
+        if path is not None:
+            _append(path, f"{account.dumps(ran)}\n")
+    except InputError as error:  # the command's exit status matters more
+        _print(str(error))
 
 
 def _append(path: str, text: str) -> None:
@@ -251,24 +265,34 @@ class _Command:
             code = self._process.wait()
         self.status = 128 - code if code < 0 else code
         if self._loss and code != 0:
-            self.status = QpuError.exit_code
+            self.status = _exit_code(self._loss)
 
     def leave(self, loss: QpuLoss) -> None:
-        """Terminate the command, which can run elsewhere; called in another thread."""
+        """Terminate the command, which has to end; called in another thread."""
         self._loss = loss
         if self._process is None:
-            self.status = QpuError.exit_code
+            self.status = _exit_code(loss)
         self.unwanted.set()
         if self._process is not None:
             _terminate(self._process)
 
     def report_loss(self) -> None:
         """Print why the command was terminated, after its own output."""
-        if self._loss and self.status == QpuError.exit_code:
+        if self._loss is None or self.status != _exit_code(self._loss):
+            return
+        if self.refusal is not None:
+            _print(self.refusal)
+        else:
             why = self._loss.detail or "no reason given"
             _print(
                 f"QPU {self._loss.qpu} is offline: {why}; the command can run elsewhere"
             )
+
+    @property
+    def refusal(self) -> str | None:
+        """The refusal of the user while the command had its leases."""
+        refused = self._loss and self._loss.problem is LeaseProblem.REFUSED
+        return self._loss.detail if self._loss and refused else None
 
     @contextmanager
     def signals(self) -> Iterator[None]:
@@ -291,6 +315,11 @@ class _Command:
                 self.unwanted.set()
         elif number not in FROM_TERMINAL or not _in_foreground():
             self._process.send_signal(number)
+
+
+def _exit_code(loss: QpuLoss) -> int:
+    refused = loss.problem is LeaseProblem.REFUSED
+    return (InputError if refused else QpuError).exit_code
 
 
 def _terminate(process: subprocess.Popen[bytes]) -> None:

@@ -14,16 +14,15 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.log_handler import logger
 
 from sf_quantum.connectors import guardian
-from sf_quantum.errors import QuantumError
+from sf_quantum.connectors.tracebacks import OneLineException, traceback_filter
+from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import OVER, Qpu, QpuStatus
 from sf_quantum.qpu.leases import (
     POLL_SECONDS,
     AcquireOptions,
     HeldLease,
-    LeaseProblem,
     QpuLoss,
-    QpuWatch,
     WaitCancelled,
     acquire,
 )
@@ -39,14 +38,11 @@ class QpuUnavailable(WorkflowExecutionException):
 
 
 class LeaseFailure(WorkflowExecutionException):
-    """A job got no lease of a QPU, or lost it.
+    """A job got no lease of a QPU, or lost it; another attempt may have more luck."""
 
-    :param problem: why
-    """
 
-    def __init__(self, message: str, problem: LeaseProblem) -> None:
-        super().__init__(message)
-        self.problem = problem
+class LeaseRefused(OneLineException):
+    """The QPU refuses the lease of a job to its user, so another attempt is pointless."""
 
 
 class JobLease(HeldLease):
@@ -80,6 +76,7 @@ class LeasePool:
         *,
         keep_seconds: float = 0.0,
     ) -> None:
+        traceback_filter()
         self.qpu = qpu
         self._guarded = guarded
         self._keep_seconds = keep_seconds
@@ -97,7 +94,8 @@ class LeasePool:
     async def acquire(self, request: AcquireOptions) -> JobLease:
         """Take a kept lease, or acquire one, waiting as long as the request says.
 
-        :raises LeaseFailure: if none is granted in time, or it is refused
+        :raises LeaseFailure: if none is granted in time
+        :raises LeaseRefused: if it is refused
         """
         if (kept := await self._take_kept()) is not None:
             return kept
@@ -113,9 +111,9 @@ class LeasePool:
         except WaitCancelled as error:
             raise asyncio.CancelledError from error
         except QuantumError as error:
-            raise LeaseFailure(
-                f"Job {request.job} got no lease of QPU {self.qpu.name}: {error}",
-                LeaseProblem.of(error),
+            failure = LeaseRefused if isinstance(error, InputError) else LeaseFailure
+            raise failure(
+                f"Job {request.job} got no lease of QPU {self.qpu.name}: {error}"
             ) from error
         finally:
             self._waits.discard(stop)
@@ -159,11 +157,13 @@ class LeasePool:
             # for a thread
             await asyncio.shield(self._in_thread(self._release, lease))
 
-    async def lost(self, watch: QpuWatch) -> QpuLoss:
-        """Wait until a job has to leave the QPU."""
+    async def lost(self, look: Callable[[], QpuLoss | None]) -> QpuLoss:
+        """Wait until a job has to leave the QPU.
+
+        :param look: such as :meth:`QpuWatch.look`
+        """
         while True:
-            loss = await self._in_thread(watch.look)
-            if loss is not None:
+            if (loss := await self._in_thread(look)) is not None:
                 return loss
             await asyncio.sleep(POLL_SECONDS)
 

@@ -17,7 +17,10 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from streamflow.core.deployment import Connector, ExecutionLocation
-from streamflow.core.exception import WorkflowExecutionException
+from streamflow.core.exception import (
+    WorkflowException,
+    WorkflowExecutionException,
+)
 from streamflow.core.scheduling import AvailableLocation
 from streamflow.deployment.wrapper import get_inner_location
 from streamflow.log_handler import logger
@@ -29,14 +32,15 @@ from sf_quantum.connectors.leases import (
     JobLease,
     LeaseFailure,
     LeasePool,
+    LeaseRefused,
     QpuUnavailable,
 )
 from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.connectors.wrapper import Invocation, LocationWrapper, Result
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import Qpu, QpuStatus
-from sf_quantum.qpu.leases import AcquireOptions, QpuLoss, QpuWatch
+from sf_quantum.qpu import AuthenticationError, Qpu, QpuStatus
+from sf_quantum.qpu.leases import AcquireOptions, LeaseProblem, QpuLoss, QpuWatch
 
 # by deployment name; a driver process is one run, in which these are unique
 _deployed: WeakValueDictionary[str, QuantumConnector] = WeakValueDictionary()
@@ -152,21 +156,31 @@ class QuantumConnector(LocationWrapper, ABC):
             return await super().invoke(invocation)
         job_hints = hints.of(invocation.job_name)
         job = await self._lease(invocation, invocation.job_name, job_hints)
-        watching = asyncio.create_task(self._watch(job, job_hints))
+        watching: asyncio.Task[None] | None = None
         file = shlex.quote(job.file)
         command = [f". {file} && rm -f {file} &&", *invocation.command]
         result = None
         try:
             with quantum_steps.running(job.name):
                 await self._write_environment(job)
-                result = await super().invoke(replace(invocation, command=command))
+                running = asyncio.ensure_future(
+                    super().invoke(replace(invocation, command=command))
+                )
+                watching = asyncio.create_task(self._watch(job, job_hints, running))
+                result = await running
+        except asyncio.CancelledError:
+            if job.loss is None or job.loss.problem is not LeaseProblem.REFUSED:
+                raise
         finally:
-            watching.cancel()
+            if watching is not None:
+                watching.cancel()
             undeployed = job not in self._leased
             succeeded = result is not None and result[1] == 0
             used = await self._settle(job, keep=succeeded)
         if undeployed:  # which cancelled the job's QPU jobs
             raise asyncio.CancelledError
+        if job.loss is not None and (not succeeded or used is None):
+            raise self._failure(job_hints, f"Job {job.name} lost its lease", job.loss)
         if succeeded and not used:
             message = qpu_jobs.unused_message(job.name, self.qpu)
             if used is None:
@@ -175,12 +189,14 @@ class QuantumConnector(LocationWrapper, ABC):
                     "before it, so it is unknown whether its result comes from the QPU."
                 )
             raise WorkflowExecutionException(message)
-        if job.loss is not None and not succeeded:
-            raise LeaseFailure(
-                f"Job {job.name} lost its lease of QPU {self.qpu}: {job.loss}",
-                job.loss.problem,
-            )
         return result
+
+    def _failure(
+        self, job_hints: JobHints, what: str, loss: QpuLoss
+    ) -> WorkflowException:
+        elsewhere = job_hints.has_alternative or loss.problem != LeaseProblem.REFUSED
+        failure = LeaseFailure if elsewhere else LeaseRefused
+        return failure(f"{what} of QPU {self.qpu}: {loss}")
 
     async def undeploy(self, external: bool) -> None:
         # each one, whatever happens to the others
@@ -224,37 +240,47 @@ class QuantumConnector(LocationWrapper, ABC):
         if not job_hints.has_alternative:
             return await pool.acquire(request)
         acquiring = asyncio.create_task(pool.acquire(request))
-        watching = asyncio.create_task(pool.lost(QpuWatch(pool.qpu)))
+        watching = asyncio.create_task(pool.lost(QpuWatch(pool.qpu).look))
         try:
             await asyncio.wait(
                 (acquiring, watching), return_when=asyncio.FIRST_COMPLETED
             )
             if acquiring.done():
                 return acquiring.result()
-            loss = watching.result()
             raise LeaseFailure(
-                f"Job {job} got no lease of QPU {self.qpu}: {loss}", loss.problem
+                f"Job {job} got no lease of QPU {self.qpu}: {watching.result()}"
             )
+        except LeaseRefused as error:  # another target may take the job
+            raise LeaseFailure(str(error)) from error
         except asyncio.CancelledError:
             if not acquiring.cancel():  # it has just been granted or refused
-                with suppress(LeaseFailure):
+                with suppress(LeaseFailure, LeaseRefused):
                     await pool.release_or_expire(acquiring.result())
             raise
         finally:
             acquiring.cancel()
             watching.cancel()
 
-    async def _watch(self, job: _LeasedJob, job_hints: JobHints) -> None:
-        """Give the lease back, which cancels its QPU jobs, once the job has to leave."""
-        if job_hints.has_alternative:
-            # the waits for the lease and in the job queue share one limit
-            watch = QpuWatch(
-                job.pool.qpu,
-                lambda: job.lease.jobs_of(job.name) or (),
-                job_hints.seconds_left,
-            )
-            job.loss = await job.pool.lost(watch)
+    async def _watch(
+        self, job: _LeasedJob, job_hints: JobHints, running: asyncio.Future[Result]
+    ) -> None:
+        """Once a job has to leave, give its lease back, which cancels its QPU jobs."""
+        # the waits for the lease and in the job queue share one limit
+        watch = QpuWatch(
+            job.pool.qpu,
+            lambda: job.lease.jobs_of(job.name) or (),
+            job_hints.seconds_left,
+        )
+        elsewhere = job_hints.has_alternative
+
+        def look() -> QpuLoss | None:
+            return job.lease.refusal or (watch.look() if elsewhere else None)
+
+        job.loss = await job.pool.lost(look)
+        if job.loss.problem is not LeaseProblem.REFUSED:
             await job.pool.release_or_expire(job.lease)
+        elif not elsewhere:  # else it ends at its next request, as after other losses
+            running.cancel()
 
     async def _write_environment(self, job: _LeasedJob) -> None:
         """Write the variables of the job's QPU into a file that only its user can read.
@@ -305,7 +331,9 @@ class QuantumConnector(LocationWrapper, ABC):
         try:
             jobs = await job.pool.settle(job.lease, job.name, keep=keep)
         except QpuUnavailable as error:
-            if logger.isEnabledFor(logging.WARNING):
+            if isinstance(error.__cause__, AuthenticationError):
+                job.loss = QpuLoss(LeaseProblem.REFUSED, self.qpu, str(error))
+            elif logger.isEnabledFor(logging.WARNING):
                 logger.warning(
                     f"The lease of job {job.name} was not given back: {error}"
                 )

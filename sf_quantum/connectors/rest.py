@@ -17,7 +17,7 @@ from sf_quantum.connectors.leases import LeasePool, QpuUnavailable
 from sf_quantum.connectors.quantum import QuantumConnector, variable
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import QpuStatus, selection
+from sf_quantum.qpu import AuthenticationError, QpuStatus, selection
 
 # configuration keys that are passed to the client, and which of them are paths
 CLIENT = (
@@ -126,6 +126,9 @@ class RestConnector(QuantumConnector):
                 status = await pool.status()
                 break
             except QpuUnavailable as error:
+                if isinstance(error.__cause__, AuthenticationError):
+                    logger.error(str(error))
+                    return
                 if logger.isEnabledFor(logging.WARNING):
                     logger.warning(f"{error}; jobs wait for it.")
             await asyncio.sleep(pause)

@@ -61,10 +61,7 @@ class Client:
         self.url = url
         self._headers = {**headers, "Connection": "close"}
         self._credential = credential
-        for name, value in headers.items():
-            if not (value.isascii() and value.isprintable()):
-                # the value is not shown: it is a credential
-                raise InputError(f"{name}: the value is not printable ASCII")
+        _check(headers)
         self._socket = _socket_path(url)
         self._base = _base("http://localhost" if self._socket else url)
 
@@ -79,9 +76,11 @@ class Client:
         """Send one request and return its response, whatever the status.
 
         :raises Unreachable: if the connection fails or no answer comes in time
-        :raises InputError: if the service's certificate cannot be verified
+        :raises InputError: if the service's certificate cannot be verified, or a header
+            is not printable ASCII
         """
         headers, content = {**self._headers, **self._credential()}, None
+        _check(headers)
         if body is not None:
             headers["Content-Type"] = "application/json"
             content = json.dumps(body, allow_nan=False).encode()
@@ -108,6 +107,13 @@ class Client:
             raise Unreachable(_reason(error)) from error
         finally:
             connection.close()
+
+
+def _check(headers: Mapping[str, str]) -> None:
+    for name, value in headers.items():
+        if not (value.isascii() and value.isprintable()):
+            # the value is not shown: it is a credential
+            raise InputError(f"{name}: the value is not printable ASCII")
 
 
 def _socket_path(url: str) -> str | None:

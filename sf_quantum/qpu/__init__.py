@@ -32,7 +32,7 @@ class NoLease(QpuError):
 
 
 class AuthenticationError(InputError):
-    """The service does not accept the token or credential, as it is wrong or revoked."""
+    """The service refuses its user: the token is wrong or revoked, or has too few rights."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +158,7 @@ class Qpu(ABC):
         """Keep a lease from expiring.
 
         :returns: seconds until the next renewal; ``None`` if the lease does not expire
+        :raises AuthenticationError: if the user is refused
         :raises InputError: if the lease has ended
         :raises QpuError: if the QPU does not answer
         """

@@ -4,7 +4,8 @@ One line of JSON for each time that the command ran::
 
     {"status": 0, "waited": 0.1,
      "leases": [{"qpu": "a", "jobs": [...], "trouble": null,
-                              "technology": "annealer", "calibration": null}]}
+                              "technology": "annealer", "calibration": null}],
+     "refusal": null}
 """
 
 from __future__ import annotations
@@ -43,11 +44,13 @@ class CommandRun:
 
     :param status: its exit status
     :param waited: how many seconds it waited for its leases
+    :param refusal: of the user, so that it got no lease or could not keep it
     """
 
     status: int
     leases: Sequence[LeaseUsage]
     waited: float = 0.0
+    refusal: str | None = None
 
     @property
     def used(self) -> bool | None:
@@ -101,8 +104,7 @@ def named(names: Iterable[str], environment: Mapping[str, str]) -> list[str]:
 
 def dumps(run: CommandRun) -> str:
     """Write a line that :func:`loads` reads."""
-    leases = [asdict(lease) for lease in run.leases]
-    return json.dumps({"status": run.status, "waited": run.waited, "leases": leases})
+    return json.dumps(asdict(run))
 
 
 def loads(text: str) -> list[CommandRun]:
@@ -113,10 +115,11 @@ def loads(text: str) -> list[CommandRun]:
                 int(run["status"]),
                 [LeaseUsage(**lease) for lease in run["leases"]],
                 float(run["waited"]),
+                run.get("refusal"),
             )
             for run in map(json.loads, text.splitlines())
         ]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"not an account of sfq lease: {text[:200]!r}") from error
 
 

@@ -33,23 +33,11 @@ POLL_SECONDS = 0.5
 
 
 class LeaseProblem(Enum):
-    """Why a job got no lease, or lost it."""
+    """Why a job has to leave its QPU."""
 
-    NONE_FREE = "none free"
-    NO_ANSWER = "no answer"
     REFUSED = "refused"
-    CREDENTIALS_REFUSED = "credentials refused"
     OFFLINE = "offline"
     QUEUE_WAIT = "queue wait"
-
-    @classmethod
-    def of(cls, error: QuantumError) -> LeaseProblem:
-        """Classify an error of a QPU's client."""
-        if isinstance(error, AuthenticationError):
-            return cls.CREDENTIALS_REFUSED
-        if isinstance(error, NoLease):
-            return cls.NONE_FREE
-        return cls.NO_ANSWER if isinstance(error, QpuError) else cls.REFUSED
 
 
 class WaitCancelled(QpuError):
@@ -90,7 +78,8 @@ def acquire(
     :raises NoLease: if none was free in time
     :raises WaitCancelled: if ``stop`` was set first
     :raises QpuError: if the QPU does not answer for too long
-    :raises InputError: if the QPU refuses the request
+    :raises AuthenticationError: if the QPU refuses the user
+    :raises InputError: if it refuses the request for another reason
     """
     qpu, purpose = qpu.hinted(request.hints), request.purpose or request.job
     # by the key, the QPU's queue recognizes the request when it is repeated
@@ -151,6 +140,8 @@ class HeldLease:
     def __init__(self, qpu: Qpu, token: str, log: logging.Logger = logger) -> None:
         self.qpu = qpu
         self.token = token
+        #: set if the QPU refuses its user; there are no renewals then
+        self.refusal: QpuLoss | None = None
         self._log = log
         self._released = threading.Event()
         # a daemon: a QPU that does not answer must not delay the end of the process
@@ -166,12 +157,13 @@ class HeldLease:
         while pause is not None and not self._released.wait(pause):
             try:
                 pause = self.qpu.renew(self.token)
+            except AuthenticationError as error:
+                self.refusal = QpuLoss(LeaseProblem.REFUSED, self.qpu.name, str(error))
+                return
             except InputError as error:
-                refused = isinstance(error, AuthenticationError)
-                trouble = "cannot be renewed" if refused else "is lost"
                 if not self._released.is_set():
-                    text = "A lease of QPU %s %s: %s"
-                    self._log.warning(text, self.qpu.name, trouble, error)
+                    text = "A lease of QPU %s is lost: %s"
+                    self._log.warning(text, self.qpu.name, error)
                 return
             except QpuError:
                 pause = backoff.LEASE.longest_seconds
@@ -199,6 +191,10 @@ class LeaseSet(ExitStack[None]):
     def tokens(self) -> list[tuple[Qpu, str]]:
         """List each QPU that has a lease, with its token."""
         return [(lease.qpu, lease.token) for lease in self.held]
+
+    def refusal(self) -> QpuLoss | None:
+        """The refusal of a user whose lease can no longer be renewed."""
+        return next(filter(None, (lease.refusal for lease in self.held)), None)
 
     def jobs(self, qpu: Qpu) -> list[dict[str, JSON]]:
         """List the QPU jobs of one QPU's lease, none while it has no lease."""
@@ -234,7 +230,7 @@ def _release(lease: HeldLease) -> None:
 class QpuLoss:
     """Why a job has to leave its QPU.
 
-    :param detail: the QPU's own reason for being offline
+    :param detail: the QPU's own reason for being offline, or the refusal
     :param seconds: how long a QPU job has waited in its queue
     """
 
@@ -246,6 +242,8 @@ class QpuLoss:
     def __str__(self) -> str:
         if self.problem is LeaseProblem.QUEUE_WAIT:
             return f"a QPU job waited in its queue for more than {self.seconds:.3g} s"
+        if self.problem is LeaseProblem.REFUSED:
+            return self.detail
         return f"the QPU is offline ({self.detail or 'no reason given'})"
 
 
@@ -289,22 +287,23 @@ class QpuWatch:
 
 @contextmanager
 def watching(
-    watches: Collection[QpuWatch], leave: Callable[[QpuLoss], None]
+    looks: Collection[Callable[[], QpuLoss | None]], leave: Callable[[QpuLoss], None]
 ) -> Iterator[None]:
     """Watch QPUs in a thread for as long as the block runs.
 
+    :param looks: such as :meth:`QpuWatch.look`
     :param leave: called in that thread, at most once, when a QPU has to be left
     """
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(POLL_SECONDS):
-            for loss in filter(None, (one.look() for one in watches)):
+            for loss in filter(None, (look() for look in looks)):
                 if not over.is_set():
                     leave(loss)
                 return
 
-    if watches:
+    if looks:
         # a daemon: a QPU that does not answer must not delay the end of the process
         threading.Thread(target=watch, daemon=True).start()
     try:

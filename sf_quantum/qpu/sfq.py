@@ -78,6 +78,13 @@ class Credentials:
     munge: str | bool = False
     retry_seconds: float | None = None
 
+    @property
+    def name(self) -> str | None:
+        """What identifies the user, in messages."""
+        if self.token_file is not None:
+            return f"token file {self.token_file}"
+        return "MUNGE credential" if self.munge else None
+
     def munge_header(self) -> Mapping[str, str]:
         """Make a header for one request, since a credential is accepted once."""
         if not self.munge:
@@ -100,12 +107,12 @@ class ServiceClient:
     def __init__(
         self, url: str, qpu: str, credentials: Credentials, lease: str | None = None
     ) -> None:
-        headers = {}
+        headers = {} if lease is None else {LEASE_HEADER: lease}
+        self._credentials = credentials
+        self._token: str | None = None
         if credentials.token_file is not None:
-            headers["Authorization"] = f"Bearer {read_token(credentials.token_file)}"
-        if lease is not None:
-            headers[LEASE_HEADER] = lease
-        self._client = Client(url, headers, credentials.munge_header)
+            self._token = read_token(credentials.token_file)
+        self._client = Client(url, headers, self._credential)
         self.url = self._client.url
         self.name = f"QPU {qpu!r} at {self.url}"
         retry = credentials.retry_seconds
@@ -114,6 +121,14 @@ class ServiceClient:
         # which variable of a job sets them
         variable = f", which {qpu}_SFQ_PATIENCE_SECONDS sets"
         self._retry_setting = variable if self._under_lease else ""
+
+    def _credential(self) -> Mapping[str, str]:
+        if (file := self._credentials.token_file) is not None:
+            # it may have been replaced since; for a moment, it may not be there
+            with suppress(InputError):
+                self._token = read_token(file)
+        token = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        return {**token, **self._credentials.munge_header()}
 
     def send(
         self,
@@ -129,7 +144,7 @@ class ServiceClient:
 
         :param expected: the statuses of refusals that the caller handles
         :raises Unreachable: if there is no answer in time
-        :raises AuthenticationError: if the token or the MUNGE credential is not accepted
+        :raises AuthenticationError: if the user is not accepted, or may not do this
         :raises InputError: if the request is refused for another reason
         :raises QpuError: if the service is in trouble, or the job's lease has ended
         """
@@ -164,9 +179,10 @@ class ServiceClient:
         if status >= 500 or status in BUSY:
             return QpuError(f"{self.name} is in trouble: {refusal(response)}")
         message = f"{self.name} refuses: {refusal(response)}"
-        if status == 401:
-            return AuthenticationError(message)
         ended = status == 403 and response.json().get("field") == LEASE_HEADER
+        if status == 401 or (status == 403 and not ended):
+            by = f" ({self._credentials.name})" if self._credentials.name else ""
+            return AuthenticationError(f"{message}{by}")
         if self._under_lease and (ended or status == 404):
             return QpuError(message)
         return InputError(message)

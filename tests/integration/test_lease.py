@@ -305,6 +305,31 @@ def test_a_token_goes_with_each_request(tmp_path: Path) -> None:
         assert (code, refused[3], silent[3:5]) == (2, "refused", ["no", "answer"])
 
 
+def test_a_command_ends_when_its_user_is_refused(tmp_path: Path) -> None:
+    tokens, file, record = (tmp_path / name for name in ("t.yml", "token", "account"))
+    tokens.touch(0o600)
+    file.write_text(token := auth.new_token())
+    tokens.write_text(json.dumps([auth.entry("ada", token, admin=False)]))
+    brief = ServiceSettings(leases=LeaseSettings(idle_seconds=3))
+    with running_service(settings=brief, authenticate=auth.Tokens(tokens)) as service:
+        known = ["--url", service.url, "--token-file", str(file)]
+        known += ["--account", str(record)]
+        script = f"touch {tmp_path}/begun; exec sleep 600"
+        running = _start(*known, *_shell(script))
+        until((tmp_path / "begun").exists, "the command")
+        tokens.write_text("[]")
+        _, err = running.communicate(timeout=SECONDS)
+        refusal = (
+            f"QPU 'qpu' at {service.url} refuses: Authorization: unknown bearer token "
+            f"(token file {file})"
+        )
+        assert running.returncode == 2
+        assert f"sfq lease: {refusal}\n" in err
+        assert _run(*known, *_shell("echo ran"))[:2] == (2, "")
+        lost, none = account.loads(record.read_text())
+        assert [(ran.status, ran.refusal) for ran in (lost, none)] == [(2, refusal)] * 2
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -341,6 +341,28 @@ def test_a_lease_that_does_not_come_in_time_is_said(
     assert not (project.folder / "begun").exists()
 
 
+def test_a_revoked_token_ends_the_step_with_one_line(
+    project: Project, service: QpuService, qpu: str, tmp_path: Path
+) -> None:
+    config = project.deployments["qpu"]
+    assert isinstance(config, dict)
+    assert isinstance(config["config"], dict)
+    file = config["config"]["tokenFile"] = str(tmp_path / "revoked")
+    Path(file).write_text("of yesterday")
+    project.debug = False
+    # as often as it takes
+    project.extra["failureManager"] = {"type": "default", "config": {}}
+    project.solve("solve", "qpu")
+    assert project.run() == 1
+    lines = project.log.splitlines()
+    refusal = (
+        f"Job /solve/0 got no lease of QPU qpu: QPU 'qpu' at {service.url} refuses: "
+        f"Authorization: unknown bearer token (token file {file})"
+    )
+    assert sum(line.endswith(refusal) for line in lines) == 1
+    assert "LeaseRefused" not in project.log
+
+
 @pytest.mark.parametrize(
     "config",
     [

@@ -98,6 +98,13 @@ CASES: list[tuple[QuantumTarget, StepRules, CandidateJob, Obstacle, str]] = [
         "q could not be queried: no route",
     ),
     (
+        QuantumTarget("q", Exclusion(Obstacle.REFUSED, detail="revoked"), wait=None),
+        StepRules(),
+        ANY,
+        Obstacle.REFUSED,
+        "q refuses its user: revoked",
+    ),
+    (
         QuantumTarget("q", OFFLINE),
         StepRules(),
         ANY,

@@ -27,8 +27,9 @@ from streamflow.core.workflow import Job, Token
 from streamflow.deployment.connector.local import LocalConnector
 from streamflow.log_handler import logger
 
+from sf_quantum import journal
 from sf_quantum.candidates.decision import Exclusion, Obstacle
-from sf_quantum.candidates.filter import CandidateFilter, TracebackFilter
+from sf_quantum.candidates.filter import CandidateFilter
 from sf_quantum.candidates.targets import (
     FULL,
     StatusPoller,
@@ -37,10 +38,12 @@ from sf_quantum.candidates.targets import (
     status_source,
 )
 from sf_quantum.check.schema import rules
+from sf_quantum.connectors.tracebacks import OneLineException, TracebackFilter
 from sf_quantum.files import JSON
-from sf_quantum.journal import scheduler
+from sf_quantum.journal import Journal, scheduler
 from sf_quantum.qpu import QpuStatus
 from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.http import auth
 from tests.service import running_service
 
 
@@ -266,6 +269,17 @@ def test_a_failure_is_said_of_the_job_that_it_names() -> None:
         assert record.getMessage() == f"of {job}"
 
 
+def test_an_error_of_one_line_is_logged_once_and_without_a_traceback() -> None:
+    line, error = TracebackFilter(), OneLineException("token revoked")
+    records = [
+        logging.LogRecord("x", logging.ERROR, "", 1, str(error), None, info)
+        for info in 2 * [(type(error), error, None)]
+    ]
+    said = logging.LogRecord("x", logging.ERROR, "", 1, error, None, None)
+    assert [line.filter(record) for record in (*records, said)] == [True, False, False]
+    assert (records[0].getMessage(), records[0].exc_info) == ("token revoked", None)
+
+
 async def test_qpus_are_asked_at_the_same_time() -> None:
     status = QpuStatus("q", "annealer", True, "", 0, 1, 0, 0)
     everybody = threading.Barrier(9)
@@ -371,6 +385,32 @@ async def test_what_can_run_nowhere_is_not_tried_again() -> None:
         UnrecoverableWorkflowException, match=r"No target can run job .*: q takes"
     ):
         await asked.get_targets(job(n=9), [target("q", "sfq.emulator", qubits=5)])
+
+
+async def test_a_qpu_that_refuses_its_user_is_not_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens, file = tmp_path / "tokens.yml", tmp_path / "ada.token"
+    tokens.touch(0o600)
+    tokens.write_text(json.dumps([auth.entry("bob", auth.new_token(), admin=False)]))
+    file.write_text(auth.new_token())
+    record = Journal(tmp_path)
+    monkeypatch.setattr(journal, "current", lambda: record)
+    with running_service(authenticate=auth.Tokens(tokens)) as service:
+        qpu = target("q", "sfq.rest", url=service.url, tokenFile=str(file))
+        asked = CandidateFilter("f")
+        chosen = await asked.get_targets(job(), [qpu, target("c", "local")])
+        assert [t.deployment.name for t in chosen] == ["c"]
+        said = (
+            f"q refuses its user: QPU 'q' at {service.url} refuses: Authorization: "
+            f"unknown bearer token (token file {file})"
+        )
+        *_, line = record.path.read_text().splitlines()
+        assert (entry := json.loads(line))["reason"] == said
+        assert entry["asked"][0]["trouble"] == said.removeprefix("q ")
+        # no other target, and no attempt would end otherwise
+        with pytest.raises(UnrecoverableWorkflowException, match=re.escape(said)):
+            await asked.get_targets(job(1), [qpu])
 
 
 async def test_a_budget_needs_the_journal() -> None:

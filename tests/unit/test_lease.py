@@ -13,7 +13,14 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.qpu import AuthenticationError, Qpu, QpuStatus, leases
-from sf_quantum.qpu.leases import AcquireOptions, HeldLease, LeaseSet, acquire
+from sf_quantum.qpu.leases import (
+    AcquireOptions,
+    HeldLease,
+    LeaseProblem,
+    LeaseSet,
+    QpuLoss,
+    acquire,
+)
 
 
 class ShakyQpu(Qpu):
@@ -89,20 +96,13 @@ def test_a_qpu_that_stays_in_trouble_is_given_up_in_time() -> None:
     assert len(shaky.keys) > 1
 
 
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (AuthenticationError("token revoked"), "cannot be renewed: token revoked"),
-        (InputError("it has ended"), "is lost: it has ended"),
-    ],
-)
 def test_a_lease_that_cannot_be_renewed_is_reported(
-    error: InputError, message: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     warned, messages = threading.Event(), list[str]()
 
     def renew(_: str) -> float | None:
-        raise error
+        raise InputError("it has ended")
 
     def warning(text: str, *values: str) -> None:
         messages.append(text % values)
@@ -113,8 +113,30 @@ def test_a_lease_that_cannot_be_renewed_is_reported(
     monkeypatch.setattr(leases.logger, "warning", warning)
     lease = HeldLease(shaky, "secret")
     assert warned.wait(30)
-    assert messages == [f"A lease of QPU q {message}"]
+    assert messages == ["A lease of QPU q is lost: it has ended"]
     lease.release()
+
+
+def test_a_user_who_is_refused_at_a_renewal_leaves_the_qpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def renew(_: str) -> float | None:
+        raise AuthenticationError("token revoked")
+
+    shaky = ShakyQpu(troubles=0)
+    monkeypatch.setattr(shaky, "renew", renew)
+    monkeypatch.setattr(leases, "POLL_SECONDS", 0.01)
+    left, losses = threading.Event(), list[QpuLoss]()
+
+    def leave(loss: QpuLoss) -> None:
+        losses.append(loss)
+        left.set()
+
+    with LeaseSet([shaky]) as held, leases.watching([held.refusal], leave):
+        held.acquire(AcquireOptions("job"))
+        assert left.wait(30)
+    (loss,) = losses
+    assert (loss.problem, str(loss)) == (LeaseProblem.REFUSED, "token revoked")
 
 
 def test_a_wait_that_is_asked_for_bears_trouble_as_long() -> None:

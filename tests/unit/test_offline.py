@@ -136,7 +136,7 @@ def test_a_loss_is_reported_once(
         losses.append(loss)
         lost.set()
 
-    with leases.watching([QpuWatch(qpu), QpuWatch(qpu)], leave):
+    with leases.watching([QpuWatch(qpu).look, QpuWatch(qpu).look], leave):
         shut(service)
         assert lost.wait(30)
     assert [loss.qpu for loss in losses] == ["q"]

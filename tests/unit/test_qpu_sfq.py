@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 from dimod import BinaryQuadraticModel
@@ -18,7 +19,7 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.net import munge
 from sf_quantum.qpu import AuthenticationError, NoLease, sfq
-from sf_quantum.qpu.leases import AcquireOptions, LeaseProblem, acquire
+from sf_quantum.qpu.leases import AcquireOptions, acquire
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.service.device.emulated import Device, Faults
@@ -27,6 +28,7 @@ from sf_quantum.service.domain.settings import (
     LeaseSettings,
     ServiceSettings,
 )
+from sf_quantum.service.http import auth
 from tests.service import RunningService, example_bqm, running_service
 from tests.waiting import until
 
@@ -333,14 +335,48 @@ def test_each_request_has_a_munge_credential_of_its_own(
     assert server.credentials == ["MUNGE:1:/socket", "MUNGE:2:/socket"]
 
 
-def test_a_revoked_token_is_a_reason_of_its_own(scripted: Serve) -> None:
-    server = scripted([(401, {"detail": "token revoked"})] * 2)
-    driver = SfqQpu("q", server.url)
-    with pytest.raises(AuthenticationError, match="refuses: token revoked") as caught:
+def test_a_refusal_names_the_service_the_token_file_and_the_reason(
+    scripted: Serve, tmp_path: Path
+) -> None:
+    file = tmp_path / "ada.token"
+    file.write_text("secret")
+    server = scripted(
+        [
+            (401, {"detail": "unknown bearer token", "field": "Authorization"}),
+            (403, {"detail": "only root and admins acquire leases"}),
+            (403, {"detail": "the lease has ended", "field": "X-SFQ-Lease"}),
+        ]
+    )
+    driver = SfqQpu.from_config("q", {"url": server.url, "tokenFile": str(file)})
+    refusals = f"QPU 'q' at {server.url} refuses: {{}} (token file {file})"
+    with pytest.raises(AuthenticationError) as caught:
         driver.renew("token")
-    assert LeaseProblem.of(caught.value) is LeaseProblem.CREDENTIALS_REFUSED
-    with pytest.raises(InputError, match="token revoked"):
+    reason = "Authorization: unknown bearer token"
+    assert str(caught.value) == refusals.format(reason)
+    with pytest.raises(AuthenticationError) as caught:
         driver.status()
+    assert str(caught.value) == refusals.format("only root and admins acquire leases")
+    with pytest.raises(InputError) as ended:
+        driver.renew("token")
+    assert not isinstance(ended.value, AuthenticationError)
+
+
+def test_a_token_that_is_replaced_is_used_from_then_on(tmp_path: Path) -> None:
+    tokens, made = tmp_path / "tokens.yml", [auth.new_token(), auth.new_token()]
+    tokens.touch(0o600)
+    file = tmp_path / "ada.token"
+    file.write_text(made[0])
+    tokens.write_text(json.dumps([auth.entry("ada", made[0], admin=False)]))
+    with running_service(authenticate=auth.Tokens(tokens)) as service:
+        driver = SfqQpu.from_config("q", {"url": service.url, "tokenFile": str(file)})
+        lease = driver.acquire()
+        tokens.write_text(json.dumps([auth.entry("ada", made[1], admin=False)]))
+        with pytest.raises(AuthenticationError, match="unknown bearer token"):
+            driver.renew(lease)
+        file.write_text(made[1])
+        driver.renew(lease)
+        file.unlink()  # for a moment, while it is replaced
+        driver.release(lease)
 
 
 def test_a_failed_job_is_tried_anew(bqm: dict[str, JSON]) -> None:

@@ -28,13 +28,18 @@ from sf_quantum import backoff, qpu
 from sf_quantum.backoff import Backoff
 from sf_quantum.connectors import guardian, hints, leases
 from sf_quantum.connectors.hints import JobHints
-from sf_quantum.connectors.leases import JobLease, LeasePool
+from sf_quantum.connectors.leases import (
+    JobLease,
+    LeaseFailure,
+    LeasePool,
+    LeaseRefused,
+)
 from sf_quantum.connectors.nodes import NodesConnector
 from sf_quantum.connectors.rest import RestConnector
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal
-from sf_quantum.qpu import NoLease, Qpu, QpuStatus
+from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, QpuStatus
 from sf_quantum.qpu.leases import AcquireOptions, LeaseProblem, QpuLoss, QpuWatch
 from tests.waiting import until_async as until
 
@@ -353,13 +358,13 @@ async def test_its_qpu_jobs_wait_for_what_is_left_of_it_too(
 ) -> None:
     left: list[float | None] = []
 
-    async def lost(_: LeasePool, watch: QpuWatch) -> QpuLoss:
+    def look(watch: QpuWatch) -> QpuLoss | None:
         if watch.wait_seconds is None:  # before the lease
-            await asyncio.Event().wait()
+            return None
         left.append(watch.wait_seconds)
         return QpuLoss(LeaseProblem.QUEUE_WAIT, "q", seconds=600)
 
-    monkeypatch.setattr(LeasePool, "lost", lost)
+    monkeypatch.setattr(QpuWatch, "look", look)
     with suppress(WorkflowExecutionException):
         await step.run("sleep 0.2")
     assert left == [0.0]
@@ -377,9 +382,7 @@ async def test_trouble_is_borne_and_refusals_are_not(
     assert ran is not None
     assert ran[1] == 3
     ToldQpu.troubles = [InputError("not you")]
-    with pytest.raises(
-        WorkflowExecutionException, match="no lease of QPU my_qpu: not you"
-    ):
+    with pytest.raises(LeaseRefused, match="no lease of QPU my_qpu: not you"):
         await step.run("true")
     monkeypatch.setattr(AcquireOptions, "trouble_seconds", 0.0)
     ToldQpu.troubles = [QpuError("down for good")] * 9
@@ -391,6 +394,65 @@ async def test_trouble_is_borne_and_refusals_are_not(
     ):
         await leases.acquire(request)
     ToldQpu.troubles = []
+
+
+@pytest.fixture
+def revoked(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Has the QPU refuse its user from now on."""
+
+    def revoke() -> None:
+        def refuse(_: ToldQpu) -> None:
+            raise AuthenticationError("token revoked")
+
+        monkeypatch.setattr(ToldQpu, "trouble", refuse)
+
+    monkeypatch.setattr(ToldQpu, "renewal", 0.01)
+    monkeypatch.setattr(leases, "POLL_SECONDS", 0.01)
+    return revoke
+
+
+async def test_a_job_ends_when_its_user_is_refused(
+    step: Step, revoked: Callable[[], None]
+) -> None:
+    job = asyncio.create_task(step.run("touch begun; sleep 600"))
+    await until(lambda: (step.folder / "begun").exists())
+    revoked()
+    with pytest.raises(LeaseRefused) as caught:
+        await job
+    said = "Job /solve/0 lost its lease of QPU my_qpu: token revoked"
+    assert str(caught.value) == said
+    step.qpu.held.clear()
+
+
+async def test_a_job_that_ends_because_its_user_is_refused_is_not_tried_again(
+    step: Step, revoked: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ToldQpu, "renewal", None)
+    os.mkfifo(step.folder / "go")
+    job = asyncio.create_task(step.run("touch begun; cat go; exit 2"))
+    await until(lambda: (step.folder / "begun").exists())
+    revoked()
+    await asyncio.to_thread((step.folder / "go").write_text, "")
+    with pytest.raises(LeaseRefused, match="lost its lease of QPU my_qpu: token rev"):
+        await job
+    step.qpu.held.clear()
+
+
+async def test_a_job_that_can_run_elsewhere_is_tried_again_when_it_is_refused(
+    step: Step, revoked: Callable[[], None]
+) -> None:
+    hints.put("/solve/0", JobHints(has_alternative=True))
+    os.mkfifo(step.folder / "go")
+    job = asyncio.create_task(step.run("touch begun; cat go; exit 2"))
+    await until(lambda: (step.folder / "begun").exists())
+    revoked()
+    await asyncio.to_thread((step.folder / "go").write_text, "")
+    with pytest.raises(LeaseFailure, match="lost its lease of QPU my_qpu: token rev"):
+        await job
+    with pytest.raises(LeaseFailure, match="no lease of QPU my_qpu: token revoked"):
+        await step.run("true")
+    hints.discard("/solve/0")
+    step.qpu.held.clear()
 
 
 async def test_a_lease_is_renewed_while_it_is_held(

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, MutableSequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.connectors import hints
 from sf_quantum.connectors.hints import JobHints
+from sf_quantum.connectors.leases import LeaseRefused
 from sf_quantum.connectors.slurm import quantum
 from sf_quantum.connectors.slurm.login import LoginNode
 from sf_quantum.connectors.slurm.quantum import QpuUse, ServiceQpus
@@ -132,6 +134,17 @@ def _run(
 
 def _accounts(use: QpuUse) -> list[account.CommandRun]:
     return account.loads(Path(f"{use.account}.12").read_text())
+
+
+async def test_a_job_whose_user_is_refused_is_not_tried_again(site: Site) -> None:
+    qpus, use = site.quantum(None, "a"), site.use("/solve/0")
+    refused = account.CommandRun(2, [], refusal="QPU 'a' refuses: token revoked")
+    site.left(use, refused)
+    with pytest.raises(LeaseRefused, match=r"/solve/0 lost its QPU: .*token revoked"):
+        await qpus.settle(site.queue, use, good=False)
+    elsewhere = replace(use, hints=JobHints(has_alternative=True))
+    site.left(elsewhere, refused)
+    await qpus.settle(site.queue, elsewhere, good=False)
 
 
 def test_a_command_runs_under_leases_of_its_own(

@@ -26,9 +26,11 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Deadline
 from sf_quantum.connectors import hints, qpu_jobs
 from sf_quantum.connectors.hints import JobHints
+from sf_quantum.connectors.leases import LeaseRefused
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.services import SlurmService
+from sf_quantum.connectors.tracebacks import traceback_filter
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import RESOURCES, account, qrmi_config
@@ -141,6 +143,7 @@ class ServiceQpus:
     def __init__(
         self, deployment: str, services: Iterable[SlurmService], config: str | None
     ) -> None:
+        traceback_filter()
         self._deployment = deployment
         self._services = [service for service in services if service.qpu]
         self._config = config
@@ -247,6 +250,7 @@ class ServiceQpus:
         """Write a job's QPU jobs into the journal.
 
         :raises WorkflowExecutionException: if it succeeded, but without its QPU
+        :raises LeaseRefused: if a QPU refused it, and it can run nowhere else
         """
         files = f"{shlex.quote(use.account)}.*"
         looks = " ".join(map(str, range(LOOKS if good else 1)))
@@ -261,6 +265,9 @@ class ServiceQpus:
         except InputError as error:
             runs = []
             self._warn(f"Job {use.job}: {error}")
+        refusal = next(filter(None, (run.refusal for run in runs)), None)
+        if refusal and not good and not use.hints.has_alternative:
+            raise LeaseRefused(f"Job {use.job} lost its QPU: {refusal}")
         if good:
             _check_used(use, [run for run in runs if run.status == 0])
 
