@@ -83,7 +83,6 @@ def build(
     app.state.implicit_leases = ImplicitLeases(queue)
     app.state.sapi_problems = Problems(queue)
     app.state.telemetry = telemetry
-    app.state.metrics = metrics.registered(queue, telemetry)
     app.state.activity = Activity(queue)
     for dialect in _V1:
         app.include_router(dialect.router, responses=EVERYWHERE)
@@ -92,6 +91,7 @@ def build(
     for kind in (Refused, RequestValidationError, HTTPException, sqlite3.Error):
         app.add_exception_handler(kind, _answer)
     guard = Guard(app, authenticate, limits, names)
+    app.state.metrics = metrics.registered(queue, telemetry, guard.traffic)
     app.state.readiness = Readiness(queue, guard.credentials_problem)
     return Service(queue, telemetry, app, guard)
 

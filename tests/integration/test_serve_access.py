@@ -138,8 +138,8 @@ def test_tokens_tell_users_apart_and_stay_out_of_the_log(
                 service.ask("GET", path, headers=bearer(tokens["root"])).status == 200
             )
         log = service.stop()
-    assert "ada POST /v1/leases 201" in log
-    assert "@127.0.0.1 POST /v1/leases 401" in log
+    assert "user=ada method=POST route=/v1/leases status=201" in log
+    assert "user=@127.0.0.1 method=POST route=/v1/leases status=401" in log
     secrets = [*tokens.values(), lease, LABEL, "key-of-ada"]
     assert [secret for secret in secrets if secret in log] == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import subprocess
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ from sf_quantum.service.domain.settings import (
     ServiceSettings,
 )
 from sf_quantum.service.http import auth
+from sf_quantum.service.http.traffic import DURATIONS, Traffic
 from sf_quantum.service.queue.observations import Observations
 from tests.service import RunningService, example_bqm, running_service
 from tests.waiting import until
@@ -183,9 +185,66 @@ def test_a_scrape_reads_nothing_from_the_disk() -> None:
         lease = service.acquire()
         over(service, submit(service, lease, "a"))
         queue, telemetry = service.queue, service.telemetry
-    # the file is closed by now: to ask it would fail
-    text = generate_latest(metrics.registered(queue, telemetry)).decode()
+    # the file is closed and gone by now: to ask it would fail
+    registry = metrics.registered(queue, telemetry, Traffic())
+    text = generate_latest(registry).decode()
+    assert "sfq_state_free_bytes" not in text
     assert 'sfq_jobs_total{class="development",state="Completed"} 1.0' in text
+
+
+def test_requests_are_counted_by_route_and_nobody_makes_new_ones() -> None:
+    with running_service() as service:
+        lease = service.acquire()
+        for path in (lease, "x", "y"):
+            service.ask("GET", f"/v1/leases/{path}")
+        service.ask("GET", "/v1/jobs")
+        before = told(service)
+        for number in range(20):
+            service.ask("GET", f"/made-up/{number}")
+            service.ask("LOCK", f"/v1/jobs/{number}")
+        after = told(service)
+    leases = "/v1/leases/{lease_id}"
+    assert before["sfq_http_requests_total", "POST,/v1/leases,2xx"] == 1
+    assert before["sfq_http_requests_total", f"GET,{leases},2xx"] == 1
+    assert before["sfq_http_requests_total", f"GET,{leases},4xx"] == 2
+    assert before["sfq_http_request_seconds_count", leases] == 3
+    assert before["sfq_http_request_seconds_bucket", f"+Inf,{leases}"] == 3
+    buckets = [
+        before["sfq_http_request_seconds_bucket", f"{bound},{leases}"]
+        for bound in DURATIONS
+    ]
+    assert buckets == sorted(buckets)
+    assert 0 < before["sfq_http_request_seconds_sum", leases] < 3 * 60
+    assert after["sfq_http_requests_total", "GET,other,4xx"] == 20
+    assert after["sfq_http_requests_total", "other,/v1/jobs/{job_id},4xx"] == 20
+    new = {labels for name, labels in after.keys() - before.keys() if "total" in name}
+    assert new == {
+        *("GET,other,4xx", "other,/v1/jobs/{job_id},4xx", "GET,/metrics,2xx")
+    }
+
+
+def test_the_disk_and_the_last_failed_write(tmp_path: Path) -> None:
+    path = tmp_path / "service.sqlite"
+    last = "sfq_state_last_failed_write_timestamp_seconds", ""
+    with running_service(state=path) as service:
+        service.acquire()
+        counts = told(service)
+        assert counts["sfq_state_free_bytes", ""] > 0
+        log = path.with_name("service.sqlite-wal")
+        size = path.stat().st_size + log.stat().st_size
+        assert counts["sfq_state_database_bytes", ""] == size
+        assert counts[last] == 0
+        store = service.queue.store
+        store.change(lambda db: db.execute("PRAGMA query_only = ON") and None).result()
+        began = time.time()
+        with pytest.raises(sqlite3.OperationalError):
+            store.change(lambda db: db.execute("DELETE FROM jobs")).result()
+        assert began <= told(service)[last] <= time.time()
+        store._writer.execute("PRAGMA query_only = OFF")
+        assert told(service)[last] < (now := time.time())
+        with pytest.raises(sqlite3.OperationalError):
+            store.change(lambda db: db.execute("SELECT * FROM nowhere")).result()
+        assert now <= told(service)[last]
 
 
 def tokens(folder: Path) -> tuple[auth.Tokens, dict[str, str]]:

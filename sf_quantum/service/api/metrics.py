@@ -1,12 +1,13 @@
 """``GET /metrics`` for Prometheus, with names and units by its conventions.
 
-Everything is counted as it happens, or held in memory: a scrape reads nothing from
-disk, however many jobs there are. No metric names a user.
+Everything is counted as it happens, or held in memory: a scrape reads no file, however
+many jobs there are. No metric names a user, and no request can make a new label.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import accumulate
 from typing import TypeVar
 
@@ -27,11 +28,14 @@ from sf_quantum.service.api.common import refusal
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import CLASSES, State
 from sf_quantum.service.http.auth import get_sender
+from sf_quantum.service.http.traffic import Traffic
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.observations import STATES, WAITS, Reason
+from sf_quantum.service.queue.observations import STATES, Histogram, Reason
 from sf_quantum.service.queue.telemetry import SERIES, Telemetry
+from sf_quantum.service.store.disk import DiskUse
 
 OVER: tuple[State, ...] = ("Completed", "Failed", "Cancelled")
+_REQUEST = ("method", "route", "status")
 REASONS: tuple[Reason, ...] = ("preempted", "interrupted")
 L = TypeVar("L", bound=tuple[str, ...])
 HELP = {
@@ -57,6 +61,15 @@ HELP = {
     "sfq_drift_alarm": "1 from the alarm until the calibration is renewed.",
     "sfq_drift_cusum": "The CUSUM of each side, in standard deviations of a value.",
     "sfq_drift_threshold": "An alarm is raised for a CUSUM above it.",
+    "sfq_http_requests": "Requests, by the route's template (other: no route has the "
+    "path, or a limit refused it before) and by the class of the status (none: the client "
+    "went away).",
+    "sfq_http_request_seconds": "From a request's headers to the end of its answer, with "
+    "the time that the client asked to wait.",
+    "sfq_state_free_bytes": "Free space on the disk that the state is on.",
+    "sfq_state_database_bytes": "Size of the database, with its write-ahead log.",
+    "sfq_state_last_failed_write_timestamp_seconds": "When a write to the database "
+    "failed last, since the epoch; 0 if none has since the start.",
     "sfq_quality_success_ratio": "Reads of the last quality job that found the "
     "optimum.",
     "sfq_quality_timestamp_seconds": "When the last quality job ended, since the "
@@ -68,15 +81,20 @@ router = APIRouter()
 class QpuCollector(Collector):
     """Turns the state of a queue and its device into metrics at each scrape."""
 
-    def __init__(self, queue: JobQueue, telemetry: Telemetry) -> None:
+    def __init__(self, queue: JobQueue, telemetry: Telemetry, traffic: Traffic) -> None:
         self._queue = queue
         self._telemetry = telemetry
+        self._traffic = traffic
 
     def collect(self) -> Iterator[Metric]:
         """Return all metrics, each with its help and its labels."""
         yield from self._device()
         yield from self._jobs_and_leases()
         yield from self._calibration()
+        yield _counter("sfq_http_requests", self._traffic.requests, *_REQUEST)
+        durations = {(k,): v for k, v in self._traffic.durations.items()}
+        yield _histogram("sfq_http_request_seconds", durations, "route")
+        yield from self._disk()
 
     def _device(self) -> Iterator[Metric]:
         device = self._queue.device
@@ -99,14 +117,8 @@ class QpuCollector(Collector):
         queue, observed = self._queue, self._queue.observations
         pending = {(name,): queue.jobs.pending.lengths[name] for name in CLASSES}
         yield _gauge("sfq_queue_jobs", pending, "class")
-        waited = "sfq_queue_wait_seconds"
-        waits = HistogramMetricFamily(waited, HELP[waited], labels=("class",))
-        bounds = [*map(str, WAITS), "+Inf"]
-        for name in CLASSES:
-            wait = observed.waits[name]
-            buckets = [*zip(bounds, accumulate(wait.counts), strict=True)]
-            waits.add_metric((name,), buckets, sum_value=wait.total)
-        yield waits
+        waits = {(name,): observed.waits[name] for name in CLASSES}
+        yield _histogram("sfq_queue_wait_seconds", waits, "class")
         over = {(n, s): observed.jobs[n, s] for n in CLASSES for s in OVER}
         yield _counter("sfq_jobs", over, "class", "state")
         again = {(n, r): observed.interruptions[n, r] for n in CLASSES for r in REASONS}
@@ -143,6 +155,15 @@ class QpuCollector(Collector):
             yield _gauge("sfq_quality_success_ratio", last.success)
             yield _gauge("sfq_quality_timestamp_seconds", last.time)
 
+    def _disk(self) -> Iterator[Metric]:
+        store = self._queue.store
+        failed = store.last_failed_write
+        yield _gauge("sfq_state_last_failed_write_timestamp_seconds", failed)
+        with suppress(OSError):  # the folder is gone
+            use = DiskUse.of(store.path)
+            yield _gauge("sfq_state_free_bytes", use.free_bytes)
+            yield _gauge("sfq_state_database_bytes", use.database_bytes)
+
 
 @router.get(
     "/metrics",
@@ -166,10 +187,12 @@ async def metrics(request: Request) -> Response:
     return Response(generate_latest(state.metrics), media_type=CONTENT_TYPE_LATEST)
 
 
-def registered(queue: JobQueue, telemetry: Telemetry) -> CollectorRegistry:
-    """Register the metrics of a queue, its device, and this process."""
+def registered(
+    queue: JobQueue, telemetry: Telemetry, traffic: Traffic
+) -> CollectorRegistry:
+    """Register the metrics of a queue, its device, its requests, and this process."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(QpuCollector(queue, telemetry))
+    registry.register(QpuCollector(queue, telemetry, traffic))
     ProcessCollector(registry=registry)
     return registry
 
@@ -180,6 +203,15 @@ def _gauge(name: str, values: Mapping[L, float] | float, *labels: str) -> Metric
 
 def _counter(name: str, values: Mapping[L, float] | float, *labels: str) -> Metric:
     return _filled(CounterMetricFamily(name, HELP[name], labels=labels), values)
+
+
+def _histogram(name: str, values: Mapping[L, Histogram], *labels: str) -> Metric:
+    family = HistogramMetricFamily(name, HELP[name], labels=labels)
+    for label, value in values.items():
+        bounds = [*map(str, value.bounds), "+Inf"]
+        buckets = [*zip(bounds, accumulate(value.counts), strict=True)]
+        family.add_metric(label, buckets, sum_value=value.total)
+    return family
 
 
 def _filled(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable
 
 from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.store.disk import DiskUse
 from sf_quantum.service.store.schema import VERSION
 
 # how long an answer holds: everybody may ask, and each look writes to the disk
@@ -45,9 +45,8 @@ class Readiness:
         queue = self._queue
         if why := queue.failure or queue.availability.reason:
             return why
-        folder = queue.store.path.parent
-        disk = await asyncio.to_thread(os.statvfs, folder)
-        if (free := disk.f_bavail * disk.f_frsize) < LEAST_FREE_BYTES:
+        disk = await asyncio.to_thread(DiskUse.of, queue.store.path)
+        if (free := disk.free_bytes) < LEAST_FREE_BYTES:
             return f"{free >> 20} MiB are free for the state, {LEAST_FREE_BYTES >> 20} needed"
         try:
             # what is there already, which SQLite writes nevertheless

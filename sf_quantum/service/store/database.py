@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -58,6 +59,8 @@ class Database:
             self._reports = _Reader(path, functions or {})
         except sqlite3.Error as error:
             raise InputError(f"{path}: cannot store the state: {error}") from error
+        #: when a write failed last, in seconds since the epoch; 0 if none did
+        self.last_failed_write = 0.0
         self._changes: SimpleQueue[_Change | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="writer", daemon=True)
         self._thread.start()
@@ -90,6 +93,8 @@ class Database:
                 results.append(change(db))
             except BaseException as error:  # noqa: BLE001 - reported to the caller
                 failure = error
+                if isinstance(error, sqlite3.Error):
+                    self.last_failed_write = time.time()
                 # raises if SQLite has rolled back the whole transaction: all changes fail
                 db.execute("ROLLBACK TO change")
             db.execute("RELEASE change")
@@ -133,6 +138,7 @@ class Database:
             db.execute("COMMIT")
         except sqlite3.Error as error:
             lost = error
+            self.last_failed_write = time.time()
             if db.in_transaction:
                 db.execute("ROLLBACK")
         for _, report in batch:
