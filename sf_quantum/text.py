@@ -1,6 +1,12 @@
-"""Text that others wrote, as a terminal or a log shows it."""
+"""Text that others wrote, as a terminal, a log or a spreadsheet shows it."""
 
 from __future__ import annotations
+
+from typing import TypeVar
+
+T = TypeVar("T")
+# the beginnings of a text that spreadsheets interpret as a formula
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def escaped(text: str) -> str:
@@ -9,3 +15,9 @@ def escaped(text: str) -> str:
         char if char.isprintable() else char.encode("unicode_escape").decode()
         for char in text
     )
+
+
+def csv_cell(value: T) -> T | str:
+    """Have a spreadsheet take a value for text, and not for a formula."""
+    formula = isinstance(value, str) and value.startswith(_FORMULAS)
+    return f"'{value}" if formula else value

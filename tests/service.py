@@ -13,12 +13,11 @@ import uvicorn
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client, Response
 from sf_quantum.samplers.problem import document
-from sf_quantum.service.app import build
+from sf_quantum.service.app import Service, build
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.http.auth import LOCAL_USER, Authenticate
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.telemetry import Telemetry
 from sf_quantum.service.run import server_config, unix_socket
 from sf_quantum.service.store.store import Store
 from tests.waiting import until
@@ -34,10 +33,11 @@ def example_bqm() -> dict[str, JSON]:
 class RunningService:
     """A service that runs, and a client of it without any logic of its own."""
 
-    def __init__(self, url: str, queue: JobQueue, telemetry: Telemetry) -> None:
+    def __init__(self, url: str, service: Service) -> None:
         self.url = url
-        self.queue = queue
-        self.telemetry = telemetry
+        self.queue = service.queue
+        self.telemetry = service.telemetry
+        self.traffic = service.guard.traffic
 
     def ask(
         self,
@@ -124,7 +124,7 @@ def running_service(
             thread = threading.Thread(target=server.run, args=([listener],))
             thread.start()
             try:
-                yield RunningService(f"unix:{path}", service.queue, service.telemetry)
+                yield RunningService(f"unix:{path}", service)
             finally:
                 service.queue.request_stop()
                 server.should_exit = True

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Iterator
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from sf_quantum.cli import service
 from sf_quantum.cli.arguments import checked
@@ -16,7 +17,7 @@ from sf_quantum.text import escaped
 _JOBS = "/v1/jobs"
 # of one answer of the service
 LONGEST_WAIT_SECONDS = 10.0
-MOST = 1000
+PAGE = 1000
 _COLUMNS = {
     "job": "id",
     "user": "user",
@@ -29,7 +30,7 @@ _COLUMNS = {
     "submitted": "submitted",
     "note": "note",
 }
-_limit = checked(int, f"a whole number from 1 to {MOST}", lambda n: 1 <= n <= MOST)
+_limit = checked(int, "a whole number from 1 on", lambda n: n >= 1)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -37,11 +38,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Users see and cancel their own jobs, admins those of all users."
     actions = parser.add_subparsers(dest="act", required=True, metavar="ACT")
     listing = service.add_action(actions, "list", "list the latest jobs", _list)
-    listing.add_argument(
-        "--limit", type=_limit, default=100, metavar="N", help="(default: %(default)s)"
+    number = listing.add_mutually_exclusive_group()
+    number.add_argument(
+        "--limit",
+        type=_limit,
+        default=100,
+        metavar="N",
+        help="how many at most (default: %(default)s)",
+    )
+    number.add_argument(
+        "--all",
+        dest="limit",
+        action="store_const",
+        const=math.inf,
+        help="all that the service has",
     )
     listing.add_argument(
-        "--live", action="store_true", help="only pending and running jobs among them"
+        "--live", action="store_true", help="only pending and running jobs"
     )
     for name, help_, action in (
         ("show", "show all that the service tells about a job", _show),
@@ -61,10 +74,31 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(client: ServiceClient, args: argparse.Namespace) -> int:
-    jobs = service.request(client, "GET", f"{_JOBS}?limit={args.limit}")
-    shown = [job for job in service.objects(jobs) if not args.live or not _over(job)]
+    pages = [*_pages(client, args.limit, args.live)]
+    jobs = [job for page in reversed(pages) for job in page]
+    # a service of an earlier version lists all
+    shown = [job for job in jobs if not (args.live and _over(job))]
     service.print_table(_COLUMNS, shown, "no jobs", args)
     return 0
+
+
+def _pages(
+    client: ServiceClient, most: float, live: bool
+) -> Iterator[list[dict[str, JSON]]]:
+    """Yield the latest jobs page by page, each oldest first."""
+    query: dict[str, JSON] = {"live": "true"} if live else {}
+    while most > 0:
+        query["limit"] = limit = int(min(PAGE, most))
+        path = f"{_JOBS}?{urlencode(query)}"
+        page = service.objects(service.request(client, "GET", path))
+        # a service of an earlier version has one page only
+        if page and page[0]["id"] == query.get("before"):
+            return
+        yield page
+        if len(page) < limit:
+            return
+        query["before"] = page[0]["id"]
+        most -= limit
 
 
 def _show(client: ServiceClient, args: argparse.Namespace) -> int:

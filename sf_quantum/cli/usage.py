@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlencode
 
@@ -11,6 +13,7 @@ from sf_quantum.cli import service
 from sf_quantum.files import JSON, mapping
 from sf_quantum.qpu.sfq import ServiceClient
 from sf_quantum.reporting.columns import align
+from sf_quantum.text import csv_cell
 
 # the columns that identify a row, by report
 REPORTS = {
@@ -72,12 +75,11 @@ def run(args: argparse.Namespace) -> int:
     """Print the report."""
     client = service.client(args)
     pages = list(_pages(client, args))
-    if args.csv:
-        print(_csv(client, args, pages), end="")
-        return 0
     rows: list[JSON] = [row for page in pages for row in service.objects(page["rows"])]
     report: dict[str, JSON] = {**pages[0], "rows": rows}
-    if args.json:
+    if args.csv:
+        _print_csv(args.by, report)
+    elif args.json:
         print(json.dumps(report))
     else:
         print(*_table(args.by, report), sep="\n")
@@ -96,14 +98,11 @@ def _pages(
         offset += PAGE
 
 
-def _path(
-    args: argparse.Namespace, until: JSON, offset: int, format_: str = "json"
-) -> str:
+def _path(args: argparse.Namespace, until: JSON, offset: int) -> str:
     query = {
         "by": args.by,
         "from": args.from_,
         "until": until,
-        "format": format_,
         "limit": PAGE,
         "offset": offset,
     }
@@ -111,15 +110,13 @@ def _path(
     return f"/v1/accounting?{urlencode(given)}"
 
 
-def _csv(
-    client: ServiceClient, args: argparse.Namespace, pages: list[dict[str, JSON]]
-) -> str:
-    text = ""
-    for number, page in enumerate(pages):
-        path = _path(args, page["until"], number * PAGE, "csv")
-        body = client.send("GET", path).body.decode()
-        text += body if not number else body.partition("\r\n")[2]
-    return text.replace("\r\n", "\n")
+def _print_csv(by: str, report: dict[str, JSON]) -> None:
+    # as the service itself does for spreadsheets
+    names = [*REPORTS[by], *mapping(report["total"])]
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(names)
+    for row in service.objects(report["rows"]):
+        writer.writerow([csv_cell(row[name]) for name in names])
 
 
 def _table(by: str, report: dict[str, JSON]) -> Iterator[str]:

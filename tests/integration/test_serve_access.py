@@ -232,6 +232,7 @@ def test_sigterm_lets_the_running_job_end(tmp_path: Path) -> None:
     state = ["--state", str(tmp_path / "state")]
     # a job of 0.5 seconds
     options = ["--technology", "superconducting", "--time-scale", "0.05", *state]
+    options += ["--drain", "3"]
     with serving(*options) as service:
         lease = str(service.ask("POST", "/v1/leases", {}).json()["id"])
         held = {"X-SFQ-Lease": lease}

@@ -174,5 +174,22 @@ def test_usage_reads_all_pages(
     monkeypatch.setattr(usage, "PAGE", 2)
     _use(service, 3)
     assert len(json.loads(sfq("usage", "--by", "step", "--json"))["rows"]) == 3
-    rows = csv.DictReader(io.StringIO(sfq("usage", "--by", "step", "--csv")))
+    counted = service.traffic.requests
+    before = counted["GET", "/v1/accounting", "2xx"]
+    printed = sfq("usage", "--by", "step", "--csv")
+    rows = csv.DictReader(io.StringIO(printed))
     assert sorted(row["step"] for row in rows) == ["/s0", "/s1", "/s2"]
+    assert counted["GET", "/v1/accounting", "2xx"] == before + 2
+
+
+def test_usage_prints_the_csv_of_the_service(service: RunningService, sfq: Sfq) -> None:
+    _use(service, 2)
+    lease = service.queue.leases.held[0].id
+    body: dict[str, JSON] = {"problem": example_bqm(), "purpose": "=HYPERLINK(0)"}
+    service.ask("POST", "/v1/jobs", {**body, "idempotency_key": "k"}, lease=lease)
+    service.until(lease, "Completed")
+    for by in KEYS:
+        path = f"/v1/accounting?by={by}&format=csv"
+        told = service.ask("GET", path).body.decode().replace("\r\n", "\n")
+        assert sfq("usage", "--by", by, "--csv") == told
+    assert "'=HYPERLINK(0)" in sfq("usage", "--by", "step", "--csv")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from sf_quantum.cli import jobs, main
 from sf_quantum.files import JSON
 from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.domain.jobs import Submission
 from sf_quantum.service.http.auth import Tokens
 from tests.service import RunningService, example_bqm, running_service
 
@@ -87,6 +88,70 @@ def test_users_see_and_cancel_their_own_jobs(
     assert (
         json.loads(sfq("bob", "jobs", "show", bobs, "--json"))["state"] == "Cancelled"
     )
+
+
+@pytest.fixture
+def many(service: RunningService, tokens: Path) -> list[str]:
+    """The ids of nine jobs, of which the fourth and the last are over."""
+    lease, first = submit(service, tokens, "ann")
+    store, ids = service.queue.store, [first]
+    held = store.lease(lease)
+    assert held is not None
+    for number in range(8):
+        # these are on disk only, and never run
+        submission = Submission("problem", {}, {}, str(number))
+        job, _ = store.add_job(held, submission, 1.0).result()
+        ids.append(job.id)
+    for job_id in (ids[3], ids[8]):
+        over = store.job(job_id)
+        assert over is not None
+        store.cancel_waiting(over.number, "over").result()
+    return ids
+
+
+@pytest.mark.parametrize(
+    ("words", "expected", "requests"),
+    [
+        ((), range(9), 4),
+        (("--all",), range(9), 4),
+        (("--limit", "7"), range(2, 9), 3),
+        (("--limit", "3"), range(6, 9), 1),
+        (("--live", "--limit", "3"), (5, 6, 7), 1),
+        (("--live", "--limit", "4"), (4, 5, 6, 7), 2),
+        (("--live", "--all"), (0, 1, 2, 4, 5, 6, 7), 3),
+    ],
+)
+def test_a_list_has_as_many_jobs_as_are_asked_for(
+    service: RunningService,
+    sfq: Sfq,
+    many: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    expected: Collection[int],
+    requests: int,
+) -> None:
+    monkeypatch.setattr(jobs, "PAGE", 3)
+    listed = json.loads(sfq("operator", "jobs", "list", "--json", *words))
+    assert [job["id"] for job in listed] == [many[number] for number in expected]
+    assert service.traffic.requests["GET", "/v1/jobs", "2xx"] == requests
+
+
+def test_a_service_without_pages_has_one(
+    sfq: Sfq, many: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "PAGE", 3)
+    monkeypatch.setattr(jobs, "urlencode", lambda query: f"limit={query['limit']}")
+    listed = json.loads(sfq("operator", "jobs", "list", "--json", "--all"))
+    assert [job["id"] for job in listed] == many[6:]
+    live = json.loads(sfq("operator", "jobs", "list", "--json", "--live"))
+    assert [job["id"] for job in live] == many[6:8]
+
+
+@pytest.mark.parametrize("words", [("--limit", "0"), ("--limit", "3", "--all")])
+def test_a_wrong_number_of_jobs(words: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["jobs", "list", *words])
+    assert ended.value.code == 2
 
 
 def _lines(sfq: Sfq, user: str, job: str) -> list[str]:

@@ -218,12 +218,18 @@ class JobQueue:
         lease: str | None = None,
         dialect: Dialect | None = None,
         before: int | None = None,
+        live: bool = False,
         limit: int = 1000,
     ) -> list[Job]:
         """List the latest jobs of the caller, or of all users for an admin; oldest first."""
         user = None if who.admin else who.user
         return self.store.jobs(
-            lease=lease, user=user, dialect=dialect, before=before, limit=limit
+            lease=lease,
+            user=user,
+            dialect=dialect,
+            before=before,
+            live=live,
+            limit=limit,
         )
 
     async def page(
@@ -233,6 +239,7 @@ class JobQueue:
         *,
         lease: str | None = None,
         before: str | None = None,
+        live: bool = False,
         limit: int = 1000,
     ) -> list[T]:
         """List jobs as :meth:`list_jobs` does, with their forecasts.
@@ -246,7 +253,9 @@ class JobQueue:
         last = None if before is None else self.find(who, before).number
         jobs = await self.lists.run(
             who.user,
-            lambda: self.list_jobs(who, lease=lease, before=last, limit=limit),
+            lambda: self.list_jobs(
+                who, lease=lease, before=last, live=live, limit=limit
+            ),
         )
         coming: dict[int, float] = {}
         for index, job in enumerate(jobs):

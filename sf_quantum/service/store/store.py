@@ -206,16 +206,20 @@ class Store(Database):
         user: str | None = None,
         dialect: Dialect | None = None,
         before: int | None = None,
+        live: bool = False,
         limit: int = 1000,
     ) -> list[Job]:
         """List the latest jobs of a lease, of a user or of all users, oldest first.
 
         :param before: only jobs with lower numbers
+        :param live: only jobs that are not over
         """
-        terms = {"lease = ?": lease, "user = ?": user, "number < ?": before}
+        # + keeps SQLite from searching all jobs of a user for few that are live
+        by_user = "+user = ?" if live else "user = ?"
+        terms = {"lease = ?": lease, by_user: user, "number < ?": before}
         terms["dialect = ?"] = dialect
         given = {term: value for term, value in terms.items() if value is not None}
-        where = " AND ".join(given) or "1"
+        where = " AND ".join([LIVE] * live + [*given]) or "1"
         query = f"{_JOB} WHERE {where} ORDER BY number DESC LIMIT ?"
         return [*map(_job, self.read_large(query, *given.values(), limit))][::-1]
 

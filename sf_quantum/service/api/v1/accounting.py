@@ -23,10 +23,9 @@ from sf_quantum.service.store.accounting import (
     Page,
     UsageReport,
 )
+from sf_quantum.text import csv_cell
 
 router = APIRouter(prefix="/v1/accounting", tags=["accounting"])
-# the beginnings of a text that spreadsheets interpret as a formula
-_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 class UsageSums(Strict):
@@ -145,10 +144,5 @@ def _csv(by: By, report: UsageReport) -> str:
     file = io.StringIO()
     writer = csv.writer(file)
     writer.writerow(names)
-    writer.writerows([_cell(row[name]) for name in names] for row in report.rows)
+    writer.writerows([csv_cell(row[name]) for name in names] for row in report.rows)
     return file.getvalue()
-
-
-def _cell(value: str | float | None) -> str | float | None:
-    formula = isinstance(value, str) and value.startswith(_FORMULAS)
-    return f"'{value}" if formula else value

@@ -134,6 +134,7 @@ async def jobs(
     before: Annotated[
         str | None, Query(description="A job's id: list those submitted before it.")
     ] = None,
+    live: Annotated[bool, Query(description="Only jobs that are not over.")] = False,
     x_sfq_lease: LeaseId = None,
 ) -> Response:
     """List the latest jobs, oldest first: of the lease in the header, or of the caller.
@@ -142,14 +143,14 @@ async def jobs(
     has the address of the page with these, `rel="next"`.
     """
     shown = await queue.page(
-        who, shown_job, lease=x_sfq_lease, before=before, limit=limit
+        who, shown_job, lease=x_sfq_lease, before=before, live=live, limit=limit
     )
     content = await queue.lists.run(
         who.user, lambda: _JOBS.dump_json(shown, by_alias=True)
     )
     headers = {}
     if len(shown) == limit:
-        query = f"limit={limit}&before={shown[0].id}"
+        query = f"limit={limit}&before={shown[0].id}{'&live=true' * live}"
         headers["Link"] = f'<{router.prefix}?{query}>; rel="next"'
     return Response(content, media_type="application/json", headers=headers)
 
