@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 STAY_SECONDS = 2.0
 # a service that is restarted is back within seconds, one that is moved within minutes
 TROUBLE_SECONDS = 120.0
+# between two renewals, whatever the QPU says
+RENEWAL_SECONDS = 1.0
 # between two looks at a QPU that may have to be left
 POLL_SECONDS = 0.5
 
@@ -157,6 +159,8 @@ class HeldLease:
         while pause is not None and not self._released.wait(pause):
             try:
                 pause = self.qpu.renew(self.token)
+                if pause is not None:
+                    pause = max(pause, RENEWAL_SECONDS)
             except AuthenticationError as error:
                 self.refusal = QpuLoss(LeaseProblem.REFUSED, self.qpu.name, str(error))
                 return

@@ -45,6 +45,8 @@ POLL_SECONDS = 30.0
 CANCEL_SECONDS = 2.0
 # a lease that expires is renewed after a third of its time
 RENEWALS = 3
+# the most that is believed if it depends on the clocks of two machines
+UNSURE_SECONDS = 180.0
 # statuses after which another attempt may succeed: the service is busy or closed, or a
 # proxy answers in its place
 BUSY = (408, 425, 429, 502, 503, 504)
@@ -278,7 +280,9 @@ class SfqQpu(Qpu):
             eta_seconds=_number(device.get("eta_seconds")),
             position=_int(device.get("position")),
             cost_per_second=_number(device.get("cost_per_second")),
-            maintenance_seconds=_seconds_until(device.get("maintenance")),
+            maintenance_seconds=_seconds_left(
+                device, "maintenance_seconds", "maintenance"
+            ),
             payloads=tuple(map(str, payloads)) if isinstance(payloads, list) else (),
         )
 
@@ -324,7 +328,9 @@ class SfqQpu(Qpu):
     def renew(self, token: str) -> float | None:
         path = f"{_lease(token)}/renew"
         lease = self.service.send("POST", path, retry=True).json()
-        left = _seconds_until(lease.get("idle_expires"))
+        left = _seconds_left(lease, "idle_seconds_left", "idle_expires")
+        if left is not None and "idle_seconds_left" not in lease:
+            left = min(left, UNSURE_SECONDS)
         return None if left is None else left / RENEWALS
 
     def release(self, token: str) -> None:
@@ -477,8 +483,11 @@ def _number(value: JSON) -> float | None:
     return value if isinstance(value, int | float) else None
 
 
-def _seconds_until(moment: JSON) -> float | None:
-    when = _number(moment)
+def _seconds_left(answer: Mapping[str, JSON], left: str, until: str) -> float | None:
+    """Read how long something lasts; earlier services tell only its end, by their clock."""
+    if left in answer:
+        return _number(answer[left])
+    when = _number(answer.get(until))
     return None if when is None else max(0.0, when - time.time())
 
 

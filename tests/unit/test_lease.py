@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Self
 
 import pytest
@@ -114,6 +115,28 @@ def test_a_lease_that_cannot_be_renewed_is_reported(
     lease = HeldLease(shaky, "secret")
     assert warned.wait(30)
     assert messages == ["A lease of QPU q is lost: it has ended"]
+    lease.release()
+
+
+def test_renewals_are_not_more_frequent_than_once_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    over, pauses = threading.Event(), list[float | None]()
+
+    class Pauses(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout)
+            if len(pauses) == 4:
+                over.set()
+            return over.is_set()
+
+    replaced = SimpleNamespace(Event=Pauses, Thread=threading.Thread)
+    monkeypatch.setattr(leases, "threading", replaced)
+    shaky, answers = ShakyQpu(troubles=0), iter([0.0, 0.4, 5.0])
+    monkeypatch.setattr(shaky, "renew", lambda _: next(answers))
+    lease = HeldLease(shaky, "secret")
+    assert over.wait(30)
+    assert pauses == [0.0, 1.0, 1.0, 5.0]
     lease.release()
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from dimod import BinaryQuadraticModel
@@ -240,6 +242,31 @@ def test_a_lease_that_runs_out_is_renewed_in_time() -> None:
     ) as service:
         driver = SfqQpu("q", service.url)
         assert driver.renew(driver.acquire()) is None
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_the_clock_of_the_client_has_no_part_in_renewals(
+    hours: int, service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = SimpleNamespace(time=lambda: time.time() + hours * 3600, sleep=time.sleep)
+    monkeypatch.setattr(sfq, "time", wrong)
+    driver = SfqQpu("q", service.url)
+    again = driver.renew(driver.acquire())
+    assert again is not None
+    assert 200 < again <= 300
+    service.ask("POST", "/v1/device/maintenance", {"starts": time.time() + 600})
+    left = driver.status().maintenance_seconds
+    assert left is not None
+    assert 500 < left <= 600
+
+
+@pytest.mark.parametrize("seconds", [-3600, 3600])
+def test_of_an_earlier_service_the_time_left_is_not_believed(
+    seconds: float, scripted: Serve
+) -> None:
+    server = scripted([(200, {"idle_expires": time.time() + seconds})])
+    again = SfqQpu("q", server.url).renew("token")
+    assert again == pytest.approx(0.0 if seconds < 0 else 60.0, abs=0.1)
 
 
 def test_a_lease_is_of_the_project_that_is_asked_for() -> None:

@@ -40,6 +40,7 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal
 from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, QpuStatus
+from sf_quantum.qpu import leases as qpu_leases
 from sf_quantum.qpu.leases import AcquireOptions, LeaseProblem, QpuLoss, QpuWatch
 from tests.waiting import until_async as until
 
@@ -154,6 +155,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(qpu, "load", lambda _: ToldQpu)
     monkeypatch.setattr(guardian, "current", lambda: Silent())
     monkeypatch.setattr(backoff, "LEASE", Backoff(0.002, 10.0))
+    monkeypatch.setattr(qpu_leases, "RENEWAL_SECONDS", 0.0)
 
 
 @pytest.fixture(autouse=True)

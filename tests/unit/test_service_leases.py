@@ -500,6 +500,7 @@ async def test_leases_over_http(ask: Service) -> None:
     assert {key: lease[key] for key in body} == body
     assert (lease["user"], lease["held"], lease["jobs"]) == ("ann", True, [])
     assert isinstance(lease["idle_expires"], float)
+    assert isinstance(lease["idle_seconds_left"], float)
     assert ask("ann", "POST", "/leases", body).json()["id"] == lease["id"]
     path = f"/leases/{lease['id']}"
     for method, of in (("GET", path), ("DELETE", path), ("POST", f"{path}/renew")):

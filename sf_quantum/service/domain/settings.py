@@ -32,7 +32,8 @@ class LeaseSettings(Section):
     :param by: ``users``: users acquire leases for themselves; ``root``: only root and
         admins acquire leases, also for other users
     :param idle_seconds: time after which a lease without requests and without pending or
-        running jobs ends; ``None``: never
+        running jobs ends; ``None``: never. Clients renew a lease after a third of it, but
+        at most once a second
     :param total_seconds: time after which a lease ends in any case; ``None``: never
     :param wait_seconds: the longest wait that a request for a lease may specify
     """

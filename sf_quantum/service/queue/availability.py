@@ -110,6 +110,11 @@ class Availability:
         return next((w.starts for w in self._windows if w.starts > now), None)
 
     @property
+    def maintenance_seconds(self) -> float | None:
+        starts = self.next_maintenance
+        return None if starts is None else max(0.0, starts - time.time())
+
+    @property
     def is_open(self) -> bool:
         return self.status == "open"
 

@@ -322,12 +322,17 @@ class Leases:
         if (live := self._leases.get(lease_id)) is not None:
             live.last_used = time.monotonic()
 
-    def idle_expires_at(self, lease: Lease) -> float | None:
-        """Return when a lease ends without further use; ``None`` for never."""
+    def idle_seconds_left(self, lease: Lease) -> float | None:
+        """Return for how long a lease is held without further use; ``None`` for ever."""
         idle, live = self.settings.leases.idle_seconds, self._leases.get(lease.id)
         if idle is None or live is None or live.state is _X:
             return None
-        return time.time() + max(0.0, idle - self._idle_seconds(live))
+        return max(0.0, idle - self._idle_seconds(live))
+
+    def idle_expires_at(self, lease: Lease) -> float | None:
+        """Return when a lease ends without further use; ``None`` for never."""
+        left = self.idle_seconds_left(lease)
+        return None if left is None else time.time() + left
 
     async def end(
         self,

@@ -94,6 +94,7 @@ class DeviceAnswer(Strict):
     maintenance: float | None = Field(
         description="When the next maintenance window starts, seconds since the epoch."
     )
+    maintenance_seconds: float | None = Field(description="Seconds until then.")
     calibration: CalibrationAnswer
     calibration_age_seconds: float = Field(description="Since the calibration.")
     drift: DriftAnswer
@@ -238,6 +239,7 @@ def show(
         eta_seconds=forecast.eta_seconds,
         cost_per_second=device.cost_per_second,
         maintenance=queue.availability.next_maintenance,
+        maintenance_seconds=queue.availability.maintenance_seconds,
         calibration=CalibrationAnswer.model_validate(device.reading.summary),
         calibration_age_seconds=device.calibration_age,
         drift=DriftAnswer(

@@ -109,6 +109,9 @@ class LeaseAnswer(Strict):
     idle_expires: float | None = Field(
         description="When it ends unless it is renewed or used."
     )
+    idle_seconds_left: float | None = Field(
+        description="Seconds until then, for clients whose clock may be wrong."
+    )
     closed: float | None
     reason: str | None = Field(description="Why it ended.")
     jobs: list[JobAnswer] = Field(description="The latest 1000, oldest first.")
@@ -189,6 +192,9 @@ def _answer(
         **vars(lease),
         held=lease.held,
         idle_expires=queue.leases.idle_expires_at(lease) if lease.held else None,
+        idle_seconds_left=(
+            queue.leases.idle_seconds_left(lease) if lease.held else None
+        ),
         jobs=[*jobs],
     )
 
