@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from sf_quantum.service import run
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http import connections
+from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.queue.leases import Leases
 from tests.service import RunningService, running_service
-from tests.waiting import SECONDS
+from tests.waiting import SECONDS, until
 
 REQUEST = b"GET /accessible HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -99,6 +105,67 @@ def test_a_new_connection_replaces_one_that_nobody_uses(
         assert ended(unused[1])
         for client in (known, *unused):
             client.close()
+
+
+def test_requests_of_a_client_that_is_gone(
+    service: RunningService,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    begun, dropped = list[str](), threading.Event()
+
+    async def page(_: JobQueue, who: Identity, *__: object, **___: object) -> None:
+        begun.append(who.user)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            dropped.set()
+
+    monkeypatch.setattr(JobQueue, "page", page)
+    with connected(service, b"GET /v1/jobs HTTP/1.1\r\nHost: a\r\n\r\n" * 3):
+        until(lambda: begun, "the first is being answered")
+    assert dropped.wait(SECONDS)
+    assert service.ask("GET", "/accessible").status == 200
+    assert len(begun) == 1
+    assert not caplog.records
+
+
+def test_an_answer_that_nobody_waits_for_any_more(
+    service: RunningService,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    begun, finish = threading.Event(), threading.Event()
+
+    async def release(_: Leases, who: Identity, lease: str) -> None:
+        begun.set()
+        await asyncio.to_thread(finish.wait)
+        raise Refused(404, "no such lease")
+
+    monkeypatch.setattr(Leases, "release", release)
+    sent = b"DELETE /v1/leases/x HTTP/1.1\r\nHost: a\r\n\r\n" * 2
+    with connected(service, sent):
+        assert begun.wait(SECONDS)
+    # answered after its client is gone
+    assert service.ask("GET", "/accessible").status == 200
+    finish.set()
+    assert service.ask("GET", "/accessible").status == 200
+    assert not caplog.records
+
+
+def test_requests_ahead_of_their_answers(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "PIPELINED", 2)
+    with connected(service, REQUEST * 2) as client:
+        answer = b""
+        while answer.count(b"HTTP/1.1 200") < 2:
+            answer += client.recv(65536)
+        client.sendall(REQUEST * 3)
+        answer = b""
+        while part := client.recv(65536):
+            answer += part
+        assert b"HTTP/1.1 400" in answer
 
 
 def test_an_answer_that_is_not_read() -> None:

@@ -22,7 +22,7 @@ from sf_quantum.service.domain.jobs import (
     Submission,
 )
 from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings
-from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.queue.job_queue import JobQueue, Listed
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.work import PendingJob
 from tests.service import example_bqm, running_queue
@@ -57,9 +57,9 @@ async def test_the_forecasts_of_a_list_come_from_one_pass(
     shown: list[tuple[Job, Forecast | None]] = []
     threads: set[threading.Thread] = set()
 
-    def show(job: Job, forecast: Forecast | None) -> None:
+    def show(listed: Sequence[Listed]) -> None:
         threads.add(threading.current_thread())
-        shown.append((job, forecast))
+        shown.extend(listed)
 
     async with running_queue(tmp_path, Device(), settings) as queue:
         jobs = await filled(queue, 9)

@@ -7,11 +7,14 @@ import os
 import resource
 import socket
 import struct
-from collections import defaultdict
+from collections import defaultdict, deque
 from itertools import chain
 from typing import ClassVar
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 # for the headers of a request, from the connection or the last answer
 HEADER_SECONDS = 10.0
@@ -20,6 +23,10 @@ HEADER_BYTES = 64 * 1024
 ANSWER_SECONDS = 30.0
 ANSWER_BYTES = 128 * 1024
 CHECK_SECONDS = 2.0
+# on one connection, sent before their answers; no known client sends a second
+PIPELINED = 16
+# where the request of a connection keeps what cancels its answer
+CANCEL = "sfq_cancel"
 # kept for files, threads and child processes
 OTHER_FILES = 128
 _CREDENTIALS = struct.Struct("3i")
@@ -62,6 +69,7 @@ class Connection(HttpToolsProtocol):
         self, transport: asyncio.Transport
     ) -> None:
         super().connection_made(transport)
+        self._unanswered = deque[RequestResponseCycle]()
         self._waiting_since = self.loop.time()
         self._address = self.client[0] if self.client else _user(transport)
         others = self.limits.by_address[self._address]
@@ -85,16 +93,35 @@ class Connection(HttpToolsProtocol):
         if not others:
             del self.limits.by_address[self._address]
         super().connection_lost(exc)
+        # uvicorn looks at the last one only, and would write the answer to the first
+        for cycle in self._unanswered:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            if cancel := cycle.scope["state"].get(CANCEL):
+                cancel()
 
     def data_received(self, data: bytes) -> None:
         waited = self.waits
         super().data_received(data)
         if waited and self.waits:
             self._header_bytes += len(data)
-            if self._header_bytes > HEADER_BYTES and not self.transport.is_closing():
+            if self._header_bytes > HEADER_BYTES:
                 self.send_400_response("The headers are too large.")
 
+    def on_headers_complete(self) -> None:
+        if len(self._unanswered) == PIPELINED:
+            detail = f"More than {PIPELINED} requests wait for their answers."
+            self.send_400_response(detail)
+            raise ValueError(detail)  # the parser reads no further
+        super().on_headers_complete()
+        self._unanswered.append(self.cycle)
+
+    def send_400_response(self, msg: str) -> None:
+        if not self.transport.is_closing():
+            super().send_400_response(msg)
+
     def on_response_complete(self) -> None:
+        self._unanswered.popleft()
         self._waiting_since, self._header_bytes = self.loop.time(), 0
         super().on_response_complete()
 

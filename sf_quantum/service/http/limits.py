@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import random
 import re
-import secrets
 import time
 from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
@@ -30,6 +31,7 @@ from sf_quantum.service.http.auth import (
     set_sender,
 )
 from sf_quantum.service.http.buckets import TokenBuckets
+from sf_quantum.service.http.connections import CANCEL
 from sf_quantum.service.http.traffic import Traffic
 
 # of a body from a sender without a valid credential, or not to a path of SUBMISSIONS
@@ -47,6 +49,11 @@ BODY_SECONDS = 60.0
 LINGER_SECONDS = 2.0
 # per address: less than the pool of threads, and enough for thousands per second
 AUTHENTICATIONS_AT_ONCE = 2
+_STOPPED = Refused(
+    503,
+    "the service is being stopped",
+    headers={"Retry-After": "2", "Connection": "close"},
+)
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -111,7 +118,8 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        status, began, id_ = 0, time.monotonic(), secrets.token_hex(8)
+        # no secret: the system's generator would let other threads go first
+        status, began, id_ = 0, time.monotonic(), f"{random.getrandbits(64):016x}"
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -133,9 +141,11 @@ class Guard:
                 self._admit(request, name)
                 await self._pass(request, answer, sender, name)
             except Refused as error:
-                content = {"detail": error.detail, "field": error.field}
-                refusal = JSONResponse(content, error.status, error.headers)
-                await refusal(scope, receive, answer)
+                await _refusal(error)(scope, receive, answer)
+            except asyncio.CancelledError as error:
+                # the client has gone, or uvicorn stops
+                if not status and error.args != (CANCEL,):
+                    await _refusal(_STOPPED)(scope, receive, answer)
         seconds = time.monotonic() - began
         self.traffic.ended(request, id_, sender, name, status, seconds)
 
@@ -171,22 +181,28 @@ class Guard:
 
     def _admit(self, request: Request, sender: str) -> None:
         if self.draining and request.method == "POST":
-            headers = {"Retry-After": "2", "Connection": "close"}
-            raise Refused(503, "the service is being stopped", headers=headers)
+            raise _STOPPED
         wait = self._buckets.take(sender) if self._buckets else 0.0
         if wait:
-            headers = {"Retry-After": str(math.ceil(wait))}
+            # with the connection, the requests end that were sent ahead of the answer
+            headers = {"Retry-After": str(math.ceil(wait)), "Connection": "close"}
             detail = f"more than {self._limits.rate:g} requests per second"
             raise Refused(429, detail, headers=headers)
         most = self._limits.at_once
         if most is not None and self._under_way[sender] >= most:
             detail = f"{most} requests are under way already"
-            raise Refused(429, detail, headers={"Retry-After": "1"})
+            headers = {"Retry-After": "1", "Connection": "close"}
+            raise Refused(429, detail, headers=headers)
 
     async def _pass(
         self, request: Request, send: Send, sender: Identity | AuthError, name: str
     ) -> None:
         self._under_way[name] += 1
+        task = asyncio.current_task()
+        if request.method == "GET" and task is not None:
+            # it changes nothing: if the client goes, nobody needs the answer
+            cancel = partial(task.cancel, CANCEL)
+            request.scope.setdefault("state", {})[CANCEL] = cancel
         try:
             body = await self._body(request, sender)
             # a compressed body is not text yet, and a large one takes long: its route
@@ -262,6 +278,11 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return messages.pop() if messages else await receive()
 
     return next_message
+
+
+def _refusal(error: Refused) -> JSONResponse:
+    content = {"detail": error.detail, "field": error.field}
+    return JSONResponse(content, error.status, error.headers)
 
 
 def _hostname(host: str | None) -> str | None:

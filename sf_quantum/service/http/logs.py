@@ -58,6 +58,10 @@ def configure(level: str, format_: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if format_ == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
+    # warnings about single connections, with which any client could fill the log
+    logging.getLogger("uvicorn.error").addFilter(
+        lambda record: record.levelno != logging.WARNING
+    )
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -8,7 +8,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
@@ -45,6 +45,8 @@ from sf_quantum.service.store.store import Store
 from sf_quantum.threads import in_thread
 
 T = TypeVar("T")
+# a job with its forecast, None once it is over
+Listed: TypeAlias = tuple[Job, Forecast | None]
 STOP_SECONDS = 3.0
 # of a list, before other requests have their turn
 FORECASTS_AT_ONCE = 20
@@ -235,28 +237,36 @@ class JobQueue:
     async def page(
         self,
         who: Identity,
-        show: Callable[[Job, Forecast | None], T],
+        show: Callable[[Sequence[Listed]], T],
         *,
         lease: str | None = None,
         before: str | None = None,
         live: bool = False,
         limit: int = 1000,
-    ) -> list[T]:
+    ) -> T:
         """List jobs as :meth:`list_jobs` does, with their forecasts.
 
-        :param show: called in another thread
+        :param show: makes the answer; called in another thread
         :param before: id of a job; lists only those submitted before it
         """
         if lease is not None:
             self.leases.find(who, lease)
             self.leases.touch(lease)
         last = None if before is None else self.find(who, before).number
-        jobs = await self.lists.run(
-            who.user,
-            lambda: self.list_jobs(
-                who, lease=lease, before=last, live=live, limit=limit
-            ),
-        )
+        async with self.lists.turn(who.user):
+            jobs = await self.lists.run(
+                lambda: self.list_jobs(
+                    who, lease=lease, before=last, live=live, limit=limit
+                )
+            )
+            forecasts = await self.forecasts(jobs)
+            return await self.lists.run(lambda: show(forecasts()))
+
+    async def forecasts(self, jobs: Sequence[Job]) -> Callable[[], list[Listed]]:
+        """Forecast jobs in one pass over the pending ones.
+
+        :returns: what makes the pass; for another thread
+        """
         coming: dict[int, float] = {}
         for index, job in enumerate(jobs):
             if index % FORECASTS_AT_ONCE == 0:
@@ -266,16 +276,13 @@ class JobQueue:
         order = self._order.of(self.jobs.pending) if coming else []
         running = self.jobs.running
 
-        def forecast() -> list[T]:
-            forecasts = dict(self._in_one_pass(order, coming))
+        def forecast() -> list[Listed]:
+            known = dict(self._in_one_pass(order, coming))
             if running is not None:
-                forecasts[running.number] = self._forecast_running(running)
-            return [
-                show(job, None if job.final else forecasts.get(job.number))
-                for job in jobs
-            ]
+                known[running.number] = self._forecast_running(running)
+            return [(job, None if job.final else known.get(job.number)) for job in jobs]
 
-        return await self.lists.run(who.user, forecast)
+        return forecast
 
     def _in_one_pass(
         self, order: Sequence[PendingJob], coming: Mapping[int, float]

@@ -24,12 +24,18 @@ class ListThread:
         # a lock exists while a request holds it or waits for it
         self._of_user = WeakValueDictionary[str, asyncio.Lock]()
 
-    async def run(self, user: str, make: Callable[[], _T]) -> _T:
-        """Make a list, or a part of one, after the user's earlier ones."""
+    def turn(self, user: str) -> asyncio.Lock:
+        """Return what a request holds while its list is made, after the user's others.
+
+        All of it: with parts in turns, many lists would be in memory at once.
+        """
         unused = asyncio.Lock()
-        async with self._of_user.setdefault(user, unused):
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, self._made, make)
+        return self._of_user.setdefault(user, unused)
+
+    async def run(self, make: Callable[[], _T]) -> _T:
+        """Make a list, or a part of one, in the user's turn."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._made, make)
 
     def _made(self, make: Callable[[], _T]) -> _T:
         began = time.monotonic()

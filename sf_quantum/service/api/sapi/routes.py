@@ -11,6 +11,7 @@ import asyncio
 import json
 import re
 import zlib
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -29,6 +30,7 @@ from sf_quantum.service.api.sapi import solver
 from sf_quantum.service.api.sapi.leases import ImplicitLeases
 from sf_quantum.service.api.sapi.problems import OFFLINE, Problems
 from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import Job
 from sf_quantum.service.http.limits import check_text
 
 PREFIX = "/sapi/v2"
@@ -121,24 +123,26 @@ async def problems(
     solver: str | None = None,
 ) -> Response:
     """List problems; with ids, wait until one of these is over."""
-    if ids is None:
-        jobs = await queue.lists.run(who.user, lambda: known.all(who))
-    else:
-        chosen = ids.split(",")
-        if len(chosen) > PROBLEMS_AT_ONCE:
-            raise Refused(400, f"id: more than {PROBLEMS_AT_ONCE} ids")
-        jobs = await known.wait_for_any(who, chosen, min(wait, LONGEST_WAIT_SECONDS))
-    if solver not in (None, queue.device.name):
-        jobs = []
-    entries = await queue.lists.run(
-        who.user, lambda: [known.status(job) for job in jobs]
-    )
-    matching: list[JSON] = [
-        entry
-        for entry in entries
-        if label in (None, entry["label"]) and status in (None, entry["status"])
-    ]
-    return _reply(request, matching[-max_results:])
+    chosen = None if ids is None else ids.split(",")
+    if chosen is not None and len(chosen) > PROBLEMS_AT_ONCE:
+        raise Refused(400, f"id: more than {PROBLEMS_AT_ONCE} ids")
+    found: Sequence[Job] | None = None
+    if chosen is not None:
+        found = await known.wait_for_any(who, chosen, min(wait, LONGEST_WAIT_SECONDS))
+    name = queue.device.name
+
+    def listed() -> Response:
+        jobs = known.all(who) if found is None else found
+        entries = [known.status(job) for job in jobs if solver in (None, name)]
+        matching: list[JSON] = [
+            entry
+            for entry in entries
+            if label in (None, entry["label"]) and status in (None, entry["status"])
+        ]
+        return _reply(request, matching[-max_results:])
+
+    async with queue.lists.turn(who.user):
+        return await queue.lists.run(listed)
 
 
 @router.delete("/problems/")

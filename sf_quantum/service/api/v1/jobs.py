@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
@@ -20,7 +21,7 @@ from sf_quantum.service.api.v1.models import CalibrationAnswer, JobBody, Strict
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Forecast, Job, JobClass, Kind, State
 from sf_quantum.service.queue.entitlements import LEASE_HEADER
-from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.queue.job_queue import JobQueue, Listed
 
 
 class _Route(LargeBodyRoute):
@@ -142,17 +143,18 @@ async def jobs(
     An admin sees the jobs of all users. If there may be earlier jobs, the header `Link`
     has the address of the page with these, `rel="next"`.
     """
-    shown = await queue.page(
-        who, shown_job, lease=x_sfq_lease, before=before, live=live, limit=limit
+
+    def shown(listed: Sequence[Listed]) -> Response:
+        content = _JOBS.dump_json([shown_job(*each) for each in listed], by_alias=True)
+        headers = {}
+        if len(listed) == limit:
+            query = f"limit={limit}&before={listed[0][0].id}{'&live=true' * live}"
+            headers["Link"] = f'<{router.prefix}?{query}>; rel="next"'
+        return Response(content, media_type="application/json", headers=headers)
+
+    return await queue.page(
+        who, shown, lease=x_sfq_lease, before=before, live=live, limit=limit
     )
-    content = await queue.lists.run(
-        who.user, lambda: _JOBS.dump_json(shown, by_alias=True)
-    )
-    headers = {}
-    if len(shown) == limit:
-        query = f"limit={limit}&before={shown[0].id}{'&live=true' * live}"
-        headers["Link"] = f'<{router.prefix}?{query}>; rel="next"'
-    return Response(content, media_type="application/json", headers=headers)
 
 
 @router.get(

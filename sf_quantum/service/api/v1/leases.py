@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
-from pydantic import Field
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field, TypeAdapter
 
 from sf_quantum.service.api.common import Queue, Who, refusal
 from sf_quantum.service.api.v1.jobs import JobAnswer, shown_job
 from sf_quantum.service.api.v1.models import Name, Seconds, Strict
 from sf_quantum.service.domain.jobs import (
+    Identity,
     JobClass,
     Lease,
     LeaseRequest,
     Pattern,
     UserClass,
 )
-from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.queue.job_queue import JobQueue, Listed
 
 router = APIRouter(prefix="/v1/leases", tags=["leases"])
 _NO_LEASE = refusal("No such lease.")
@@ -117,6 +118,9 @@ class LeaseAnswer(Strict):
     jobs: list[JobAnswer] = Field(description="The latest 1000, oldest first.")
 
 
+_LEASES = TypeAdapter(list[LeaseAnswer])
+
+
 @router.post(
     "",
     status_code=201,
@@ -139,26 +143,37 @@ async def acquire(
     return _answer(queue, lease)
 
 
-@router.get("", summary="List leases")
+@router.get("", summary="List leases", response_model=list[LeaseAnswer])
 async def leases(
     queue: Queue,
     who: Who,
     closed: Annotated[
         bool, Query(description="Include ended leases, the latest 1000.")
     ] = False,
-) -> list[LeaseAnswer]:
+) -> Response:
     """List the caller's leases, for admins all leases, without their jobs."""
-    listed = queue.leases.list(who, held_only=not closed)
-    return [_answer(queue, lease) for lease in listed]
+    held = None if closed else queue.leases.list(who)
+
+    def listed() -> bytes:
+        found = queue.leases.list(who, held_only=False) if held is None else held
+        return _LEASES.dump_json(
+            [_answer(queue, lease) for lease in found], by_alias=True
+        )
+
+    async with queue.lists.turn(who.user):
+        content = await queue.lists.run(listed)
+    return Response(content, media_type="application/json")
 
 
 @router.get(
-    "/{lease_id}", summary="Show a lease and its jobs", responses={404: _NO_LEASE}
+    "/{lease_id}",
+    summary="Show a lease and its jobs",
+    response_model=LeaseAnswer,
+    responses={404: _NO_LEASE},
 )
-async def lease(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
+async def lease(lease_id: str, queue: Queue, who: Who) -> Response:
     """Show whether the lease is held, and the jobs submitted under it."""
-    found = queue.leases.find(who, lease_id)
-    return _answer(queue, found, await queue.page(who, shown_job, lease=found.id))
+    return await _with_jobs(queue, who, queue.leases.find(who, lease_id))
 
 
 @router.post(
@@ -174,20 +189,18 @@ async def renew(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
 @router.delete(
     "/{lease_id}",
     summary="Release a lease and cancel its jobs",
+    response_model=LeaseAnswer,
     responses={404: _NO_LEASE},
 )
-async def release(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
+async def release(lease_id: str, queue: Queue, who: Who) -> Response:
     """Release the lease and cancel its unfinished jobs, including a running one.
 
     Releasing it again changes nothing.
     """
-    released = await queue.leases.release(who, lease_id)
-    return _answer(queue, released, await queue.page(who, shown_job, lease=released.id))
+    return await _with_jobs(queue, who, await queue.leases.release(who, lease_id))
 
 
-def _answer(
-    queue: JobQueue, lease: Lease, jobs: Iterable[JobAnswer] = ()
-) -> LeaseAnswer:
+def _answer(queue: JobQueue, lease: Lease) -> LeaseAnswer:
     return LeaseAnswer(
         **vars(lease),
         held=lease.held,
@@ -195,8 +208,19 @@ def _answer(
         idle_seconds_left=(
             queue.leases.idle_seconds_left(lease) if lease.held else None
         ),
-        jobs=[*jobs],
+        jobs=[],
     )
+
+
+async def _with_jobs(queue: JobQueue, who: Identity, lease: Lease) -> Response:
+    answer = _answer(queue, lease)
+
+    def shown(listed: Sequence[Listed]) -> Response:
+        answer.jobs = [shown_job(*each) for each in listed]
+        content = answer.model_dump_json(by_alias=True)
+        return Response(content, media_type="application/json")
+
+    return await queue.page(who, shown, lease=lease.id)
 
 
 @asynccontextmanager

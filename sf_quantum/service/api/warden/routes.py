@@ -333,7 +333,8 @@ async def jobs(queue: Queue, who: Who) -> Response:
             shown.appendleft(_job(job, result if left >= 0 else None))
         return _JOBS.dump_json([*shown])
 
-    content = await queue.lists.run(who.user, listed)
+    async with queue.lists.turn(who.user):
+        content = await queue.lists.run(listed)
     return Response(content, media_type="application/json")
 
 
