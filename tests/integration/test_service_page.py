@@ -44,15 +44,36 @@ return [...document.querySelectorAll("body *")]
 """
 
 
+# the labels of a chart's scales
+SCALE = """
+const texts = document.querySelectorAll(`${arguments[0]} svg[role=img] text`);
+return [...texts].map((one) => one.textContent);
+"""
+# what a screen reader has no name for
+UNNAMED = """
+const missing = [
+  ...document.querySelectorAll("table:not(:has(caption)), th:not([scope])"),
+  ...document.querySelectorAll("[role=img]:not([aria-label]), progress:not([aria-label])"),
+  ...[...document.querySelectorAll("input")].filter((one) => !one.labels.length),
+];
+return missing.map((one) => one.outerHTML.slice(0, 80));
+"""
+
+
 class Browser:
     """A page in Chromium, as its reader sees it."""
 
     def __init__(self, driver: webdriver.Chrome) -> None:
         self._driver = driver
 
-    def open(self, url: str, token: str = "", width: int = DESK) -> None:
-        """Open a page, as its reader with this token."""
+    def open(
+        self, url: str, token: str = "", width: int = DESK, zone: str = "UTC"
+    ) -> None:
+        """Open a page, as its reader with this token, in this time zone."""
         self.resize(width)
+        self._driver.execute_cdp_cmd(
+            "Emulation.setTimezoneOverride", {"timezoneId": zone}
+        )
         self._driver.get(url)
         self.run("sessionStorage.clear()")
         if token:
@@ -255,11 +276,25 @@ def test_it_shows_a_job_on_its_way_through_the_queue_as_the_api_does(
         return browser.text("#mean") == f"{round(use['mean'] * 100)} %"
 
     browser.until(shown, "the utilisation that the API has")
+    # the service has just been started
+    assert browser.text("#covered").startswith("busy on average, over the ")
+    legend = browser.text("#minutes .legend").split("\n")
+    assert [words.strip() for words in legend] == [
+        *("busy", "idle", "service not running"),
+    ]
+    scale = browser.run(SCALE, "#minutes")
+    assert isinstance(scale, list)
+    assert scale[:3] == ["0 %", "50 %", "100 %"]
+    assert all(re.fullmatch("[0-9]{2}:[0-9]{2}", str(time)) for time in scale[3:-1])
+    assert scale[-1] == "UTC"
+    assert browser.run(UNNAMED) == []
     assert browser.run("return document.title") == "emulator: online"
     assert browser.complaints() == []
     assert {url for url in browser.requests() if not url.startswith("data:")} == {
         f"{site.url}/{path}"
-        for path in ("", "page.css", "page.js", "page.svg", "v1/activity")
+        for path in (
+            *("", "page.css", "page.js", "charts.js", "page.svg", "v1/activity"),
+        )
     }
 
 
@@ -326,10 +361,29 @@ def test_nothing_sticks_out_on_a_phone_and_a_closed_qpu_says_why(
         site.submit("ada", lease, f"{number}-{'k' * 190}", 100)
     starts = 4102444800.0
     site.ask("operator", "POST", "/v1/device/maintenance", {"starts": starts})
-    browser.open(site.url, site.tokens["ada"], PHONE)
+    browser.open(site.url, site.tokens["ada"], PHONE, "Asia/Tehran")
     browser.until(lambda: browser.text("#running strong"), "a job that runs")
     assert browser.too_wide() == []
-    assert browser.text("#maintenance").startswith("Maintenance begins 1 Jan")
+    planned = "Maintenance planned from 1 Jan 2100 03:30 until the QPU is opened"
+    assert browser.text("#maintenance") == planned
+    assert browser.text("#zone") == "Times in Asia/Tehran (UTC+3:30)"
+    scale = browser.run(SCALE, "#minutes")
+    assert isinstance(scale, list)
+    assert scale[-1] == "UTC+3:30"
+
+    now: dict[str, JSON] = {"starts": 946684800.0, "ends": starts - 86400}
+    now["message"] = HOSTILE
+    site.ask("operator", "POST", "/v1/device/maintenance", now)
+    browser.until(lambda: browser.text("#status") == "Maintenance", "the status")
+    assert browser.text("#maintenance").split("\n") == [
+        "In maintenance from 1 Jan 2000 03:30 until 31 Dec 2099 03:30: " + HOSTILE,
+        planned,
+    ]
+    assert browser.text("#reason") == ""
+    assert browser.run("return document.title") == "emulator: maintenance"
+    assert browser.too_wide() == []
+
+    site.ask("operator", "POST", "/v1/device/open", {})
     message = "Cooling: " + "x" * 300
     site.ask("operator", "POST", "/v1/device/close", {"message": message})
     browser.until(lambda: browser.text("#status") == "Closed", "the status")

@@ -9,6 +9,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from starlette.requests import HTTPConnection
@@ -19,9 +20,16 @@ from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.jobs import Identity, Lease, Submission
 from sf_quantum.service.http.auth import Unauthorized
 from sf_quantum.service.store.accounting import Filter, Page, usage
+from sf_quantum.service.store.operation import (
+    KEPT_SECONDS,
+    Operation,
+    periods,
+    record,
+)
 from sf_quantum.service.store.store import Store
-from sf_quantum.service.store.utilisation import MINUTES, UtilisationHistory
+from sf_quantum.service.store.utilisation import MINUTES, Minute, UtilisationHistory
 from tests.service import RunningService, example_bqm, running_service
+from tests.waiting import until
 
 PATH = "/v1/activity"
 
@@ -220,7 +228,7 @@ def test_a_second_is_read_once_for_all(
     reads = list[float]()
     minutes = UtilisationHistory.minutes
 
-    def counted(busy: UtilisationHistory, now: float) -> list[float]:
+    def counted(busy: UtilisationHistory, now: float) -> list[Minute]:
         reads.append(now)
         return minutes(busy, now)
 
@@ -250,7 +258,7 @@ def test_no_page_loads_scripts_from_elsewhere(
     assert service.ask("GET", path).status == 404
 
 
-@pytest.mark.parametrize("file", ["", "page.css", "page.js", "page.svg"])
+@pytest.mark.parametrize("file", ["", "page.css", "page.js", "charts.js", "page.svg"])
 def test_the_page_is_sent_under_a_strict_policy(
     service: RunningService, file: str
 ) -> None:
@@ -281,6 +289,43 @@ def test_announced_maintenance_and_the_message_of_a_closed_qpu_are_told() -> Non
         assert (device["status"], device["reason"]) == (
             *("closed", "the QPU is closed: a leak"),
         )
+
+
+def test_maintenance_is_told_apart_from_other_reasons() -> None:
+    with running_service() as service:
+        store = service.queue.store
+        starts, ends = time.time() - 60, time.time() + 600
+        windows: list[dict[str, JSON]] = [
+            {"starts": starts, "ends": ends, "message": "cooling"},
+            {"starts": ends + 600, "ends": ends + 900, "message": ""},
+        ]
+        for window in windows:
+            service.ask("POST", "/v1/device/maintenance", window)
+
+        def noted(*expected: str) -> bool:
+            return tuple(one.status for one in periods(store, 0.0, ends)) == expected
+
+        device = _told(service)["device"]
+        assert isinstance(device, dict)
+        assert (device["status"], device["in_maintenance"]) == ("draining", True)
+        assert device["windows"] == windows
+        until(lambda: noted("open", "maintenance"), "the maintenance on disk")
+        # an operator's own status holds in the window, which is maintenance all the same
+        service.ask("POST", "/v1/device/close", {"message": "a leak"})
+        device = _told(service)["device"]
+        assert isinstance(device, dict)
+        assert (device["status"], device["in_maintenance"]) == ("closed", False)
+        service.ask("POST", "/v1/device/open", {})
+        until(lambda: noted("open", "maintenance", "open"), "its end")
+        service.ask("POST", "/v1/device/drain", {})
+        until(lambda: noted("open", "maintenance", "open", "draining"), "the drain")
+        utilisation = _told(service)["utilisation"]
+        assert isinstance(utilisation, dict)
+        for minutes in (utilisation["minutes"], utilisation["statuses"]):
+            assert isinstance(minutes, list)
+            # there was no service
+            assert set(map(str, minutes[:55])) == {"None"}
+            assert minutes[-1] is not None
 
 
 @pytest.mark.parametrize("state", ["Queued", "Completed"])
@@ -360,6 +405,72 @@ def test_the_calibration_is_not_told_of_before_it_was_set_otherwise() -> None:
         assert told["renewals"] == [1e9 + 3000]
 
 
+def _operated(store: Store, *rows: tuple[str, float, float]) -> None:
+    def change(db: sqlite3.Connection) -> None:
+        db.execute("DELETE FROM operation")
+        db.executemany("INSERT INTO operation VALUES (?, ?, ?)", rows)
+
+    store.change(change).result()
+
+
+def _parts(busy: UtilisationHistory, now: float) -> list[float | None]:
+    return [minute.part for minute in busy.minutes(now)]
+
+
+def test_minutes_without_a_service_are_not_idle(tmp_path: Path) -> None:
+    store, minute = Store(tmp_path / "s"), 60.0 * 20_000_000
+    busy = UtilisationHistory(store)
+    assert set(_parts(busy, minute)) == {None}
+    _operated(
+        store,
+        ("open", minute - 1770, minute - 1200),
+        ("closed", minute - 1200, minute - 1080),
+        # the service was down for ten minutes and a half
+        ("maintenance", minute - 450, minute - 140),
+        ("open", minute - 140, minute - 140),
+    )
+    minutes = busy.minutes(minute + 30)
+    assert [minute.status for minute in minutes] == [
+        *[None] * 29,
+        *["open"] * 10,
+        *["closed"] * 2,
+        *[None] * 10,
+        *["maintenance"] * 6,
+        *["open"] * 3,
+    ]
+    assert [m.part is None for m in minutes] == [m.status is None for m in minutes]
+    assert [minutes[at].seconds for at in (29, 30, 51, 56, 59)] == [30, 60, 30, 60, 30]
+    assert [*periods(store, minute - 200, minute)] == [
+        ("maintenance", minute - 450, minute - 140),
+        ("open", minute - 140, minute),
+    ]
+    store.close()
+
+
+def test_the_times_of_operation_are_kept_over_a_restart(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s")
+    now = [1000.0]
+    store.clock = lambda: now[0]
+    for passed, status, starts in (
+        (0, "open", True),
+        (20, "open", False),
+        (10, "closed", False),
+        # a service that was down
+        (70, "closed", True),
+    ):
+        now[0] += passed
+        record(store, cast("Operation", status), starts=starts).result()
+    assert [*periods(store, 0.0, 1110.0)] == [
+        ("open", 1000.0, 1030.0),
+        ("closed", 1030.0, 1030.0),
+        ("closed", 1100.0, 1110.0),
+    ]
+    now[0] += KEPT_SECONDS + 1
+    record(store, "open", starts=True).result()
+    assert [*periods(store, 0.0, now[0])] == [("open", now[0], now[0])]
+    store.close()
+
+
 def test_minutes_are_busy_for_as_long_as_jobs_ran(tmp_path: Path) -> None:
     store = Store(tmp_path / "s")
     minute, lost = 60.0 * 20_000_000, list[tuple[float, float]]()
@@ -380,23 +491,24 @@ def test_minutes_are_busy_for_as_long_as_jobs_ran(tmp_path: Path) -> None:
         values = state, begin, end, seconds, job.number
         store.change(lambda db: db.execute(query, values)).result()
 
+    _operated(store, ("open", minute - 4000, minute - 4000))
     ran(minute - 3600, minute - 3570)  # too long ago
     ran(minute - 3540, minute - 3525)
     ran(minute - 600, minute - 585)
     ran(minute - 580, minute - 565)
     ran(minute - 210, minute - 90)  # over two ends of a minute
-    minutes = busy.minutes(minute + 30)
+    minutes = _parts(busy, minute + 30)
     assert len(minutes) == MINUTES
     expected = {0: 0.25, 49: 0.5, 55: 0.5, 56: 1.0, 57: 0.5}
     assert minutes == [expected.get(place, 0.0) for place in range(MINUTES)]
     # attempts that were interrupted, the first one long ago
     lost += [(minute - 3700, minute - 3600), (minute - 90, minute - 75)]
-    assert busy.minutes(minute + 30)[57] == 0.75
+    assert _parts(busy, minute + 30)[57] == 0.75
     lost.clear()
     ran(minute + 15, None)
-    assert busy.minutes(minute + 30)[-1] == 0.5
+    assert _parts(busy, minute + 30)[-1] == 0.5
     # what was read once is neither lost nor counted twice
-    later = busy.minutes(minute + 330)
+    later = _parts(busy, minute + 330)
     assert later[44:53] == [0.5, 0, 0, 0, 0, 0, 0.5, 1.0, 0.5]
     assert later[54:] == [0.75, 1, 1, 1, 1, 1]
     store.close()
@@ -426,7 +538,8 @@ def test_a_service_that_was_down_was_not_busy(tmp_path: Path, attempts: int) -> 
 
     store.change(earlier).result()
     store.recover(3).result()
-    assert sum(UtilisationHistory(store).minutes(now)) == 0
+    minutes = UtilisationHistory(store).minutes(now)
+    assert sum(minute.busy for minute in minutes) == 0
     # it waited until it ran, and not until the next service came
     (row,) = usage(store, "user", Filter("ended"), Page(1, 0)).rows
     assert row["wait_seconds"] == pytest.approx(20)

@@ -19,6 +19,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, Submission
 from sf_quantum.service.queue.availability import Availability
+from sf_quantum.service.store import operation
 from sf_quantum.service.store.accounting import recent_use
 from sf_quantum.service.store.database import Database
 from sf_quantum.service.store.retention import BATCH, purge
@@ -293,6 +294,19 @@ def test_what_ended_last_comes_first(
         store.cancel_waiting(job.number, "").result()
     assert [job.key for job in store.last_ended(2, "ann")] == ["a", "d"]
     assert [job.key for job in store.last_ended(3, None)] == ["a", "e", "d"]
+
+
+def test_a_file_of_version_8_notes_its_operation_from_now_on(path: Path) -> None:
+    Store(path).close()
+    with sqlite3.connect(path) as db:
+        db.executescript("DROP TABLE operation; PRAGMA user_version = 8")
+    db.close()
+    store = Store(path)
+    assert [*operation.periods(store, 0.0, store.clock())] == []
+    operation.record(store, "open", starts=True).result()
+    (period,) = operation.periods(store, 0.0, store.clock() + 1)
+    assert period.status == "open"
+    store.close()
 
 
 def test_a_file_of_version_2_finds_what_ended_last_as_quickly(path: Path) -> None:

@@ -26,6 +26,7 @@ from typing import Literal, TypeAlias, cast
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.store import audit
+from sf_quantum.service.store.operation import Operation
 from sf_quantum.service.store.store import Store
 
 Status: TypeAlias = Literal["open", "draining", "closed"]
@@ -83,8 +84,17 @@ class Availability:
     @property
     def status(self) -> Status:
         """The status an operator set, or ``draining`` in a maintenance window."""
-        in_maintenance = self._status == "open" and self.window is not None
-        return "draining" if in_maintenance else self._status
+        return "draining" if self.in_maintenance else self._status
+
+    @property
+    def in_maintenance(self) -> bool:
+        """Whether the QPU takes no work because of a window."""
+        return self._status == "open" and self.window is not None
+
+    @property
+    def operation(self) -> Operation:
+        """The status, and ``maintenance`` in a window, also if an operator has set one."""
+        return "maintenance" if self.window is not None else self._status
 
     @property
     def message(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -38,7 +39,7 @@ from sf_quantum.service.queue.live_jobs import LiveJob, LiveJobs
 from sf_quantum.service.queue.observations import DeviceState
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.work import PendingJob, Work
-from sf_quantum.service.store import audit
+from sf_quantum.service.store import audit, operation
 from sf_quantum.service.store.accounting import recent_use
 from sf_quantum.service.store.retention import purge_regularly
 from sf_quantum.service.store.store import Store
@@ -96,6 +97,7 @@ class JobQueue:
         self._loop = asyncio.get_running_loop()
         for job in self.store.recover(self.settings.service_deaths).result():
             log_recovered(job)
+        operation.record(self.store, self.availability.operation, starts=True).result()
         since = time.time() - self.policy.remembers_seconds()
         for used in recent_use(self.store, since):
             self.policy.used(used)
@@ -103,6 +105,7 @@ class JobQueue:
         self.jobs.resume()
         self._work = self._loop.create_task(self.jobs.work())
         self.run_in_background(self._follow_availability())
+        self.run_in_background(self._record_operation())
         self.run_in_background(self.leases.follow_slurm())
         if (seconds := self.settings.retention_seconds) is not None:
             self.run_in_background(purge_regularly(self.store, seconds))
@@ -445,6 +448,19 @@ class JobQueue:
             self.jobs.look()
             self.leases.availability_changed()
             await self.availability.changed(window)
+
+    async def _record_operation(self) -> None:
+        while True:
+            window = self.availability.window
+            recording = operation.record(self.store, self.availability.operation)
+            # at once, so that no change is missed
+            with suppress(TimeoutError):
+                async with asyncio.timeout(operation.SEEN_SECONDS):
+                    await self.availability.changed(window)
+            try:
+                await asyncio.wrap_future(recording)
+            except sqlite3.Error as error:
+                logger.warning("the times of operation could not be stored: %s", error)
 
     def _background_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 8
+VERSION = 9
 _LEASES_AND_JOBS = """
 CREATE TABLE leases (
     id TEXT PRIMARY KEY,
@@ -181,6 +181,11 @@ UPDATE jobs SET dialect = 'warden' WHERE key GLOB 'warden-*' AND kind = 'sequenc
 _COMPUTE = """
 ALTER TABLE jobs ADD COLUMN compute_seconds REAL NOT NULL DEFAULT 0;
 """
+# added by version 9
+_OPERATION_TIMES = """
+-- when the service was in operation, by the clock of the module clock; a day is kept
+CREATE TABLE operation (status TEXT NOT NULL, began REAL NOT NULL, seen REAL NOT NULL);
+"""
 SCHEMA = (
     _LEASES_AND_JOBS
     + _OPERATION
@@ -190,6 +195,7 @@ SCHEMA = (
     + _STEADY
     + _DIALECTS
     + _COMPUTE
+    + _OPERATION_TIMES
 )
 # by version, the SQL that upgrades a file to the next version
 UPGRADES = {
@@ -203,4 +209,5 @@ UPGRADES = {
     5: _STEADY,
     6: _DIALECTS + _OF_SAPI,
     7: _COMPUTE,
+    8: _OPERATION_TIMES,
 }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection
+from typing import NamedTuple
 
+from sf_quantum.service.store.operation import Operation, periods
 from sf_quantum.service.store.store import LIVE, Store
 
 MINUTES = 60
@@ -29,6 +31,26 @@ _RUNNING = (
 )
 
 
+class Minute(NamedTuple):
+    """A minute, or as much of it as has passed.
+
+    :param seconds: for which the service is known to have been in operation
+    :param busy: of these seconds
+    :param status: of the QPU for most of them, if it is known
+    """
+
+    seconds: float
+    busy: float
+    status: Operation | None
+
+    @property
+    def part(self) -> float | None:
+        """The busy part; ``None`` without a service."""
+        if self.seconds <= 0:
+            return None
+        return min(1.0, self.busy / max(1.0, self.seconds))
+
+
 class UtilisationHistory:
     """Adds up the times of jobs that ended; each job is read from disk once.
 
@@ -45,8 +67,8 @@ class UtilisationHistory:
         # jobs that ended before this time are in the sums
         self._until = 0.0
 
-    def minutes(self, now: float) -> list[float]:
-        """Return the busy part of each minute, 0 to 1; the last minute is not over.
+    def minutes(self, now: float) -> list[Minute]:
+        """Return the last minutes; the last one is not over.
 
         :param now: by the store's clock
 
@@ -65,9 +87,13 @@ class UtilisationHistory:
             _spread(seconds, row["started_steady"], now)
         for begin, end in [*self._interrupted]:
             _spread(seconds, begin, end)
-        lengths = {present: max(1.0, now - present * 60)}
+        known = defaultdict[Operation, _Seconds](lambda: _Seconds(float))
+        for status, began, ended in periods(self._store, oldest * 60.0, now):
+            _spread(known[status], began, ended)
         return [
-            min(1.0, seconds[minute] / lengths.get(minute, 60.0))
+            _minute(
+                seconds[minute], {status: known[status][minute] for status in known}
+            )
             for minute in range(oldest, present + 1)
         ]
 
@@ -79,8 +105,14 @@ class UtilisationHistory:
                 _spread(seconds, row["begin"], row["end"])
 
 
+def _minute(busy: float, known: dict[Operation, float]) -> Minute:
+    if not (seconds := sum(known.values())):  # earlier versions noted no operation
+        return Minute(60.0 if busy else 0.0, busy, None)
+    return Minute(seconds, busy, max(known.items(), key=lambda one: one[1])[0])
+
+
 def _spread(seconds: _Seconds, begin: float, end: float) -> None:
     begin = max(begin, end - MINUTES * 60)
     for minute in range(int(begin // 60), int(end // 60) + 1):
         overlap = min(end, minute * 60 + 60.0) - max(begin, minute * 60.0)
-        seconds[minute] += overlap
+        seconds[minute] += max(0.0, overlap)

@@ -27,7 +27,8 @@ from sf_quantum.service.domain.jobs import (
 )
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.leases import visible
-from sf_quantum.service.store.utilisation import UtilisationHistory
+from sf_quantum.service.store.operation import Operation
+from sf_quantum.service.store.utilisation import Minute, UtilisationHistory
 
 # how long an answer is reused
 FRESH_SECONDS = 1.0
@@ -35,6 +36,7 @@ FRESH_SECONDS = 1.0
 LISTED, OWN, SEARCHED = 200, 10, 20_000
 ENDED = 10
 LEASES = 100
+WINDOWS = 10
 # length of the calibrations' history, in calibrations, and readings per point of it
 PERIODS, EVERY = 3, 4
 Sees: TypeAlias = Literal["all", "own", "counts"]
@@ -130,18 +132,27 @@ class DeviceShown(Strict):
     out_of_service: int = Field(description="How many of these are out of service.")
     status: str = Field(description="online, draining, closed or offline")
     reason: str = Field(description="Why it is not online; empty if it is.")
+    in_maintenance: bool = Field(
+        description="Whether it is not online because of a maintenance window."
+    )
     maintenance: MaintenanceShown | None = Field(description="The next, if any.")
+    windows: list[MaintenanceShown] = Field(
+        description="The present maintenance window and the next ones, at most 10."
+    )
 
 
 class Utilisation(Strict):
     """How busy the device was."""
 
     until: float = Field(description="The beginning of the last minute.")
-    minutes: list[float] = Field(
+    minutes: list[float | None] = Field(
         description="The busy part of each of the last 60 minutes, 0 to 1; the last one is "
-        "not over."
+        "not over. Null while the service was not in operation, or was not set up yet."
     )
-    mean: float = Field(description="Of the same minutes.")
+    statuses: list[Operation | None] = Field(
+        description="Of the QPU, for most of each of these minutes; null if unknown."
+    )
+    mean: float = Field(description="Of the time in operation within these minutes.")
 
 
 class CalibrationValue(Strict):
@@ -266,12 +277,11 @@ class Activity:
         running = self._forecast([job] if job and job.state == "Running" else [])
         positions = {number: position for position, number in enumerate(numbers)}
         jobs.sort(key=lambda job: positions[job.number])
-        device, windows = queue.device, queue.availability.windows
-        announced = (
+        device, availability = queue.device, queue.availability
+        windows = [
             MaintenanceShown.model_validate(window, from_attributes=True)
-            for window in windows
-            if window.starts > now.wall
-        )
+            for window in availability.windows[:WINDOWS]
+        ]
         counts = ActivityAnswer(
             viewer=None,
             sees="counts",
@@ -282,18 +292,16 @@ class Activity:
                 out_of_service=len(device.out_of_service),
                 status=qpu_status(queue),
                 reason=qpu_reason(queue),
-                maintenance=next(announced, None),
+                in_maintenance=availability.in_maintenance,
+                maintenance=next((w for w in windows if w.starts > now.wall), None),
+                windows=windows,
             ),
             waiting=dict(+queue.jobs.pending.lengths),
             running=_other(running[0][0]) if running else None,
             line=[],
             ended=[],
             leases=self._leases(None),
-            utilisation=Utilisation(
-                until=now.by_wall(now.steady // 60 * 60),
-                minutes=[round(minute, 3) for minute in minutes],
-                mean=round(sum(minutes) / len(minutes), 3),
-            ),
+            utilisation=_utilisation(now.by_wall(now.steady // 60 * 60), minutes),
             calibration=calibration,
         )
         pending = self._forecast(jobs, besides=running)
@@ -449,6 +457,18 @@ def _merged(rows: list[ShownJob | OtherJobs]) -> list[ShownJob | OtherJobs]:
 
 def _other(job: Job) -> OtherJobs:
     return OtherJobs(jobs=1, classes={job.job_class: 1})
+
+
+def _utilisation(until: float, minutes: Sequence[Minute]) -> Utilisation:
+    parts = [minute.part for minute in minutes]
+    busy = sum(minute.busy for minute in minutes)
+    known = sum(minute.seconds for minute in minutes)
+    return Utilisation(
+        until=until,
+        minutes=[None if part is None else round(part, 3) for part in parts],
+        statuses=[minute.status for minute in minutes],
+        mean=round(min(1.0, busy / max(1.0, known)), 3),
+    )
 
 
 def _calibration(queue: JobQueue) -> CalibrationShown:

@@ -1,13 +1,17 @@
 // Requests the activity every other second and shows it. What users wrote goes into text
 // nodes only.
 
+import {chart, draw, zone} from "./charts.js";
+
 const EVERY_MS = 2000;
 const SLOWEST_MS = 15000;
 // without an answer for longer, what is shown is out of date
 const LATE_MS = 6000;
 const ROWS = 12;
 const TOKEN = "sfq-token";
-const STATUS = {online: "Online", draining: "Draining", closed: "Closed", offline: "Offline"};
+const STATUS = {online: "Online", draining: "Draining", maintenance: "Maintenance", closed: "Closed", offline: "Offline"};
+// what a minute of the utilisation is besides busy
+const MINUTES = {open: "idle", maintenance: "maintenance", draining: "draining", closed: "closed", none: "service not running"};
 const VALUES = {
   control_error: "Control error, of the couplers' range",
   readout_false_one: "Read-out error, 0 read as 1",
@@ -22,13 +26,6 @@ const state = {etag: "", told: null, all: false, ahead: 0, answered: 0, failures
 
 function make(name, attributes = {}, ...children) {
   const element = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  element.append(...children);
-  return element;
-}
-
-function draw(name, attributes, ...children) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   element.append(...children);
   return element;
@@ -68,11 +65,22 @@ const sentence = (words) => words.charAt(0).toUpperCase() + words.slice(1);
 
 const seconds = (time) => new Date(time * 1000).toLocaleTimeString("en-GB");
 
+const hoursOf = (date) => date.toLocaleTimeString("en-GB", {hour: "2-digit", minute: "2-digit"});
+
 function clock(time) {
   const date = new Date(time * 1000);
   const today = date.toDateString() === new Date().toDateString();
-  const hours = date.toLocaleTimeString("en-GB", {hour: "2-digit", minute: "2-digit"});
-  return today ? hours : `${date.toLocaleDateString("en-GB", {day: "numeric", month: "short"})} ${hours}`;
+  const hours = hoursOf(date);
+  if (today) return hours;
+  const year = date.getFullYear() === new Date().getFullYear() ? {} : {year: "numeric"};
+  return `${date.toLocaleDateString("en-GB", {day: "numeric", month: "short", ...year})} ${hours}`;
+}
+
+function range(starts, ends) {
+  if (ends === null) return `from ${clock(starts)} until the QPU is opened`;
+  const [from, to] = [starts, ends].map((time) => new Date(time * 1000));
+  const end = from.toDateString() === to.toDateString() ? hoursOf(to) : clock(ends);
+  return `from ${clock(starts)} until ${end}`;
 }
 
 function used(job) {
@@ -90,11 +98,13 @@ function span(seconds) {
   return `${Math.round(seconds / 86400)} days`;
 }
 
-// the steps of a workflow's run share the name of the run
-function title(job) {
-  const step = (job.label ?? "").match(/^[0-9][^:]*Z-[0-9][^:]*:(\/.*)$/s);
-  return foreign(step?.[1] ?? job.label ?? `Job ${job.short_id}`);
+// a step of a workflow's run is named after both
+function purpose(text) {
+  const [, run, step] = text.match(/^([0-9][^:]*Z-[0-9][^:]*):(\/.*)$/s) ?? [];
+  return step ? [step, `run ${run}`] : [text, ""];
 }
+
+const title = (job) => foreign(job.label ? purpose(job.label)[0] : `Job ${job.short_id}`);
 
 function details(job) {
   const words = [job.short_id, job.class, plural(job.shots, "shot"), job.kind];
@@ -113,27 +123,38 @@ function classes(others) {
 
 // ---- the parts of the page
 
+// maintenance is called so also if an operator has closed the QPU for it
+function statusOf({status, windows}) {
+  const inWindow = windows.some(({starts}) => starts <= now());
+  return inWindow && (status === "draining" || status === "closed") ? "maintenance" : status;
+}
+
 function showDevice(device) {
-  document.title = `${device.name}: ${device.status}`;
+  const status = statusOf(device);
+  document.title = `${device.name}: ${status}`;
   write("name", device.name);
   const lacks = device.out_of_service ? ` (${device.out_of_service} out of service)` : "";
   write("kind", `${device.technology} · ${plural(device.qubits, "qubit")}${lacks}`);
-  $("status").dataset.status = device.status;
-  write("status", STATUS[device.status] ?? device.status);
-  notice("reason", sentence(device.reason));
-  notice("maintenance", device.maintenance ? announced(device.maintenance) : "");
+  $("status").dataset.status = status;
+  write("status", STATUS[status] ?? status);
+  notice("reason", device.in_maintenance ? "" : sentence(device.reason));
+  show("maintenance", [device.windows, status], () => showWindows(device.windows));
 }
 
-function announced({starts, ends, message}) {
-  const until = ends === null ? "" : `, until ${clock(ends)}`;
-  return `Maintenance begins ${clock(starts)}${until}${message ? `: ${message}` : ""}`;
+function showWindows(windows) {
+  $("maintenance").hidden = !windows.length;
+  $("maintenance").replaceChildren(...windows.map(({starts, ends, message}) => {
+    const words = `${starts <= now() ? "In maintenance" : "Maintenance planned"} ${range(starts, ends)}`;
+    return make("li", {}, words, ...(message ? [": ", foreign(message)] : []));
+  }));
 }
 
 function showRunning(running) {
   const box = $("running");
   if (running === null) {
-    const idle = state.told.device.status === "online" ? "None: the QPU is idle" : "None";
-    box.replaceChildren(make("p", {}, idle));
+    const status = statusOf(state.told.device);
+    const words = {online: "idle", maintenance: "in maintenance"}[status] ?? status;
+    box.replaceChildren(make("p", {}, `None: the QPU is ${words}`));
     return;
   }
   if (!running.id) {
@@ -151,16 +172,41 @@ function showRunning(running) {
   tick();
 }
 
-function showUse(use) {
-  write("mean", percent(use.mean));
-  write("hour-ago", clock(use.until - 59 * 60));
-  const bars = use.minutes.map((part, minute) =>
-    draw("rect", {x: minute * 10 + 1, width: 8, y: 100 - part * 100, height: part * 100},
-      draw("title", {}, `${clock(use.until - (59 - minute) * 60)}: ${percent(part)}`)));
-  const label = `Busy part of each minute of the last hour: ${percent(use.mean)} on average, ` +
-    `${percent(Math.min(...use.minutes))} at least, ${percent(Math.max(...use.minutes))} at most`;
-  $("minutes").replaceChildren(
-    draw("svg", {viewBox: "0 0 600 100", preserveAspectRatio: "none", role: "img", "aria-label": label}, ...bars));
+// colours alone would not tell them apart
+const fillOf = (kind) => (["busy", "open"].includes(kind) ? {class: kind} : {fill: `url(#${kind}-hatch)`});
+
+function showUse({until, minutes, statuses, mean}) {
+  const count = minutes.length;
+  const begin = (minute) => until - (count - 1 - minute) * 60;
+  const known = minutes.filter((part) => part !== null);
+  write("mean", known.length ? percent(mean) : "–");
+  const covered = known.length < count ? `, over the ${plural(known.length, "minute")} that the service ran` : "";
+  write("covered", `busy on average${covered}`);
+  // a minute of before the statuses were noted was not maintenance, as far as is known
+  const kinds = minutes.map((part, minute) => (part === null ? "none" : statuses[minute] ?? "open"));
+  const found = Object.keys(MINUTES).filter((kind) => kinds.includes(kind));
+  const others = found.filter((kind) => kind !== "open").map((kind) =>
+    `; ${MINUTES[kind]} in ${plural(kinds.filter((one) => one === kind).length, "minute")}`);
+  const extent = known.length ? `: ${percent(mean)} on average, ${percent(Math.min(...known))} at least, ${percent(Math.max(...known))} at most` : "";
+  const label = `Busy part of each minute since ${clock(begin(0))}${extent}${others.join("")}`;
+  const size = {label, width: $("minutes").clientWidth, height: 120, first: begin(0), last: begin(count), most: 1};
+  $("minutes").replaceChildren(chart(size, (x, y, {top, bottom}) => minutes.flatMap((part, minute) => {
+    const [left, width] = [x(begin(minute)), x(begin(minute + 1)) - x(begin(minute))];
+    const words = [clock(begin(minute)), part === null ? MINUTES.none : `${percent(part)} busy`];
+    if (!["none", "open"].includes(kinds[minute])) words.push(MINUTES[kinds[minute]]);
+    return [
+      draw("rect", {class: "busy", x: left + 0.5, width: Math.max(width - 1, 1), y: y(part ?? 0), height: y(0) - y(part ?? 0)}),
+      // over the bar, so that it is seen with it
+      draw("rect", {...fillOf(kinds[minute]), x: left, width, y: top, height: bottom - top}, draw("title", {}, words.join(", "))),
+    ];
+  })));
+  $("minutes").append(legend(["busy", ...found].map((kind) => [
+    draw("rect", {...fillOf(kind), width: 14, height: 14}), MINUTES[kind] ?? kind])));
+}
+
+function legend(entries) {
+  return make("ul", {class: "legend"}, ...entries.map(([symbol, words]) =>
+    make("li", {}, draw("svg", {width: 14, height: 14, "aria-hidden": "true"}, symbol), ` ${words}`)));
 }
 
 function showWaiting(waiting) {
@@ -215,9 +261,10 @@ function showLeases(leases) {
   write("held", `${leases.held} of ${leases.vqpus} held${others}${waiting}`);
   $("leases").hidden = !leases.shown.length;
   $("leases").tBodies[0].replaceChildren(...leases.shown.map((lease) => {
-    const more = [lease.class, lease.job && lease.user, lease.slurm_job_id && `Slurm job ${lease.slurm_job_id}`];
+    const [name, run] = purpose(lease.job || lease.user);
+    const more = [lease.class, lease.job && lease.user, lease.slurm_job_id && `Slurm job ${lease.slurm_job_id}`, run];
     return make("tr", {},
-      make("td", {}, foreign(lease.job || lease.user), make("small", {}, more.filter(Boolean).join(" · "))),
+      make("td", {}, foreign(name), make("small", {}, more.filter(Boolean).join(" · "))),
       make("td", {class: "when"}, clock(lease.opened)));
   }));
 }
@@ -229,26 +276,27 @@ function showCalibration(told) {
     $("values").replaceChildren(make("p", {class: "empty"}, "This device reports no errors."));
     return;
   }
-  $("values").replaceChildren(...told.values.map((value) => valueChart(value, told)));
+  $("values").replaceChildren(...told.values.map((value) => valueChart(value, told)), legend([
+    [draw("path", {d: "M0 7H14"}), "error"],
+    [draw("line", {class: "renewal", x1: 7, x2: 7, y2: 14}), "recalibrated"],
+  ]));
 }
 
-function valueChart(value, told) {
-  const {times, renewals} = told;
+function valueChart(value, {times, renewals}) {
   const [first, last] = [times[0], times.at(-1)];
-  const place = (time) => (600 * (time - first) / Math.max(last - first, 1e-9)).toFixed(1);
-  const most = Math.max(...value.history);
-  const height = (part) => (56 - 52 * part / most).toFixed(1);
-  // a single reading is drawn as a line
-  const path = (value.history.length > 1 ? "" : `M0 ${height(value.value)}H600`) + value.history.map((part, n) => `${n ? "L" : "M"}${place(times[n])} ${height(part)}`).join("");
-  const label = `Since ${clock(first)}: from ${precisely(Math.min(...value.history))} to ` +
-    `${precisely(most)}, now ${precisely(value.value)}`;
-  const lines = renewals.map((time) => draw("line", {x1: place(time), x2: place(time), y1: 0, y2: 60}));
+  const most = Math.max(...value.history, 1e-9);
+  const label = `${named(value.name)} since ${clock(first)}: from ${precisely(Math.min(...value.history))} to ` +
+    `${precisely(most)}, now ${precisely(value.value)}; recalibrated ${plural(renewals.length, "time")}`;
+  const size = {label, width: $("minutes").clientWidth, height: 90, first, last, most};
   return make("div", {class: "value"},
     make("b", {}, named(value.name)),
     make("b", {"data-value": value.name}, precisely(value.value)),
-    make("div", {class: "chart"}, draw("svg", {viewBox: "0 0 600 60", preserveAspectRatio: "none", role: "img", "aria-label": label},
-      ...lines, draw("path", {d: path}))),
-    make("small", {}, `${clock(first)} to ${clock(last)}, dashed: recalibrated`));
+    make("div", {class: "chart"}, chart(size, (x, y, {left, top, bottom}) => [
+      ...renewals.map((time) => draw("line", {class: "renewal", x1: x(time), x2: x(time), y1: top, y2: bottom})),
+      // a single reading is drawn as a line
+      draw("path", {d: (times.length > 1 ? "" : `M${left} ${y(value.value)}H${x(last)}`) +
+        value.history.map((part, n) => `${n ? "L" : "M"}${x(times[n])} ${y(part)}`).join("")}),
+    ])));
 }
 
 function showViewer(told) {
@@ -266,15 +314,20 @@ function showQueue(told) {
   show("line", [told.line, told.waiting, state.all], () => showLine(told));
 }
 
+function showCharts(told) {
+  const width = $("minutes").clientWidth;
+  show("use", [told.utilisation, width], () => showUse(told.utilisation));
+  show("calibration", [told.calibration, width], () => showCalibration(told.calibration));
+}
+
 function showAll(told) {
   showDevice(told.device);
-  show("running", [told.running, told.device.status], () => showRunning(told.running));
-  show("use", told.utilisation, () => showUse(told.utilisation));
+  show("running", [told.running, statusOf(told.device)], () => showRunning(told.running));
+  showCharts(told);
   show("waiting", told.waiting, () => showWaiting(told.waiting));
   showQueue(told);
   show("ended", told.ended, () => showEnded(told.ended));
   show("leases", told.leases, () => showLeases(told.leases));
-  show("calibration", told.calibration, () => showCalibration(told.calibration));
   show("viewer", [told.viewer, told.sees], () => showViewer(told));
   tick();
 }
@@ -413,5 +466,7 @@ document.addEventListener("visibilitychange", () => {
   tick();
   look();
 });
+new ResizeObserver(() => state.told && showCharts(state.told)).observe($("minutes"));
+write("zone", `Times in ${Intl.DateTimeFormat().resolvedOptions().timeZone} (${zone(Date.now() / 1000)})`);
 setInterval(tick, 1000);
 look();

@@ -38,6 +38,7 @@ _TYPES = {
     "index.html": "text/html",
     "page.css": "text/css",
     "page.js": "text/javascript",
+    "charts.js": "text/javascript",
     "page.svg": "image/svg+xml",
 }
 
@@ -72,6 +73,7 @@ async def activity(request: Request, if_none_match: KnownEtag = None) -> Respons
 
 @router.get("/", include_in_schema=False)
 @router.get("/page.{kind}", include_in_schema=False)
+@router.get("/charts.js", include_in_schema=False)
 async def page(request: Request, if_none_match: KnownEtag = None) -> Response:
     """Send the page, or a part of it."""
     name = request.url.path.removeprefix("/") or "index.html"

@@ -1,0 +1,52 @@
+"""When the service was in operation in the last hours, and with which status of the QPU."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Literal, NamedTuple, TypeAlias, cast
+
+from sf_quantum.service.store.store import Store
+
+Operation: TypeAlias = Literal["open", "maintenance", "draining", "closed"]
+# how much of its operation a service that is killed forgets, at most
+SEEN_SECONDS = 20.0
+KEPT_SECONDS = 86400.0
+
+
+class Period(NamedTuple):
+    """A time with one status, by the store's clock."""
+
+    status: Operation
+    began: float
+    ended: float
+
+
+def record(store: Store, status: Operation, *, starts: bool = False) -> Future[None]:
+    """Note that the service is in operation.
+
+    :param starts: whether it was not, just before
+    """
+
+    def change(db: sqlite3.Connection) -> None:
+        now = store.clock()
+        db.execute("DELETE FROM operation WHERE seen < ?", (now - KEPT_SECONDS,))
+        latest = "SELECT rowid, status FROM operation ORDER BY rowid DESC LIMIT 1"
+        last = None if starts else db.execute(latest).fetchone()
+        if last is not None:
+            query = "UPDATE operation SET seen = ? WHERE rowid = ?"
+            db.execute(query, (now, last["rowid"]))
+        if last is None or last["status"] != status:
+            db.execute("INSERT INTO operation VALUES (?, ?, ?)", (status, now, now))
+
+    return store.change(change)
+
+
+def periods(store: Store, since: float, now: float) -> Iterator[Period]:
+    """Yield the periods that ended after a time; the last one lasts."""
+    rows = store.report("SELECT status, began, seen FROM operation ORDER BY rowid")
+    for number, (status, began, seen) in enumerate(rows, 1):
+        ended = now if number == len(rows) else min(seen, now)
+        if ended > since:
+            yield Period(cast("Operation", status), began, ended)
