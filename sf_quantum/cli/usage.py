@@ -19,8 +19,12 @@ from sf_quantum.text import csv_cell
 REPORTS = {
     "user": ("user",),
     "project": ("project",),
-    "lease": ("lease", "user", "project", "slurm_job_id"),
-    "slurm-job": ("slurm_job_id", "user"),
+    "lease": (
+        *("lease", "user", "project"),
+        *("slurm_job_id", "slurm_cluster", "slurm_account"),
+    ),
+    "slurm-job": ("slurm_job_id", "user", "slurm_cluster", "slurm_account"),
+    "slurm-account": ("slurm_account", "slurm_cluster"),
     "step": ("user", "run", "step"),
 }
 # the columns with sums, and the names of these in a report
@@ -116,7 +120,7 @@ def _print_csv(by: str, report: dict[str, JSON]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(names)
     for row in service.objects(report["rows"]):
-        writer.writerow([csv_cell(row[name]) for name in names])
+        writer.writerow([csv_cell(row.get(name)) for name in names])
 
 
 def _table(by: str, report: dict[str, JSON]) -> Iterator[str]:
@@ -133,6 +137,6 @@ def _table(by: str, report: dict[str, JSON]) -> Iterator[str]:
 def _row(
     keys: tuple[str, ...], numbers: Mapping[str, str], row: dict[str, JSON]
 ) -> tuple[str, ...]:
-    names = ("-" if row[key] is None else str(row[key]) for key in keys)
     # a service of an earlier version does not tell all of them
+    names = ("-" if row.get(key) is None else str(row[key]) for key in keys)
     return (*names, *(service.format_seconds(row.get(key)) for key in numbers.values()))

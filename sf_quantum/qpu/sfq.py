@@ -61,6 +61,7 @@ KEYS = ("url", "tokenFile", "munge", *LEASE_OPTIONS)
 # a lease acquired within a Slurm job ends with it, and has its partition's class
 SLURM_OPTIONS = {
     "SLURM_JOB_ID": "slurm_job_id",
+    "SLURM_CLUSTER_NAME": "slurm_cluster",
     "SLURM_JOB_PARTITION": "partition",
     "SLURM_JOB_ACCOUNT": "account",
 }

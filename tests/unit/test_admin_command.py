@@ -187,7 +187,7 @@ def test_usage_prints_the_csv_of_the_service(service: RunningService, sfq: Sfq) 
     lease = service.queue.leases.held[0].id
     body: dict[str, JSON] = {"problem": example_bqm(), "purpose": "=HYPERLINK(0)"}
     service.ask("POST", "/v1/jobs", {**body, "idempotency_key": "k"}, lease=lease)
-    service.until(lease, "Completed")
+    service.until(lease, "Completed", 2)
     for by in KEYS:
         path = f"/v1/accounting?by={by}&format=csv"
         told = service.ask("GET", path).body.decode().replace("\r\n", "\n")

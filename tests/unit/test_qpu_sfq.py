@@ -284,6 +284,8 @@ def test_what_a_lease_is_asked_for_with(
     service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "77")
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "hpc")
+    monkeypatch.setenv("SLURM_JOB_ACCOUNT", "physics")
     monkeypatch.delenv("SLURM_JOB_PARTITION", raising=False)
     config: dict[str, JSON] = {
         "url": service.url,
@@ -300,7 +302,8 @@ def test_what_a_lease_is_asked_for_with(
         "pattern": "balanced",
         "job": "step",
     }
-    assert lease["slurm_job_id"] == "77"
+    assert (lease["slurm_job_id"], lease["slurm_cluster"]) == ("77", "hpc")
+    assert lease["slurm_account"] == "physics"
 
 
 def test_a_lease_of_a_lower_class_says_so() -> None:

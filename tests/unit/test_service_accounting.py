@@ -54,6 +54,8 @@ def _lease(
         opened=1.0,
         expires=None,
         project=project,
+        slurm_cluster=slurm and "hpc",
+        slurm_account=slurm and "physics",
     )
     store.add_lease(lease).result()
     return lease
@@ -223,7 +225,9 @@ def test_every_report_has_the_same_total(store: Store) -> None:
     for by in KEYS:
         rows = _rows(store, by)
         assert sum(float(str(row[-1])) for row in rows) == 21.0
-    assert ("1", "ann", 1, 3.0) in _rows(store, "slurm-job")
+    slurm_job = ("1", "ann", "hpc", "physics")
+    assert (*slurm_job, 1, 3.0) in _rows(store, "slurm-job")
+    assert ("physics", "hpc", 4, 16.0) in _rows(store, "slurm-account")
     assert _rows(store, "project") == [(None, 2, 11.0), ("qc", 4, 10.0)]
     first = accounting.usage(store, "lease", ALL, Page(2, 1))
     assert (first.count, [row["lease"] for row in first.rows]) == (6, ["4", "3"])

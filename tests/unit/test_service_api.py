@@ -103,6 +103,7 @@ def test_health_device_and_openapi(service: RunningService) -> None:
         "eta_seconds": 0.0,
         "cost_per_second": None,
         "maintenance": None,
+        "maintenance_seconds": None,
         "calibration": device["calibration"],
         "calibration_age_seconds": device["calibration_age_seconds"],
         "drift": {"alarms": [], "sums": {}, "threshold": 5.0},

@@ -39,6 +39,7 @@ from sf_quantum.service.domain.settings import (
     ServiceSettings,
     UserLimits,
 )
+from sf_quantum.service.queue import slurm_jobs
 from sf_quantum.service.queue.entitlements import lease_class
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.slurm_jobs import QUERIES_AT_ONCE
@@ -372,7 +373,11 @@ async def test_who_may_acquire(tmp_path: Path) -> None:
 
 SQUEUE = """#!/bin/sh
 case "$(cat "{folder}/says")" in
-there) echo 12;;
+there)
+    case "$*" in
+    *%u*) echo 'ann|quantum|physics|N/A|(null)'; echo "$*" >> "{folder}/asked_about";;
+    *) echo 12;;
+    esac;;
 gone) ;;
 forgotten) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1;;
 down)
@@ -391,9 +396,11 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], No
     """A Slurm of one answer, which can be changed."""
     folder = tmp_path / "slurm"
     folder.mkdir()
-    command = folder / "squeue"
-    command.write_text(SQUEUE.format(folder=folder))
-    command.chmod(0o755)
+    cluster = "#!/bin/sh\necho 'Configuration data'; echo 'ClusterName   = here'\n"
+    for name, script in (("squeue", SQUEUE), ("scontrol", cluster)):
+        command = folder / name
+        command.write_text(script.format(folder=folder))
+        command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
     def says(what: str) -> None:
@@ -428,9 +435,56 @@ async def test_a_lease_ends_with_its_slurm_job(
         assert set(asked.read_text().splitlines()) <= {"-h -j 12 -o %i"}
 
 
-async def test_a_slurm_that_hangs_keeps_no_other_thread_waiting(
+@pytest.mark.parametrize("configured", [None, "here", "there"])
+async def test_a_lease_of_another_clusters_job_does_not_end_with_a_job_of_its_number(
+    tmp_path: Path, slurm: Callable[[str], None], configured: str | None
+) -> None:
+    slurm("gone")
+    settings = ServiceSettings(
+        vqpus=3, slurm_poll_seconds=0.01, slurm_cluster=configured
+    )
+    async with running(tmp_path, settings) as queue:
+        here, there, unnamed = [
+            await queue.leases.acquire(
+                ANN, LeaseRequest(slurm_job_id="12", slurm_cluster=cluster)
+            )
+            for cluster in ("Here", "there", None)
+        ]
+        own, other = (there, here) if configured == "there" else (here, there)
+        await until(lambda: not held(queue, own) and not held(queue, unnamed))
+        assert held(queue, other)
+
+
+async def test_the_account_of_a_slurm_job_is_the_one_that_slurm_says(
     tmp_path: Path, slurm: Callable[[str], None]
 ) -> None:
+    async with running(tmp_path, ServiceSettings(vqpus=9)) as queue:
+
+        async def account(
+            user: Identity, job: str | None, cluster: str | None = None
+        ) -> str | None:
+            request = LeaseRequest(
+                account="mine", slurm_job_id=job, slurm_cluster=cluster
+            )
+            return (await queue.leases.acquire(user, request)).slurm_account
+
+        assert await account(ANN, "12") == "physics"
+        # clients that wait for a lease ask repeatedly
+        assert await account(ANN, "12") == "physics"
+        asked = tmp_path / "slurm" / "asked_about"
+        assert len(asked.read_text().splitlines()) == 1
+        # of which Slurm knows nothing here
+        assert await account(ANN, "12", "there") == "mine"
+        assert await account(BOB, "12") == "mine"
+        slurm("down")
+        assert await account(ANN, "13") == "mine"
+        assert await account(ANN, None) is None
+
+
+async def test_a_slurm_that_hangs_keeps_no_other_thread_waiting(
+    tmp_path: Path, slurm: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm_jobs, "KEPT_SECONDS", 0.0)
     folder = tmp_path / "slurm"
 
     def asked() -> int:

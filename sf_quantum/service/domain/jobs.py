@@ -54,6 +54,8 @@ class Lease:
 
     :param job: its purpose, shown to operators
     :param slurm_job_id: the lease ends when this Slurm job is gone
+    :param slurm_cluster: of the job; ``None``: the service's own
+    :param slurm_account: of the job, for the accounting
     :param key: the same key of the same user, while it is held, is the same lease
     :param expires: its latest end
     :param reason: why it was closed
@@ -76,6 +78,8 @@ class Lease:
     reason: str | None = None
     project: str | None = None
     tenths: int | None = None
+    slurm_cluster: str | None = None
+    slurm_account: str | None = None
 
     @property
     def held(self) -> bool:
@@ -106,6 +110,7 @@ class LeaseRequest:
     project: str | None = None
     account: str | None = None
     tenths: int | None = None
+    slurm_cluster: str | None = None
 
 
 @dataclass(frozen=True)

@@ -194,6 +194,8 @@ class ServiceSettings(Section):
     :param service_deaths: number of times that the service may die during a job, after
         which the job fails
     :param slurm_poll_seconds: interval of polling Slurm for the jobs that hold leases
+    :param slurm_cluster: name of the cluster whose Slurm is polled; ``None``: it is asked.
+        Leases of other clusters' jobs end by the idle limit
     """
 
     vqpus: Annotated[int, Field(ge=1, le=10_000)] = 1
@@ -215,3 +217,4 @@ class ServiceSettings(Section):
     retention_seconds: Positive | None = 7 * 24 * 3600.0
     service_deaths: Count = 3
     slurm_poll_seconds: Positive = 15.0
+    slurm_cluster: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None = None

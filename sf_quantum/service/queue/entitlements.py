@@ -15,7 +15,7 @@ from sf_quantum.service.domain.jobs import (
     LeaseRequest,
 )
 from sf_quantum.service.domain.settings import TENTHS, ServiceSettings
-from sf_quantum.service.queue import slurm_jobs
+from sf_quantum.service.queue.slurm_jobs import OwnCluster
 
 LEASE_HEADER = "X-SFQ-Lease"
 
@@ -58,27 +58,37 @@ def with_share(
 
 
 async def completed(
-    settings: ServiceSettings, who: Identity, user: str, request: LeaseRequest
+    settings: ServiceSettings,
+    own: OwnCluster,
+    who: Identity,
+    user: str,
+    request: LeaseRequest,
 ) -> LeaseRequest:
-    """Add the partition, account and share of the user's Slurm job to a request."""
+    """Add the partition, account and share of the user's Slurm job to a request.
+
+    The account is Slurm's, whatever the request says.
+    """
     if request.tenths is not None and not (who.admin or who.root):
         raise Refused(403, "only root and admins set the share of a lease", "tenths")
     wanted = (
         (settings.classes.partitions and request.partition is None)
-        or (settings.user_projects and request.account is None)
+        or settings.user_projects
+        or request.account is not None
         or (settings.shares.slurm_unit and request.tenths is None)
     )
     job = request.slurm_job_id
-    if not wanted or job is None or not slurm_jobs.can_ask(job):
+    if not wanted or job is None:
         return request
-    slurm_job = await slurm_jobs.about(job, user)
+    if not await own.has(job, request.slurm_cluster, settings.slurm_cluster):
+        return request
+    slurm_job = await own.about(job, user)
     if slurm_job is None:
         return request
     units = slurm_job.units.get(settings.shares.slurm_unit or "")
     return replace(
         request,
         partition=request.partition or slurm_job.partition,
-        account=request.account or slurm_job.account,
+        account=slurm_job.account,
         tenths=request.tenths or (units and min(units, TENTHS)),
     )
 

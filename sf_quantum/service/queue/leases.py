@@ -166,6 +166,7 @@ class Leases:
         self._store = jobs.store
         self._availability = jobs.availability
         self._policy = jobs.policy
+        self._cluster = slurm_jobs.OwnCluster()
         self._leases: dict[str, LiveLease] = {}
         # the next one first
         self._waiting: list[WaitingRequest] = []
@@ -227,7 +228,9 @@ class Leases:
         user = entitlements.lease_user(self.settings, who, request.user)
         if (same := await self._known(user, request.key)) is not None:
             return same
-        request = await entitlements.completed(self.settings, who, user, request)
+        request = await entitlements.completed(
+            self.settings, self._cluster, who, user, request
+        )
         # it may have been granted while Slurm was queried
         if (same := await self._known(user, request.key)) is not None:
             return same
@@ -445,6 +448,8 @@ class Leases:
             expires=None if total is None else time.time() + total,
             project=request.project,
             tenths=request.tenths,
+            slurm_cluster=request.slurm_cluster,
+            slurm_account=request.account if request.slurm_job_id else None,
         )
 
     def _add(self, lease: Lease, *states: LeaseState) -> LiveLease:
@@ -545,8 +550,9 @@ class Leases:
         while True:
             await asyncio.sleep(self.settings.slurm_poll_seconds)
             for live in [*self._leases.values()]:
-                job = live.lease.slurm_job_id
-                if job is None or not slurm_jobs.can_ask(job):
+                job, cluster = live.lease.slurm_job_id, live.lease.slurm_cluster
+                own = self.settings.slurm_cluster
+                if job is None or not await self._cluster.has(job, cluster, own):
                     continue
                 gone = await slurm_jobs.is_gone(job)
                 live.gone_answers = live.gone_answers + 1 if gone else 0

@@ -6,6 +6,7 @@ import asyncio
 import re
 import shutil
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,9 +15,12 @@ from functools import lru_cache
 from sf_quantum.threads import in_thread
 
 ANSWER_SECONDS = 3.0
+# an answer about a job that is there
+KEPT_SECONDS = 60.0
 # each is a process, and a request to the cluster's only controller
 QUERIES_AT_ONCE = 2
 _JOB = re.compile(r"\d+([_+]\d+)?")
+_CLUSTER = re.compile(r"^ClusterName\s*=\s*(\S+)", re.MULTILINE)
 # the controller forgets a job some minutes after its end (MinJobAge)
 _FORGOTTEN = b"Invalid job id specified"
 # gres as "gres:qpu:2" or "gres/qpu:2", with or without a type; a licence as "qpu:2"
@@ -35,9 +39,42 @@ class SlurmJob:
     units: Mapping[str, int]
 
 
-def can_ask(job: str | None) -> bool:
-    """Whether this is a job id, and this machine has Slurm's commands."""
-    return bool(job and _JOB.fullmatch(job) and shutil.which("squeue"))
+class OwnCluster:
+    """The cluster whose jobs Slurm knows on this machine."""
+
+    def __init__(self) -> None:
+        self._name: str | None = None
+        # by job and user, with the time of the answer
+        self._jobs: dict[tuple[str, str], tuple[float, SlurmJob]] = {}
+
+    async def has(self, job: str, cluster: str | None, configured: str | None) -> bool:
+        """Whether Slurm can be asked about a job.
+
+        :param cluster: of the job, if its holder has named one
+        :param configured: the name of the own cluster; ``None``: Slurm is asked
+        """
+        if not (_JOB.fullmatch(job) and shutil.which("squeue")):
+            return False
+        if cluster is None:
+            return True
+        if configured is None and self._name is None:
+            answer = await _run("scontrol", "show", "config")
+            found = answer and _CLUSTER.search(answer.stdout.decode(errors="replace"))
+            self._name = found[1] if found else None
+        return cluster.casefold() == (configured or self._name or "").casefold()
+
+    async def about(self, job: str, user: str) -> SlurmJob | None:
+        """Query a user's job; ``None`` if Slurm knows none, or it is another user's.
+
+        An answer is kept for a while, since clients that wait for a lease ask repeatedly.
+        """
+        now = time.monotonic()
+        self._jobs = {k: v for k, v in self._jobs.items() if now - v[0] < KEPT_SECONDS}
+        if (known := self._jobs.get((job, user))) is not None:
+            return known[1]
+        if (found := await _about(job, user)) is not None:
+            self._jobs[job, user] = time.monotonic(), found
+        return found
 
 
 async def is_gone(job: str) -> bool | None:
@@ -51,8 +88,7 @@ async def is_gone(job: str) -> bool | None:
     return True if _FORGOTTEN in answer.stderr else None
 
 
-async def about(job: str, user: str) -> SlurmJob | None:
-    """Query a user's job; ``None`` if Slurm knows none, or it is another user's."""
+async def _about(job: str, user: str) -> SlurmJob | None:
     answer = await _squeue(job, "%u|%P|%a|%b|%W")
     if answer is None or answer.returncode != 0:
         return None
@@ -73,8 +109,10 @@ def _units(*columns: str) -> Mapping[str, int]:
 
 
 async def _squeue(job: str, columns: str) -> subprocess.CompletedProcess[bytes] | None:
-    command = ["squeue", "-h", "-j", job, "-o", columns]
+    return await _run("squeue", "-h", "-j", job, "-o", columns)
 
+
+async def _run(*command: str) -> subprocess.CompletedProcess[bytes] | None:
     def run() -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
             command,

@@ -37,6 +37,10 @@ def account_of(item: PendingJob | Lease | Used) -> Account:
     return account(item.user, item.project)
 
 
+# account, user, job or lease, and cluster
+_SlurmJob: TypeAlias = tuple[Account, str, str, str | None]
+
+
 class ActiveShares:
     """The effective shares: those of held leases, or those of the configuration.
 
@@ -47,7 +51,7 @@ class ActiveShares:
         self.configured = shares
         self._leased: Counter[Sharer] = Counter()
         # leases and share of each Slurm job
-        self._jobs: dict[tuple[Account, str, str], tuple[set[str], int]] = {}
+        self._jobs: dict[_SlurmJob, tuple[set[str], int]] = {}
 
     def leased(self, lease: Lease) -> None:
         """Add the share of a lease, unless another lease of its Slurm job is held."""
@@ -82,8 +86,9 @@ class ActiveShares:
                 del self._leased[sharer]
 
 
-def _job(lease: Lease) -> tuple[Account, str, str]:
-    return account_of(lease), lease.user, lease.slurm_job_id or lease.id
+def _job(lease: Lease) -> _SlurmJob:
+    job = lease.slurm_job_id or lease.id
+    return account_of(lease), lease.user, job, lease.slurm_cluster
 
 
 class DecayingUsage:

@@ -12,7 +12,9 @@ from sf_quantum.service.domain.jobs import Used
 from sf_quantum.service.store.store import Store
 
 Value: TypeAlias = str | float
-By: TypeAlias = Literal["user", "project", "lease", "slurm-job", "step"]
+By: TypeAlias = Literal[
+    "user", "project", "lease", "slurm-job", "slurm-account", "step"
+]
 # not below 0: at a boot, the clock may have been set
 WAIT = (
     "max(0, coalesce(jobs.started_steady, jobs.ended_steady) - jobs.submitted_steady)"
@@ -29,7 +31,8 @@ SELECT jobs.ended AS ended, jobs.user AS user, leases.project AS project,
     jobs.state AS state, 1 AS jobs, jobs.qpu_seconds AS qpu_seconds,
     jobs.seconds AS seconds, {WAIT} AS wait_seconds, {WAIT} AS longest_wait_seconds,
     jobs.attempt - 1 AS lost_attempts, jobs.lost_qpu_seconds AS lost_qpu_seconds,
-    jobs.lost_seconds AS lost_seconds, jobs.cost AS cost
+    jobs.lost_seconds AS lost_seconds, jobs.cost AS cost,
+    leases.slurm_cluster AS slurm_cluster, leases.slurm_account AS slurm_account
 {_JOINED} WHERE jobs.ended IS NOT NULL
 UNION ALL SELECT * FROM past
 """
@@ -129,8 +132,12 @@ def jobs(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row]
 KEYS: Mapping[By, tuple[str, ...]] = {
     "user": ("user",),
     "project": ("project",),
-    "lease": ("lease", "user", "project", "slurm_job_id"),
-    "slurm-job": ("slurm_job_id", "user"),
+    "lease": (
+        *("lease", "user", "project"),
+        *("slurm_job_id", "slurm_cluster", "slurm_account"),
+    ),
+    "slurm-job": ("slurm_job_id", "user", "slurm_cluster", "slurm_account"),
+    "slurm-account": ("slurm_account", "slurm_cluster"),
     "step": ("user", "run", "step"),
 }
 _PARTS = {"run": "purpose_run(purpose)", "step": "purpose_step(purpose)"}

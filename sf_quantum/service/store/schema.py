@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 9
+VERSION = 10
 _LEASES_AND_JOBS = """
 CREATE TABLE leases (
     id TEXT PRIMARY KEY,
@@ -186,6 +186,12 @@ _OPERATION_TIMES = """
 -- when the service was in operation, by the clock of the module clock; a day is kept
 CREATE TABLE operation (status TEXT NOT NULL, began REAL NOT NULL, seen REAL NOT NULL);
 """
+# added by version 10
+_SLURM = "".join(
+    f"ALTER TABLE {table} ADD COLUMN slurm_{column} TEXT; "
+    for table in ("leases", "past")
+    for column in ("cluster", "account")
+)
 SCHEMA = (
     _LEASES_AND_JOBS
     + _OPERATION
@@ -196,6 +202,7 @@ SCHEMA = (
     + _DIALECTS
     + _COMPUTE
     + _OPERATION_TIMES
+    + _SLURM
 )
 # by version, the SQL that upgrades a file to the next version
 UPGRADES = {
@@ -210,4 +217,5 @@ UPGRADES = {
     6: _DIALECTS + _OF_SAPI,
     7: _COMPUTE,
     8: _OPERATION_TIMES,
+    9: _SLURM,
 }

@@ -63,7 +63,7 @@ class UsageSums(Strict):
 
 
 class UsageRow(UsageSums):
-    """The sums of one user, project, lease, Slurm job or workflow step.
+    """The sums of one user, project, lease, Slurm job or account, or workflow step.
 
     Columns that do not identify the rows are null, and so are values that jobs lack.
     """
@@ -72,6 +72,14 @@ class UsageRow(UsageSums):
     project: str | None = None
     lease: str | None = None
     slurm_job_id: str | None = None
+    slurm_cluster: str | None = Field(
+        default=None, description="Null: the service's own."
+    )
+    slurm_account: str | None = Field(
+        default=None,
+        description="The account of the Slurm job, as Slurm says if the service can ask "
+        "it, else as the client says.",
+    )
     run: str | None = Field(default=None, description="The name of a run's journal.")
     step: str | None = Field(
         default=None, description="The workflow's step, or the jobs' other purpose."

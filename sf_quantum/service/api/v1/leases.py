@@ -52,6 +52,11 @@ class LeaseBody(Strict):
     slurm_job_id: Name | None = Field(
         default=None, description="The lease ends when this Slurm job is gone."
     )
+    slurm_cluster: Name | None = Field(
+        default=None,
+        description="The cluster of that Slurm job, by default the service's own. A "
+        "lease of another cluster's job ends by the idle limit.",
+    )
     partition: Name | None = Field(
         default=None, description="The Slurm partition, which may determine the class."
     )
@@ -69,7 +74,8 @@ class LeaseBody(Strict):
     )
     account: Name | None = Field(
         default=None,
-        description="The Slurm account, used as the project if the user belongs to it.",
+        description="The Slurm account, used as the project if the user belongs to it. "
+        "If the service can ask Slurm about the job, it is the job's account there.",
     )
     tenths: int | None = Field(
         default=None,
@@ -104,6 +110,8 @@ class LeaseAnswer(Strict):
         description="The project that is charged, if it is not the user."
     )
     tenths: int | None = Field(description="The share that the batch system granted.")
+    slurm_cluster: str | None = Field(description="The cluster of the Slurm job.")
+    slurm_account: str | None = Field(description="The account of the Slurm job.")
     held: bool
     opened: float
     expires: float | None = Field(description="When it ends at the latest.")
