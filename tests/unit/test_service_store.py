@@ -23,6 +23,7 @@ from sf_quantum.service.store import operation
 from sf_quantum.service.store.accounting import recent_use
 from sf_quantum.service.store.database import Database
 from sf_quantum.service.store.retention import BATCH, purge
+from sf_quantum.service.store.schema import UPGRADES
 from sf_quantum.service.store.store import Store
 
 # of version 3, with jobs in all states
@@ -297,9 +298,10 @@ def test_what_ended_last_comes_first(
 
 
 def test_a_file_of_version_8_notes_its_operation_from_now_on(path: Path) -> None:
-    Store(path).close()
     with sqlite3.connect(path) as db:
-        db.executescript("DROP TABLE operation; PRAGMA user_version = 8")
+        db.executescript(THIRD.read_text())
+        db.executescript("".join(UPGRADES[version] for version in range(3, 8)))
+        db.execute("PRAGMA user_version = 8")
     db.close()
     store = Store(path)
     assert [*operation.periods(store, 0.0, store.clock())] == []
