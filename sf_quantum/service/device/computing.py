@@ -1,9 +1,9 @@
 """The program of a separate process, which computes jobs; see :mod:`.processes`.
 
-A request on standard input is a line of JSON, ``{"call", "arguments", "limits"}``, and
-the payload of a job. The answer on standard output is a line of JSON, ``{"info"}`` or
-``{"error"}``, with whether it is the process's last, and the result. Each is preceded by
-its length.
+Its standard input is a connection of :mod:`multiprocessing`. A request is a line of
+JSON, ``{"call", "arguments", "limits"}``, and the payload of a job. The answer is a line
+of JSON, ``{"info"}`` or ``{"error"}``, with whether it is the process's last, and the
+result.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import json
 import math
 import os
 import resource
-import select
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeAlias, cast
 
@@ -28,7 +28,6 @@ from sf_quantum.samplers import problem
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.service.device import circuit, pulses
 from sf_quantum.service.device.computation import NOISE, ComputeLimits
-from sf_quantum.service.device.processes import LENGTH
 from sf_quantum.service.device.technologies import JobParameters
 from sf_quantum.service.domain.jobs import Kind
 
@@ -39,7 +38,6 @@ KEPT_BYTES = 1 << 30
 
 def main() -> None:
     """Answer requests until standard input closes."""
-    _end_with_service(int(sys.argv[1]))
     # a terminal or systemd sends these to the service, too, which ends its processes
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -47,16 +45,14 @@ def main() -> None:
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
     warnings.simplefilter("ignore")
-    # what a library prints is no answer
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    last = False
-    while not last and (length := sys.stdin.buffer.read(LENGTH)):
-        request = sys.stdin.buffer.read(int.from_bytes(length))
-        answer, last = answered(request)
-        answers.write(len(answer).to_bytes(LENGTH))
-        answers.write(answer)
-        answers.flush()
+    connection, last = Connection(0), False
+    _send_signals_of(connection)
+    with suppress(EOFError, ConnectionError):
+        while not last:
+            request = connection.recv_bytes()
+            with ended_with(connection):
+                answer, last = answered(request)
+            connection.send_bytes(answer)
 
 
 def answered(request: bytes) -> tuple[bytes, bool]:
@@ -116,14 +112,22 @@ def _limit(memory_gib: float, cpu_seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(used) + cpu_seconds, hardest))
 
 
-def _end_with_service(lifeline: int) -> None:
-    """Have the kernel end this process when the service's end of a pipe is closed."""
-    # Its SIGIO kills also where no Python code runs. PR_SET_PDEATHSIG would act at the
-    # end of the thread that has started this process.
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
-    if select.select([lifeline], [], [], 0)[0]:  # closed before
+def _send_signals_of(connection: Connection) -> None:
+    """Have the kernel send SIGIO when there is a request, or the service has ended."""
+    signal.signal(signal.SIGIO, signal.SIG_IGN)
+    fcntl.fcntl(connection.fileno(), fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(connection.fileno(), fcntl.F_SETFL, os.O_ASYNC)
+
+
+@contextmanager
+def ended_with(connection: Connection) -> Iterator[None]:
+    """Have this process ended when the service ends, also where no Python code runs."""
+    # PR_SET_PDEATHSIG would act at the end of the thread that has started this process
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    if connection.poll():  # it ended before; it sends nothing before the answer
         sys.exit(1)
+    yield
+    signal.signal(signal.SIGIO, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,13 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import cache
+from multiprocessing import Pipe
 from typing import ClassVar
 
 from sf_quantum.errors import InputError
@@ -32,9 +31,6 @@ from sf_quantum.service.domain.jobs import Kind
 
 MODULE = "sf_quantum.service.device.computing"
 POLL_SECONDS = 0.02
-# bytes of the length before each request and answer
-LENGTH = 8
-_CHUNK = 1 << 20
 
 
 class SeparateRunner:
@@ -108,23 +104,17 @@ class _Process:
     """A process that answers one request at a time."""
 
     def __init__(self) -> None:
-        lifeline, self._lifeline = os.pipe()
+        self._connection, its = Pipe()
         # single-threaded, since computations share the machine with the service
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", MODULE, str(lifeline)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            [sys.executable, "-m", MODULE],
+            stdin=its.fileno(),
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={**os.environ, **threads},
-            pass_fds=[lifeline],
-            bufsize=0,
         )
-        os.close(lifeline)
-        if self._popen.stdin is None or self._popen.stdout is None:
-            raise RuntimeError("no pipe")
-        self._stdin, self._stdout = self._popen.stdin, self._popen.stdout
-        os.set_blocking(self._stdin.fileno(), False)
+        its.close()
 
     @property
     def alive(self) -> bool:
@@ -139,34 +129,19 @@ class _Process:
 
         :raises EOFError: if the process ends before its answer
         """
-        rest = memoryview(len(request).to_bytes(LENGTH) + request)
-        answer, expected = bytearray(), LENGTH
-        poll = select.poll()
-        poll.register(self._stdin, select.POLLOUT)
-        poll.register(self._stdout, select.POLLIN)
-        while len(answer) < expected:
-            if give_up():
-                return None
-            for file, event in poll.poll(POLL_SECONDS * 1000):
-                if file == self._stdin.fileno():
-                    with suppress(BlockingIOError, BrokenPipeError):
-                        rest = rest[os.write(file, rest[:_CHUNK]) :]
-                    if not rest or event & select.POLLERR:
-                        poll.unregister(file)
-                elif part := os.read(file, _CHUNK):
-                    answer += part
-                else:
-                    raise EOFError
-            if expected == LENGTH <= len(answer):
-                expected += int.from_bytes(answer[:LENGTH])
-        return bytes(memoryview(answer)[LENGTH:])
+        try:
+            self._connection.send_bytes(request)
+            while not self._connection.poll(POLL_SECONDS):
+                if give_up():
+                    return None
+            return self._connection.recv_bytes()
+        except ConnectionError as error:
+            raise EOFError from error
 
     def end(self) -> None:
         self._popen.kill()
         self._popen.wait()
-        self._stdin.close()
-        self._stdout.close()
-        os.close(self._lifeline)
+        self._connection.close()
 
 
 class _Processes:
