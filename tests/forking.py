@@ -30,10 +30,14 @@ from pathlib import Path
 
 import coverage
 
+from sf_quantum.service.device import processes
+
 BIN = Path(sys.executable).parent
 COMMANDS = {
     "streamflow": ("streamflow.main", "run"),
     "sfq": ("sf_quantum.cli", "main"),
+    # what the service starts for its jobs
+    "python": (processes.MODULE, "main"),
 }
 # of ``sfq``, those that take long to import
 FORKED = (
@@ -45,6 +49,10 @@ PRELOADED = (
     "sf_quantum.plugin",
     *(f"sf_quantum.cli.{name}" for name in FORKED),
     "sf_quantum.service.run",
+    processes.MODULE,
+    # of which the latter imports these for a sequence
+    "pulser",
+    "pulser_simulation",
 )
 # they take the folder in which they are imported for that of the command
 IMPORTED_BY_FORK = ("streamflow.main", "streamflow.parser", "streamflow.cwl.runner")
@@ -56,7 +64,7 @@ _STAND_IN = """\
 #!{python} -IS
 import _signal, _socket, posix, sys
 if not {imports_much} or posix.environ.get(b"PYTHONPATH"):
-    posix.execv("{real}", sys.argv)
+    posix.execv("{real}", ["{real}", *sys.argv[1:]])
 forker = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
 forker.connect("{socket}")
 ignored = _signal.getsignal(2) == _signal.SIG_IGN
@@ -194,14 +202,19 @@ def _fork_for(tests: int, folder: Path) -> None:
     # those of a cluster's users too
     for made in (folder, folder / "bin"):
         made.mkdir(0o755)
-    much = {"streamflow": "True", "sfq": f"sys.argv[1:2] in {[[n] for n in FORKED]}"}
-    for name, condition in much.items():
-        stand_in = folder / "bin" / name
+    much = {
+        "bin/streamflow": "True",
+        "bin/sfq": f"sys.argv[1:2] in {[[n] for n in FORKED]}",
+        # in no PATH: only forks know it
+        "python": f"sys.argv[1:] == {['-m', processes.MODULE]}",
+    }
+    for path, condition in much.items():
+        stand_in = folder / path
         stand_in.write_text(
             _STAND_IN.format(
-                name=name,
+                name=stand_in.name,
                 python=sys.executable,
-                real=BIN / name,
+                real=BIN / stand_in.name,
                 socket=folder / "socket",
                 imports_much=condition,
             )
@@ -233,6 +246,7 @@ class _Forker:
         self._listener = listener
         self._pids: dict[socket.socket, int] = {}
         self._selector = selectors.DefaultSelector()
+        self._python = Path.cwd() / "python"
         self._on(listener, self._accept)
         self._on(os.pidfd_open(tests), lambda: _clear)
 
@@ -281,7 +295,7 @@ class _Forker:
                 else:
                     os.close(key.fd)
             self._selector.close()
-            return _become(*request, files)
+            return _become(*request, files, self._python)
         for file in files:
             os.close(file)
         self._pids[connection] = pid
@@ -304,6 +318,7 @@ def _become(
     environment: dict[str, str],
     ignored: bool,
     files: list[int],
+    python: Path,
 ) -> Run:
     """Make a fork what was asked for."""
     os.setsid()
@@ -312,6 +327,7 @@ def _become(
     os.environ.update(environment)
     # was found in the environment of before
     tempfile.tempdir = None
+    sys.executable = str(python)
     if ignored:  # as a child inherits it
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     for target, file in enumerate(files):

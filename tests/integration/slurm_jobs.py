@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import getpass
 import itertools
 import os
@@ -20,11 +19,10 @@ from streamflow.deployment.connector.local import LocalConnector
 from sf_quantum.connectors.slurm.connector import SlurmConnector
 from sf_quantum.files import JSON
 from tests.lab import Lab
+from tests.waiting import until_async
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Project
-
-MINUTE = 60.0
 
 
 class Cluster:
@@ -89,13 +87,6 @@ class Cluster:
         """The folders that the connector keeps beside the jobs' own."""
         return list(self.folder.rglob(".sfq-*"))
 
-    async def until(self, condition: Callable[[], object], what: str) -> None:
-        """Wait for something to become true while jobs go on."""
-        deadline = asyncio.get_running_loop().time() + MINUTE
-        while not condition():
-            assert asyncio.get_running_loop().time() < deadline, what
-            await asyncio.sleep(0.02)
-
     def ids(self) -> dict[str, int]:
         """The Slurm jobs in the queue, by the job's number."""
         lines = self.lab.output("squeue", "-h", "-o", "%A %j").splitlines()
@@ -104,7 +95,7 @@ class Cluster:
 
     async def submitted(self, count: int = 1) -> dict[str, int]:
         """Wait until there are so many jobs in Slurm's queue."""
-        await self.until(lambda: len(self.ids()) == count, f"{count} jobs")
+        await until_async(lambda: len(self.ids()) == count, f"{count} jobs")
         return self.ids()
 
     async def running(self, count: int = 1) -> dict[str, int]:
@@ -114,7 +105,7 @@ class Cluster:
             states = [self.lab.state(id_) for id_ in self.ids().values()]
             return states == ["RUNNING"] * count
 
-        await self.until(run, f"{count} running jobs")
+        await until_async(run, f"{count} running jobs")
         return self.ids()
 
 
@@ -130,7 +121,7 @@ async def cluster(lab: Lab, folder: Path, **config: JSON) -> AsyncIterator[Clust
         finally:
             await made.connector.undeploy(False)
         # where the driver could not see to it, the login node's shell does
-        await made.until(lambda: made.spools() == [], "the spool to go")
+        await until_async(lambda: made.spools() == [], "the spool to go")
 
 
 class StandIns:

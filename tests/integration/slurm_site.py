@@ -13,6 +13,7 @@ from sf_quantum.reporting import usage
 from sf_quantum.reporting.usage import AllocationUsage
 from tests.integration.slurm_jobs import Cluster, cluster
 from tests.lab import Lab
+from tests.waiting import until_async
 
 NODE: dict[str, JSON] = {"partition": "compute", "ntasks": 1}
 QPU: dict[str, JSON] = {"partition": "quantum", "ntasks": 1, "gres": "qpu:1"}
@@ -62,7 +63,7 @@ class Site:
         self, count: int, state: str = "RUNNING", service: str = "node"
     ) -> None:
         """Wait until so many allocations are in a state."""
-        await self.cluster.until(
+        await until_async(
             lambda: list(self.queue(service).values()).count(state) == count,
             f"{count} {state}",
         )

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 cloud = pytest.importorskip("dwave.cloud", reason="the extra dwave is not installed")
 api = importlib.import_module("dwave.cloud.api")
 exceptions = importlib.import_module("dwave.cloud.exceptions")
-system = importlib.import_module("dwave.system")
 
 SMALL = ["--time-scale", "0", "--qubits", "100", "--noise", "0", "--seed", "3"]
 Start = Callable[..., "Ocean"]
@@ -232,6 +231,8 @@ def test_everything_of_a_problem_is_told_and_can_be_sent_again(ocean: Ocean) -> 
 def test_embedded_problems(ocean: Ocean) -> None:
     bqm = clique(6)
     config = {"endpoint": ocean.endpoint, "token": ocean.token}
+    # takes a second to import
+    system = importlib.import_module("dwave.system")
     with system.DWaveSampler(**config) as sampler:
         embedded = system.EmbeddingComposite(sampler)
         found = embedded.sample(bqm, num_reads=100, return_embedding=True)

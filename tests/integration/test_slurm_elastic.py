@@ -18,6 +18,7 @@ from tests.integration.slurm_jobs import StandIns
 from tests.integration.slurm_site import NODE, QPU, Site, allocation_id, site
 from tests.lab import Lab
 from tests.lab_conf import Options
+from tests.waiting import until_async
 
 JOB = "echo $SLURM_JOB_ID"
 HOLD = "--wrap=sleep 300"
@@ -98,9 +99,7 @@ async def test_a_job_has_no_nodes_whose_time_is_nearly_up(
         async def seen() -> None:
             """Wait until the connector knows when its allocations end."""
             polls = stand_ins.count("polls")
-            await held.cluster.until(
-                lambda: stand_ins.count("polls") > polls + 2, "squeue"
-            )
+            await until_async(lambda: stand_ins.count("polls") > polls + 2, "squeue")
 
         first = await held.run(f"sleep 2; {JOB}", step="long/0")
         await seen()
@@ -174,7 +173,7 @@ async def refuse(held: Site) -> str:
     """
     first, other = sorted(held.queue())
     held.lab.run("scancel", str(first))
-    await held.cluster.until(
+    await until_async(
         lambda: [one for one in held.held() if one.released], "the refusal"
     )
     return str(other)

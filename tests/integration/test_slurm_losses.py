@@ -23,7 +23,7 @@ from tests.integration.slurm_jobs import StandIns
 from tests.integration.slurm_site import NODE, QPU, site
 from tests.lab import Lab
 from tests.lab_conf import Options
-from tests.waiting import SECONDS
+from tests.waiting import SECONDS, until_async
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Project
@@ -47,7 +47,7 @@ async def test_a_cancelled_allocation_fails_its_job(
                 "trap 'exit 0' TERM; touch up; sleep 60 & wait", "node"
             )
         )
-        await held.cluster.until(lambda: list(tmp_path.rglob("up")), "the job")
+        await until_async(lambda: list(tmp_path.rglob("up")), "the job")
         lab.run("scancel", first)
         assert f"Slurm job {first} is CANCELLED" in await failing
         # the next has another
@@ -71,7 +71,7 @@ async def test_a_failed_node_fails_its_job(start_lab: StartLab, tmp_path: Path) 
             failing = asyncio.create_task(
                 held.cluster.failing("touch up; sleep 60", "node")
             )
-            await held.cluster.until(lambda: list(tmp_path.rglob("up")), "the job")
+            await until_async(lambda: list(tmp_path.rglob("up")), "the job")
             lab.stop_node(node)
             assert "is NODE_FAIL" in await failing
             assert await held.run("echo $SLURMD_NODENAME") != node
@@ -85,7 +85,7 @@ async def test_an_allocation_that_has_used_up_its_time_fails_its_job(
         failing = asyncio.create_task(
             held.cluster.failing("touch up; sleep 120", "node")
         )
-        await held.cluster.until(lambda: list(tmp_path.rglob("up")), "the job")
+        await until_async(lambda: list(tmp_path.rglob("up")), "the job")
         # limits are whole minutes, of which Slurm checks twice in each; no end is in the past
         lab.output("scontrol", "update", f"JobId={first}", "EndTime=now+5")
         assert f"Slurm job {first} is TIMEOUT" in await failing
@@ -100,7 +100,7 @@ async def test_an_end_of_which_nobody_is_left_to_tell_fails_the_job(
         failing = asyncio.create_task(
             held.cluster.failing("touch up; sleep 60", "node")
         )
-        await held.cluster.until(lambda: list(tmp_path.rglob("up")), "the job")
+        await until_async(lambda: list(tmp_path.rglob("up")), "the job")
         (first,) = held.queue()
         _kill_sruns(tmp_path)
         lab.run("scancel", str(first))
@@ -118,7 +118,7 @@ async def test_a_job_that_had_not_begun_when_nobody_was_left_runs_elsewhere(
         first = await held.run(JOB)
         stand_ins.add("srun", '[ -e "$here/on" ] || { : >"$here/on"; exec sleep 60; }')
         job = held.start(JOB)
-        await held.cluster.until(stand_ins.switch("on").exists, "srun")
+        await until_async(stand_ins.switch("on").exists, "srun")
         _kill_sruns(tmp_path)
         lab.run("scancel", first)
         async with asyncio.timeout(20):
@@ -133,11 +133,11 @@ async def test_a_job_that_is_cancelled_before_slurm_knows_it_does_not_run(
         first = await held.run(JOB)
         stand_ins.add("srun", ': >"$here/on"', "sleep 1")
         job = held.start("touch up")
-        await held.cluster.until(stand_ins.switch("on").exists, "srun")
+        await until_async(stand_ins.switch("on").exists, "srun")
         job.cancel()
         with suppress(asyncio.CancelledError):
             await job
-        await held.cluster.until(lambda: not list(tmp_path.rglob("*.began")), "its end")
+        await until_async(lambda: not list(tmp_path.rglob("*.began")), "its end")
         assert await held.run(f"find {tmp_path} -name up; {JOB}") == first
 
 
@@ -157,7 +157,7 @@ async def test_nodes_are_given_back_once_slurm_can_be_told(
         held.cluster.name = "w"
         stand_ins.switch("off").touch()
         await held.run(JOB, "qpu", "solve/0")
-        await held.cluster.until(lambda: stand_ins.count("tried"), "scancel")
+        await until_async(lambda: stand_ins.count("tried"), "scancel")
         assert list(held.queue("qpu").values()) == ["RUNNING"]
         stand_ins.switch("off").unlink()
         await held.counts(0, service="qpu")
@@ -182,7 +182,7 @@ async def test_an_allocation_ends_itself_without_its_driver(
         failing = asyncio.create_task(
             held.cluster.failing("touch up; sleep 60", "node")
         )
-        await held.cluster.until(lambda: list(tmp_path.rglob("up")), "the job")
+        await until_async(lambda: list(tmp_path.rglob("up")), "the job")
         # nobody gives a sign of life, as if the login node were gone
         stopped = _shells() - others
         for shell in stopped:

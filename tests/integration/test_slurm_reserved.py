@@ -15,6 +15,7 @@ from tests.conftest import StartLab
 from tests.integration.slurm_site import NODE, QPU, site
 from tests.lab import Lab
 from tests.lab_conf import Options
+from tests.waiting import until_async
 
 JOB = "echo $SLURM_JOB_ID"
 WHERE = "echo $SLURMD_NODENAME"
@@ -139,7 +140,7 @@ async def test_a_release_does_not_end_a_job(wide: Lab, tmp_path: Path) -> None:
         held.cluster.name = "w"
         solving = held.start("sleep 2; echo solved", "qpu")
         waiting = [held.start("sleep 0.3; echo solved", "qpu") for _ in range(3)]
-        await held.cluster.until(lambda: len(held.events("slurm")) == 1, "the first")
+        await until_async(lambda: len(held.events("slurm")) == 1, "the first")
         await held.run("true", "node", "check/0")
         assert await asyncio.gather(solving, *waiting) == ["solved"] * 4
         await held.counts(1)

@@ -12,6 +12,7 @@ import pytest
 from sf_quantum.files import JSON
 from tests.integration.slurm_site import Site, site
 from tests.lab import Lab
+from tests.waiting import until_async
 
 SERVICE: dict[str, JSON] = {"partition": "compute", "mem": 1536, "exclusive": True}
 SERVICES: dict[str, JSON] = {"node": SERVICE}
@@ -60,16 +61,15 @@ async def test_an_allocation_outlives_the_srun_of_its_hold(
 ) -> None:
     async with site(lab, tmp_path, KEPT, services=SERVICES) as held:
         job = (await held.run("echo $SLURM_JOB_ID")).strip()
-        first = holds(job)
-        (step,) = steps(lab, job)
+        # a command may be done before its hold is a step
+        first = await until_async(lambda: holds(job), "an srun")
+        (step,) = await until_async(lambda: steps(lab, job), "a step")
         for process in first:
             process.send_signal(number)
-        await held.cluster.until(
+        await until_async(
             lambda: holds(job) - first, "another srun to hold the allocation"
         )
-        await held.cluster.until(
-            lambda: steps(lab, job) - {step}, "another step of the hold"
-        )
+        await until_async(lambda: steps(lab, job) - {step}, "another step of the hold")
         assert (await held.run("echo $SLURM_JOB_ID")).strip() == job
     (one,) = held.held()
     assert len(one.holds) == 1

@@ -17,6 +17,7 @@ from sf_quantum.files import JSON
 from tests.integration.slurm_jobs import StandIns, cluster
 from tests.lab import Lab
 from tests.lab_conf import Options
+from tests.waiting import until_async
 
 if TYPE_CHECKING:
     from tests.conftest import StartLab
@@ -90,7 +91,7 @@ async def test_cancelled(lab: Lab, tmp_path: Path) -> None:
             outputs = tmp_path.glob("work/.sfq-*/*.out")
             return sum(path.stat().st_size > 0 for path in outputs)
 
-        await jobs.until(lambda: begun() == 9, "nine jobs to begin")
+        await until_async(lambda: begun() == 9, "nine jobs to begin")
         for id_ in ids.values():
             lab.output("scancel", str(id_))
         running, pending, *trapped = await asyncio.gather(*work)
@@ -107,12 +108,12 @@ async def test_requeued(lab: Lab, tmp_path: Path) -> None:
         count = tmp_path / "runs"
         script = f"echo >>{count}; [ $(wc -l <{count}) -gt 1 ] || sleep 100; exit 7"
         work = asyncio.create_task(jobs.failing(script))
-        await jobs.until(count.exists, "the first run")
+        await until_async(count.exists, "the first run")
         id_ = jobs.ids()["1"]
         lab.output("scontrol", "requeue", str(id_))
         # Slurm holds it for two minutes, less if it is told so; in the same second, its
         # node would take it for the first run ("already killed, do not launch")
-        await jobs.until(lambda: lab.state(id_) == "PENDING", "the second run's turn")
+        await until_async(lambda: lab.state(id_) == "PENDING", "the second run's turn")
         lab.output("scontrol", "update", f"JobId={id_}", "StartTime=now+2")
         text = await work
     assert "is FAILED (NonZeroExitCode) with exit code 7" in text
@@ -232,7 +233,7 @@ async def test_a_job_that_slurm_has_forgotten(
             said = [forgetful.run(*asked, str(id_)).stderr for id_ in ids.values()]
             return all("Invalid job id" in text for text in said)
 
-        await jobs.until(forgotten, "Slurm to forget")
+        await until_async(forgotten, "Slurm to forget")
         blind.unlink()
         text, code = await marked
         assert code == 4
@@ -332,7 +333,7 @@ async def test_a_job_that_can_never_start_is_reported(
             ]
             await jobs.submitted(4)
             rough.output("scontrol", "update", "NodeName=c3", *_features("none"))
-            await jobs.until(
+            await until_async(
                 lambda: all(f"({reason}" in caplog.text for reason in reasons),
                 "three reports",
             )
@@ -428,7 +429,7 @@ async def test_a_job_that_is_not_wanted_any_more(lab: Lab, tmp_path: Path) -> No
         work.cancel()
         with suppress(asyncio.CancelledError):
             await work
-        await jobs.until(lambda: lab.state(id_) == "CANCELLED", "its end")
+        await until_async(lambda: lab.state(id_) == "CANCELLED", "its end")
         assert await jobs.run("echo next") == ("next", 0)
 
 
