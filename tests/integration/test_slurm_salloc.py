@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from sf_quantum.files import JSON
+from tests.conftest import StartLab
 from tests.integration.slurm_site import Site, site
 from tests.lab import Lab
+from tests.lab_conf import Options
 from tests.waiting import until_async
 
 SERVICE: dict[str, JSON] = {"partition": "compute", "mem": 1536, "exclusive": True}
@@ -22,6 +25,13 @@ NOT_SET = {"SLURM_NODE_ALIASES"}
 # which differ between two jobs
 OWN = {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_TASK_PID", "SLURM_JOB_NODELIST"}
 OWN |= {"SLURM_NODELIST", "SLURM_TOPOLOGY_ADDR"}
+
+
+@pytest.fixture(scope="module")
+def lab(start_lab: StartLab) -> Iterator[Lab]:
+    """With nodes that no other test takes."""
+    with start_lab(Options(nodes=2, qnodes=0)) as lab:
+        yield lab
 
 
 async def variables(held: Site) -> dict[str, str]:
