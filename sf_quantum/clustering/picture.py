@@ -7,6 +7,7 @@ from typing import cast
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from sf_quantum.clustering.consensus import State
@@ -21,6 +22,8 @@ COLOURS = (
 NOISE = "#BBBBBB"
 #: more points would only darken the picture
 DRAWN = 20_000
+#: characters of a feature's name, and labelled scores beside each other for each input
+NAME, LABELS = 40, 5
 
 
 def draw(points: Points, state: State, threshold: float) -> Figure:
@@ -33,6 +36,7 @@ def draw(points: Points, state: State, threshold: float) -> Figure:
     if len(rows) > DRAWN:
         rows = np.random.default_rng(0).choice(rows, DRAWN, replace=False)
     plane, names = _plane(points)
+    names = [name if len(name) <= NAME else f"{name[:NAME]}…" for name in names]
     consensus = np.asarray(state.labels)
     inputs = [(str(c["method"]), np.asarray(c["labels"])) for c in state.clusterings]
     panels = [("consensus", consensus), *inputs]
@@ -110,7 +114,10 @@ def _scores(axes: Axes, state: State, threshold: float) -> None:
         axes.step(number, best, where="mid", color=COLOURS[4], label="best so far")
     axes.plot(number, scores, "o", color=COLOURS[3], label="this iteration")
     axes.axhline(threshold, color="0.4", linestyle="--", label="threshold")
-    for x, y in zip(number, scores, strict=True):
+    # of many iterations, only the best
+    few = len(number) <= LABELS * len(state.clusterings)
+    for x in number if few else [state.best]:
+        y = scores[x - 1]
         axes.annotate(
             f"{y:.4f}",
             (x, y),
@@ -121,7 +128,7 @@ def _scores(axes: Axes, state: State, threshold: float) -> None:
         )
     axes.set_xlabel("iteration")
     axes.set_ylabel("silhouette")
-    axes.set_xticks(number)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlim(0.5, len(number) + 0.5)
     axes.margins(y=0.3)
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)

@@ -29,6 +29,10 @@ from sf_quantum.reporting.usage import RunUsage, together
 
 # decisions shown below the timeline, and characters of each
 REASONS, WIDTH = 20, 170
+# of the timeline and its legend, in inches
+TIMELINE, KEY, CHARACTER, LINE = 11.0, 0.7, 0.085, 0.22
+# the longest name drawn, in characters
+NAME = 60
 # for readers who cannot distinguish the colours
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "+++")
 
@@ -73,29 +77,41 @@ def draw_timeline(rows: list[JobAttempt], path: Path) -> None:
     steps = list(dict.fromkeys(row.step for row in rows))
     palette = mpl.color_sequences["tab10" if len(steps) <= 10 else "tab20"]
     colour_of = dict(zip(steps, itertools.cycle(palette), strict=False))
+    legend = [
+        Patch(color=colour, label=_short(step)) for step, colour in colour_of.items()
+    ]
+    legend.append(Patch(color="0.6", alpha=0.35, label="waiting (lighter)"))
+    longest = max(len(str(key.get_label())) for key in legend)
+    columns = min(len(legend), 6, int(TIMELINE / (KEY + CHARACTER * longest)))
+    lines = math.ceil(len(legend) / columns)
     lanes, reasons = _lanes(rows), _reasons(rows)
-    height = 1.6 + 0.42 * len(lanes) + 0.17 * len(reasons)
-    figure = Figure(figsize=(11, height), dpi=130, layout="constrained")
+    height = 1.4 + LINE * lines + 0.42 * len(lanes) + 0.17 * len(reasons)
+    figure = Figure(figsize=(TIMELINE, height), dpi=130, layout="constrained")
     axes = figure.add_subplot()
     for y, (_, lane) in enumerate(lanes):
         for row in lane:
             _bar(axes, y, row, start, end, colour_of[row.step])
-    axes.set_yticks(range(len(lanes)), [name for name, _ in lanes])
+    axes.set_yticks(range(len(lanes)), [_short(name) for name, _ in lanes])
+    axes.set_ylabel("location")
     axes.invert_yaxis()
     axes.set_xlim(0, (end - start) * 1.01 or 1.0)
-    axes.set_xlabel("seconds since the first job was ready (hatched: not completed)")
+    axes.set_xlabel(
+        "seconds since the first job was ready (numbers: iterations; hatched: not completed)"
+    )
     _plain(axes, grid="x", without=("top", "right", "left"))
     axes.tick_params(axis="y", length=0)
     if reasons:
         figure.supxlabel("\n".join(reasons), x=0.01, ha="left", fontsize=8)
-    legend = [Patch(color=colour, label=step) for step, colour in colour_of.items()]
-    legend.append(Patch(color="0.6", alpha=0.35, label="waiting (lighter)"))
-    columns = min(len(legend), 6)
     figure.legend(
         handles=legend, loc="outside upper center", ncols=columns, frameon=False
     )
     with replacing(path) as file:
         figure.savefig(file, format="png")
+
+
+def _short(name: str) -> str:
+    """The end of a long name, in which names of one kind differ."""
+    return name if len(name) <= NAME else f"…{name[1 - NAME :]}"
 
 
 def _lanes(rows: list[JobAttempt]) -> list[tuple[str, list[JobAttempt]]]:
@@ -140,7 +156,9 @@ def _bar(
     )
     # a label only where it fits
     if row.round and ran > 0.02 * (end - start) * len(row.round):
-        axes.bar_label(bar, [row.round], label_type="center", fontsize=8, color="white")
+        light = sum(mpl.colors.to_rgb(colour)) > 1.8
+        ink = "black" if light else "white"
+        axes.bar_label(bar, [row.round], label_type="center", fontsize=8, color=ink)
 
 
 def draw_nodes(runs: list[RunUsage], path: Path) -> None:
@@ -243,7 +261,7 @@ def _stack(axes: Axes, panel: Panel, styles: dict[str, Style], quantum: bool) ->
 
 
 def _label(axes: Axes, panel: Panel, quantum: bool) -> None:
-    axes.set_ylabel("quantum" if quantum else "classical nodes")
+    axes.set_ylabel("quantum\nnodes" if quantum else "classical nodes")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=3 if quantum else 8))
     _plain(axes, grid="both", without=("top", "right"))
     if not quantum:
@@ -251,8 +269,8 @@ def _label(axes: Axes, panel: Panel, quantum: bool) -> None:
         classical = (a.strategy for a in whole.allocations if not a.quantum)
         title = (
             f"{', '.join(dict.fromkeys(classical)) or 'no classical nodes'}: "
-            f"{whole.ended - whole.started:.0f} s, "
-            f"{whole.node_seconds():.0f} classical node-seconds"
+            f"{whole.ended - whole.started:,.0f} s, "
+            f"{whole.node_seconds():,.0f} classical node-seconds"
         )
         axes.set_title(title, fontsize=10, loc="left")
 

@@ -346,7 +346,7 @@ def test_runs_that_overlap_share_a_panel(tmp_path: Path) -> None:
     ):
         assert f"<!-- {text} -->" in drawn
     assert drawn.count("<!-- classical nodes -->") == 2
-    assert drawn.count("<!-- quantum -->") == 1
+    assert drawn.count("<!-- quantum -->") == drawn.count("<!-- nodes -->") == 1
 
 
 def test_the_picture_may_be_png(tmp_path: Path) -> None:

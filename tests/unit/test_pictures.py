@@ -1,0 +1,110 @@
+"""What is to be read in a picture is in it, and nothing is drawn over something else."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox, BboxBase
+
+from sf_quantum.clustering import picture
+from sf_quantum.clustering.consensus import State
+from sf_quantum.clustering.points import Points
+from sf_quantum.files import JSON
+from sf_quantum.reporting import pictures
+from sf_quantum.reporting.report import JobAttempt
+
+
+def _illegible(figure: Figure) -> list[str]:
+    """The texts that stick out of a figure or overlap, once it has been drawn."""
+    unseen = set[Text]()
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        low, high = sorted(axis.get_view_interval())
+        # matplotlib keeps ticks beyond the ends of an axis
+        beyond = (t for t in axis.get_major_ticks() if not low <= t.get_loc() <= high)
+        unseen |= {tick.label1 for tick in beyond}
+    seen = [
+        (text.get_text(), text.get_window_extent())
+        for text in figure.findobj(Text)
+        if isinstance(text, Text) and text.get_text() and text not in unseen
+    ]
+    return [
+        *(words for words, box in seen if not _within(box, figure.bbox)),
+        *(f"{a} on {b}" for (a, p), (b, q) in combinations(seen, 2) if _cover(p, q)),
+    ]
+
+
+def _within(box: Bbox, whole: BboxBase) -> bool:
+    return bool(
+        box.x0 >= whole.x0 - 1
+        and box.y0 >= whole.y0 - 1
+        and box.x1 <= whole.x1 + 1
+        and box.y1 <= whole.y1 + 1
+    )
+
+
+def _cover(one: Bbox, other: Bbox) -> bool:
+    common = Bbox.intersection(one, other)
+    return common is not None and common.width > 2 and common.height > 2
+
+
+@pytest.mark.parametrize(("iterations", "labelled"), [(10, 10), (60, 1)])
+def test_scores_of_many_iterations_do_not_cover_each_other(
+    iterations: int, labelled: int
+) -> None:
+    random = np.random.default_rng(1)
+    labels = random.integers(0, 3, 40).tolist()
+    scores = random.uniform(0.4, 0.7, iterations)
+    records: list[dict[str, JSON]] = [{"score": s, "exact": True} for s in scores]
+    clusterings: list[dict[str, JSON]] = [
+        {"method": f"kmeans {number}", "labels": labels} for number in range(2)
+    ]
+    state = State(records, int(scores.argmax()) + 1, labels, clusterings)
+    names = ["length / cm", "a name that is much too long to stand beside its axis"]
+    points = Points(random.normal(size=(40, 2)), names, None)
+    figure = picture.draw(points, state, 0.8)
+    figure.draw_without_rendering()
+    assert _illegible(figure) == []
+    annotated = [text for text in figure.axes[-1].texts if text.get_text()]
+    assert len(annotated) == labelled
+    assert f"{scores.max():.4f}" in [text.get_text() for text in annotated]
+
+
+def test_a_timeline_of_many_steps_has_them_all_in_its_legend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = list[Figure]()
+    save = Figure.savefig
+
+    def saved(figure: Figure, file: str, format: str) -> None:
+        drawn.append(figure)
+        save(figure, file, format=format)
+
+    monkeypatch.setattr(Figure, "savefig", saved)
+    names = [f"{'preparation-of-the-data/' * 3}step-{n}" for n in range(25)]
+    rows = [
+        JobAttempt(
+            *(name, "0.1", [number + 1], [], 1, 20.0 * number),
+            location=f"deployment/{'node-with-a-long-name-' * 3}{number % 3}",
+            started=20.0 * number + 3,
+            ended=20.0 * number + 19,
+            status="completed",
+        )
+        for number, name in enumerate(names)
+    ]
+    pictures.draw_timeline(rows, tmp_path / "t.png")
+    (figure,) = drawn
+    assert _illegible(figure) == []
+    (legend,) = figure.legends
+    keys = [text.get_text() for text in legend.get_texts()]
+    assert [key.rpartition("/")[2] for key in keys] == [
+        *(f"step-{number}" for number in range(25)),
+        "waiting (lighter)",
+    ]
+    (axes,) = figure.axes
+    assert axes.get_ylabel() == "location"
+    assert axes.get_xlabel().startswith("seconds since")
