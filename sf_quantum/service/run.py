@@ -250,11 +250,11 @@ def notify(state: str) -> None:
         return
     # systemd writes @ for the zero byte of an abstract socket
     address = "\0" + path[1:] if path.startswith("@") else path
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.sendto(state.encode(), address)
-        except OSError as error:
-            logger.warning("cannot notify systemd of %s: %s", state, error)
+    except OSError as error:
+        logger.warning("cannot notify systemd of %s: %s", state, error)
 
 
 def _call_at_eof(stop: Callable[[], asyncio.Handle]) -> None:

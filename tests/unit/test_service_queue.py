@@ -39,7 +39,6 @@ from sf_quantum.service.domain.settings import (
 )
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.live_jobs import LiveJob
-from sf_quantum.service.queue.telemetry import Telemetry
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies.classes import Classes
 from sf_quantum.service.scheduling.policies.fair_share import FairShare
@@ -469,19 +468,6 @@ async def test_asked_again_it_stops_without_patience(
         assert state(queue, job) == "Queued"
 
 
-async def test_an_error_in_the_background_ends_the_queue(
-    tmp_path: Path, device: Device
-) -> None:
-    async def fails() -> None:
-        raise LookupError("what no background task should do")
-
-    async with running(tmp_path, device) as queue:
-        queue.run_in_background(fails())
-        await asyncio.wait_for(queue.finished(), 60)
-        assert isinstance(queue.broken, LookupError)
-        assert "background task" in str(queue.failure)
-
-
 async def test_order_and_shares_survive_a_restart(
     tmp_path: Path, device: Device, gate: Gate
 ) -> None:
@@ -838,18 +824,6 @@ async def test_a_quality_job_whose_cancellation_fails_stays_pending(
     assert queue.forecast(job) is not None
     gate.all = True
     assert (await over(queue, job)).state == "Completed"
-
-
-async def test_a_background_task_that_ends_makes_the_queue_fail(
-    queue: JobQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def look(_: Device) -> None:
-        raise LookupError("no such reading")
-
-    monkeypatch.setattr(queue.drift, "look", look)
-    Telemetry(queue).start()
-    await until(lambda: queue.failure is not None)
-    assert queue.failure == "the queue broke: no such reading"
 
 
 async def test_a_wait_for_a_job_that_is_being_written_lets_others_run(

@@ -70,6 +70,8 @@ HELP = {
     "sfq_state_database_bytes": "Size of the database, with its write-ahead log.",
     "sfq_state_last_failed_write_timestamp_seconds": "When a write to the database "
     "failed last, since the epoch; 0 if none has since the start.",
+    "sfq_background_task_deaths": "How often a background task died; it is started "
+    "again.",
     "sfq_quality_success_ratio": "Reads of the last quality job that found the "
     "optimum.",
     "sfq_quality_timestamp_seconds": "When the last quality job ended, since the "
@@ -95,6 +97,8 @@ class QpuCollector(Collector):
         durations = {(k,): v for k, v in self._traffic.durations.items()}
         yield _histogram("sfq_http_request_seconds", durations, "route")
         yield from self._disk()
+        deaths = {(name,): n for name, n in self._queue.supervisor.deaths.items()}
+        yield _counter("sfq_background_task_deaths", deaths, "task")
 
     def _device(self) -> Iterator[Metric]:
         device = self._queue.device

@@ -7,8 +7,9 @@ import logging
 import sqlite3
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 from sf_quantum.files import JSON
@@ -37,6 +38,7 @@ from sf_quantum.service.queue.leases import STOPPING, Leases
 from sf_quantum.service.queue.lists import ListThread
 from sf_quantum.service.queue.live_jobs import LiveJob, LiveJobs
 from sf_quantum.service.queue.observations import DeviceState
+from sf_quantum.service.queue.supervisor import Supervisor
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.work import PendingJob, Work
 from sf_quantum.service.store import audit, operation
@@ -85,7 +87,8 @@ class JobQueue:
         self._order = _Order()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._work: asyncio.Task[None] | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        #: of the tasks beside the worker
+        self.supervisor = Supervisor()
 
     def reconfigure(self, settings: ServiceSettings) -> None:
         """Take other users, shares, classes and limits; jobs and leases stay as they are."""
@@ -104,17 +107,12 @@ class JobQueue:
         self.leases.start()
         self.jobs.resume()
         self._work = self._loop.create_task(self.jobs.work())
-        self.run_in_background(self._follow_availability())
-        self.run_in_background(self._record_operation())
-        self.run_in_background(self.leases.follow_slurm())
+        run = self.supervisor.run
+        run("availability", self._follow_availability)
+        run("operation", self._record_operation)
+        run("slurm", self.leases.follow_slurm)
         if (seconds := self.settings.retention_seconds) is not None:
-            self.run_in_background(purge_regularly(self.store, seconds))
-
-    def run_in_background(self, work: Coroutine[None, None, None]) -> None:
-        """Run work until the queue stops; an error in it breaks and stops the queue."""
-        task = asyncio.create_task(work)
-        task.add_done_callback(self._background_ended)
-        self._tasks.append(task)
+            run("retention", partial(purge_regularly, self.store, seconds))
 
     @property
     def device(self) -> Device:
@@ -139,10 +137,11 @@ class JobQueue:
 
     @property
     def broken(self) -> BaseException | None:
-        """The error that ended the worker or a background task."""
-        tasks = [*self._tasks, *([self._work] if self._work else [])]
-        done = [task for task in tasks if task.done() and not task.cancelled()]
-        return next((error for task in done if (error := task.exception())), None)
+        """The error that ended the worker."""
+        work = self._work
+        if work is None or not work.done() or work.cancelled():
+            return None
+        return work.exception()
 
     def device_states(self) -> tuple[DeviceState, Mapping[DeviceState, float]]:
         """Return the state of the device, and its seconds in each state."""
@@ -162,8 +161,7 @@ class JobQueue:
 
     async def stopped(self) -> None:
         """Wait until no job runs and everything is on disk."""
-        for task in self._tasks:
-            task.cancel()
+        self.supervisor.stop()
         if self._work is not None:
             await asyncio.wait([self._work], timeout=STOP_SECONDS)
             # the next service finds a job that the device does not end as interrupted
@@ -462,13 +460,8 @@ class JobQueue:
             except sqlite3.Error as error:
                 logger.warning("the times of operation could not be stored: %s", error)
 
-    def _background_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            self._stop(0.0)
-
     def _stop(self, drain_seconds: float) -> None:
-        for task in self._tasks:
-            task.cancel()
+        self.supervisor.stop()
         self.leases.stop()
         self.jobs.stop(drain_seconds)
 

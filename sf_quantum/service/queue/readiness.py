@@ -43,7 +43,11 @@ class Readiness:
 
     async def _look(self) -> str | None:
         queue = self._queue
-        if why := queue.failure or queue.availability.reason:
+        if (
+            why := queue.failure
+            or queue.supervisor.problem
+            or queue.availability.reason
+        ):
             return why
         disk = await asyncio.to_thread(DiskUse.of, queue.store.path)
         if (free := disk.free_bytes) < LEAST_FREE_BYTES:

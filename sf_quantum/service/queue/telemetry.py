@@ -224,9 +224,10 @@ class Telemetry:
         self._queue = queue
 
     def start(self) -> None:
-        self._queue.run_in_background(self._follow())
+        run = self._queue.supervisor.run
+        run("drift", self._follow)
         if self.quality is not None:
-            self._queue.run_in_background(self.quality.work())
+            run("quality", self.quality.work)
 
     async def _follow(self) -> None:
         while True:

@@ -1,0 +1,84 @@
+"""Runs the service's endless tasks, and starts again those that die."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias
+
+from sf_quantum import backoff
+
+Work: TypeAlias = Callable[[], Coroutine[None, None, None]]
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class _Supervised:
+    """A task that should run until the supervisor stops it.
+
+    :param error: why it does not run at present
+    """
+
+    name: str
+    work: Work
+    pauses: Iterator[float] = field(default_factory=backoff.TASK.pauses)
+    began: float = 0.0
+    task: asyncio.Task[None] | None = None
+    timer: asyncio.TimerHandle | None = None
+    error: str | None = None
+
+
+class Supervisor:
+    """The endless tasks of a service; belongs to the event loop's thread."""
+
+    def __init__(self) -> None:
+        #: how often each task has died
+        self.deaths: Counter[str] = Counter()
+        self._tasks: list[_Supervised] = []
+        self._stopped = False
+
+    def run(self, name: str, work: Work) -> None:
+        """Run a task until :meth:`stop`; if it ends, it is started again after a while."""
+        self.deaths[name] = 0
+        self._tasks.append(task := _Supervised(name, work))
+        self._start(task)
+
+    def stop(self) -> None:
+        """Cancel all tasks."""
+        self._stopped = True
+        for one in self._tasks:
+            if one.timer is not None:
+                one.timer.cancel()
+            if one.task is not None:
+                one.task.cancel()
+
+    @property
+    def problem(self) -> str | None:
+        """Which task does not run at present, and why; ``None`` if all run."""
+        for one in self._tasks:
+            if one.error is not None:
+                return f"the background task {one.name!r} does not run: {one.error}"
+        return None
+
+    def _start(self, one: _Supervised) -> None:
+        one.error, one.began = None, time.monotonic()
+        one.task = asyncio.create_task(one.work(), name=one.name)
+        one.task.add_done_callback(partial(self._ended, one))
+
+    def _ended(self, one: _Supervised, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or self._stopped:
+            return
+        error = task.exception()
+        one.error = str(error) or type(error).__name__ if error else "it ended"
+        self.deaths[one.name] += 1
+        if time.monotonic() - one.began > backoff.TASK.longest_seconds:
+            one.pauses = backoff.TASK.pauses()
+        seconds = next(one.pauses)
+        text = "the background task %r died, and is started again in %g s: %s"
+        logger.error(text, one.name, seconds, one.error, exc_info=error)
+        one.timer = asyncio.get_running_loop().call_later(seconds, self._start, one)
