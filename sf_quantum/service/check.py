@@ -110,7 +110,11 @@ def _state(config: Configuration) -> Iterator[Finding]:
     path = config.state
     if path is None:
         return
-    folder = path if path.exists() else path.absolute().parent
+    try:
+        folder = path if path.exists() else path.absolute().parent
+    except OSError as error:  # a folder above it is another user's
+        yield ("state",), str(path), f"cannot be read: {(error.strerror or '').lower()}"
+        return
     if not folder.is_dir():
         yield ("state",), str(path), f"{folder} is not a folder"
     elif not os.access(folder, os.W_OK | os.X_OK):

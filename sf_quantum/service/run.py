@@ -13,6 +13,7 @@ import ssl
 import stat
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -200,12 +201,18 @@ class _Server(uvicorn.Server):
 
     async def _reload(self) -> None:
         """Read the configuration again; if it is wrong, the old one remains."""
+        notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        outcome = await self._reloaded()
+        # `systemctl status` shows it
+        notify(f"READY=1\nSTATUS={outcome}")
+
+    async def _reloaded(self) -> str:
         try:
             config, kept, authenticate = await asyncio.to_thread(self._read_again)
         except QuantumError as error:
             why = " ".join(str(error).split())
-            logger.error("the configuration is not reloaded: %s", why)
-            return
+            logger.error(message := f"the configuration is not reloaded: {why}")
+            return message
         listen = config.listen
         if self.config.ssl is not None and listen.certificate is not None:
             # for connections from now on
@@ -213,11 +220,12 @@ class _Server(uvicorn.Server):
         self._service.guard.configure(authenticate, config.request_limits())
         self._service.queue.reconfigure(config)
         self._configuration = config
+        outcome = "reloaded the configuration"
         if kept:
             needs = "changed, but needs a restart of the service"
-            logger.warning("reloaded; %s %s", ", ".join(kept), needs)
-        else:
-            logger.warning("reloaded the configuration")
+            outcome = f"reloaded; {', '.join(kept)} {needs}"
+        logger.warning(outcome)
+        return outcome
 
     def _read_again(self) -> tuple[Configuration, list[str], auth.Authenticate]:
         if self._load is None:

@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -274,10 +275,24 @@ def test_systemd_is_told() -> None:
         listener.bind(path)
         listener.settimeout(5)
         environment = {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "600000000"}
-        log = ("--log-format", "json")
-        with serving(*log, environment=environment) as service:
+        config = Path(folder) / "qpu-service.yml"
+        config.write_text("vqpus: 1\n")
+        options = ("--log-format", "json", "--config", str(config))
+        with serving(*options, environment=environment) as service:
             assert listener.recv(100) == b"WATCHDOG=1"
             assert listener.recv(100) == b"READY=1"
+            for content, status in (
+                ("leases: {idle_seconds: 60}", b"reloaded the configuration"),
+                ("vqpus: 2", b"reloaded; vqpus changed, but needs a restart"),
+                ("vqpus: many", b"the configuration is not reloaded: "),
+            ):
+                config.write_text(content)
+                began = time.monotonic_ns() // 1000
+                service.process.send_signal(signal.SIGHUP)
+                what, _, clock = listener.recv(100).partition(b"\nMONOTONIC_USEC=")
+                assert what == b"RELOADING=1"
+                assert int(clock) >= began
+                assert listener.recv(1000).startswith(b"READY=1\nSTATUS=" + status)
             service.stop()
             assert listener.recv(100) == b"STOPPING=1"
             lines = service.log.read_text().splitlines()

@@ -307,6 +307,11 @@ def test_a_check_finds_everything_at_once(
         "nobody gets it by default",
     ]
     assert not Path("nowhere").exists()
+    # as one in a folder of another user
+    Path("qpu.yml").write_text(f"state: {'s' * 300}\n")
+    assert main(["check", "qpu.yml"]) == 2
+    why = "cannot be read: file name too long"
+    assert capsys.readouterr().out == f"qpu.yml: state {'s' * 300}: {why}\n"
     assert main(["check", "streamflow.yml"]) == 2
     assert "streamflow.yml:2: vqpus: " in capsys.readouterr().out
 

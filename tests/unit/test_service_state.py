@@ -115,6 +115,8 @@ def test_a_backup_that_fails_leaves_the_last_one(
     (tmp_path / "bad" / DATABASE).write_text("no database, but long enough" * 100)
     for source, why in (
         (["--state", str(tmp_path / "nowhere")], "name a service's state folder"),
+        # as one in a folder of another user
+        (["--state", "s" * 300], "no file that this user may read"),
         (["--state", str(tmp_path / "bad")], "file is not a database"),
         (["--config", str(tmp_path / "none.yml")], "has no key state"),
     ):

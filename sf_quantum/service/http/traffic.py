@@ -75,7 +75,8 @@ class Traffic:
             if self._bounded.take(""):
                 self._omitted += 1
                 return
-            fields["omitted"], self._omitted = self._omitted, 0
+            if self._omitted:
+                fields["omitted"], self._omitted = self._omitted, 0
         what = "failed login" if failed else "request"
         logger.log(level, what, extra={"fields": fields})
 

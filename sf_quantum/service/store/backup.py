@@ -21,8 +21,10 @@ def back_up(database: Path, target: Path) -> None:
 
     :raises InputError: if the database cannot be read, or the target not written
     """
-    if not database.is_file():
-        raise InputError(f"{database}: no such file; name a service's state folder")
+    # not Path.is_file(), which raises an error for a folder of another user
+    if not os.path.isfile(database):
+        why = "no file that this user may read"
+        raise InputError(f"{database}: {why}; name a service's state folder")
     if target.exists() and (not target.is_file() or target.samefile(database)):
         raise InputError(f"{target}: not a file that may be replaced")
     try:
