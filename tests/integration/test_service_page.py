@@ -49,6 +49,12 @@ SCALE = """
 const texts = document.querySelectorAll(`${arguments[0]} svg[role=img] text`);
 return [...texts].map((one) => one.textContent);
 """
+# lines of the tallest label
+TALLEST = """
+const lines = [...document.querySelectorAll("bdi")].map((one) =>
+  one.getBoundingClientRect().height / parseFloat(getComputedStyle(one).lineHeight));
+return Math.round(Math.max(...lines));
+"""
 # what a screen reader has no name for
 UNNAMED = """
 const missing = [
@@ -364,6 +370,8 @@ def test_nothing_sticks_out_on_a_phone_and_a_closed_qpu_says_why(
     browser.open(site.url, site.tokens["ada"], PHONE, "Asia/Tehran")
     browser.until(lambda: browser.text("#running strong"), "a job that runs")
     assert browser.too_wide() == []
+    # three lines of a long label
+    assert browser.run(TALLEST) == 3
     planned = "Maintenance planned from 1 Jan 2100 03:30 until the QPU is opened"
     assert browser.text("#maintenance") == planned
     assert browser.text("#zone") == "Times in Asia/Tehran (UTC+3:30)"

@@ -471,6 +471,15 @@ def test_the_times_of_operation_are_kept_over_a_restart(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_service_that_starts_again_was_down_before(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    for times in (1, 2):
+        with running_service(state=path) as service:
+            _told(service)  # it has started
+            found = [*periods(service.queue.store, 0.0, service.queue.store.clock())]
+            assert [period.status for period in found] == ["open"] * times
+
+
 def test_minutes_are_busy_for_as_long_as_jobs_ran(tmp_path: Path) -> None:
     store = Store(tmp_path / "s")
     minute, lost = 60.0 * 20_000_000, list[tuple[float, float]]()

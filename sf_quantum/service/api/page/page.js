@@ -31,8 +31,8 @@ function make(name, attributes = {}, ...children) {
   return element;
 }
 
-// what users wrote may run from right to left
-const foreign = (text) => make("bdi", {}, text);
+// what users wrote may run from right to left, and be long
+const foreign = (text) => make("bdi", {title: text}, text);
 
 function write(id, text) {
   if ($(id).textContent !== text) $(id).textContent = text;
@@ -362,9 +362,10 @@ function link(name, words) {
   }
   if (isLive()) showDevice(state.told.device);
   else {
+    const word = name === "refused" ? "Refused" : "No answer";
     $("status").dataset.status = "offline";
-    write("status", "No answer");
-    document.title = `${$("name").textContent}: no answer`;
+    write("status", word);
+    document.title = `${$("name").textContent}: ${word.toLowerCase()}`;
   }
   tick();
 }
