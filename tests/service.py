@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-import uvicorn
-
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client, Response
 from sf_quantum.samplers.problem import document
@@ -17,6 +15,7 @@ from sf_quantum.service.app import Service, build
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.http.auth import LOCAL_USER, Authenticate
+from sf_quantum.service.http.connections import Server
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.run import server_config, unix_socket
 from sf_quantum.service.store.store import Store
@@ -100,12 +99,14 @@ def running_service(
     settings: ServiceSettings | None = None,
     authenticate: Authenticate = LOCAL_USER,
     public_metrics: bool = True,
+    certificate: Path | None = None,
 ) -> Iterator[RunningService]:
     """Run the service in a thread, on a Unix socket in a temporary folder.
 
     :param device: by default an annealer that does not wait
     :param vqpus: of the default settings
     :param state: the SQLite file, to be found again by another service
+    :param certificate: with its key, for TLS on the socket
     """
     # a short path: pytest's own folders can be too long for a socket
     with tempfile.TemporaryDirectory(prefix="sfq-") as folder:
@@ -118,7 +119,8 @@ def running_service(
             authenticate=authenticate,
             public_metrics=public_metrics,
         )
-        server = uvicorn.Server(server_config(service.guard))
+        config = server_config(service.guard, certificate, certificate)
+        server = Server(config, settings.limits.connections)
         path = Path(folder) / "s"
         with unix_socket(path) as listener:
             thread = threading.Thread(target=server.run, args=([listener],))

@@ -27,7 +27,7 @@ from sf_quantum.service.config import Auth, Configuration, Listen
 from sf_quantum.service.device import processes
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.http import auth
-from sf_quantum.service.http.connections import limited, raise_limit
+from sf_quantum.service.http.connections import Server, raise_limit
 from sf_quantum.service.http.limits import Guard
 from sf_quantum.service.reload import merged
 from sf_quantum.service.state import store_in
@@ -96,12 +96,8 @@ def server_config(
     guard: Guard,
     certificate: Path | None = None,
     key: Path | None = None,
-    connections: int = 256,
 ) -> uvicorn.Config:
-    """Configure the server of a service, for TLS if it has a certificate.
-
-    :param connections: maximum per address, or per user of a Unix socket
-    """
+    """Configure the server of a service, for TLS if it has a certificate."""
     return uvicorn.Config(
         guard,
         access_log=False,  # paths hold lease tokens
@@ -111,7 +107,6 @@ def server_config(
         server_header=False,
         ssl_certfile=certificate,
         ssl_keyfile=key,
-        http=limited(connections),
         timeout_graceful_shutdown=STOP_SECONDS,
         ws="none",
     )
@@ -140,7 +135,7 @@ def check_certificate(listen: Listen) -> None:
         raise InputError(f"{files}: cannot be used for TLS: {why}") from error
 
 
-class _Server(uvicorn.Server):
+class _Server(Server):
     """The server of a service, which reports that it is ready, and its signals."""
 
     def __init__(
@@ -151,9 +146,9 @@ class _Server(uvicorn.Server):
         load: Callable[[], Configuration] | None,
     ) -> None:
         listen = config.listen
-        connections = config.limits.connections
         super().__init__(
-            server_config(service.guard, listen.certificate, listen.key, connections)
+            server_config(service.guard, listen.certificate, listen.key),
+            config.limits.connections,
         )
         self._service = service
         self._configuration = config

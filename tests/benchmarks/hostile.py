@@ -13,9 +13,12 @@ not, and the service's memory:
 - ``nothing``: for comparison
 - ``lists``: many parallel ``GET /v1/jobs?limit=1000``
 - ``headers``: many connections that send half a header, and again when they are closed
-- ``unread``: connections that request lists and do not read them
+- ``unread``: connections that request lists, as many as may be sent ahead of the
+  answers, and do not read them
 - ``deflated``: parallel SAPI problems that decompress to 64 MiB
 - ``values``: parallel jobs whose JSON has a million values
+- ``together``: ``lists``, ``headers`` and ``unread`` (with two thirds of the clients) at
+  once
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
@@ -40,6 +43,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from sf_quantum.service.http.connections import PIPELINED
 from tests.benchmarks.submission import problem, site, started
 
 PERIOD_SECONDS = 0.1
@@ -78,7 +82,7 @@ class Attacker:
     def unread(self) -> None:
         head = f"GET {PATH} HTTP/1.1\r\nHost: {self.address[0]}\r\n"
         whole = f"{head}Authorization: Bearer {self.token}\r\n\r\n".encode()
-        self._hold(whole * 20, self.clients)
+        self._hold(whole * PIPELINED, self.clients)
 
     def deflated(self) -> None:
         body = zlib.compress(b"[" + b"[]," * (64 * 2**20 // 3))
@@ -88,6 +92,10 @@ class Attacker:
     def values(self) -> None:
         body = b'{"problem": [' + b"1," * 2**20 + b"1]}"
         self._in_parallel("POST", "/v1/jobs", body, {"X-SFQ-Lease": self.lease})
+
+    def together(self) -> None:
+        fewer = replace(self, clients=self.clients * 2 // 3)
+        in_threads([self.lists, self.headers, fewer.unread])
 
     def _hold(self, sent: bytes, number: int) -> None:
         held: list[socket.socket] = []
@@ -182,6 +190,7 @@ ATTACKS: Mapping[str, Callable[[Attacker], None]] = {
     "unread": Attacker.unread,
     "deflated": Attacker.deflated,
     "values": Attacker.values,
+    "together": Attacker.together,
 }
 
 
@@ -193,6 +202,8 @@ def row(
     service: psutil.Process,
 ) -> list[str]:
     """Attack beside the users' work, and measure it."""
+    for user in users:
+        user.close()  # the service has closed what was unused since the last attack
     # a copy of this process: importing it again would take a core for a second
     fork = multiprocessing.get_context("fork")
     child = fork.Process(target=ATTACKS[attack], args=(attacker,))

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
+from uvicorn import Config
+from uvicorn.lifespan.off import LifespanOff
 
-from sf_quantum.service import run
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
+from sf_quantum.service.domain.settings import ServiceSettings, UserLimits
 from sf_quantum.service.http import connections
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.leases import Leases
 from tests.service import RunningService, running_service
 from tests.waiting import SECONDS, until
 
+CERTIFICATE = Path(__file__).parent / "data" / "tls.pem"
 REQUEST = b"GET /accessible HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -83,17 +91,69 @@ def test_headers_that_do_not_come(
     assert service.ask("GET", "/accessible").status == 200
 
 
+def over_tls(service: RunningService) -> bytes:
+    context = ssl.create_default_context(cafile=CERTIFICATE)
+    client = context.wrap_socket(connected(service, b""), server_hostname="localhost")
+    with client:
+        client.sendall(REQUEST)
+        return client.recv(12)
+
+
+def test_a_tls_handshake_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running_service(certificate=CERTIFICATE) as service:
+        monkeypatch.setattr(connections, "HEADER_SECONDS", 0.02)
+        # nothing, and the beginning of a handshake
+        for sent in (b"", b"\x16\x03\x01\x02\x00\x01"):
+            with connected(service, sent) as client:
+                assert ended(client)
+        monkeypatch.undo()
+        assert over_tls(service) == b"HTTP/1.1 200"
+
+
+def test_tls_handshakes_count_as_connections() -> None:
+    settings = ServiceSettings(limits=UserLimits(connections=2))
+    with running_service(settings=settings, certificate=CERTIFICATE) as service:
+        half_open = [connected(service, b"\x16\x03\x01") for _ in range(3)]
+        assert ended(half_open[0])
+        assert over_tls(service) == b"HTTP/1.1 200"
+        assert ended(half_open[1])
+        for client in half_open:
+            client.close()
+        # those that were ended count no more
+        assert over_tls(service) == b"HTTP/1.1 200"
+
+
+async def test_few_connections_are_accepted_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = list[socket.socket]()
+    monkeypatch.setattr(
+        connections.Connection, "open", lambda _, client, __: opened.append(client)
+    )
+    app = FastAPI()
+    server = connections.Server(Config(app, log_config=None), 10)
+    server.lifespan = LifespanOff(server.config)
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        listener.setblocking(False)
+        for _ in range(connections.ACCEPTED_AT_ONCE + 1):
+            stack.enter_context(socket.create_connection(listener.getsockname()))
+        for accepted in range(1, 3):
+            server._accept(listener)
+            assert len(opened) == min(4 * accepted, connections.ACCEPTED_AT_ONCE + 1)
+        for client in opened:
+            client.close()
+
+
 def test_headers_without_an_end(service: RunningService) -> None:
     sent = b"GET /accessible HTTP/1.1\r\n" + b"X-A: b\r\n" * 10_000
     with connected(service, sent) as client:
         assert client.recv(12) == b"HTTP/1.1 400"
 
 
-def test_a_new_connection_replaces_one_that_nobody_uses(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(run.server_config, "__defaults__", (None, None, 2))
-    with running_service() as service:
+def test_a_new_connection_replaces_one_that_nobody_uses() -> None:
+    settings = ServiceSettings(limits=UserLimits(connections=2))
+    with running_service(settings=settings) as service:
         # a client that comes back, and the oldest
         known = connected(service, REQUEST)
         assert known.recv(12) == b"HTTP/1.1 200"
@@ -127,7 +187,7 @@ def test_requests_of_a_client_that_is_gone(
     assert dropped.wait(SECONDS)
     assert service.ask("GET", "/accessible").status == 200
     assert len(begun) == 1
-    assert not caplog.records
+    assert not [r for r in caplog.records if r.levelno > logging.INFO]
 
 
 def test_an_answer_that_nobody_waits_for_any_more(
@@ -150,7 +210,7 @@ def test_an_answer_that_nobody_waits_for_any_more(
     assert service.ask("GET", "/accessible").status == 200
     finish.set()
     assert service.ask("GET", "/accessible").status == 200
-    assert not caplog.records
+    assert not [r for r in caplog.records if r.levelno > logging.INFO]
 
 
 def test_requests_ahead_of_their_answers(

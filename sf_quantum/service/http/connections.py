@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import resource
 import socket
+import ssl
 import struct
 from collections import defaultdict, deque
+from contextlib import suppress
 from itertools import chain
-from typing import ClassVar
 
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import (
     HttpToolsProtocol,
     RequestResponseCycle,
 )
+from uvicorn.server import ServerState
 
-# for the headers of a request, from the connection or the last answer
+# of those that wait, before other requests have their turn
+ACCEPTED_AT_ONCE = 4
+# for a TLS handshake, then for the headers of each request, from the last answer
 HEADER_SECONDS = 10.0
 HEADER_BYTES = 64 * 1024
 # to receive an answer, and for each of these bytes a second more
@@ -41,57 +45,105 @@ class Connections:
     def __init__(self, most: int) -> None:
         self.most = most
         self.by_address = defaultdict[str, dict["Connection", None]](dict)
+        self.number = 0
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         #: of all addresses
         self.most_in_all = files - OTHER_FILES
 
+    def add(self, new: Connection) -> bool:
+        """Add a connection, or return that there are too many of all addresses.
+
+        If there are too many of its address, it replaces the oldest that waits for a
+        request, the first one if possible, so that unused connections shut nobody out.
+        """
+        if self.number >= self.most_in_all:
+            return False
+        others = self.by_address[new.address]
+        if len(others) >= self.most:
+            strangers = (other for other in others if other.cycle is None)
+            known = (other for other in others if other.waits)
+            oldest = next(chain(strangers, known), None)
+            if oldest is None:
+                return False
+            oldest.abort()
+            self.remove(oldest)
+        self.by_address[new.address][new] = None
+        self.number += 1
+        return True
+
+    def remove(self, connection: Connection) -> None:
+        others = self.by_address[connection.address]
+        if connection in others:
+            del others[connection]
+            self.number -= 1
+        if not others:
+            del self.by_address[connection.address]
+
 
 class Connection(HttpToolsProtocol):
-    """A connection that ends if its client takes too long, or opens too many.
+    """A connection that ends if its client takes too long, or opens too many."""
 
-    A new connection of an address that has too many replaces the oldest that waits for a
-    request, the first one if possible, so that unused connections shut nobody out.
-    """
-
-    limits: ClassVar[Connections]
-    _address = ""
+    address = ""
+    _opening: asyncio.Task[None] | None = None
     _waiting_since = 0.0
     _header_bytes = 0
     _answer_until: float | None = None
     _timer: asyncio.TimerHandle | None = None
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        state: ServerState,
+        app_state: dict[str, str],
+        limits: Connections,
+    ) -> None:
+        super().__init__(config, state, app_state)
+        self._limits = limits
+        self._unanswered = deque[RequestResponseCycle]()
 
     @property
     def waits(self) -> bool:
         """Whether no request is under way."""
         return self.cycle is None or self.cycle.response_complete
 
+    def open(self, client: socket.socket, tls: ssl.SSLContext | None) -> None:
+        """Begin, with the handshake if it has TLS, which counts as a connection."""
+        self.address = _address(client)
+        if not self._limits.add(self):
+            client.close()
+            return
+        self._opening = self.loop.create_task(self._open(client, tls))
+        self._opening.add_done_callback(lambda _: self._opened(client))
+
+    async def _open(self, client: socket.socket, tls: ssl.SSLContext | None) -> None:
+        seconds = HEADER_SECONDS if tls else None
+        with suppress(OSError):  # of the handshake, or the client has gone
+            await self.loop.connect_accepted_socket(
+                lambda: self, client, ssl=tls, ssl_handshake_timeout=seconds
+            )
+
+    def _opened(self, client: socket.socket) -> None:
+        if self.transport is None:
+            client.close()
+            self._limits.remove(self)
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+        elif self._opening is not None:
+            self._opening.cancel()
+
     def connection_made(  # type: ignore[override]
         self, transport: asyncio.Transport
     ) -> None:
         super().connection_made(transport)
-        self._unanswered = deque[RequestResponseCycle]()
         self._waiting_since = self.loop.time()
-        self._address = self.client[0] if self.client else _user(transport)
-        others = self.limits.by_address[self._address]
-        if len(others) >= self.limits.most:
-            # the oldest, if possible of those that have never sent a request
-            strangers = (other for other in others if other.cycle is None)
-            known = (other for other in others if other.waits)
-            waiting = next(chain(strangers, known), self)
-            waiting.transport.abort()
-            others.pop(waiting, None)
-        if len(self.connections) > self.limits.most_in_all:
-            transport.abort()
-        others[self] = None
         self.check()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        others = self.limits.by_address[self._address]
-        others.pop(self, None)
-        if not others:
-            del self.limits.by_address[self._address]
+        self._limits.remove(self)
         super().connection_lost(exc)
         # uvicorn looks at the last one only, and would write the answer to the first
         for cycle in self._unanswered:
@@ -141,24 +193,50 @@ class Connection(HttpToolsProtocol):
             self._timer = self.loop.call_later(CHECK_SECONDS, self.check)
 
 
-def limited(most: int) -> type[Connection]:
-    """Make the protocol of a server.
+class Server(uvicorn.Server):
+    """Accepts a few connections in each turn of the event loop.
 
-    :param most: connections per address, or per user of a Unix socket
+    asyncio accepts all that wait, so that whoever connects fast enough stops the loop.
+
+    :param connections: maximum per address, or per user of a Unix socket
     """
 
-    class Limited(Connection):
-        limits = Connections(most)
+    def __init__(self, config: uvicorn.Config, connections: int) -> None:
+        super().__init__(config)
+        self._limits = Connections(connections)
 
-    return Limited
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup([])
+        loop = asyncio.get_running_loop()
+        for listener in sockets or []:
+            listener.setblocking(False)
+            listener.listen(self.config.backlog)
+            loop.add_reader(listener.fileno(), self._accept, listener)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        for listener in sockets or []:
+            loop.remove_reader(listener.fileno())
+        await super().shutdown(sockets)
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                client, _ = listener.accept()
+            except OSError:  # none waits, or it has gone
+                return
+            client.setblocking(False)
+            state = self.lifespan.state
+            new = Connection(self.config, self.server_state, state, self._limits)
+            new.open(client, self.config.ssl)
 
 
-def _user(transport: asyncio.Transport) -> str:
-    """Return the number of the user at the other end of a Unix socket."""
-    descriptor = transport.get_extra_info("socket").fileno()
-    with socket.socket(fileno=os.dup(descriptor)) as peer:
-        option = socket.SO_PEERCRED
-        credentials = peer.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size)
+def _address(client: socket.socket) -> str:
+    """Return the address of the other end, or the number of its user."""
+    if client.family != socket.AF_UNIX:
+        return str(client.getpeername()[0])
+    option = socket.SO_PEERCRED
+    credentials = client.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(credentials)
     return str(user)
 
