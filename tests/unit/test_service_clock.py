@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
+from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
     Identity,
     Job,
@@ -17,13 +21,23 @@ from sf_quantum.service.domain.jobs import (
     LeaseRequest,
     Submission,
 )
+from sf_quantum.service.domain.settings import (
+    LeaseSettings,
+    PolicyChoice,
+    QualitySettings,
+    ServiceSettings,
+)
+from sf_quantum.service.queue import availability
+from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.queue.telemetry import Telemetry
+from sf_quantum.service.scheduling.policies.fair_share import FairShare
 from sf_quantum.service.store import accounting, clock
 from sf_quantum.service.store.accounting import Filter, Page
 from sf_quantum.service.store.retention import purge
 from sf_quantum.service.store.store import Store
 from sf_quantum.service.store.utilisation import UtilisationHistory
 from tests.service import example_bqm, running_queue, running_service
-from tests.waiting import SECONDS
+from tests.waiting import SECONDS, until_async
 
 HOUR = 3600.0
 ANN = Identity("ann", admin=True)
@@ -114,6 +128,121 @@ def test_utilisation_is_of_the_hour_that_passed(
     (last,) = store.last_ended(1, None)
     assert last.key == "after"
     store.close()
+
+
+@pytest.mark.parametrize("step", [-HOUR, HOUR])
+def test_shares_decay_by_the_time_that_passes(
+    tmp_path: Path, clocks: Clocks, step: float
+) -> None:
+    fair = PolicyChoice("fair-share", {"half_life_seconds": HOUR})
+    store = Store(tmp_path / "s")
+    policy = JobQueue(store, Device(), ServiceSettings(policy=fair)).policy
+    assert isinstance(policy, FairShare)
+    clocks.wall += step
+    policy.usage.charge(("user", "ann"), "ann", 1.0)
+    assert policy.usage.weight == pytest.approx(1.0)
+    clocks.pass_(HOUR)
+    policy.usage.charge(("user", "ann"), "ann", 1.0)
+    assert policy.usage.weight == pytest.approx(2.0)
+    # as after a restart, also of what has been deleted
+    _run(store, _queued(store), clocks, 10.0)
+    clocks.wall += step
+    clocks.pass_(20.0)
+    for _ in range(2):
+        (used,) = accounting.recent_use(store, store.clock() - 30.0)
+        assert (used.qpu_seconds, store.clock() - used.when) == (10.0, 20.0)
+        assert accounting.recent_use(store, store.clock() - 10.0) == []
+        purge(store, store.clock()).result()
+    store.close()
+
+
+@pytest.mark.parametrize("step", [-HOUR, HOUR])
+def test_a_calibration_ages_as_time_passes(clocks: Clocks, step: float) -> None:
+    device = Device(started=clocks.wall)
+    clocks.wall += step
+    clocks.pass_(100.0)
+    assert device.calibration_age == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize("step", [-HOUR, HOUR])
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_lease_ends_after_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float, restarted: bool
+) -> None:
+    real, settings = time.time, LeaseSettings(total_seconds=1000.0)
+    device, limited = Device(time_scale=0), ServiceSettings(leases=settings)
+    async with AsyncExitStack() as stack:
+        start = partial(running_queue, tmp_path, device, limited)
+        queue = await stack.enter_async_context(start())
+        lease = await queue.leases.acquire(ANN, LeaseRequest())
+        monkeypatch.setattr(time, "time", lambda: real() + step)
+        if restarted:
+            await stack.aclose()
+            queue = await stack.enter_async_context(start())
+        left = queue.leases.seconds_left(lease)
+        assert left is not None
+        assert 1000.0 - SECONDS < left <= 1000.0
+        queue.leases.renew(ANN, lease.id)
+
+
+async def test_a_lease_ends_though_the_clock_is_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, settings = time.time, LeaseSettings(total_seconds=0.2)
+    device, limited = Device(time_scale=0), ServiceSettings(leases=settings)
+    async with running_queue(tmp_path, device, limited) as queue:
+        lease = await queue.leases.acquire(ANN, LeaseRequest())
+        monkeypatch.setattr(time, "time", lambda: real() - HOUR)
+        await until_async(lambda: not queue.leases.holds(lease.id), "its end")
+
+
+async def test_maintenance_follows_the_calendar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(availability, "CLOCK_CHECK_SECONDS", 0.01)
+    real, step = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: real() + step[0])
+    async with running_queue(tmp_path, Device(technology="neutral-atom")) as queue:
+        lease = await queue.leases.acquire(ANN, LeaseRequest())
+        starts = real() + 60.0
+        await queue.availability.announce("ann", starts, starts + 7200.0, "laser")
+        # it would run into the maintenance, and waits
+        asked = Submission("problem", example_bqm(), {"num_reads": 1000}, "k")
+        job, _ = await queue.submit(ANN, lease.id, asked)
+        waiting = asyncio.create_task(queue.leases.acquire(ANN, LeaseRequest(), 60.0))
+        await until_async(lambda: queue.leases.waiting)
+        step[0] = HOUR
+        with pytest.raises(Refused, match=r"the QPU is in maintenance until .*: laser"):
+            await waiting
+        assert queue.running is None
+        # an announcement in the meantime does not make it forgotten
+        step[0] = 3 * HOUR
+        later = real() + 9 * HOUR
+        await queue.availability.announce("ann", later, later + 60.0, "cleaning")
+        step[0] = -HOUR
+        await until_async(lambda: queue.running, "the job's start")
+        assert [w.message for w in queue.availability.windows] == ["laser", "cleaning"]
+        await queue.cancel(ANN, job.id)
+
+
+async def _quality_after(folder: Path, before: float) -> None:
+    settings = ServiceSettings(quality=QualitySettings(every_seconds=0.01))
+    async with running_queue(folder, Device(time_scale=0), settings) as queue:
+        telemetry = Telemetry(queue)
+        telemetry.start()
+        quality = telemetry.quality
+        assert quality is not None
+        await until_async(lambda: quality.last and quality.last.time < before)
+
+
+async def test_quality_jobs_go_on_after_the_clock_is_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = time.time
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: real() + HOUR)
+        await _quality_after(tmp_path, real() + 2 * HOUR)
+    await _quality_after(tmp_path, real() + HOUR / 2)
 
 
 @pytest.mark.parametrize("step", [-400 * 24 * HOUR, 400 * 24 * HOUR])

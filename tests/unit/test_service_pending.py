@@ -41,6 +41,7 @@ JOB = Job(
     attempt=1,
     note=None,
     submitted=12.0,
+    submitted_steady=13.0,
     started=None,
     ended=None,
     model_seconds=4.0,
@@ -65,7 +66,7 @@ def test_a_job_is_made_from_its_record_and_its_lease() -> None:
         kind="circuit",
         seconds=2.0,
         qpu_seconds=4.0,
-        submitted=12.0,
+        submitted=13.0,
     )
     hinted = PendingJob.of(JOB, 0.5, LEASE)
     assert (hinted.project, hinted.pattern) == ("chem", "cc-heavy")

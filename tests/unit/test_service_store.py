@@ -334,7 +334,7 @@ def test_what_was_used_is_summed_up_by_the_time(store: Store) -> None:
         store.start(job.number).result()
         used = (seconds, seconds)
         store.finish(job.number, "Completed", note=None, used=used).result()
-        query = "UPDATE jobs SET ended = ? WHERE number = ?"
+        query = "UPDATE jobs SET ended_steady = ? WHERE number = ?"
         store.change(lambda db: db.execute(query, (now - ago, job.number))).result()
 
     day = 86400.0

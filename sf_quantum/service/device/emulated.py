@@ -170,6 +170,13 @@ class Outcome:
     calibration: dict[str, JSON] | None = None
 
 
+def _steady() -> Callable[[], float]:
+    """Return a clock that agrees with the system's now, and goes on if that is set."""
+    monotonic = time.monotonic()
+    epoch = time.time() - monotonic
+    return lambda: epoch + time.monotonic()
+
+
 class Device(DeviceSettings):
     """An emulated device, with the run times and the errors of real hardware.
 
@@ -188,7 +195,7 @@ class Device(DeviceSettings):
         default_factory=installed, repr=False
     )
     entropy: int = Field(default_factory=lambda: secrets.randbits(64), repr=False)
-    clock: Callable[[], float] = Field(default=time.time, repr=False)
+    clock: Callable[[], float] = Field(default_factory=_steady, repr=False)
     started: float = Field(default_factory=time.time)
     first_calibration: int = 0
     changed: float | None = None

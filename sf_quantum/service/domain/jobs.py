@@ -266,7 +266,7 @@ class Used:
     """QPU time used under a previous service.
 
     :param qpu_seconds: as modelled, without interrupted attempts
-    :param when: end of the jobs, in seconds since the epoch
+    :param when: end of the jobs, by the store's clock
     """
 
     user: str

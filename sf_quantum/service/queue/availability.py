@@ -34,6 +34,7 @@ _REASONS = {"draining": "the QPU is being drained", "closed": "the QPU is closed
 _ACTIONS = {"open": "open", "draining": "drain", "closed": "close"}
 # the system's clock may be set while we wait for a window
 CLOCK_CHECK_SECONDS = 60.0
+STEP_SECONDS = 1.0
 # the user in audit entries of the service's own changes
 SERVICE = "service"
 
@@ -162,9 +163,15 @@ class Availability:
         return at + wait - now
 
     async def changed(self, window: MaintenanceWindow | None) -> None:
-        """Wait until the status or the windows change, or the current window is another."""
-        changed = self._changed
+        """Wait until the status or the windows change, or the current window is another.
+
+        It also returns after the system's clock was set, since all windows are then
+        nearer or farther.
+        """
+        changed, offset = self._changed, _clock_offset()
         while not changed.is_set() and self.window == window:
+            if abs(_clock_offset() - offset) > STEP_SECONDS:
+                return
             now = time.time()
             times = [moment for one in self.windows for moment in (one.starts, one.end)]
             seconds = min((t - now for t in times if t > now), default=math.inf)
@@ -210,7 +217,7 @@ class Availability:
 
             await asyncio.wrap_future(self._store.change(change))
             self._status, self._message = status, message
-            self._set_windows([one for one in self.windows if one not in ended])
+            self._set_windows([one for one in self._windows if one not in ended])
 
     async def announce(
         self, user: str, starts: float, ends: float | None, message: str
@@ -221,7 +228,7 @@ class Availability:
         """
         async with self._changing:
             replaced = [w for w in self.windows if ends is None and w.ends is None]
-            kept = [window for window in self.windows if window not in replaced]
+            kept = [window for window in self._windows if window not in replaced]
             wanted = MaintenanceWindow(0, starts, ends, message)
             _check(wanted, kept)
 
@@ -246,12 +253,16 @@ class Availability:
         async with self._changing:
             cancelling = self._store.change(lambda db: _cancel(db, user, windows))
             await asyncio.wrap_future(cancelling)
-            self._set_windows([one for one in self.windows if one not in windows])
+            self._set_windows([one for one in self._windows if one not in windows])
 
     def _set_windows(self, windows: list[MaintenanceWindow]) -> None:
         self._windows = sorted(windows, key=lambda one: one.starts)
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _clock_offset() -> float:
+    return time.time() - time.monotonic()
 
 
 def _with_message(reason: str, message: str) -> str:

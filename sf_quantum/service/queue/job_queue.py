@@ -101,7 +101,7 @@ class JobQueue:
         for job in self.store.recover(self.settings.service_deaths).result():
             log_recovered(job)
         operation.record(self.store, self.availability.operation, starts=True).result()
-        since = time.time() - self.policy.remembers_seconds()
+        since = self.store.clock() - self.policy.remembers_seconds()
         for used in recent_use(self.store, since):
             self.policy.used(used)
         self.leases.start()
@@ -372,7 +372,7 @@ class JobQueue:
             kind="problem",
             seconds=model_seconds * self.device.time_scale,
             qpu_seconds=model_seconds,
-            submitted=time.time(),
+            submitted=self.store.clock(),
             project=hints.project,
             pattern=hints.pattern,
         )

@@ -34,7 +34,7 @@ from bisect import insort
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import partial
 
@@ -125,6 +125,7 @@ class LiveLease:
     :param error: of the write
     :param clients: requests that it was granted to, without those of lost clients
     :param last_used: by the monotonic clock
+    :param expires: its latest end, by the same clock
     :param timer: of its next check
     :param closing: the task that ends it
     :param gone_answers: of Slurm, in a row, that its job is gone
@@ -136,6 +137,7 @@ class LiveLease:
     error: sqlite3.Error | None = None
     clients: int = 1
     last_used: float = field(default_factory=time.monotonic)
+    expires: float = math.inf
     timer: asyncio.TimerHandle | None = None
     end: LeaseEnd | None = None
     closing: asyncio.Task[Lease] | None = None
@@ -175,8 +177,9 @@ class Leases:
         self._positions: dict[tuple[str, str | None], tuple[int, int, float]] = {}
         self._stopped = False
         self._tasks: set[asyncio.Task[None]] = set()
+        ages = self._store.lease_ages()
         for lease in self._store.held():
-            self._add(lease, _H)
+            self._add(lease, _H, age=ages[lease.id])
 
     def start(self) -> None:
         """Resume the leases of the previous service."""
@@ -332,6 +335,13 @@ class Leases:
             return None
         return max(0.0, idle - self._idle_seconds(live))
 
+    def seconds_left(self, lease: Lease) -> float | None:
+        """Return for how long a lease is held at most; ``None`` for ever."""
+        live = self._leases.get(lease.id)
+        if live is None or live.expires == math.inf:
+            return None
+        return max(0.0, live.expires - time.monotonic())
+
     def idle_expires_at(self, lease: Lease) -> float | None:
         """Return when a lease ends without further use; ``None`` for never."""
         left = self.idle_seconds_left(lease)
@@ -445,18 +455,25 @@ class Leases:
             expected_seconds=request.expected_seconds,
             pattern=request.pattern,
             key=request.key,
-            expires=None if total is None else time.time() + total,
+            opened=(opened := time.time()),
+            expires=None if total is None else opened + total,
             project=request.project,
             tenths=request.tenths,
             slurm_cluster=request.slurm_cluster,
             slurm_account=request.account if request.slurm_job_id else None,
         )
 
-    def _add(self, lease: Lease, *states: LeaseState) -> LiveLease:
+    def _add(self, lease: Lease, *states: LeaseState, age: float = 0.0) -> LiveLease:
         live = self._leases[lease.id] = LiveLease(lease)
         for state in states:
             live.move(state)
-        self._policy.leased(lease)
+        if lease.expires is None:
+            self._policy.leased(lease)
+        else:
+            left = lease.expires - lease.opened - age
+            live.expires = time.monotonic() + left
+            # by the policy's clock
+            self._policy.leased(replace(lease, expires=self._store.clock() + left))
         return live
 
     async def _write(self, live: LiveLease) -> None:
@@ -533,8 +550,7 @@ class Leases:
         """End an idle or expired lease, or check it again when it may be."""
         if live.state is not _H or self._stopped:
             return
-        expires, cause = live.lease.expires, LeaseEndCause.EXPIRED
-        seconds = math.inf if expires is None else expires - time.time()
+        seconds, cause = live.expires - time.monotonic(), LeaseEndCause.EXPIRED
         if (idle := self.settings.leases.idle_seconds) is not None:
             left = idle - self._idle_seconds(live)
             if left < seconds:

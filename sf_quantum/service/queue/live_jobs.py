@@ -183,7 +183,7 @@ class LiveJobs:
         self.store = store
         self.device = device
         chosen = settings.policy
-        self.policy = make(chosen.type, chosen.options, settings.shares, time.time)
+        self.policy = make(chosen.type, chosen.options, settings.shares, store.clock)
         self.availability = Availability(store)
         self.observations = Observations()
         self.pending = PendingJobs(self.policy, may_start=self._ends_before_maintenance)

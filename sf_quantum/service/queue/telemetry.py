@@ -121,10 +121,12 @@ class QualityJobs:
 
     async def work(self) -> None:
         await self._read()
-        began = self.last.time if self.last else 0.0
+        pause = self._settings.every_seconds or math.inf
+        # at the start, the time of the last result is all that is known
+        since = time.time() - self.last.time if self.last else math.inf
+        wait = min(max(0.0, pause - since), pause)
         while True:
-            due = began + (self._settings.every_seconds or math.inf)
-            await asyncio.sleep(max(0.0, due - time.time()))
+            await asyncio.sleep(wait)
             await self._queue.availability.opened()
             try:
                 await self._run()
@@ -133,7 +135,7 @@ class QualityJobs:
             except sqlite3.Error as error:
                 message = "the result of a quality job could not be stored: %s"
                 logger.warning(message, error)
-            began = time.time()
+            wait = pause
 
     def _describe_device(self) -> str:
         """Identify the device and its settings: each has a baseline of its own."""

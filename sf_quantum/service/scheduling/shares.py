@@ -98,7 +98,7 @@ class DecayingUsage:
     that usage changes only the sums of the account and the user who are charged.
 
     :param half_life_seconds: time after which a second counts half
-    :param clock: seconds since the epoch
+    :param clock: see :meth:`Policy.from_config`
     """
 
     def __init__(self, half_life_seconds: float, clock: Clock) -> None:
@@ -159,7 +159,7 @@ class ExpectedWork:
     For a lease with a pattern and expected seconds, it is the fraction of the latter that
     the pattern stands for; for others, none. Usage before a restart is not deducted.
 
-    :param clock: seconds since the epoch
+    :param clock: see :meth:`Policy.from_config`
     """
 
     def __init__(self, clock: Clock) -> None:

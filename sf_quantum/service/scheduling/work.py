@@ -20,7 +20,7 @@ class PendingJob:
     :param seconds: modelled seconds times the device's time scale, or those of its
         computation, which run at the same time, if they are more
     :param qpu_seconds: modelled seconds on the hardware
-    :param submitted: seconds since the epoch
+    :param submitted: by the policy's clock
     :param project: project of its lease
     :param pattern: hint of its lease
     :param expected_seconds: hint of its lease: expected time that it is held
@@ -52,7 +52,7 @@ class PendingJob:
             kind=job.kind,
             seconds=0.0,
             qpu_seconds=job.model_seconds,
-            submitted=job.submitted,
+            submitted=job.submitted_steady,
             compute_seconds=job.compute_seconds,
         )
         pending.scale(time_scale)

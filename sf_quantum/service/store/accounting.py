@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -32,7 +31,8 @@ SELECT jobs.ended AS ended, jobs.user AS user, leases.project AS project,
     jobs.seconds AS seconds, {WAIT} AS wait_seconds, {WAIT} AS longest_wait_seconds,
     jobs.attempt - 1 AS lost_attempts, jobs.lost_qpu_seconds AS lost_qpu_seconds,
     jobs.lost_seconds AS lost_seconds, jobs.cost AS cost,
-    leases.slurm_cluster AS slurm_cluster, leases.slurm_account AS slurm_account
+    leases.slurm_cluster AS slurm_cluster, leases.slurm_account AS slurm_account,
+    jobs.ended_steady AS ended_steady
 {_JOINED} WHERE jobs.ended IS NOT NULL
 UNION ALL SELECT * FROM past
 """
@@ -197,14 +197,14 @@ def recent_use(store: Store, since: float) -> list[Used]:
 
     The time of a sum is the mean time of its use. Interrupted attempts do not count.
 
-    :param since: seconds since the epoch; jobs that ended before do not count
+    :param since: by the store's clock; jobs that ended before do not count
     """
-    width = max(1.0, (time.time() - since) / USED_PARTS)
+    width = max(1.0, (store.clock() - since) / USED_PARTS)
     query = (
         "SELECT user, project, total(qpu_seconds), "
-        "total(qpu_seconds * ended) / total(qpu_seconds) "
-        f"FROM ({_ENDED}) WHERE ended > ? AND qpu_seconds > 0 "
-        "GROUP BY user, project, CAST(ended / ? AS INTEGER)"
+        "total(qpu_seconds * ended_steady) / total(qpu_seconds) "
+        f"FROM ({_ENDED}) WHERE ended_steady > ? AND qpu_seconds > 0 "
+        "GROUP BY user, project, CAST(ended_steady / ? AS INTEGER)"
     )
     return [Used(*row) for row in store.report(query, since, width)]
 

@@ -21,7 +21,8 @@ SELECT {HOUR} * CAST(jobs.ended / {HOUR} AS INTEGER) AS hour, jobs.user,
     leases.project, leases.id, leases.slurm_job_id, {PURPOSE} AS purpose, jobs.state,
     count(*), total(jobs.qpu_seconds), total(jobs.seconds), total({WAIT}), max({WAIT}),
     sum(jobs.attempt - 1), total(jobs.lost_qpu_seconds), total(jobs.lost_seconds),
-    sum(jobs.cost), leases.slurm_cluster, leases.slurm_account
+    sum(jobs.cost), leases.slurm_cluster, leases.slurm_account,
+    avg(jobs.ended_steady)
 FROM jobs JOIN leases ON leases.id = {LEASE}
 WHERE jobs.number IN (SELECT value FROM json_each(?))
 GROUP BY hour, leases.id, purpose, jobs.state

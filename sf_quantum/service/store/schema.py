@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 10
+VERSION = 11
 _LEASES_AND_JOBS = """
 CREATE TABLE leases (
     id TEXT PRIMARY KEY,
@@ -142,7 +142,8 @@ CREATE INDEX jobs_by_user_and_end ON jobs (user, ended_steady)
     WHERE ended_steady IS NOT NULL;
 """
 # Version 3 added up all attempts. Of a completed job, the result has the times of the
-# last; of a job that failed or was cancelled, they are unknown.
+# last; of a job that failed or was cancelled, they are unknown, and all its attempts stay
+# charged, as reports before the upgrade said.
 _LAST = (
     "(SELECT json_extract(result, '$.info.timing.{0}') FROM contents "
     "WHERE contents.number = jobs.number AND json_valid(result))"
@@ -192,6 +193,11 @@ _SLURM = "".join(
     for table in ("leases", "past")
     for column in ("cluster", "account")
 )
+# added by version 11
+_STEADY_PAST = """
+ALTER TABLE past ADD COLUMN ended_steady REAL;
+UPDATE past SET ended_steady = ended;
+"""
 SCHEMA = (
     _LEASES_AND_JOBS
     + _OPERATION
@@ -203,6 +209,7 @@ SCHEMA = (
     + _COMPUTE
     + _OPERATION_TIMES
     + _SLURM
+    + _STEADY_PAST
 )
 # by version, the SQL that upgrades a file to the next version
 UPGRADES = {
@@ -218,4 +225,5 @@ UPGRADES = {
     7: _COMPUTE,
     8: _OPERATION_TIMES,
     9: _SLURM,
+    10: _STEADY_PAST,
 }

@@ -128,6 +128,11 @@ class Store(Database):
         """List the leases that are held, the oldest first."""
         return self._leases("WHERE closed IS NULL ORDER BY opened")
 
+    def lease_ages(self) -> dict[str, float]:
+        """Return for how many seconds each lease has been held."""
+        query = "SELECT id, ? - opened_steady FROM leases WHERE closed IS NULL"
+        return {row[0]: row[1] for row in self.read(query, self.clock())}
+
     def add_job(
         self,
         lease: Lease,

@@ -115,11 +115,15 @@ class LeaseAnswer(Strict):
     held: bool
     opened: float
     expires: float | None = Field(description="When it ends at the latest.")
+    seconds_left: float | None = Field(
+        description="Seconds until it ends at the latest, for clients whose clock may be "
+        "wrong."
+    )
     idle_expires: float | None = Field(
         description="When it ends unless it is renewed or used."
     )
     idle_seconds_left: float | None = Field(
-        description="Seconds until then, for clients whose clock may be wrong."
+        description="Seconds until it ends unless it is renewed or used."
     )
     closed: float | None
     reason: str | None = Field(description="Why it ended.")
@@ -209,13 +213,13 @@ async def release(lease_id: str, queue: Queue, who: Who) -> Response:
 
 
 def _answer(queue: JobQueue, lease: Lease) -> LeaseAnswer:
+    leases = queue.leases
     return LeaseAnswer(
         **vars(lease),
         held=lease.held,
-        idle_expires=queue.leases.idle_expires_at(lease) if lease.held else None,
-        idle_seconds_left=(
-            queue.leases.idle_seconds_left(lease) if lease.held else None
-        ),
+        seconds_left=leases.seconds_left(lease) if lease.held else None,
+        idle_expires=leases.idle_expires_at(lease) if lease.held else None,
+        idle_seconds_left=leases.idle_seconds_left(lease) if lease.held else None,
         jobs=[],
     )
 

@@ -62,7 +62,7 @@ class Policy(ABC):
 
         :param options: all keys but ``type`` of the configuration's ``policy``
         :param shares: the configured shares of projects and users
-        :param clock: seconds since the epoch
+        :param clock: seconds, which no change of the system's clock affects
         :raises InputError: if an option is unknown or invalid
         """
         number_options(options)

@@ -59,7 +59,7 @@ class FairShare(ByClass, Policy):
     on.
 
     :param half_life_seconds: half-life of usage, above 0
-    :param clock: seconds since the epoch
+    :param clock: seconds, which no change of the system's clock affects
     """
 
     uses_shares: ClassVar[bool] = True
