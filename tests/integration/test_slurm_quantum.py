@@ -195,6 +195,11 @@ def test_ten_jobs_share_one_qpu_in_turn(site: Site, service: QpuService) -> None
     assert {(event["qpu"], event["state"]) for event in told} == {("a", "Completed")}
     assert {event["technology"] for event in told} == {"annealer"}
     assert service.held() == []
+    usage = service.ask("GET", "/v1/accounting?by=slurm-job")
+    assert isinstance(usage, dict)
+    assert isinstance(usage["rows"], list)
+    rows = [row for row in usage["rows"] if isinstance(row, dict)]
+    assert {row["slurm_cluster"] for row in rows} == {"lab"}
     assert site.project.leftovers() == []
     assert service.url not in site.project.log
 

@@ -50,6 +50,12 @@ def test_a_lease_has_the_share_of_its_slurm_job(
         assert share(gres, project="first", tenths=2) == ("test", "first", 2)
         assert share(licences) == ("development", "bio", 4)
         assert share(nothing) == ("development", "bio", None)
+        for cluster, account in (("lab", "bio"), ("another", "mine")):
+            about: JSON = {"slurm_cluster": cluster, "account": "mine"}
+            assert isinstance(about, dict)
+            about |= {"slurm_job_id": str(nothing), "user": USER}
+            told = service.ask("POST", "/v1/leases", about).json()
+            assert (told["slurm_cluster"], told["slurm_account"]) == (cluster, account)
         # not the user's job: no more than what the request says
         assert share(gres, user="somebody") == ("development", None, None)
         warden: JSON = {"user_id": str(os.getuid()), "scheduler_job_id": str(gres)}

@@ -29,7 +29,7 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.connectors import hints
 from sf_quantum.connectors.hints import JobHints
-from sf_quantum.connectors.leases import LeaseRefused
+from sf_quantum.connectors.leases import LeaseFailure, LeaseRefused
 from sf_quantum.connectors.slurm import quantum
 from sf_quantum.connectors.slurm.login import LoginNode
 from sf_quantum.connectors.slurm.quantum import QpuUse, ServiceQpus
@@ -140,11 +140,12 @@ async def test_a_job_whose_user_is_refused_is_not_tried_again(site: Site) -> Non
     qpus, use = site.quantum(None, "a"), site.use("/solve/0")
     refused = account.CommandRun(2, [], refusal="QPU 'a' refuses: token revoked")
     site.left(use, refused)
-    with pytest.raises(LeaseRefused, match=r"/solve/0 lost its QPU: .*token revoked"):
+    with pytest.raises(LeaseRefused, match=r"/solve/0 got no lease, .*token revoked"):
         await qpus.settle(site.queue, use, good=False)
     elsewhere = replace(use, hints=JobHints(has_alternative=True))
     site.left(elsewhere, refused)
-    await qpus.settle(site.queue, elsewhere, good=False)
+    with pytest.raises(LeaseFailure, match=r"/solve/0 got no lease, .*token revoked"):
+        await qpus.settle(site.queue, elsewhere, good=False)
 
 
 def test_a_command_runs_under_leases_of_its_own(

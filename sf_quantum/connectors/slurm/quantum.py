@@ -26,7 +26,7 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Deadline
 from sf_quantum.connectors import hints, qpu_jobs
 from sf_quantum.connectors.hints import JobHints
-from sf_quantum.connectors.leases import LeaseRefused
+from sf_quantum.connectors.leases import LeaseFailure, LeaseRefused
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.services import SlurmService
@@ -250,7 +250,8 @@ class ServiceQpus:
         """Write a job's QPU jobs into the journal.
 
         :raises WorkflowExecutionException: if it succeeded, but without its QPU
-        :raises LeaseRefused: if a QPU refused it, and it can run nowhere else
+        :raises LeaseRefused: if a QPU refused its user
+        :raises LeaseFailure: the same, and it can run elsewhere
         """
         files = f"{shlex.quote(use.account)}.*"
         looks = " ".join(map(str, range(LOOKS if good else 1)))
@@ -266,8 +267,9 @@ class ServiceQpus:
             runs = []
             self._warn(f"Job {use.job}: {error}")
         refusal = next(filter(None, (run.refusal for run in runs)), None)
-        if refusal and not good and not use.hints.has_alternative:
-            raise LeaseRefused(f"Job {use.job} lost its QPU: {refusal}")
+        if refusal and not good:
+            failure = LeaseFailure if use.hints.has_alternative else LeaseRefused
+            raise failure(f"Job {use.job} got no lease, or lost it: {refusal}")
         if good:
             _check_used(use, [run for run in runs if run.status == 0])
 
