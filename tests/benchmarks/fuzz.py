@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -97,7 +98,7 @@ class Fuzz:
                 raise Refuted(f"the document itself is wrong: {result.err()}")
             operation = result.ok()
             self.answers[operation.label] = Counter()
-            for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+            for mode in _modes(operation):
                 try:
                     self._operation(operation, mode, examples)
                 except (Refuted, FailureGroup, OSError) as error:
@@ -171,6 +172,24 @@ class Fuzz:
         return Client(self.url, {**sender(), **(headers or {})}).request(
             method, path, body
         )
+
+
+def _modes(operation: APIOperation) -> Iterator[GenerationMode]:
+    yield GenerationMode.POSITIVE
+    described = operation.definition.raw
+    schemas = [parameter["schema"] for parameter in described.get("parameters", ())]
+    if "requestBody" in described or not all(map(_is_any_text, schemas)):
+        yield GenerationMode.NEGATIVE
+
+
+def _is_any_text(schema: Mapping[str, JSON]) -> bool:
+    """Whether every text is valid, of which hypothesis would try hundreds."""
+    options = schema.get("anyOf", [schema])
+    return all(
+        option.keys() <= {"type", "title", "description"}
+        and option.get("type") in ("string", "null")
+        for option in cast("list[dict[str, JSON]]", options)
+    )
 
 
 @contextmanager

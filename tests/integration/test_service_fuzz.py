@@ -12,15 +12,19 @@ import pytest
 FUZZ = Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
 
 
-@pytest.mark.parametrize("mode", ["none", "token", "munge"])
+@pytest.mark.parametrize(
+    ("mode", "examples", "fewest"),
+    # of who asks, no more depends than whether it is answered
+    [("none", 3, 150), ("token", 1, 60), ("munge", 1, 60)],
+)
 def test_no_request_is_answered_with_5xx_or_otherwise_than_described(
-    mode: str, request: pytest.FixtureRequest
+    mode: str, examples: int, fewest: int, request: pytest.FixtureRequest
 ) -> None:
-    options = ["--auth", mode]
+    options = ["--auth", mode, "--examples", str(examples), "--seed", "1"]
     if mode == "munge":
         options += ["--munge-socket", str(request.getfixturevalue("munge_socket"))]
     done = subprocess.run(
-        [sys.executable, str(FUZZ), *options, "--examples", "3", "--seed", "1"],
+        [sys.executable, str(FUZZ), *options],
         capture_output=True,
         text=True,
         timeout=600,
@@ -29,4 +33,4 @@ def test_no_request_is_answered_with_5xx_or_otherwise_than_described(
     total = re.search(r"^(\d+) requests, 0 failures", done.stdout, re.M)
     assert total is not None
     # every operation was reached, in both ways where there are two
-    assert int(total[1]) > 100
+    assert int(total[1]) > fewest
