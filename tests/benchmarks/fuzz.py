@@ -53,7 +53,6 @@ from sf_quantum.service.device import emulated
 from sf_quantum.service.http import auth
 from tests.service import example_bqm
 
-SFQ = "import sys; from sf_quantum.cli import main; sys.exit(main())"
 # each request may take a lease
 VQPUS = 10_000
 CHECKED = [
@@ -222,7 +221,7 @@ def service(
         tokens.write_text(json.dumps(entries))
         options += ["--tokens", str(tokens)]
         senders += [_bearer(token) for token in made.values()]
-    command = [sys.executable, "-c", SFQ, "serve", *options, "--until-eof"]
+    command = ["sfq", "serve", *options, "--until-eof"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:

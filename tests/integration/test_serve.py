@@ -8,23 +8,20 @@ import signal
 import socket
 import stat
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
+from tests import forking
+from tests.forking import BIN
 from tests.service import example_bqm
 from tests.waiting import SECONDS, until
 
-SFQ = [
-    sys.executable,
-    "-c",
-    "import sys; from sf_quantum.cli import main; sys.exit(main())",
-]
 # jobs of minutes: whatever ends them within a test is not their time
 MINUTES = ["--technology", "neutral-atom", "--time-scale", "1"]
 pytestmark = pytest.mark.usefixtures("measured")
@@ -33,12 +30,12 @@ pytestmark = pytest.mark.usefixtures("measured")
 class Service:
     """A process and the client of its socket."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, sfq: str, folder: Path, *options: str) -> None:
         self.socket = folder / "s"
         self.state = folder / "state"
         where = ["--socket", str(self.socket), "--state", str(self.state)]
         self.process = subprocess.Popen(
-            [*SFQ, "serve", *where, *options],
+            [sfq, "serve", *where, *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -98,14 +95,33 @@ Start = Callable[..., Service]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def sfq() -> str:
+    """The command."""
+    return f"{forking.stand_ins()}/sfq"
+
+
+@pytest.fixture
+def start(sfq: str) -> Iterator[Start]:
     """Starts services in one folder and waits until they are ready."""
+    with _starting(sfq) as start:
+        yield start
+
+
+@pytest.fixture
+def start_to_kill() -> Iterator[Start]:
+    """As ``start``, but SIGKILL ends a service at once, and not its stand-in first."""
+    with _starting(f"{BIN}/sfq") as start:
+        yield start
+
+
+@contextmanager
+def _starting(sfq: str) -> Iterator[Start]:
     services: list[Service] = []
     # a short path: pytest's own folders can be too long for a socket
     with tempfile.TemporaryDirectory(prefix="sfq-") as folder:
 
         def run(*options: str, ready: bool = True) -> Service:
-            service = Service(Path(folder), *options)
+            service = Service(sfq, Path(folder), *options)
             services.append(service)
             if ready:
                 assert service.ready() == {"url": service.url}
@@ -114,10 +130,12 @@ def start() -> Iterator[Start]:
         yield run
         for service in services:
             with service.process:  # closes its pipes
-                service.process.kill()
+                service.process.send_signal(signal.SIGINT)
 
 
-def _solve(service: Service, lease: str, folder: Path) -> subprocess.Popen[bytes]:
+def _solve(
+    sfq: str, service: Service, lease: str, folder: Path
+) -> subprocess.Popen[bytes]:
     problem = folder / "problem.json"
     problem.write_text(json.dumps({"bqm": example_bqm()}))
     environment = {
@@ -131,7 +149,7 @@ def _solve(service: Service, lease: str, folder: Path) -> subprocess.Popen[bytes
     }
     files = ["--problem", str(problem), "--output", str(folder / "samples.json")]
     return subprocess.Popen(
-        [*SFQ, "solve", *files, "--reads", "5"], env=environment, stderr=subprocess.PIPE
+        [sfq, "solve", *files, "--reads", "5"], env=environment, stderr=subprocess.PIPE
     )
 
 
@@ -143,8 +161,8 @@ def test_it_listens_for_its_owner_only(start: Start) -> None:
     assert (device["name"], device["vqpus"], device["qubits"]) == ("q", 3, 9)
 
 
-def test_any_port_on_loopback() -> None:
-    command = [*SFQ, "serve", "--port", "0", "--until-eof"]
+def test_any_port_on_loopback(sfq: str) -> None:
+    command = [sfq, "serve", "--port", "0", "--until-eof"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -230,15 +248,15 @@ def test_end_of_input_leaves_a_state_folder_it_did_not_make(start: Start) -> Non
     assert service.state.is_dir()
 
 
-def test_killed_it_loses_nothing_and_says_what_ran_twice(start: Start) -> None:
-    service = start(*MINUTES)
+def test_killed_it_loses_nothing_and_says_what_ran_twice(start_to_kill: Start) -> None:
+    service = start_to_kill(*MINUTES)
     lease = service.acquire()
     running, waiting = (service.submit(lease, key) for key in "ab")
     service.until(lease, "Running")
     service.process.kill()
     service.process.wait()
     assert service.socket.exists()
-    again = start("--time-scale", "0")
+    again = start_to_kill("--time-scale", "0")
     first = again.ask("GET", f"/v1/jobs/{running}?wait=5")
     second = again.ask("GET", f"/v1/jobs/{waiting}?wait=5")
     assert (first["state"], first["attempt"]) == ("Completed", 2)
@@ -250,10 +268,12 @@ def test_killed_it_loses_nothing_and_says_what_ran_twice(start: Start) -> None:
     assert again.submit(lease, "a") == running
 
 
-def test_killed_under_a_job_the_client_says_so(start: Start, tmp_path: Path) -> None:
-    service = start(*MINUTES)
+def test_killed_under_a_job_the_client_says_so(
+    start_to_kill: Start, sfq: str, tmp_path: Path
+) -> None:
+    service = start_to_kill(*MINUTES)
     lease = service.acquire()
-    solve = _solve(service, lease, tmp_path)
+    solve = _solve(sfq, service, lease, tmp_path)
     service.until(lease, "Running")
     service.process.kill()
     _, errors = solve.communicate(timeout=SECONDS)
@@ -266,11 +286,11 @@ def test_killed_under_a_job_the_client_says_so(start: Start, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_interrupted_client_cancels_its_job(
-    start: Start, tmp_path: Path, number: signal.Signals
+    start: Start, sfq: str, tmp_path: Path, number: signal.Signals
 ) -> None:
     service = start(*MINUTES)
     lease = service.acquire()
-    solve = _solve(service, lease, tmp_path)
+    solve = _solve(sfq, service, lease, tmp_path)
     service.until(lease, "Running")
     solve.send_signal(number)
     solve.communicate(timeout=SECONDS)
@@ -279,13 +299,13 @@ def test_an_interrupted_client_cancels_its_job(
     assert [path.name for path in tmp_path.iterdir()] == ["problem.json"]
 
 
-def test_a_second_service_is_refused(start: Start) -> None:
+def test_a_second_service_is_refused(start: Start, sfq: str) -> None:
     first = start()
     second = start(ready=False)
     assert second.process.wait(30) == 2
     assert "another service uses this state folder" in second.errors()
     third = subprocess.run(
-        [*SFQ, "serve", "--socket", str(first.socket)],
+        [sfq, "serve", "--socket", str(first.socket)],
         capture_output=True,
         timeout=SECONDS,
     )

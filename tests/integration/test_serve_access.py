@@ -11,7 +11,6 @@ import socket
 import ssl
 import stat
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -26,16 +25,16 @@ from sf_quantum.net import munge
 from sf_quantum.net.transport import Client, Response
 from sf_quantum.service import run
 from sf_quantum.service.http import auth
+from tests import forking
 from tests.service import example_bqm
 from tests.waiting import until
 
-SFQ = [
-    sys.executable,
-    "-c",
-    "import sys; from sf_quantum.cli import main; sys.exit(main())",
-]
 # in the problem, so that a log that has it can be told
 LABEL = "s3cret-label"
+
+
+def _sfq() -> str:
+    return f"{forking.stand_ins()}/sfq"
 
 
 class Service:
@@ -76,13 +75,13 @@ def serving(
         state = [] if "--state" in options else ["--state", str(folder / "state")]
         process = stack.enter_context(
             subprocess.Popen(
-                [*SFQ, "serve", "--log", "debug", *state, *options],
+                [_sfq(), "serve", "--log", "debug", *state, *options],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, **(environment or {})},
             )
         )
-        stack.callback(process.kill)
+        stack.callback(process.send_signal, signal.SIGINT)
         yield Service(process, folder / "log")
 
 
@@ -176,7 +175,7 @@ def test_munge_over_a_socket_that_is_open_to_all(
 
 
 def test_a_munge_daemon_that_is_missing() -> None:
-    command = [*SFQ, "serve", "--auth", "munge", "--munge-socket", "/nowhere/s"]
+    command = [_sfq(), "serve", "--auth", "munge", "--munge-socket", "/nowhere/s"]
     done = subprocess.run(command, capture_output=True, text=True)
     # 2: there is no libmunge either
     assert done.returncode in (2, 75)
@@ -202,7 +201,7 @@ def test_tls_for_other_machines(
     with serving(*options) as service:
         assert service.url.startswith("https://0.0.0.0:")
         service.url = service.url.replace("0.0.0.0", "localhost")
-        asked = [*SFQ, "lease", "--url", service.url, "--", "true"]
+        asked = [_sfq(), "lease", "--url", service.url, "--", "true"]
         done = subprocess.run(asked, capture_output=True, text=True)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert f"{service.url}: the certificate cannot be verified: " in done.stderr
@@ -219,12 +218,12 @@ def test_tls_for_other_machines(
         headers = bearer(tokens["ada"])
         assert service.ask("POST", "/v1/leases", {}, headers).status == 201
     os.chmod(key, 0o644)
-    done = subprocess.run([*SFQ, "serve", *options], capture_output=True, text=True)
+    done = subprocess.run([_sfq(), "serve", *options], capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert f"{key}: mode 0644 is open to others" in done.stderr
     os.chmod(key, 0o600)
     Path(certificate).write_text("nonsense")
-    done = subprocess.run([*SFQ, "serve", *options], capture_output=True, text=True)
+    done = subprocess.run([_sfq(), "serve", *options], capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "cannot be used for TLS" in done.stderr
 

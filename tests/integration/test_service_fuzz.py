@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import forking
 
 FUZZ = Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
 
@@ -25,6 +28,7 @@ def test_no_request_is_answered_with_5xx_or_otherwise_than_described(
         options += ["--munge-socket", str(request.getfixturevalue("munge_socket"))]
     done = subprocess.run(
         [sys.executable, str(FUZZ), *options],
+        env={**os.environ, "PATH": f"{forking.stand_ins()}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         timeout=600,
