@@ -373,7 +373,12 @@ class Attempts:
         expected = attempt.rules.expected_seconds
         if expected is None:
             return measured
-        return JobTimes(expected, expected, measured.other_seconds if measured else 0.0)
+        if measured is None or not measured.qpu_seconds:
+            other_seconds = measured.other_seconds if measured else 0.0
+            return JobTimes(expected, expected, other_seconds)
+        # an emulator may be slower or faster than what it charges
+        elapsed = expected * measured.device_seconds / measured.qpu_seconds
+        return JobTimes(elapsed, expected, measured.other_seconds)
 
 
 def expected_wait(

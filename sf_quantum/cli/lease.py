@@ -68,7 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--expected-seconds",
         type=seconds,
         metavar="S",
-        help="a hint: how long CMD uses the QPU",
+        help="a hint: seconds on the QPU that CMD will use, without waits",
     )
     add("--pattern", choices=PATTERNS, help="a hint: how CMD spends its time")
     add(

@@ -1,15 +1,26 @@
 """The accuracy of the service's forecasts of when a job starts.
 
-    python -m tests.benchmarks.eta [--jobs 400] [--time-scale 0.004] [--seeds 5]
+    python -m tests.benchmarks.eta [--wrong 0.3] [--factor 10] [--policy classes ...]
+    python -m tests.benchmarks.eta --service [--jobs 400] [--time-scale 0.004]
 
-An emulated superconducting QPU (10 s and more per job) gets jobs of 10 to 20,000 shots,
-10 % production, 30 % test, 60 % development, or 40 and 60 % of the two lower classes,
-without pre-emption; its clock runs faster by the time scale. From the first hundred
-jobs the service learns the device's pace. Of each later job two kinds of ETAs are compared
-with the true time until it started (for the first time, if it was pre-empted): the one at
-its submission, and those while it was pending, every five mean jobs. The error of an ETA is
-|forecast - true| / true. If the true time is less than one mean job's, the ratio would mean
-little: those errors are not counted, but printed in units of a mean job.
+The error of an ETA is (told - true) / true, in the time until the job started for the
+first time. If the true time is less than one mean job's, the ratio would mean little:
+those errors are not counted. The first hundred jobs are the service's lessons, and not
+counted either.
+
+By default, tenants with leases, hints and rounds are simulated (eta_tenants.py), at
+several loads, under each policy: a share of the leases has hints that are wrong by a
+factor, up or down alike. Printed for each class are the median of the absolute errors of
+the ETAs told at submission, mean over the seeds and the worst seed; over all seeds, the
+quartiles of the signed errors, the shares told more than a quarter too early and too
+late, the highest ratio of told to true time, and the number of ETAs.
+
+``--service`` measures the service itself, without hints. An emulated superconducting QPU
+(10 s and more per job) gets jobs of 10 to 20,000 shots, 10 % production, 30 % test, 60 %
+development, or 40 and 60 % of the two lower classes, without pre-emption; its clock runs
+faster by the time scale. Two kinds of ETAs are compared: the one at the job's submission,
+and those while it was pending, every five mean jobs. The errors of short waits are
+printed in units of a mean job.
 
 ``burst`` submits all jobs at once and then requests the ETAs. The other streams submit
 jobs at random times (Poisson), at 80, 120 and 500 % of the device's capacity, so that
@@ -17,7 +28,8 @@ jobs of a higher class keep arriving while a lower one waits. For comparison, an
 that knows the true rates and times forecasts the same jobs (eta_oracle.py): ``endless``
 assumes an endless stream, as the service must; ``ending`` knows the last job. The
 oracle's jobs take their modelled time. The service's jobs take some milliseconds more
-on the host, so the true load exceeds the nominal one, by less the slower the clock.
+on the host, and the first after a pre-emption some tenths of a second, so the true load
+exceeds the nominal one, by less the slower the clock.
 """
 
 from __future__ import annotations
@@ -29,6 +41,7 @@ import random
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from itertools import accumulate
@@ -36,6 +49,7 @@ from pathlib import Path
 from statistics import fmean, mean, median, quantiles
 from typing import NamedTuple
 
+from sf_quantum.files import JSON
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.device.technologies import TECHNOLOGIES
 from sf_quantum.service.domain.jobs import (
@@ -48,8 +62,9 @@ from sf_quantum.service.domain.jobs import (
 )
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.scheduling.policies import names
 from sf_quantum.service.store.store import Store
-from tests.benchmarks import eta_oracle
+from tests.benchmarks import eta_oracle, eta_tenants
 from tests.service import example_bqm
 
 TECHNOLOGY = "superconducting"
@@ -67,6 +82,12 @@ MIXES: Mapping[str, Mapping[JobClass, float]] = {
         "quality": 0.0,
         "test": 0.4,
         "development": 0.6,
+    },
+    "much production": {
+        "production": 0.3,
+        "quality": 0.0,
+        "test": 0.3,
+        "development": 0.4,
     },
 }
 ASKED_AGAIN_JOBS = 5
@@ -307,25 +328,108 @@ def show(name: str, runs: list[dict[str, dict[str, float]]]) -> None:
         print(line, flush=True)
 
 
+def tenants_case(
+    policy: str, load: float, mix: Mapping[JobClass, float], args: argparse.Namespace
+) -> dict[JobClass, dict[str, float]]:
+    """Simulate tenants, once per seed, and sum up the errors of each class."""
+    hints = eta_tenants.Hints(args.wrong, args.factor)
+    runs = defaultdict[JobClass, list[list[float]]](list)
+    for seed in range(args.seed, args.seed + args.seeds):
+        tenants = eta_tenants.draw(args.tenants, load, mix, hints, seed)
+        least = mean(seconds for one in tenants for seconds, _ in one.jobs)
+        told = eta_tenants.Simulation(policy, tenants, args.vqpus, seed).run()
+        errors = defaultdict[JobClass, list[float]](list)
+        for one in told[LESSONS:]:
+            if one.true > least:
+                errors[one.job_class].append((one.eta - one.true) / one.true)
+        for job_class, found in errors.items():
+            runs[job_class].append(found)
+    return {name: signed(runs[name]) for name in mix if sum(map(len, runs[name])) > 10}
+
+
+def signed(runs: list[list[float]]) -> dict[str, float]:
+    """Sum up signed errors of several runs."""
+    all_ = [error for errors in runs for error in errors]
+    lower, middle, upper = quantiles(all_, n=4)
+    # of runs with too few ETAs, the median is none
+    medians = [median(map(abs, errors)) for errors in runs if len(errors) > 5]
+    medians = medians or [median(map(abs, all_))]
+    return {
+        "median": fmean(medians),
+        "worst": max(medians),
+        "lower_quartile": lower,
+        "middle": middle,
+        "upper_quartile": upper,
+        "early": mean(error < -0.25 for error in all_),
+        "late": mean(error > 0.25 for error in all_),
+        "longest": 1 + max(all_),
+        "etas": len(all_),
+    }
+
+
+def show_tenants(found: Mapping[JobClass, dict[str, float]]) -> None:
+    """Print one line per class."""
+    for job_class, one in found.items():
+        print(
+            (
+                f"  {job_class:12}" + "{median:6.1%}, at most {worst:4.0%}; signed "
+                "{lower_quartile:+5.0%} {middle:+5.0%} {upper_quartile:+5.0%}; "
+                "early {early:4.0%}, late {late:4.0%}, at most {longest:4.1f} times; "
+                "{etas:5.0f} ETAs"
+            ).format(**one),
+            flush=True,
+        )
+
+
+def simulate_tenants(args: argparse.Namespace) -> dict[str, JSON]:
+    """Measure all policies, mixes and loads, and print them unless as JSON."""
+    results: dict[str, JSON] = {}
+    for policy in args.policy or names():
+        for mix in args.mix or MIXES:
+            for load in args.load:
+                name = f"{policy}, {mix}, {load:.0%}"
+                found = tenants_case(policy, load, MIXES[mix], args)
+                results[name] = {key: {**one} for key, one in found.items()}
+                if not args.json:
+                    print(f"{name}:")
+                    show_tenants(found)
+    return results
+
+
+def measure_service(args: argparse.Namespace) -> dict[str, JSON]:
+    """Measure all streams and mixes, and print them unless as JSON."""
+    results: dict[str, JSON] = {}
+    for mix in args.mix or [*MIXES][:2]:
+        for load in args.only or LOADS:
+            name = f"{load}, {mix}"
+            runs = case(LOADS[load], MIXES[mix], args)
+            results[name] = [{key: {**one} for key, one in run.items()} for run in runs]
+            if not args.json:
+                show(name, runs)
+    return results
+
+
 def main() -> None:
     """Print a table, or with ``--json`` an object."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--jobs", type=int, default=400, help="beside the lessons")
-    parser.add_argument("--time-scale", type=float, default=0.004)
-    parser.add_argument("--seed", type=int, default=1, help="the first one")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--only", choices=LOADS, action="append")
-    parser.add_argument("--mix", choices=MIXES, action="append")
-    parser.add_argument("--no-oracle", action="store_true")
-    parser.add_argument("--json", action="store_true")
+    add = parser.add_argument
+    add("--service", action="store_true", help="measure the service, without hints")
+    add("--mix", choices=MIXES, action="append")
+    add("--seed", type=int, default=1, help="the first one")
+    add("--seeds", type=int, default=5)
+    add("--json", action="store_true")
+    add("--wrong", type=float, default=0.3, help="share of leases with wrong hints")
+    add("--factor", type=float, default=10.0, help="by which these hints are wrong")
+    add("--policy", choices=names(), action="append")
+    add("--load", type=float, nargs="+", default=[0.5, 0.8, 1.2, 2.0, 5.0])
+    add("--tenants", type=int, default=250)
+    add("--vqpus", type=int, default=100)
+    add("--jobs", type=int, default=400, help="of --service, beside the lessons")
+    add("--time-scale", type=float, default=0.004, help="of --service")
+    add("--only", choices=LOADS, action="append", help="streams of --service")
+    add("--no-oracle", action="store_true", help="of --service")
     args = parser.parse_args()
-    results = {}
-    for mix in args.mix or MIXES:
-        for load in args.only or LOADS:
-            name = f"{load}, {mix}"
-            results[name] = case(LOADS[load], MIXES[mix], args)
-            if not args.json:
-                show(name, results[name])
+    results = measure_service(args) if args.service else simulate_tenants(args)
     if args.json:
         json.dump(results, sys.stdout)
 

@@ -149,11 +149,11 @@ class Session:
     async def work(self, tenant: Tenant) -> None:
         """Acquire a lease, do all rounds, and release it."""
         who = Identity(tenant.user, admin=False)
-        expected = sum(120 + shots + beside for shots, beside in tenant.rounds)
+        expected = sum(120 + shots for shots, _ in tenant.rounds)
         request = LeaseRequest(
             job_class=tenant.job_class,
             pattern=tenant.pattern,
-            expected_seconds=expected * self._scale,
+            expected_seconds=expected,
             project=tenant.project,
         )
         asked = time.monotonic()

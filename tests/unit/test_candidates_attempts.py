@@ -290,6 +290,17 @@ def test_how_long_a_qpu_lets_one_wait(
     assert expected_wait(status, sent, times) == expected
 
 
+def test_expected_seconds_are_charged_and_an_emulator_may_take_less() -> None:
+    attempts = Attempts({"q": 0.5}, cooldown=60)
+    attempts.history = learnt(
+        attempt(0, 10.0, "q", queued_seconds=3.0, ran_seconds=2.0, qpu_seconds=20.0)
+    )
+    rules = StepRules(expected_seconds=30.0)
+    target = attempts.quantum_target(attempts.begin("/s/0", "/s", rules), "q", ONLINE)
+    # a tenth of what it charges, and five seconds beside the QPU
+    assert (target.qpu_seconds, target.seconds) == (30.0, 3.0 + 5.0)
+
+
 def test_what_is_promised_is_not_promised_again() -> None:
     attempts = Attempts({"q": 0.5}, cooldown=60)
     policy = StepRules(expected_seconds=3.0)

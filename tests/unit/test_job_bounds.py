@@ -113,7 +113,8 @@ async def test_the_estimate_counts_what_the_computation_costs(
     assert seconds == pytest.approx(2.985)
     # 20 ms of it are the annealing that the device models
     assert forecast is not None
-    assert forecast.expected_seconds > seconds
+    assert forecast.expected_run_seconds > seconds
+    assert forecast.expected_seconds == job.model_seconds
     assert job.compute_seconds == seconds
     async with running_queue(tmp_path, Device()) as again:
         entry = again.jobs.pending.get(job.number)

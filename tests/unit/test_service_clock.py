@@ -319,6 +319,7 @@ def test_the_page_tells_when_a_running_job_ends(
         assert isinstance(shown, dict)
         assert shown["started"] == pytest.approx(real() + HOUR, abs=SECONDS)
         assert shown["ends"] == pytest.approx(
-            float(str(shown["started"])) + float(str(told["expected_seconds"])), abs=0.1
+            float(str(shown["started"])) + float(str(told["expected_run_seconds"])),
+            abs=0.1,
         )
         service.ask("DELETE", f"/v1/jobs/{job}")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from sf_quantum.service.domain.jobs import Job, Kind, Lease, LeaseRequest
+from sf_quantum.service.scheduling.held import HeldLeases
 from sf_quantum.service.scheduling.pending import SEARCHED, PendingJobs
 from sf_quantum.service.scheduling.policies.base import Policy, SortedJobs
 from sf_quantum.service.scheduling.policies.classes import Classes
@@ -171,12 +172,13 @@ def test_what_a_policy_does_by_default() -> None:
     for one in jobs:
         pending.add(one)
     assert pending.first() is jobs[3]
-    works, coming = pending.ahead(jobs[0])
+    held = HeldLeases(lambda: 0.0)
+    works, overtaking = pending.ahead(jobs[0], held)
     assert works == {"problem": Work(2, 4.0), "circuit": Work(1, 0.5)}
-    assert coming == 0.0
-    assert pending.ahead(jobs[3]) == ({}, 0.0)
+    assert overtaking == ()
+    assert pending.ahead(jobs[3], held) == ({}, ())
     # one that would join is not there afterwards
-    assert pending.ahead(job(5)) == ({}, 0.0)
+    assert pending.ahead(job(5), held) == ({}, ())
     assert pending.order() == jobs[::-1]
     assert pending.policy.choose([Request(), Request()], []) == 0
     assert pending.policy.remembers_seconds() == 0.0

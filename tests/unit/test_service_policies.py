@@ -32,6 +32,7 @@ from sf_quantum.service.domain.jobs import (
 from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings, Shares
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.scheduling import policies
+from sf_quantum.service.scheduling.held import HeldLeases
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies import load, make, names
 from sf_quantum.service.scheduling.policies.base import Keyed, Policy
@@ -47,6 +48,7 @@ ROOT = Identity("root", admin=True, root=True)
 OURS = ["classes", "fair-share", "fifo", "interleave"]
 CLASSES: tuple[JobClass, ...] = ("production", "test", "development")
 PATTERNS: tuple[Pattern | None, ...] = ("qc-heavy", "cc-heavy", "balanced", None)
+NONE_HELD = HeldLeases(lambda: 0.0)
 SHARES = Shares(projects={"a": 5, "b": 3}, users={"u1": 2})
 
 
@@ -196,7 +198,7 @@ def test_positions_are_those_of_its_own_order(name: str, seed: int) -> None:
         assert some.pending.first() == (order[0] if order else None)
         works: defaultdict[Kind, Work] = defaultdict(Work)
         for entry in order:
-            found, _ = some.pending.ahead(entry)
+            found, _ = some.pending.ahead(entry, NONE_HELD)
             for kind in ("problem", "circuit"):
                 work = found.get(kind, Work())
                 assert work.jobs == works[kind].jobs
@@ -219,7 +221,7 @@ def test_a_job_that_would_join_changes_nothing(name: str) -> None:
     for _ in range(50):
         some.come()
     before = some.pending.order()
-    works, _ = some.pending.ahead(job(10**6, "stranger"))
+    works, _ = some.pending.ahead(job(10**6, "stranger"), NONE_HELD)
     assert sum(work.jobs for work in works.values()) <= 50
     assert some.pending.order() == before
 
@@ -251,7 +253,7 @@ def test_a_submission_costs_few_calls_beside_ten_thousand_jobs(
         entry = job(number, f"u{user}", 1 + user, project=projects[user % 4])
         pending.add(entry)
         pending.first()
-        pending.ahead(entry)
+        pending.ahead(entry, NONE_HELD)
     sys.setprofile(None)
     assert made[0] / 100 < calls
 
@@ -361,46 +363,6 @@ def test_tenths_of_leases_count_while_they_are_held() -> None:
     assert ran["ann"] > 11
 
 
-def test_what_leases_promise_counts_for_those_who_wait() -> None:
-    policy = FairShare(Shares(), Clock())
-    of_ann, of_bob = job(1, "ann", 10.0), [job(n, "bob", 10.0) for n in (2, 3, 4)]
-    of_ann.lease = "hinted"
-    for entry in (of_ann, *of_bob):
-        policy.add(entry)
-    last = of_bob[-1]
-
-    def hinted(**hints: str | float) -> float:
-        given = lease("ann", id="hinted", **{"job_class": "development", **hints})
-        policy.leased(given)
-        try:
-            return policy.coming(last)
-        finally:
-            policy.released(given)
-
-    # before bob's third job he has had 20 seconds, and ann has one job of 10 waiting
-    assert policy.ahead(last)["problem"].seconds == 30.0
-    assert hinted(pattern="qc-heavy", expected_seconds=100.0) == pytest.approx(10.0)
-    # nine tenths of this, that job included
-    assert hinted(pattern="qc-heavy", expected_seconds=15.0) == pytest.approx(3.5)
-    # a tenth of a QPU is a fifth of ann's half
-    assert hinted(pattern="cc-heavy", expected_seconds=500.0) == pytest.approx(2.0)
-    assert hinted(pattern="qc-heavy") == hinted(expected_seconds=100.0) == 0.0
-    assert hinted(pattern="qc-heavy", expected_seconds=9e9, job_class="test") == 0.0
-    # what was used of it does not come any more
-    hints: dict[str, str | int | float | None] = {
-        "job_class": "development",
-        "pattern": "qc-heavy",
-        "expected_seconds": 20.0,
-    }
-    policy.leased(lease("ann", id="hinted", **hints))
-    policy.remove(of_ann)
-    policy.began(of_ann)
-    assert policy.coming(last) == pytest.approx(8.0)
-    policy.ended(of_ann, 4.0)
-    assert policy.coming(last) == pytest.approx(14.0)
-    assert policy.coming(of_bob[0]) == 0.0
-
-
 def test_leases_are_shared_by_tenths_too() -> None:
     policy = FairShare(Shares(projects={"a": 2, "b": 1}), Clock())
     waiting = [Asks("bob", project="b"), Asks("ann", project="a")] * 6
@@ -422,20 +384,6 @@ def test_nobody_is_passed_for_ever_by_those_with_more_tenths() -> None:
         if waiting[0].user == "zoe":
             waiting[0].passed += 1
     assert granted.index("zoe") == 10
-
-
-def test_a_lease_promises_no_more_than_until_its_end() -> None:
-    clock = Clock()
-    policy = FairShare(Shares(), clock)
-    hints: dict[str, str | int | float | None] = {"job_class": "development"}
-    hints |= {"pattern": "qc-heavy", "expected_seconds": 1e12}
-    policy.leased(lease("ann", id="l", expires=clock.now + 60.0, **hints))
-    first, last = job(1, "bob", 1000.0), job(2, "bob", 1.0)
-    policy.add(first)
-    policy.add(last)
-    assert policy.coming(last) == pytest.approx(54.0)
-    clock.now += 60.0
-    assert policy.coming(last) == 0.0
 
 
 def test_short_jobs_of_cc_heavy_tenants_go_before_long_ones_of_qc_heavy_ones() -> None:

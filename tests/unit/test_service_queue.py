@@ -39,6 +39,7 @@ from sf_quantum.service.domain.settings import (
 )
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.live_jobs import LiveJob
+from sf_quantum.service.scheduling.held import HeldLeases
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies.classes import Classes
 from sf_quantum.service.scheduling.policies.fair_share import FairShare
@@ -537,7 +538,7 @@ def test_what_is_ahead_of_a_job_among_ten_thousand() -> None:
     ]
     for entry in entries:
         line.add(entry)
-    works, _ = line.ahead(entries[3001])
+    works, _ = line.ahead(entries[3001], HeldLeases(lambda: 0.0))
     assert works["problem"].jobs == 3334 + 1000
     assert works["problem"].seconds == pytest.approx(0.5 * 4334)
     assert line.of_lease("l1")[:2] == [1, 8]

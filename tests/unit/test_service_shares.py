@@ -1,4 +1,4 @@
-"""Fair share in figures: usage that fades, shares of leases, work that is expected."""
+"""Fair share in figures: usage that fades, shares of leases, leases that overtake."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import pytest
 
 from sf_quantum.service.domain.jobs import Lease, LeaseRequest, Pattern, Used
 from sf_quantum.service.domain.settings import Account, Shares
+from sf_quantum.service.scheduling.held import FEW, HeldLeases
 from sf_quantum.service.scheduling.policies.fair_share import FairShare
 from sf_quantum.service.scheduling.shares import (
     ActiveShares,
     DecayingUsage,
-    ExpectedWork,
     account_of,
 )
 from sf_quantum.service.scheduling.work import PendingJob
@@ -239,54 +239,34 @@ def test_the_share_of_a_lease_orders_jobs_while_it_is_held(clock: Clock) -> None
     assert [*policy.order()] == jobs[::-1]
 
 
-# expected work
+# held leases that overtake
 
 
-def test_expected_work_is_a_part_of_the_time_and_ends_with_the_lease(
-    clock: Clock,
-) -> None:
-    expected = ExpectedWork(clock)
-    held = lease(
-        "ann", project="a", pattern="balanced", expected=40.0, expires=clock.now + 30.0
-    )
-    expected.add(held)
-    expected.add(lease("bob", project="a", id="2", pattern="qc-heavy", expected=10.0))
-    expected.add(lease("cid", project="a", id="3", pattern="qc-heavy"))
-    expected.add(lease("bob", id="4", expected=10.0))
-    assert expected.accounts("test") == [A]
-    assert expected.accounts("production") == []
-    assert expected.load("test", A) == pytest.approx(1.4)
-    assert expected.load("test", BOB) == 0.0
-    # half of the 30 seconds that are left of 40
-    assert expected.by_user("test", A) == pytest.approx({"ann": 15.0, "bob": 9.0})
-    clock.now += 20.0
-    assert expected.by_user("test", A)["ann"] == 5.0
-    expected.used("2", 4.0)
-    assert expected.by_user("test", A)["bob"] == 5.0
-    expected.used("2", -1.0)
-    assert expected.by_user("test", A)["bob"] == 6.0
-    expected.add(lease("bob", project="a", id="5", pattern="cc-heavy", expected=20.0))
-    assert expected.by_user("test", A)["bob"] == 8.0
-    expected.remove("5")
-    expected.used("2", 100.0)
-    assert expected.by_user("test", A)["bob"] == 0.0
-    expected.used("unknown", 1.0)
-    expected.remove("unknown")
-    expected.remove("2")
-    assert expected.load("test", A) == 0.5
-    expected.remove(held.id)
-    assert (expected.accounts("test"), expected.by_user("test", A)) == ([], {})
-
-
-def hinted(user: str, project: str | None = None, **hints: float) -> Lease:
-    expected = hints.pop("expected", 100.0)
-    return lease(user, project=project, pattern="qc-heavy", expected=expected)
+def held_leases(clock: Clock, *leases: Lease) -> HeldLeases:
+    """Make leases held, after others that used 100 QPU seconds each."""
+    held = HeldLeases(clock)
+    for number in range(FEW):
+        ended = lease("zoe", id=f"ended {number}")
+        held.add(ended)
+        held.submitted(ended.id, 100.0)
+        held.remove(ended.id)
+    for one in leases:
+        held.add(one)
+    return held
 
 
 def waits(policy: FairShare, *jobs: PendingJob) -> PendingJob:
     for one in jobs:
         policy.add(one)
     return jobs[-1]
+
+
+def up_to(policy: FairShare, last: PendingJob, held: HeldLeases) -> dict[str, float]:
+    """Return the QPU seconds up to which others overtake a job, by their users."""
+    return {
+        " ".join(sorted({lease.user for lease in one.leases})): one.at_most
+        for one in policy.overtaking(last, held)
+    }
 
 
 def test_another_user_of_the_account_goes_on_until_both_have_had_as_much(
@@ -296,35 +276,18 @@ def test_another_user_of_the_account_goes_on_until_both_have_had_as_much(
     last = waits(
         policy, job(1, "bob", 10.0, project="a"), job(2, "bob", 1.0, project="a")
     )
-    policy.leased(hinted("ann", "a"))
-    # with twice bob's share ann has 20 s while he has 10; nine tenths of the time
-    assert policy.coming(last) == pytest.approx(18.0)
+    # bob's own leases submit nothing before his jobs
+    held = held_leases(clock, lease("ann", project="a"), lease("bob", project="a"))
+    # with twice bob's share ann has 20 s while he has 10
+    assert up_to(policy, last, held) == pytest.approx({"ann": 20.0})
     # of which 4 are pending already
     policy.add(job(3, "ann", 4.0, project="a"))
-    assert policy.coming(last) == pytest.approx(14.4)
-    # bob's own leases submit nothing before his jobs
-    policy.leased(hinted("bob", "a"))
-    assert policy.coming(last) == pytest.approx(16.0)
-    # cid has a tenth of the share of ann, of which more than enough is pending
-    policy.leased(hinted("cid", "a"))
-    assert policy.coming(last) == pytest.approx(26.0)
+    assert up_to(policy, last, held) == pytest.approx({"ann": 16.0})
+    # cid has as much as bob, until it is pending
+    held.add(lease("cid", project="a"))
+    assert up_to(policy, last, held) == pytest.approx({"ann": 16.0, "cid": 10.0})
     policy.add(job(4, "cid", 10.5, project="a"))
-    assert policy.coming(last) == pytest.approx(16.0)
-
-
-@pytest.mark.parametrize(
-    ("expected", "scale", "seconds"),
-    [(100.0, 2.0, 18.0), (100.0, 0.5, 4.5), (10.0, 2.0, 8.1)],
-)
-def test_leases_count_seconds_of_the_device_and_shares_those_of_the_qpu(
-    clock: Clock, expected: float, scale: float, seconds: float
-) -> None:
-    policy = FairShare(Shares(), clock)
-    jobs = [job(n, "bob", 10.0, project="a", scale=scale) for n in (1, 2)]
-    last = waits(policy, *jobs)
-    assert policy.coming(last) == 0.0
-    policy.leased(hinted("ann", "a", expected=expected))
-    assert policy.coming(last) == pytest.approx(seconds)
+    assert up_to(policy, last, held) == pytest.approx({"ann": 16.0})
 
 
 @pytest.mark.parametrize("half_lives", [0, 1])
@@ -337,28 +300,25 @@ def test_other_accounts_go_on_until_the_jobs_account_has_had_as_much(
     last = waits(
         policy, job(1, "bob", 10.0, project="a"), job(2, "bob", 1.0, project="a")
     )
-    policy.leased(hinted("cid"))
+    held = held_leases(clock, lease("cid"), lease("cid", id="2"))
     # the account has had 10 of two tenths, that is 5 per tenth
-    assert policy.coming(last) == pytest.approx(5.0)
-    policy.leased(hinted("ann", "a"))
-    # ann has 10 first, so that it is 10 per tenth
-    assert policy.coming(last) == pytest.approx(10.0 + 10.0)
+    assert up_to(policy, last, held) == pytest.approx({"cid": 5.0})
     # of which 4 are pending
     policy.add(job(3, "cid", 4.0))
-    assert policy.coming(last) == pytest.approx(10.0 + 6.0)
+    assert up_to(policy, last, held) == pytest.approx({"cid": 1.0})
     # and of which 3 were used
     policy.used(Used("cid", None, 3.0, clock.now))
-    assert policy.coming(last) == pytest.approx(10.0 + 3.0)
+    assert up_to(policy, last, held) == {}
+    (found,) = held.by_account("test").values()
+    assert [one.user for one in found] == ["cid", "cid"]
 
 
-def test_of_another_account_no_more_is_expected_than_its_leases_say(
-    clock: Clock,
-) -> None:
+def test_nothing_overtakes_before_leases_have_ended(clock: Clock) -> None:
     policy = FairShare(Shares(), clock)
-    last = waits(policy, job(1, "bob", 10.0, scale=2.0), job(2, "bob", 1.0, scale=2.0))
-    policy.leased(hinted("cid", expected=10.0))
-    # nine seconds of the device
-    assert policy.coming(last) == pytest.approx(9.0)
+    last = waits(policy, job(1, "bob", 10.0), job(2, "bob", 1.0))
+    held = HeldLeases(clock)
+    held.add(lease("cid", expected=1000.0))
+    assert policy.overtaking(last, held) == ()
 
 
 def test_jobs_of_a_higher_class_count_before_those_of_lower_ones(clock: Clock) -> None:
@@ -379,22 +339,6 @@ def test_jobs_of_a_higher_class_count_before_those_of_lower_ones(clock: Clock) -
     assert [one.number for one in policy.order()] == [1, 2, 3]
     policy.ended(jobs[0], 4.5)
     assert [one.number for one in policy.order()] == [1, 3, 2]
-
-
-def test_an_account_goes_on_no_faster_than_its_tenants_can(clock: Clock) -> None:
-    policy = FairShare(Shares(), clock)
-    last = waits(policy, job(1, "bob", 10.0), job(2, "bob", 1.0))
-    policy.leased(lease("cid", pattern="cc-heavy", expected=1000.0))
-    # a tenth of the QPU, of which half is theirs
-    assert policy.coming(last) == pytest.approx(10.0 * 0.1 / 0.5)
-    policy.leased(lease("cid", id="2", pattern="balanced", expected=1000.0))
-    assert policy.coming(last) == pytest.approx(10.0)
-
-
-def test_jobs_without_time_wait_for_nothing_that_is_to_come(clock: Clock) -> None:
-    policy = FairShare(Shares(), clock)
-    policy.leased(hinted("cid"))
-    assert policy.coming(waits(policy, job(1, "bob", 0.0))) == 0.0
 
 
 def test_jobs_ahead_of_those_of_other_accounts_are_added_up(clock: Clock) -> None:

@@ -56,6 +56,8 @@ class Lease:
     :param slurm_job_id: the lease ends when this Slurm job is gone
     :param slurm_cluster: of the job; ``None``: the service's own
     :param slurm_account: of the job, for the accounting
+    :param expected_seconds: a hint: the sum of the ``qpu_seconds`` of its jobs, without
+        waits, what is computed beside the QPU, and the device's time scale
     :param key: the same key of the same user, while it is held, is the same lease
     :param expires: its latest end
     :param reason: why it was closed
@@ -281,9 +283,11 @@ class Forecast:
 
     :param position: number of jobs before it
     :param eta_seconds: from now to its start; ``None`` while the QPU is closed
-    :param expected_seconds: from its start to its end
+    :param expected_seconds: on the QPU, see :class:`Lease`
+    :param expected_run_seconds: elapsed, from its start to its end
     """
 
     position: int
     eta_seconds: float | None
     expected_seconds: float
+    expected_run_seconds: float

@@ -39,6 +39,7 @@ from sf_quantum.service.queue.lists import ListThread
 from sf_quantum.service.queue.live_jobs import LiveJob, LiveJobs
 from sf_quantum.service.queue.observations import DeviceState
 from sf_quantum.service.queue.supervisor import Supervisor
+from sf_quantum.service.scheduling.held import Overtaking
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.work import PendingJob, Work
 from sf_quantum.service.store import audit, operation
@@ -268,12 +269,13 @@ class JobQueue:
 
         :returns: what makes the pass; for another thread
         """
-        coming: dict[int, float] = {}
+        coming: dict[int, Sequence[Overtaking]] = {}
+        held = self.jobs.estimator.held
         for index, job in enumerate(jobs):
             if index % FORECASTS_AT_ONCE == 0:
                 await asyncio.sleep(0)
             if (entry := self.jobs.pending.get(job.number)) is not None:
-                coming[job.number] = self.policy.coming(entry)
+                coming[job.number] = self.policy.overtaking(entry, held)
         order = self._order.of(self.jobs.pending) if coming else []
         running = self.jobs.running
 
@@ -286,7 +288,7 @@ class JobQueue:
         return forecast
 
     def _in_one_pass(
-        self, order: Sequence[PendingJob], coming: Mapping[int, float]
+        self, order: Sequence[PendingJob], coming: Mapping[int, Sequence[Overtaking]]
     ) -> Iterator[tuple[int, Forecast]]:
         left = len(coming)
         jobs, seconds = Counter[Kind](), defaultdict[Kind, float](float)
@@ -355,7 +357,9 @@ class JobQueue:
         return self._forecast_running(running)
 
     def _forecast_running(self, running: LiveJob) -> Forecast:
-        return Forecast(0, 0.0, self.jobs.expected_seconds(running.entry))
+        entry = running.entry
+        run_seconds = self.jobs.estimator.run_seconds(entry)
+        return Forecast(0, 0.0, entry.qpu_seconds, run_seconds)
 
     def forecast_new(self, job_class: JobClass, user: str = "") -> Forecast:
         """Forecast the run of a one-shot problem of a user, if submitted now."""
@@ -379,27 +383,21 @@ class JobQueue:
         return self._forecast(entry)
 
     def _forecast(self, entry: PendingJob) -> Forecast:
-        return self._forecast_after(entry, *self.jobs.pending.ahead(entry))
+        held = self.jobs.estimator.held
+        return self._forecast_after(entry, *self.jobs.pending.ahead(entry, held))
 
     def _forecast_after(
-        self, entry: PendingJob, works: Mapping[Kind, Work], coming: float
+        self,
+        entry: PendingJob,
+        works: Mapping[Kind, Work],
+        overtaking: Sequence[Overtaking],
     ) -> Forecast:
-        jobs, pace = self.jobs, self.jobs.pace
-        position = sum(work.jobs for work in works.values())
-        seconds = pace.seconds(works)
-        if coming:
-            seconds += pace.job_seconds(entry.kind, coming)
-        running = jobs.running
-        if running is not None and not self.policy.preempts(entry, running.entry):
-            position += 1
-            passed = time.monotonic() - running.began
-            seconds += max(0.0, jobs.expected_seconds(running.entry) - passed)
-        wait = jobs.arrivals.wait(seconds, self.policy.passing(entry.job_class))
-        expected = jobs.expected_seconds(entry)
+        position, wait = self.jobs.estimator.wait(entry, works, overtaking)
+        run_seconds = self.jobs.estimator.run_seconds(entry)
         eta = None
-        if not jobs.stopping:
-            eta = self.availability.seconds_until_start(wait, expected)
-        return Forecast(position, eta, expected)
+        if not self.jobs.stopping:
+            eta = self.availability.seconds_until_start(wait, run_seconds)
+        return Forecast(position, eta, entry.qpu_seconds, run_seconds)
 
     def _check_open(self) -> None:
         if self.failure:

@@ -467,13 +467,13 @@ class Leases:
         live = self._leases[lease.id] = LiveLease(lease)
         for state in states:
             live.move(state)
-        if lease.expires is None:
-            self._policy.leased(lease)
-        else:
+        if lease.expires is not None:
             left = lease.expires - lease.opened - age
             live.expires = time.monotonic() + left
             # by the policy's clock
-            self._policy.leased(replace(lease, expires=self._store.clock() + left))
+            lease = replace(lease, expires=self._store.clock() + left)
+        self._policy.leased(lease)
+        self._jobs.estimator.held.add(lease)
         return live
 
     async def _write(self, live: LiveLease) -> None:
@@ -482,7 +482,7 @@ class Leases:
         except sqlite3.Error as error:
             live.error = error
             live.move(_X)
-            self._policy.released(live.lease)
+            self._released(live.lease)
             del self._leases[live.lease.id]
             live.written.set()
             self._grant()
@@ -490,6 +490,10 @@ class Leases:
             live.move(_H)
             log_lease("granted", live.lease)
             self._hold(live)
+
+    def _released(self, lease: Lease) -> None:
+        self._policy.released(lease)
+        self._jobs.estimator.held.remove(lease.id)
 
     def _hold(self, live: LiveLease) -> None:
         live.written.set()
@@ -517,7 +521,7 @@ class Leases:
         live.move(_X)
         if live.end is not None:
             log_lease_end(closed, live.end.cause)
-        self._policy.released(live.lease)
+        self._released(live.lease)
         self._grant()
         await self._jobs.end_lease(lease_id, jobs)
         del self._leases[lease_id]

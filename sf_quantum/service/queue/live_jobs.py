@@ -73,7 +73,7 @@ from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.queue.entitlements import JobCounts
 from sf_quantum.service.queue.events import log_done, log_interrupted, log_job
 from sf_quantum.service.queue.observations import DeviceState, Observations
-from sf_quantum.service.scheduling.eta import Arrivals, Pace
+from sf_quantum.service.scheduling.eta import Estimator
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies import make
 from sf_quantum.service.scheduling.work import PendingJob
@@ -131,13 +131,11 @@ class LiveJob:
     """A job that is not over.
 
     :param interruption: of the current attempt
-    :param began: start of the attempt, by the monotonic clock
     """
 
     entry: PendingJob
     state: JobState | None = None
     interruption: Interruption | None = None
-    began: float = 0.0
     # made by the first waiter, set at the next transition
     moved: asyncio.Event | None = None
 
@@ -188,8 +186,7 @@ class LiveJobs:
         self.observations = Observations()
         self.pending = PendingJobs(self.policy, may_start=self._ends_before_maintenance)
         self.counts = JobCounts(settings)
-        self.pace = Pace()
-        self.arrivals = Arrivals(time.monotonic)
+        self.estimator = Estimator(self.policy, store.clock)
         #: the job of the worker: ``STARTING``, ``RUNNING`` or ``INTERRUPTED``
         self.running: LiveJob | None = None
         #: whether the service is stopping; no job starts then
@@ -427,9 +424,9 @@ class LiveJobs:
             return None
         live = self.running = self._jobs[entry.number]
         live.move(_S, Cause.WORKER)
-        live.began, live.interruption = time.monotonic(), None
+        live.interruption = None
         self.leave = threading.Event()
-        self.arrivals.began()
+        self.estimator.began(entry)
         self.policy.began(entry)
         return live
 
@@ -454,10 +451,7 @@ class LiveJobs:
         self._on_device = False
         self.observations.enter(self.device_state)
         job = await _written(lambda: self._settle(live, started, outcome, result))
-        if job.state == "Completed":
-            observed = time.monotonic() - live.began
-            self.pace.observe(live.entry.kind, live.entry.seconds, observed)
-        elif not job.final and live.interruption is not None:
+        if not job.final and live.interruption is not None:
             if live.interruption.cancels:
                 # cancelled while its return to the queue was written
                 note = live.interruption.note()
@@ -511,7 +505,7 @@ class LiveJobs:
 
     def _end_attempt(self, live: LiveJob, job: Job, qpu_seconds: float) -> None:
         """Record that the end of an attempt is on disk."""
-        self.arrivals.ended()
+        self.estimator.ended(completed=job.state == "Completed")
         self.policy.ended(live.entry, qpu_seconds)
         self.running = None
         if job.final:
@@ -529,7 +523,7 @@ class LiveJobs:
         entry = PendingJob.of(job, self.device.time_scale, lease)
         live = self._jobs[job.number] = LiveJob(entry)
         live.move(_P, cause)
-        self.arrivals.submitted(entry.job_class, self.expected_seconds(entry))
+        self.estimator.submitted(entry)
         self.pending.add(entry)
         self.look()
         return live
@@ -593,6 +587,8 @@ class LiveJobs:
             log_done(job)
         elif interruption is not None:
             log_job(state.lower(), entry, reason=interruption.note())
+        if state == "Cancelled":
+            self.estimator.cancelled(entry)
         self.counts.give_back(entry.user, entry.job_class)
         self.observations.jobs[entry.job_class, state] += 1
         self._note_done(entry.lease)
@@ -611,11 +607,8 @@ class LiveJobs:
                     await live.wait()
         return live.state in states
 
-    def expected_seconds(self, entry: PendingJob) -> float:
-        return self.pace.job_seconds(entry.kind, entry.seconds)
-
     def _ends_before_maintenance(self, entry: PendingJob) -> bool:
-        end = time.time() + self.expected_seconds(entry)
+        end = time.time() + self.estimator.run_seconds(entry)
         return end <= (self.availability.next_maintenance or math.inf)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from sf_quantum.service.domain.jobs import CLASSES, JobClass, Kind
-from sf_quantum.service.scheduling.work import Clock, Work
+from sf_quantum.service.scheduling.held import HeldLeases, Overtaking
+from sf_quantum.service.scheduling.policies.base import Policy
+from sf_quantum.service.scheduling.work import Clock, PendingJob, Work
 
 # overhead of reading and writing a job; also keeps the ratio defined with time scale 0
 HOST_SECONDS = 0.005
@@ -102,15 +104,15 @@ class Arrivals:
             former = self._arriving_seconds[name] * MEMORY
             self._arriving_seconds[name] = former + arrived.get(name, 0.0)
 
-    def wait(self, seconds: float, passing: Collection[JobClass]) -> float:
-        """Estimate the waiting time of a job, including later arrivals that overtake it.
+    def overtaking(self, seconds: float, passing: Collection[JobClass]) -> float:
+        """Estimate the run time of the later arrivals that overtake a job.
 
         :param seconds: run time of the jobs that are ahead of it now
         :param passing: classes whose later arrivals overtake it
         """
         jobs = sum(self._arrivals[name] for name in passing)
         if not (jobs and self._seconds):
-            return seconds
+            return 0.0
         observed = self._seconds * (1 + PRIOR_ATTEMPTS / self._attempts)
         arriving = sum(self._arriving_seconds[name] for name in passing)
         load = arriving / observed * self._persistence(observed)
@@ -120,10 +122,91 @@ class Arrivals:
             load * LASTS_AGAIN * (self._clock() - self._busy_since),
         )
         # one job less than the mean: the number of arrivals has a long tail
-        return seconds + max(0.0, overtaking - arriving / jobs)
+        return max(0.0, overtaking - arriving / jobs)
 
     def _persistence(self, observed: float) -> float:
         """Return the fraction of the load that persists, from the time without arrivals."""
         rate = sum(self._arrivals.values()) / observed
         missed = rate * (self._clock() - self._last)
         return min(1.0, RULE_OF_THREE / missed) if missed else 1.0
+
+
+class Estimator:
+    """Expected run times and waits of the jobs of a queue, from what it has observed.
+
+    :param clock: see :meth:`Policy.from_config`
+    """
+
+    def __init__(self, policy: Policy, clock: Clock) -> None:
+        self._policy = policy
+        self._clock = clock
+        self._pace = Pace()
+        self._arrivals = Arrivals(clock)
+        self.held = HeldLeases(clock)
+        # exponentially weighted sums over submissions
+        self._jobs = self._run_seconds = self._qpu_seconds = 0.0
+        self._running: PendingJob | None = None
+        self._began = 0.0
+
+    def run_seconds(self, job: PendingJob) -> float:
+        """Estimate the time from a job's start until the next can start."""
+        return self._pace.job_seconds(job.kind, job.seconds)
+
+    def submitted(self, job: PendingJob) -> None:
+        seconds = self.run_seconds(job)
+        self._jobs = self._jobs * DECAY + 1
+        self._run_seconds = self._run_seconds * DECAY + seconds
+        self._qpu_seconds = self._qpu_seconds * DECAY + job.qpu_seconds
+        self.held.submitted(job.lease, job.qpu_seconds)
+        self._arrivals.submitted(job.job_class, seconds)
+
+    def cancelled(self, job: PendingJob) -> None:
+        self.held.submitted(job.lease, -job.qpu_seconds)
+
+    def began(self, job: PendingJob) -> None:
+        self._running, self._began = job, self._clock()
+        self._arrivals.began()
+
+    def ended(self, *, completed: bool) -> None:
+        """Record the end of the attempt."""
+        if self._running is not None and completed:
+            job = self._running
+            self._pace.observe(job.kind, job.seconds, self._clock() - self._began)
+        self._running = None
+        self._arrivals.ended()
+
+    def wait(
+        self,
+        job: PendingJob,
+        works: Mapping[Kind, Work],
+        overtaking: Sequence[Overtaking],
+    ) -> tuple[int, float]:
+        """Estimate the wait of a pending job.
+
+        :param works: the pending work ahead of it
+        :param overtaking: the held leases of its class whose later jobs overtake it
+        :returns: the number of jobs ahead of it, and the seconds
+        """
+        position = sum(work.jobs for work in works.values())
+        seconds = self._pace.seconds(works)
+        running = self._running
+        if running is not None and not self._policy.preempts(job, running):
+            position += 1
+            passed = self._clock() - self._began
+            seconds += max(0.0, self.run_seconds(running) - passed)
+        passing = self._policy.passing(job.job_class)
+        higher = self._arrivals.overtaking(seconds, passing)
+        if self.held.measured:
+            # the mean of what came lately and of what is expected: either alone is worse
+            leases = self.held.of_classes(passing)
+            higher = (higher + self._coming([Overtaking(leases)], seconds)) / 2
+        return position, seconds + higher + self._coming(overtaking, seconds)
+
+    def _coming(self, overtaking: Iterable[Overtaking], seconds: float) -> float:
+        """Estimate the run time of the jobs that held leases submit within a time."""
+        if not self._qpu_seconds:
+            return 0.0
+        scale = self._run_seconds / self._qpu_seconds
+        coming = sum(leases.within(seconds / scale) for leases in overtaking)
+        # one job less than the mean, as of arrivals
+        return max(0.0, coming * scale - self._run_seconds / self._jobs)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from sf_quantum.service.domain.jobs import JobClass, Kind, Lease
+from sf_quantum.service.scheduling.held import HeldLeases, Overtaking
 from sf_quantum.service.scheduling.policies.base import Policy
 from sf_quantum.service.scheduling.work import PendingJob, Work
 
@@ -84,17 +85,18 @@ class PendingJobs:
     def of_lease(self, lease: str) -> list[int]:
         return sorted(self._by_lease.get(lease, ()))
 
-    def ahead(self, job: PendingJob) -> tuple[dict[Kind, Work], float]:
+    def ahead(
+        self, job: PendingJob, held: HeldLeases
+    ) -> tuple[dict[Kind, Work], Sequence[Overtaking]]:
         """Sum the work ahead of a job, which need not be pending yet.
 
-        :returns: the pending work by kind, and the seconds of expected work that is not
-            submitted yet
+        :returns: the pending work by kind, and the held leases whose later jobs overtake it
         """
         pending = job.number in self._jobs
         if not pending:
             self.policy.add(job)
         try:
-            return self.policy.ahead(job), self.policy.coming(job)
+            return self.policy.ahead(job), self.policy.overtaking(job, held)
         finally:
             if not pending:
                 self.policy.remove(job)

@@ -1,14 +1,12 @@
-"""Shares of the QPU of projects and users, their usage and their expected work."""
+"""Shares of the QPU of projects and users, and their usage."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
-from sf_quantum.service.domain.jobs import JobClass, Lease, Pattern, Used
+from sf_quantum.service.domain.jobs import Lease, Used
 from sf_quantum.service.domain.settings import Account, Shares
 from sf_quantum.service.scheduling.work import Clock, PendingJob
 
@@ -19,14 +17,6 @@ Sharer: TypeAlias = tuple[Account, str | None]
 MAX_HALF_LIVES = 500.0
 # relative growth of the weight of a second after which tags are recomputed
 STALE = 1e-3
-# fraction of the time in which a tenant has a job pending or running, by the pattern of
-# its lease; no pattern is treated as balanced
-LOAD: Mapping[Pattern | None, float] = {
-    "cc-heavy": 0.1,
-    "balanced": 0.5,
-    None: 0.5,
-    "qc-heavy": 0.9,
-}
 
 
 def account(user: str, project: str | None) -> Account:
@@ -143,64 +133,3 @@ class DecayingUsage:
         # weights beyond this bound are negligible or overwhelming
         limit = 2 * MAX_HALF_LIVES
         return math.exp2(max(-limit, min(half_lives, limit)))
-
-
-@dataclass
-class _HintedLease:
-    user: str
-    load: float
-    seconds: float
-    expires: float
-
-
-class ExpectedWork:
-    """Device time that the holders of leases are expected to use.
-
-    For a lease with a pattern and expected seconds, it is the fraction of the latter that
-    the pattern stands for; for others, none. Usage before a restart is not deducted.
-
-    :param clock: see :meth:`Policy.from_config`
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._keys: dict[str, tuple[JobClass, Account]] = {}
-        self._leases: dict[tuple[JobClass, Account], dict[str, _HintedLease]] = {}
-
-    def add(self, lease: Lease) -> None:
-        if lease.pattern is None or lease.expected_seconds is None:
-            return
-        load = LOAD[lease.pattern]
-        expires = math.inf if lease.expires is None else lease.expires
-        self._keys[lease.id] = key = lease.job_class, account_of(lease)
-        self._leases.setdefault(key, {})[lease.id] = _HintedLease(
-            lease.user, load, load * lease.expected_seconds, expires
-        )
-
-    def remove(self, lease_id: str) -> None:
-        if (key := self._keys.pop(lease_id, None)) is not None:
-            del self._leases[key][lease_id]
-            if not self._leases[key]:
-                del self._leases[key]
-
-    def used(self, lease_id: str, seconds: float) -> None:
-        """Deduct seconds that a lease has used; a negative number is a refund."""
-        if (key := self._keys.get(lease_id)) is not None:
-            self._leases[key][lease_id].seconds -= seconds
-
-    def accounts(self, job_class: JobClass) -> list[Account]:
-        return [owner for name, owner in self._leases if name == job_class]
-
-    def load(self, job_class: JobClass, owner: Account) -> float:
-        """Return the load by the users of an account, in QPUs."""
-        leases = self._leases.get((job_class, owner), {})
-        return sum(lease.load for lease in leases.values())
-
-    def by_user(self, job_class: JobClass, owner: Account) -> Mapping[str, float]:
-        """Return the expected seconds of each user of an account."""
-        seconds: defaultdict[str, float] = defaultdict(float)
-        now = self._clock()
-        for lease in self._leases.get((job_class, owner), {}).values():
-            left = min(lease.seconds, lease.load * (lease.expires - now))
-            seconds[lease.user] += max(0.0, left)
-        return seconds

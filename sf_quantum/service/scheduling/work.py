@@ -23,7 +23,7 @@ class PendingJob:
     :param submitted: by the policy's clock
     :param project: project of its lease
     :param pattern: hint of its lease
-    :param expected_seconds: hint of its lease: expected time that it is held
+    :param expected_seconds: hint of its lease: its QPU seconds
     """
 
     number: int

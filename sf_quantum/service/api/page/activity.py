@@ -400,7 +400,7 @@ class _Rows:
         if forecast is not None and job.state == "Running":
             # true also if the system's clock was set since
             started = now.by_wall(job.started_steady or now.steady)
-            ends = round(started + forecast.expected_seconds, 1)
+            ends = round(started + forecast.expected_run_seconds, 1)
         elif forecast is not None and forecast.eta_seconds is not None:
             starts = round(now.wall + forecast.eta_seconds, 1)
         shown = vars(job) | {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
@@ -59,7 +60,11 @@ class JobAnswer(Strict):
         "while it is unknown when the QPU opens."
     )
     expected_seconds: float | None = Field(
-        description="From its start to its end; null once over."
+        description="Expected `qpu_seconds`; null once over."
+    )
+    expected_run_seconds: float | None = Field(
+        description="Expected time from its start to its end, at the device's time scale "
+        "and with the service's own time; null once over."
     )
     submitted: float
     started: float | None
@@ -88,7 +93,7 @@ class JobAnswer(Strict):
 
 _JOBS = TypeAdapter(list[JobAnswer])
 # the forecast of a job that is over
-_NO_FORECAST = dict.fromkeys(("position", "eta_seconds", "expected_seconds"))
+_NO_FORECAST = dict.fromkeys(one.name for one in fields(Forecast))
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=_Route)
 _NO_JOB = refusal("No such job.")
 

@@ -61,7 +61,8 @@ class LeaseBody(Strict):
         default=None, description="The Slurm partition, which may determine the class."
     )
     expected_seconds: Seconds | None = Field(
-        default=None, description="How long the lease is expected to be held."
+        default=None,
+        description="A hint: the sum of the `qpu_seconds` of its jobs, without waits.",
     )
     pattern: Pattern | None = Field(
         default=None,

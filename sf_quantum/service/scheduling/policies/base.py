@@ -22,6 +22,7 @@ from sf_quantum.service.domain.jobs import (
     Used,
 )
 from sf_quantum.service.domain.settings import Shares
+from sf_quantum.service.scheduling.held import HeldLeases, Overtaking
 from sf_quantum.service.scheduling.work import Clock, PendingJob, Work
 
 
@@ -45,7 +46,7 @@ class Policy(ABC):
     ceases to be, :meth:`began` and :meth:`ended` around each attempt on the device, and
     :meth:`leased` and :meth:`released` for each lease. It queries the next job
     (:meth:`first`), whether that job pre-empts the running one (:meth:`preempts`), and
-    the work ahead of a job (:meth:`ahead`), for positions and ETAs.
+    the work ahead of a job (:meth:`ahead`, :meth:`overtaking`), for positions and ETAs.
 
     Subclasses implement :meth:`add`, :meth:`remove` and :meth:`order`. Policies that order
     jobs by a constant key derive from :class:`Keyed` and implement only :meth:`Keyed.key`.
@@ -111,13 +112,14 @@ class Policy(ABC):
             works[other.kind] += Work(1, other.seconds)
         return works
 
-    def coming(self, job: PendingJob) -> float:
-        """Estimate the work, not submitted yet, that will run before a pending job.
+    def overtaking(self, job: PendingJob, held: HeldLeases) -> Sequence[Overtaking]:
+        """List the held leases whose later jobs will run before a pending job.
 
-        :returns: modelled seconds times the time scale, without the classes of
-            :meth:`passing`
+        Called for each job that is submitted or queried.
+
+        :returns: leases of the job's class, as those of :meth:`passing` always overtake it
         """
-        return 0.0
+        return ()
 
     def used(self, past: Used) -> None:  # noqa: B027 - optional
         """Add usage from before the service started."""

@@ -12,6 +12,11 @@ from typing import ClassVar, Self, TypeAlias
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.jobs import CLASSES, RANKS, JobClass, Kind, Lease, Used
 from sf_quantum.service.domain.settings import Account, Shares
+from sf_quantum.service.scheduling.held import (
+    ExpectedLease,
+    HeldLeases,
+    Overtaking,
+)
 from sf_quantum.service.scheduling.policies.base import (
     ByClass,
     PendingLease,
@@ -22,7 +27,6 @@ from sf_quantum.service.scheduling.policies.base import (
 from sf_quantum.service.scheduling.shares import (
     ActiveShares,
     DecayingUsage,
-    ExpectedWork,
     Sharer,
     account,
     account_of,
@@ -70,7 +74,6 @@ class FairShare(ByClass, Policy):
         self._half_life_seconds = half_life_seconds
         self._shares = ActiveShares(shares)
         self.usage = DecayingUsage(half_life_seconds, clock)
-        self._expected = ExpectedWork(clock)
         self._queues: dict[JobClass, dict[Account, _AccountQueue]] = {
             name: {} for name in CLASSES
         }
@@ -122,50 +125,38 @@ class FairShare(ByClass, Policy):
                     works[kind] += work
         return works
 
-    def coming(self, job: PendingJob) -> float:
-        """See :meth:`Policy.coming`; estimated from the hints of the held leases.
+    def overtaking(self, job: PendingJob, held: HeldLeases) -> Sequence[Overtaking]:
+        """See :meth:`Policy.overtaking`.
 
-        Each account is assumed to submit jobs until its usage per share is that of the
-        job's account when the job runs, limited by the expected work of its leases and
-        by the load of its tenants.
+        Each account submits jobs before a pending one until its usage per share is that
+        of the job's account when the job runs, and so do the users within that account.
         """
         job_class, own = job.job_class, account_of(job)
-        expecting = self._expected.accounts(job_class)
-        if not (job.seconds and expecting):
-            return 0.0
-        # expected work is in seconds on the device, usage in QPU seconds
-        scale = job.seconds / job.qpu_seconds
+        by_account = held.by_account(job_class)
         queues = self._queues[job_class]
+        if not by_account:
+            return ()
+        found = []
+        by_user: defaultdict[str, list[ExpectedLease]] = defaultdict(list)
+        for lease in by_account.get(own, ()):
+            by_user[lease.user].append(lease)
         tag, user_tag = queues[own].tag(job), queues[own].user_tag(job)
-        total = sum(self._shares.of((name, None)) for name in {*queues, *expecting})
-
-        def speed(owner: Account) -> float:
-            share = self._shares.of((owner, None)) / total
-            return min(1.0, self._expected.load(job_class, owner) / share)
-
-        passing = 0.0
-        for user, expected in self._expected.by_user(job_class, own).items():
+        for user, leases in by_user.items():
             if user != job.user:
-                more = self._until((own, user), job_class, user_tag, expected / scale)
-                passing += max(0.0, more - queues[own].seconds(user))
-        passing *= speed(own)
-        until = tag[0] + passing * self.usage.weight / self._shares.of((own, None))
-        seconds = passing
-        for other in {*expecting} - {own}:
-            expected = sum(self._expected.by_user(job_class, other).values()) / scale
-            before = queues[other].seconds_before(tag) if other in queues else 0.0
-            more = self._until((other, None), job_class, until, expected)
-            seconds += speed(other) * max(0.0, more - before)
-        return seconds * scale
+                more = self._until((own, user), job_class, user_tag)
+                found.append(Overtaking(leases, more - queues[own].seconds(user)))
+        for other, leases in by_account.items():
+            if other != own:
+                before = queues[other].seconds_before(tag) if other in queues else 0.0
+                more = self._until((other, None), job_class, tag[0])
+                found.append(Overtaking(leases, more - before))
+        return [leases for leases in found if leases.at_most > 0]
 
-    def _until(
-        self, sharer: Sharer, job_class: JobClass, per_share: float, limit: float
-    ) -> float:
+    def _until(self, sharer: Sharer, job_class: JobClass, per_share: float) -> float:
         """Return the QPU seconds after which a sharer reaches a usage per share."""
         (present,) = self.per_share(sharer, job_class, [0.0])
         missing = per_share - present
-        seconds = missing * self._shares.of(sharer) / self.usage.weight
-        return max(0.0, min(seconds, limit))
+        return missing * self._shares.of(sharer) / self.usage.weight
 
     def per_share(
         self, sharer: Sharer, job_class: JobClass, more: Iterable[float]
@@ -195,21 +186,15 @@ class FairShare(ByClass, Policy):
 
     def began(self, job: PendingJob) -> None:
         self._charge(job, job.qpu_seconds)
-        self._expected.used(job.lease, job.seconds)
 
     def ended(self, job: PendingJob, qpu_seconds: float) -> None:
         self._charge(job, qpu_seconds - job.qpu_seconds)
-        if job.qpu_seconds:
-            more = qpu_seconds / job.qpu_seconds - 1
-            self._expected.used(job.lease, more * job.seconds)
 
     def leased(self, lease: Lease) -> None:
-        self._expected.add(lease)
         self._shares.leased(lease)
         self._invalidate(account_of(lease))
 
     def released(self, lease: Lease) -> None:
-        self._expected.remove(lease.id)
         self._shares.released(lease)
         self._invalidate(account_of(lease))
 

@@ -9,13 +9,13 @@ from typing import Self
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.jobs import RANKS, Lease, Pattern
 from sf_quantum.service.domain.settings import Shares
+from sf_quantum.service.scheduling.held import LOAD
 from sf_quantum.service.scheduling.policies.base import (
     ByClass,
     Keyed,
     PendingLease,
     number_options,
 )
-from sf_quantum.service.scheduling.shares import LOAD
 from sf_quantum.service.scheduling.work import Clock, PendingJob
 
 # time in which later jobs may overtake one, relative to `patience` times its run time; no
@@ -49,8 +49,9 @@ class Interleave(ByClass, Keyed[tuple[int, float]]):
     by none.
 
     A free lease goes to the tenant whose pattern brings the load of the held leases
-    closest to one QPU, then to the one with the shortest ``expected_seconds``, then to
-    the oldest request. At most three later requests are granted before any request.
+    closest to one QPU, then to the one with the fewest ``expected_seconds``, which of
+    equal patterns holds it for the shortest time, then to the oldest request. At most
+    three later requests are granted before any request.
 
     :param patience: relative to the run time of the job, above 0
     """

@@ -1,0 +1,139 @@
+"""What the holders of leases are expected to submit, from hints and observed usage."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict, deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sf_quantum.service.domain.jobs import JobClass, Lease, Pattern
+from sf_quantum.service.domain.settings import Account
+from sf_quantum.service.scheduling.shares import account_of
+from sf_quantum.service.scheduling.work import Clock
+
+# ended leases whose usage hints are measured by, and the fewest that say something
+LATEST = 100
+FEW = 10
+# fraction of the time in which a tenant has a job pending or running, by the pattern of
+# its lease; no pattern is treated as balanced
+LOAD: Mapping[Pattern | None, float] = {
+    "cc-heavy": 0.1,
+    "balanced": 0.5,
+    None: 0.5,
+    "qc-heavy": 0.9,
+}
+
+
+class ExpectedLease(NamedTuple):
+    """The QPU seconds that a held lease is expected to submit yet, and its load, in QPUs."""
+
+    user: str
+    seconds: float
+    load: float
+
+
+class Overtaking(NamedTuple):
+    """Held leases whose later jobs run before a pending one, up to some QPU seconds."""
+
+    leases: Sequence[ExpectedLease]
+    at_most: float = math.inf
+
+    def within(self, seconds: float) -> float:
+        """Return what they are expected to submit within a time, in QPU seconds."""
+        sent = sum(min(lease.seconds, lease.load * seconds) for lease in self.leases)
+        return min(self.at_most, sent)
+
+
+@dataclass
+class _HeldLease:
+    key: tuple[JobClass, Account]
+    user: str
+    load: float
+    hint: float | None
+    expires: float
+    submitted: float = 0.0
+
+
+class HeldLeases:
+    """The held leases, and what their holders are expected to submit.
+
+    Hints are measured by what the latest leases have used: a hint counts between the
+    quartiles of that, and without a hint a lease is expected to use the median. One that
+    has used as much is expected to go on like those before it that used more. Until
+    :data:`FEW` leases have ended, nothing is expected. Usage before a restart is not known.
+
+    :param clock: see :meth:`.Policy.from_config`
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._leases: dict[str, _HeldLease] = {}
+        self._by_key: dict[tuple[JobClass, Account], dict[str, _HeldLease]] = {}
+        # what the latest leases have used, oldest first, and sorted
+        self._latest: deque[float] = deque()
+        self._totals: list[float] = []
+
+    @property
+    def measured(self) -> bool:
+        """Whether enough leases have ended for expectations."""
+        return len(self._totals) >= FEW
+
+    def add(self, lease: Lease) -> None:
+        held = self._leases[lease.id] = _HeldLease(
+            key=(lease.job_class, account_of(lease)),
+            user=lease.user,
+            load=LOAD[lease.pattern],
+            hint=lease.expected_seconds,
+            expires=math.inf if lease.expires is None else lease.expires,
+        )
+        self._by_key.setdefault(held.key, {})[lease.id] = held
+
+    def remove(self, lease_id: str) -> None:
+        held = self._leases.pop(lease_id, None)
+        if held is None:
+            return
+        del self._by_key[held.key][lease_id]
+        if not self._by_key[held.key]:
+            del self._by_key[held.key]
+        if held.submitted > 0:
+            if len(self._latest) == LATEST:
+                del self._totals[bisect_left(self._totals, self._latest.popleft())]
+            self._latest.append(held.submitted)
+            insort(self._totals, held.submitted)
+
+    def submitted(self, lease_id: str, seconds: float) -> None:
+        """Add the QPU seconds of a submitted job; negative for one that was cancelled."""
+        if (held := self._leases.get(lease_id)) is not None:
+            held.submitted += seconds
+
+    def of_classes(self, classes: Collection[JobClass]) -> list[ExpectedLease]:
+        if not self.measured:
+            return []
+        leases = [*self._leases.values()]  # which others may change meanwhile
+        return [self._expected(held) for held in leases if held.key[0] in classes]
+
+    def by_account(self, job_class: JobClass) -> Mapping[Account, list[ExpectedLease]]:
+        leases: defaultdict[Account, list[ExpectedLease]] = defaultdict(list)
+        if self.measured:
+            for (name, owner), held in self._by_key.items():
+                if name == job_class:
+                    leases[owner] += map(self._expected, held.values())
+        return leases
+
+    def _expected(self, held: _HeldLease) -> ExpectedLease:
+        left = min(self._left(held), held.load * (held.expires - self._clock()))
+        return ExpectedLease(held.user, max(0.0, left), held.load)
+
+    def _left(self, held: _HeldLease) -> float:
+        totals = self._totals
+        number = len(totals)
+        total = totals[number // 2]
+        if held.hint is not None:
+            total = min(max(held.hint, totals[number // 4]), totals[-1 - number // 4])
+        if held.submitted < total:
+            return total - held.submitted
+        longer = totals[bisect_right(totals, held.submitted) :]
+        return sum(longer) / len(longer) - held.submitted if longer else 0.0
