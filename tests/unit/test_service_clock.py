@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from contextlib import AsyncExitStack
 from functools import partial
@@ -167,8 +168,13 @@ def test_a_calibration_ages_as_time_passes(clocks: Clocks, step: float) -> None:
 @pytest.mark.parametrize("step", [-HOUR, HOUR])
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_lease_ends_after_its_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float, restarted: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    step: float,
+    restarted: bool,
 ) -> None:
+    caplog.set_level(logging.INFO, "sf_quantum.service.queue.events")
     real, settings = time.time, LeaseSettings(total_seconds=1000.0)
     device, limited = Device(time_scale=0), ServiceSettings(leases=settings)
     async with AsyncExitStack() as stack:
@@ -182,7 +188,9 @@ async def test_a_lease_ends_after_its_time(
         left = queue.leases.seconds_left(lease)
         assert left is not None
         assert 1000.0 - SECONDS < left <= 1000.0
-        queue.leases.renew(ANN, lease.id)
+        await queue.leases.release(ANN, lease.id)
+        (ended,) = [one for one in caplog.records if one.msg == "lease %s"][1:]
+        assert 0.0 <= vars(ended)["fields"]["seconds"] < SECONDS
 
 
 async def test_a_lease_ends_though_the_clock_is_set_back(

@@ -503,7 +503,7 @@ def test_only_what_the_table_says_moves_a_job() -> None:
 def test_only_what_the_table_says_moves_a_lease() -> None:
     lease = Lease("l", "ann", "test", *6 * (None,), 0.0, None)
     for state, to in itertools.product([None, *LeaseState], LeaseState):
-        live = LiveLease(lease, state)
+        live = LiveLease(lease, 0.0, state)
         if to in leases_module.TRANSITIONS[state]:
             live.move(to)
         else:

@@ -49,11 +49,10 @@ def log_lease(event: str, lease: Lease, **more: JSON) -> None:
     logger.info("lease %s", event, extra={"fields": fields | known})
 
 
-def log_lease_end(lease: Lease, cause: LeaseEndCause) -> None:
+def log_lease_end(lease: Lease, cause: LeaseEndCause, seconds: float) -> None:
     named = (LeaseEndCause.RELEASED, LeaseEndCause.EXPIRED)
     event = cause.name.lower() if cause in named else "ended"
-    held = None if lease.closed is None else max(0.0, lease.closed - lease.opened)
-    log_lease(event, lease, seconds=held, reason=lease.reason)
+    log_lease(event, lease, seconds=seconds, reason=lease.reason)
 
 
 def _known(fields: dict[str, JSON]) -> dict[str, JSON]:

@@ -124,7 +124,8 @@ class LiveLease:
     :param written: set when it is on disk, or could not be written
     :param error: of the write
     :param clients: requests that it was granted to, without those of lost clients
-    :param last_used: by the monotonic clock
+    :param granted: by the monotonic clock
+    :param last_used: by the same clock
     :param expires: its latest end, by the same clock
     :param timer: of its next check
     :param closing: the task that ends it
@@ -132,6 +133,7 @@ class LiveLease:
     """
 
     lease: Lease
+    granted: float
     state: LeaseState | None = None
     written: asyncio.Event = field(default_factory=asyncio.Event)
     error: sqlite3.Error | None = None
@@ -464,14 +466,15 @@ class Leases:
         )
 
     def _add(self, lease: Lease, *states: LeaseState, age: float = 0.0) -> LiveLease:
-        live = self._leases[lease.id] = LiveLease(lease)
+        granted = time.monotonic() - age
+        live = self._leases[lease.id] = LiveLease(lease, granted)
         for state in states:
             live.move(state)
         if lease.expires is not None:
-            left = lease.expires - lease.opened - age
-            live.expires = time.monotonic() + left
+            seconds = lease.expires - lease.opened
+            live.expires = granted + seconds
             # by the policy's clock
-            lease = replace(lease, expires=self._store.clock() + left)
+            lease = replace(lease, expires=self._store.clock() - age + seconds)
         self._policy.leased(lease)
         self._jobs.estimator.held.add(lease)
         return live
@@ -520,7 +523,8 @@ class Leases:
             await asyncio.sleep(pause)
         live.move(_X)
         if live.end is not None:
-            log_lease_end(closed, live.end.cause)
+            held = time.monotonic() - live.granted
+            log_lease_end(closed, live.end.cause, held)
         self._released(live.lease)
         self._grant()
         await self._jobs.end_lease(lease_id, jobs)
