@@ -306,9 +306,14 @@ class SfqQpu(Qpu):
         if key is not None:
             body["key"] = key
         timeout = wait_seconds + REQUEST_SECONDS
-        response = self.service.send(
-            "POST", "/v1/leases", body, timeout_seconds=timeout, expected=(409, 503)
+        send = partial(
+            self.service.send, "POST", "/v1/leases", body, timeout_seconds=timeout
         )
+        response = send(expected=(409, 422, 503))
+        if response.status == 422:
+            if response.json().get("field") == "slurm_cluster":
+                del body["slurm_cluster"]  # a service of an earlier version
+            response = send(expected=(409, 503))
         if response.status >= 400:
             raise NoLease(f"{self.service.name}: {refusal(response)}")
         lease = response.json()

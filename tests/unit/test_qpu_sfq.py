@@ -306,6 +306,18 @@ def test_what_a_lease_is_asked_for_with(
     assert lease["slurm_account"] == "physics"
 
 
+def test_an_earlier_service_is_not_told_of_the_cluster(
+    scripted: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "hpc")
+    extra: dict[str, JSON] = {"detail": "Extra inputs", "field": "slurm_cluster"}
+    server = scripted([(422, extra), (201, {"id": "l"})])
+    assert SfqQpu.from_config("q", {"url": server.url}).acquire("step") == "l"
+    told = [(body["slurm_job_id"], "slurm_cluster" in body) for body in server.bodies]
+    assert told == [("77", True), ("77", False)]
+
+
 def test_a_lease_of_a_lower_class_says_so() -> None:
     settings = ServiceSettings(vqpus=2, classes=ClassSettings(highest="test"))
     with running_service(settings=settings) as service:
@@ -523,6 +535,7 @@ class _Scripted(HTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.replies: Iterator[Reply] = iter(replies)
         self.keys: list[str] = []
+        self.bodies: list[dict[str, JSON]] = []
         self.credentials: list[str | None] = []
 
     @property
@@ -537,9 +550,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.credentials.append(self.headers.get("X-Munge-Cred"))
         length = int(self.headers.get("Content-Length", 0))
         if length:
-            self.server.keys.append(
-                json.loads(self.rfile.read(length))["idempotency_key"]
-            )
+            body = json.loads(self.rfile.read(length))
+            self.server.bodies.append(body)
+            self.server.keys.append(body.get("idempotency_key", ""))
         reply = next(self.server.replies, None)
         if reply is not None:
             content = json.dumps(reply[1]).encode()
