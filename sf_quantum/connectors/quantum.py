@@ -17,10 +17,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from streamflow.core.deployment import Connector, ExecutionLocation
-from streamflow.core.exception import (
-    WorkflowException,
-    WorkflowExecutionException,
-)
+from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.scheduling import AvailableLocation
 from streamflow.deployment.wrapper import get_inner_location
 from streamflow.log_handler import logger
@@ -169,7 +166,7 @@ class QuantumConnector(LocationWrapper, ABC):
                 watching = asyncio.create_task(self._watch(job, job_hints, running))
                 result = await running
         except asyncio.CancelledError:
-            if job.loss is None or job.loss.problem is not LeaseProblem.REFUSED:
+            if not _is_hopeless(job, job_hints):
                 raise
         finally:
             if watching is not None:
@@ -180,7 +177,10 @@ class QuantumConnector(LocationWrapper, ABC):
         if undeployed:  # which cancelled the job's QPU jobs
             raise asyncio.CancelledError
         if job.loss is not None and (not succeeded or used is None):
-            raise self._failure(job_hints, f"Job {job.name} lost its lease", job.loss)
+            failure = LeaseRefused if _is_hopeless(job, job_hints) else LeaseFailure
+            raise failure(
+                f"Job {job.name} lost its lease of QPU {self.qpu}: {job.loss}"
+            )
         if succeeded and not used:
             message = qpu_jobs.unused_message(job.name, self.qpu)
             if used is None:
@@ -190,13 +190,6 @@ class QuantumConnector(LocationWrapper, ABC):
                 )
             raise WorkflowExecutionException(message)
         return result
-
-    def _failure(
-        self, job_hints: JobHints, what: str, loss: QpuLoss
-    ) -> WorkflowException:
-        elsewhere = job_hints.has_alternative or loss.problem != LeaseProblem.REFUSED
-        failure = LeaseFailure if elsewhere else LeaseRefused
-        return failure(f"{what} of QPU {self.qpu}: {loss}")
 
     async def undeploy(self, external: bool) -> None:
         # each one, whatever happens to the others
@@ -360,3 +353,9 @@ class QuantumConnector(LocationWrapper, ABC):
                 calibration=status.calibration if status else None,
                 lease_seconds=job.waited_seconds,
             )
+
+
+def _is_hopeless(job: _LeasedJob, job_hints: JobHints) -> bool:
+    """Whether the QPU refuses the job's user, and no other target can run it."""
+    refused = job.loss is not None and job.loss.problem is LeaseProblem.REFUSED
+    return refused and not job_hints.has_alternative
