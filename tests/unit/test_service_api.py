@@ -117,6 +117,13 @@ def test_health_device_and_openapi(service: RunningService) -> None:
             "time_scale": 0.0,
         },
         "bounds": device["bounds"],
+        "limits": {
+            "jobs": 10_000,
+            "leases": 100,
+            "body_mib": 8,
+            "pending_mib": 512,
+            "kept_mib": 1024,
+        },
     }
     paths = service.ask("GET", "/openapi.json").json()["paths"]
     assert isinstance(paths, dict)

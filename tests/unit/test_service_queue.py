@@ -493,6 +493,41 @@ async def test_order_and_shares_survive_a_restart(
         assert {job.key for job in jobs if job.note} >= {"production0"}
 
 
+async def test_no_job_precedes_its_lease(queue: JobQueue) -> None:
+    acquiring = asyncio.create_task(lease(queue))
+    for _ in range(100):
+        await asyncio.sleep(0)
+        if held := queue.leases.held:
+            break
+    with pytest.raises(Refused) as refused:
+        await submit(queue, held[0].id, "a")
+    assert refused.value.status == 403
+    await submit(queue, await acquiring, "a")
+
+
+async def test_limit_of_the_payloads_of_a_user(tmp_path: Path, device: Device) -> None:
+    size = len(Submission("problem", {"name": "a"}, {}, "a").payload)
+    limits = UserLimits(pending_mib=2.5 * size / 2**20)
+    settings = ServiceSettings(vqpus=3, limits=limits)
+    async with running(tmp_path, device, settings) as queue:
+        held = await lease(queue)
+        first = await submit(queue, held, "a")
+        await submit(queue, held, "b")
+    # those of the previous service count as well
+    async with running(tmp_path, device, settings) as queue:
+        with pytest.raises(Refused) as refused:
+            await submit(queue, held, "c")
+        assert refused.value.status == 429
+        assert "MiB" in refused.value.detail
+        bobs = await lease(queue, who=BOB)
+        await submit(queue, bobs, "c", who=BOB)
+        await queue.cancel(ANN, first.id)
+        await submit(queue, held, "c")
+        with pytest.raises(Refused) as refused:
+            await submit(queue, held, "d" * 3 * size)
+        assert refused.value.status == 413
+
+
 async def test_while_nothing_runs_nobody_asks_who_would_preempt_it(
     tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -362,6 +362,10 @@ class Jobs(Machine):
         queue, disk = self.queue, self.store.live()
         counts = Counter((job.user, job.job_class) for job in disk)
         assert queue.jobs.counts._jobs == counts
+        sizes = Counter[str]()
+        for job in disk:
+            sizes[job.user] += job.bytes
+        assert queue.jobs.counts._bytes == sizes
         held = {lease.id for lease in queue.leases.held}
         assert {job.lease for job in disk} <= held
         assert {lease.id for lease in self.store.held()} == held

@@ -22,7 +22,7 @@ from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.store import operation
 from sf_quantum.service.store.accounting import recent_use
 from sf_quantum.service.store.database import Database
-from sf_quantum.service.store.retention import BATCH, purge
+from sf_quantum.service.store.retention import BATCH, purge, trim
 from sf_quantum.service.store.schema import UPGRADES
 from sf_quantum.service.store.store import Store
 
@@ -271,6 +271,60 @@ def test_old_jobs_are_forgotten_with_their_leases(
     # the key is free again
     third = _lease(store, "3")
     assert store.add_job(third, _ask("a"), 1.0).result()[1] is True
+
+
+def _kept(store: Store) -> dict[str, int]:
+    """Read what is counted, which is what is there."""
+    query = (
+        "SELECT user, sum(length(payload) + coalesce(length(result), 0)) FROM contents "
+        "JOIN jobs USING (number) WHERE ended IS NOT NULL GROUP BY user"
+    )
+    counted = store.read("SELECT user, bytes FROM kept WHERE bytes ORDER BY user")
+    assert [*map(tuple, counted)] == [*map(tuple, store.read(query))]
+    return {user: size for user, size in counted}
+
+
+def test_the_oldest_jobs_go_if_too_much_of_a_user_is_kept(store: Store) -> None:
+    lease, other = _lease(store, "1"), _lease(store, "2", "bob")
+    jobs = [_add(store, lease, key) for key in "abcd"] + [_add(store, other, "a")]
+    for job in jobs[1:]:
+        store.start(job.number).result()
+        store.finish(
+            job.number, "Completed", note=None, used=(1.0, 1.0), result="r" * 2**20
+        ).result()
+    store.cancel_waiting(jobs[0].number, "cancelled").result()
+    assert {user: size >> 20 for user, size in _kept(store).items()} == {
+        "ann": 3,
+        "bob": 1,
+    }
+    assert trim(store, 1.5).result() == 2
+    assert trim(store, 1.5).result() == 0
+    left = [(job.user, job.key) for job in store.jobs()]
+    assert left == [("ann", "a"), ("ann", "d"), ("bob", "a")]
+    assert {user: size >> 20 for user, size in _kept(store).items()} == {
+        "ann": 1,
+        "bob": 1,
+    }
+    # the key is free again
+    assert store.add_job(lease, _ask("b"), 1.0).result()[1] is True
+    assert trim(store, 1e-6).result() == 2
+    assert trim(store, 1e-6).result() == 1
+    assert _kept(store) == {}
+    assert [job.key for job in store.live()] == ["b"]
+
+
+def test_what_is_kept_in_a_file_of_version_11_is_counted(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.executescript(THIRD.read_text())
+        db.executescript("".join(UPGRADES[version] for version in range(3, 11)))
+        db.execute("PRAGMA user_version = 11")
+    db.close()
+    store = Store(path)
+    assert _kept(store)
+    assert [job.bytes for job in store.live()] == [
+        len(store.payload(job.number)) for job in store.live()
+    ]
+    store.close()
 
 
 def test_lists_are_of_a_lease_a_user_or_all(store: Store) -> None:

@@ -221,6 +221,7 @@ class Job:
     :param lost_seconds: as ``seconds``, of the same attempts
     :param cost: of ``qpu_seconds``, in the site's unit, at the price when it ended
     :param calibration: id, time and values of that of the last attempt
+    :param bytes: of its payload and its result
     """
 
     number: int
@@ -250,6 +251,7 @@ class Job:
     metadata: dict[str, JSON] | None = None
     calibration: dict[str, JSON] | None = None
     compute_seconds: float = 0.0
+    bytes: int = 0
 
     @property
     def final(self) -> bool:

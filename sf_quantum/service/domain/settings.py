@@ -129,6 +129,11 @@ class UserLimits(Section):
     :param jobs: maximum number of pending and running jobs of all classes; ``None`` sets
         no limit
     :param leases: maximum number of leases that are held or waited for
+    :param pending_mib: maximum size of the payloads of pending and running jobs, in MiB;
+        ``None`` sets no limit
+    :param kept_mib: size of the payloads and results of jobs that are over, in MiB, above
+        which the oldest of these jobs are deleted before the retention time; ``None``:
+        never
     :param body_mib: maximum size of the body of a submission, also after decompression,
         in MiB; other requests have at most 64 KiB
     :param requests_per_second: sustained rate of requests
@@ -140,6 +145,8 @@ class UserLimits(Section):
 
     jobs: Count | None = 10_000
     leases: Count = 100
+    pending_mib: Positive | None = 512
+    kept_mib: Positive | None = 1024
     body_mib: Positive = 8
     requests_per_second: Positive = 100.0
     burst: Count = 200

@@ -94,21 +94,28 @@ async def completed(
 
 
 class JobCounts:
-    """Counts the unfinished jobs of each user and class, and enforces the limits."""
+    """Counts each user's unfinished jobs and their payloads, and enforces the limits."""
 
     def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
         self._jobs: Counter[tuple[str, JobClass]] = Counter()
+        self._bytes: Counter[str] = Counter()
 
-    def take(self, user: str, job_class: JobClass) -> None:
+    def take(self, user: str, job_class: JobClass, payload_bytes: int) -> None:
         self._jobs[user, job_class] += 1
+        self._bytes[user] += payload_bytes
 
-    def give_back(self, user: str, job_class: JobClass) -> None:
+    def give_back(self, user: str, job_class: JobClass, payload_bytes: int) -> None:
         self._jobs[user, job_class] -= 1
         if not self._jobs[user, job_class]:
             del self._jobs[user, job_class]
+        self._bytes[user] -= payload_bytes
+        if not self._bytes[user]:
+            del self._bytes[user]
 
-    def check(self, lease: Lease, shots: int, seconds: float) -> None:
+    def check(
+        self, lease: Lease, shots: int, seconds: float, payload_bytes: int
+    ) -> None:
         """Refuse a job that is too large with 422, and one too many with 429."""
         user, job_class = lease.user, lease.job_class
         limits = self.settings.classes.limits_of(job_class)
@@ -130,3 +137,20 @@ class JobCounts:
             if jobs >= most:
                 detail = f"the user has {jobs} jobs that are not over"
                 raise Refused(429, detail, LEASE_HEADER, {"Retry-After": "1"})
+        self._check_bytes(user, payload_bytes)
+
+    def _check_bytes(self, user: str, payload_bytes: int) -> None:
+        most = self.settings.limits.pending_mib
+        whole = (self._bytes[user] + payload_bytes) / 2**20
+        if most is None or whole <= most:
+            return
+        if payload_bytes > most * 2**20:
+            detail = (
+                f"the payload has more than the {most:g} MiB that a user's may have"
+            )
+            raise Refused(413, detail)
+        detail = (
+            f"the user's jobs that are not over would have {whole:,.1f} MiB of payloads, "
+            f"at most {most:g} MiB"
+        )
+        raise Refused(429, detail, LEASE_HEADER, {"Retry-After": "1"})

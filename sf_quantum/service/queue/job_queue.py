@@ -44,7 +44,7 @@ from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.work import PendingJob, Work
 from sf_quantum.service.store import audit, operation
 from sf_quantum.service.store.accounting import recent_use
-from sf_quantum.service.store.retention import purge_regularly
+from sf_quantum.service.store.retention import purge_regularly, trim_regularly
 from sf_quantum.service.store.store import Store
 from sf_quantum.threads import in_thread
 
@@ -114,6 +114,7 @@ class JobQueue:
         run("slurm", self.leases.follow_slurm)
         if (seconds := self.settings.retention_seconds) is not None:
             run("retention", partial(purge_regularly, self.store, seconds))
+        run("kept", partial(trim_regularly, self.store, lambda: self.settings.limits))
 
     @property
     def device(self) -> Device:
@@ -194,7 +195,8 @@ class JobQueue:
         if known is None:
             shots = submission.parameters.get("num_reads") or 1
             seconds = self.device.model_seconds(submission.parameters)
-            self.jobs.counts.check(lease, shots, seconds)
+            payload_bytes = len(submission.payload)
+            self.jobs.counts.check(lease, shots, seconds, payload_bytes)
         return await self.jobs.submit(lease, submission, compute)
 
     async def submit_service_job(self, lease: Lease, submission: Submission) -> Job:

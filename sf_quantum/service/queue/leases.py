@@ -147,7 +147,7 @@ class LiveLease:
 
     @property
     def active(self) -> bool:
-        """Whether jobs may be submitted under it."""
+        """Whether jobs may be submitted under it, once it is on disk."""
         return self.state in (_G, _H)
 
     def move(self, state: LeaseState) -> None:
@@ -271,7 +271,7 @@ class Leases:
     def active(self, who: Identity, lease_id: str | None) -> Lease:
         """Find a lease to submit under, and mark it as used; refuse another with 403."""
         live = self._leases.get(lease_id or "")
-        if live is not None and visible(who, live.lease) and live.active:
+        if live is not None and visible(who, live.lease) and live.state is _H:
             live.last_used = time.monotonic()
             return live.lease
         detail = "needs a lease that is held"

@@ -211,7 +211,7 @@ class LiveJobs:
     def resume(self) -> None:
         """Load the unfinished jobs of the previous service."""
         for job in self.store.live():
-            self.counts.take(job.user, job.job_class)
+            self.counts.take(job.user, job.job_class, job.bytes)
             self._add(job, Cause.RESTART)
 
     def open_lease(self, lease: Lease) -> None:
@@ -233,7 +233,8 @@ class LiveJobs:
         adding = asyncio.wrap_future(
             self.store.add_job(lease, submission, seconds, compute_seconds)
         )
-        self.counts.take(lease.user, lease.job_class)
+        counted = lease.user, lease.job_class, len(submission.payload)
+        self.counts.take(*counted)
         # in a callback: a caller that is cancelled must not leave a job on disk only
         cancelling: list[asyncio.Task[None]] = []
 
@@ -250,7 +251,7 @@ class LiveJobs:
                     log_job("cancelled", job, reason="its lease has ended")
                 else:
                     cancelling.extend(self._move_to_lease(job.number))
-            self.counts.give_back(lease.user, lease.job_class)
+            self.counts.give_back(*counted)
 
         adding.add_done_callback(added)
         job, new = await asyncio.shield(adding)
@@ -551,7 +552,7 @@ class LiveJobs:
         if job is None or job.final:
             return []
         if live is None:  # it has just ended with its former lease
-            self.counts.take(job.user, job.job_class)
+            self.counts.take(job.user, job.job_class, job.bytes)
             live = self._add(job, Cause.SUBMISSION)
         if (lease := self._leases.get(job.lease)) is None:
             if live is self.running:
@@ -589,7 +590,7 @@ class LiveJobs:
             log_job(state.lower(), entry, reason=interruption.note())
         if state == "Cancelled":
             self.estimator.cancelled(entry)
-        self.counts.give_back(entry.user, entry.job_class)
+        self.counts.give_back(entry.user, entry.job_class, entry.payload_bytes)
         self.observations.jobs[entry.job_class, state] += 1
         self._note_done(entry.lease)
 

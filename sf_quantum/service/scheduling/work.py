@@ -39,6 +39,7 @@ class PendingJob:
     pattern: Pattern | None = None
     expected_seconds: float | None = None
     compute_seconds: float = 0.0
+    payload_bytes: int = 0
 
     @classmethod
     def of(cls, job: Job, time_scale: float, lease: Lease | None = None) -> PendingJob:
@@ -54,6 +55,7 @@ class PendingJob:
             qpu_seconds=job.model_seconds,
             submitted=job.submitted_steady,
             compute_seconds=job.compute_seconds,
+            payload_bytes=job.bytes,
         )
         pending.scale(time_scale)
         if lease is not None:

@@ -1,4 +1,7 @@
-"""Deletes old jobs after the retention time; the sums of their usage remain."""
+"""Deletes old jobs after the retention time, or if those of a user take too much space.
+
+The sums of their usage remain.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,15 @@ import asyncio
 import json
 import logging
 import sqlite3
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
+from sf_quantum.service.domain.settings import UserLimits
 from sf_quantum.service.store.accounting import LEASE, PURPOSE, WAIT
 from sf_quantum.service.store.store import Store
 
 PURGE_SECONDS = 600.0
+TRIM_SECONDS = 10.0
 # jobs per transaction: few, so that submissions are not delayed
 BATCH = 500
 HOUR = 3600
@@ -54,10 +60,7 @@ def purge(store: Store, before: float) -> Future[int]:
     def change(db: sqlite3.Connection) -> int:
         query = "SELECT number FROM jobs WHERE ended_steady < ? LIMIT ?"
         old = [row["number"] for row in db.execute(query, (before, BATCH))]
-        db.execute(_ADD_UP, (json.dumps(old),))
-        for table in ("contents", "jobs"):
-            numbers = [(number,) for number in old]
-            db.executemany(f"DELETE FROM {table} WHERE number = ?", numbers)
+        _delete(db, old)
         db.execute(
             "DELETE FROM leases WHERE closed_steady < ? AND NOT EXISTS "
             "(SELECT 1 FROM jobs WHERE jobs.lease = leases.id "
@@ -67,3 +70,53 @@ def purge(store: Store, before: float) -> Future[int]:
         return len(old)
 
     return store.change(change)
+
+
+async def trim_regularly(store: Store, limits: Callable[[], UserLimits]) -> None:
+    """Trim the jobs of each user until cancelled."""
+    while True:
+        trimmed = 0
+        if (most := limits().kept_mib) is not None:
+            try:
+                trimmed = await asyncio.wrap_future(trim(store, most))
+            except sqlite3.Error as error:
+                logger.warning("old jobs could not be deleted: %s", error)
+        if not trimmed:
+            await asyncio.sleep(TRIM_SECONDS)
+
+
+def trim(store: Store, most_mib: float) -> Future[int]:
+    """Delete the oldest jobs that are over of a user of whom too much is kept.
+
+    :returns: the number of deleted jobs, at most :data:`BATCH`; 0 if nobody's are too many
+    """
+
+    def change(db: sqlite3.Connection) -> int:
+        query = "SELECT user, bytes FROM kept WHERE bytes > ? LIMIT 1"
+        row = db.execute(query, (most_mib * 2**20,)).fetchone()
+        if row is None:
+            return 0
+        user, excess = row["user"], row["bytes"] - most_mib * 2**20
+        old = list[int]()
+        oldest = (
+            "SELECT number, bytes FROM jobs WHERE user = ? AND ended_steady IS NOT NULL "
+            "ORDER BY ended_steady LIMIT ?"
+        )
+        for number, size in db.execute(oldest, (user, BATCH)):
+            if excess <= 0:
+                break
+            old.append(number)
+            excess -= size
+        _delete(db, old)
+        text = "deleted the oldest %d jobs of %s, of whose more than %g MiB were kept"
+        logger.info(text, len(old), user, most_mib)
+        return len(old)
+
+    return store.change(change)
+
+
+def _delete(db: sqlite3.Connection, numbers: Sequence[int]) -> None:
+    db.execute(_ADD_UP, (json.dumps(numbers),))
+    for table in ("contents", "jobs"):
+        query = f"DELETE FROM {table} WHERE number = ?"
+        db.executemany(query, [(number,) for number in numbers])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 11
+VERSION = 12
 _LEASES_AND_JOBS = """
 CREATE TABLE leases (
     id TEXT PRIMARY KEY,
@@ -198,6 +198,25 @@ _STEADY_PAST = """
 ALTER TABLE past ADD COLUMN ended_steady REAL;
 UPDATE past SET ended_steady = ended;
 """
+# added by version 12
+_BYTES = """
+-- of the payload and the result
+ALTER TABLE jobs ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+-- by user, of the jobs that are over
+CREATE TABLE kept (user TEXT PRIMARY KEY, bytes INTEGER NOT NULL);
+CREATE TRIGGER job_is_over AFTER UPDATE OF ended ON jobs
+    WHEN OLD.ended IS NULL AND NEW.ended IS NOT NULL
+    BEGIN INSERT INTO kept VALUES (NEW.user, NEW.bytes) ON CONFLICT (user)
+    DO UPDATE SET bytes = bytes + excluded.bytes; END;
+CREATE TRIGGER job_is_deleted AFTER DELETE ON jobs WHEN OLD.ended IS NOT NULL
+    BEGIN UPDATE kept SET bytes = bytes - OLD.bytes WHERE user = OLD.user; END;
+"""
+_COUNTED = """
+UPDATE jobs SET bytes = (SELECT length(payload) + coalesce(length(result), 0)
+    FROM contents WHERE contents.number = jobs.number)
+    WHERE number IN (SELECT number FROM contents);
+INSERT INTO kept SELECT user, sum(bytes) FROM jobs WHERE ended IS NOT NULL GROUP BY user;
+"""
 SCHEMA = (
     _LEASES_AND_JOBS
     + _OPERATION
@@ -210,6 +229,7 @@ SCHEMA = (
     + _OPERATION_TIMES
     + _SLURM
     + _STEADY_PAST
+    + _BYTES
 )
 # by version, the SQL that upgrades a file to the next version
 UPGRADES = {
@@ -226,4 +246,5 @@ UPGRADES = {
     8: _OPERATION_TIMES,
     9: _SLURM,
     10: _STEADY_PAST,
+    11: _BYTES + _COUNTED,
 }

@@ -165,6 +165,7 @@ class Store(Database):
             "metadata": None if job.metadata is None else json.dumps(job.metadata),
             "model_seconds": model_seconds,
             "compute_seconds": compute_seconds,
+            "bytes": len(job.payload),
             "submitted": time.time(),
             "submitted_steady": self.clock(),
         }
@@ -297,8 +298,8 @@ class Store(Database):
         """
         query = (
             "UPDATE jobs SET state = ?, ended = ?, ended_steady = ?, "
-            "note = coalesce(?, note), calibration = ?, qpu_seconds = ?, seconds = ?, cost = ? "
-            "WHERE number = ?"
+            "note = coalesce(?, note), calibration = ?, qpu_seconds = ?, seconds = ?, cost = ?, "
+            "bytes = bytes + ? WHERE number = ?"
         )
         calibration_text = None if calibration is None else json.dumps(calibration)
 
@@ -307,7 +308,8 @@ class Store(Database):
                 set_result = "UPDATE contents SET result = ? WHERE number = ?"
                 db.execute(set_result, (result, number))
             ended = time.time(), self.clock()
-            values = (state, *ended, note, calibration_text, *used, cost, number)
+            size = len(result or "")
+            values = (state, *ended, note, calibration_text, *used, cost, size, number)
             db.execute(query, values)
             return _select_job(db, "WHERE number = ?", number)
 

@@ -64,6 +64,21 @@ class BoundsAnswer(Strict):
     memory_gib: float = Field(description="Memory of its computation.")
 
 
+class LimitsAnswer(Strict):
+    """What each user may have; null: no limit."""
+
+    jobs: int | None = Field(description="Jobs that are not over.")
+    leases: int = Field(description="Leases that are held or waited for.")
+    body_mib: float = Field(description="The body of a submission, in MiB.")
+    pending_mib: float | None = Field(
+        description="Payloads of jobs that are not over, in MiB."
+    )
+    kept_mib: float | None = Field(
+        description="Payloads and results of jobs that are over, in MiB; beyond it, the "
+        "oldest of these jobs are deleted."
+    )
+
+
 class DeviceAnswer(Strict):
     """The device and how busy it is."""
 
@@ -100,6 +115,7 @@ class DeviceAnswer(Strict):
     drift: DriftAnswer
     timing: TimingAnswer
     bounds: BoundsAnswer
+    limits: LimitsAnswer
 
 
 class DeviceChange(Strict):
@@ -253,5 +269,8 @@ def show(
         timing=TimingAnswer(**asdict(device.timing), time_scale=device.time_scale),
         bounds=BoundsAnswer(
             **device.compute.model_dump(), statements=MAX_STATEMENTS, gates=MAX_STEPS
+        ),
+        limits=LimitsAnswer(
+            **queue.settings.limits.model_dump(include={*LimitsAnswer.model_fields})
         ),
     )
