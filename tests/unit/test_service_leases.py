@@ -475,7 +475,9 @@ async def test_the_account_of_a_slurm_job_is_the_one_that_slurm_says(
         assert len(asked.read_text().splitlines()) == 1
         # of which Slurm knows nothing here
         assert await account(ANN, "12", "there") == "mine"
-        assert await account(BOB, "12") == "mine"
+        assert await account(BOB, "12") is None
+        slurm("forgotten")
+        assert await account(ANN, "13") is None
         slurm("down")
         assert await account(ANN, "13") == "mine"
         assert await account(ANN, None) is None

@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from sf_quantum.threads import in_thread
@@ -34,9 +34,13 @@ _NONE = ("N/A", "(null)")
 class SlurmJob:
     """The resources that a job requested, with the units of each gres and licence."""
 
-    partition: str
-    account: str
-    units: Mapping[str, int]
+    partition: str | None = None
+    account: str | None = None
+    units: Mapping[str, int] = field(default_factory=dict)
+
+
+# of which a user cannot claim anything
+NOT_THEIRS = SlurmJob()
 
 
 class OwnCluster:
@@ -64,15 +68,18 @@ class OwnCluster:
         return cluster.casefold() == (configured or self._name or "").casefold()
 
     async def about(self, job: str, user: str) -> SlurmJob | None:
-        """Query a user's job; ``None`` if Slurm knows none, or it is another user's.
+        """Query a user's job; ``None`` without a clear answer.
 
         An answer is kept for a while, since clients that wait for a lease ask repeatedly.
+
+        :returns: :data:`NOT_THEIRS` if Slurm knows none, or it is another user's
         """
         now = time.monotonic()
         self._jobs = {k: v for k, v in self._jobs.items() if now - v[0] < KEPT_SECONDS}
         if (known := self._jobs.get((job, user))) is not None:
             return known[1]
-        if (found := await _about(job, user)) is not None:
+        found = await _about(job, user)
+        if found is not None and found is not NOT_THEIRS:
             self._jobs[job, user] = time.monotonic(), found
         return found
 
@@ -90,14 +97,16 @@ async def is_gone(job: str) -> bool | None:
 
 async def _about(job: str, user: str) -> SlurmJob | None:
     answer = await _squeue(job, "%u|%P|%a|%b|%W")
-    if answer is None or answer.returncode != 0:
+    if answer is None:
         return None
+    if answer.returncode != 0:
+        return NOT_THEIRS if _FORGOTTEN in answer.stderr else None
     # one line for each task of a job array
     line = answer.stdout.decode(errors="replace").partition("\n")[0]
     match [word.strip() for word in line.split("|")]:
         case [owner, partition, account, gres, licences] if owner == user:
             return SlurmJob(partition, account, _units(gres, licences))
-    return None
+    return NOT_THEIRS
 
 
 def _units(*columns: str) -> Mapping[str, int]:
