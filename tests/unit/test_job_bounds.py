@@ -81,6 +81,7 @@ def test_bounds_are_told_and_hold_for_large_bodies_too() -> None:
         assert bounds == {
             "values": 10**8,
             "updates": 10**9,
+            "evolution": 2 * 10**9,
             "statements": 100_000,
             "gates": 100_000,
             "cpu_seconds": 300,

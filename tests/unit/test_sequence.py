@@ -15,10 +15,16 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import sequence
-from sf_quantum.service.device.computation import Computation
+from sf_quantum.service.device.computation import (
+    Computation,
+    ComputeLimits,
+    compute_seconds,
+    evolution,
+)
 from sf_quantum.service.device.emulated import Device, Task
 from sf_quantum.service.device.runners import installed
 from sf_quantum.service.device.sequence import SequenceSimulator
+from sf_quantum.service.domain.jobs import Size
 
 TEXT = (Path(__file__).parent / "data/sequence.json").read_text()
 with_pulser = pytest.mark.skipif(
@@ -123,6 +129,33 @@ def test_counts_add_up_and_the_seed_decides() -> None:
 def test_the_device_is_pulsers_and_no_larger_than_ours() -> None:
     specs = json.loads(sequence.specs("q", 5))
     assert (specs["name"], specs["max_atom_num"]) == ("AnalogDevice", 5)
+
+
+@with_pulser
+def test_what_a_sequence_costs_is_bounded_and_estimated() -> None:
+    device = Device(technology="neutral-atom")
+    size = device.check("sequence", TEXT, {"num_reads": 10})
+    # 400 ns of two atoms
+    assert size == Size(2, evolution=400 * (2**2 + 64))
+    assert compute_seconds(size, {"num_reads": 10}) == pytest.approx(0.0514, abs=1e-4)
+    narrow = ComputeLimits(evolution=size.evolution)
+    narrow.check(size, {"num_reads": 10})
+    with pytest.raises(FieldError) as caught:
+        narrow.check(Size(3, evolution=evolution(3, 400)), {"num_reads": 10})
+    assert str(caught.value) == (
+        "sequence: its duration times its amplitudes are 28,800; at most 27,200 per job"
+    )
+
+
+def test_the_estimate_of_a_sequence_counts_atoms_duration_and_shots() -> None:
+    def seconds(atoms: int, nanoseconds: int, shots: int) -> float:
+        size = Size(atoms, evolution=evolution(atoms, nanoseconds))
+        return compute_seconds(size, {"num_reads": shots})
+
+    # as tests/benchmarks/sequences.py measures
+    assert seconds(8, 4000, 100) == pytest.approx(0.11, rel=0.1)
+    assert seconds(14, 2000, 100) == pytest.approx(1.8, rel=0.1)
+    assert seconds(8, 4000, 10**6) == pytest.approx(0.27, rel=0.1)
 
 
 @with_pulser

@@ -13,7 +13,7 @@ from typing import ClassVar
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.computation import Computation, Result
+from sf_quantum.service.device.computation import Computation, Result, evolution
 from sf_quantum.service.device.processes import SeparateRunner, ask
 from sf_quantum.service.domain.jobs import Kind, Size
 
@@ -48,7 +48,9 @@ class SequenceSimulator(SeparateRunner):
         if answer is None:
             detail = f"parsing takes more than {CHECK_SECONDS:.0f} s"
             raise FieldError("sequence", detail)
-        return Size(json.loads(answer.text)["atoms"])
+        found = json.loads(answer.text)
+        atoms, nanoseconds = found["atoms"], found["nanoseconds"]
+        return Size(atoms, evolution=evolution(atoms, nanoseconds))
 
     def run(self, computation: Computation, interrupted: Callable[[], bool]) -> Result:
         """See :meth:`.runners.Runner.run`.

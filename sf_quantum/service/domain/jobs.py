@@ -122,11 +122,13 @@ class Size:
     :param values: variables or classical bits, which each shot reads
     :param updates: of each sweep over a BQM: its interactions, and 50 per variable
     :param amplitudes: that the gates of a circuit change, in total
+    :param evolution: of a sequence: its amplitudes, and 64, times its nanoseconds
     """
 
     values: int = 0
     updates: int = 0
     amplitudes: int = 0
+    evolution: int = 0
 
 
 @dataclass(frozen=True)

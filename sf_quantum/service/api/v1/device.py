@@ -56,6 +56,10 @@ class BoundsAnswer(Strict):
         description="Reads times sweeps times interactions of a problem, where a "
         "variable counts as 50 interactions."
     )
+    evolution: int = Field(
+        description="Nanoseconds of a sequence times its amplitudes (2 to the power of its "
+        "atoms) and 64."
+    )
     statements: int = Field(description="Statements of a circuit.")
     gates: int = Field(
         description="Gates and measurements of a circuit, with each use of its own gates."
