@@ -214,7 +214,7 @@ def test_after_a_hundred_mixed_jobs_half_the_etas_are_right() -> None:
         pending.add(
             PendingJob(n, "", "ann", "", jobs[n].job_class, "problem", modelled[n])
         )
-    held = HeldLeases(lambda: 0.0)
+    held = HeldLeases()
     told = {job.number: pace.seconds(pending.ahead(job, held)[0]) for job in pending}
     errors, now = [], 0.0
     while (job := pending.pop()) is not None:
@@ -232,7 +232,6 @@ def lease(
     hint: float | None = None,
     pattern: Pattern = "qc-heavy",
     job_class: JobClass = "test",
-    expires: float | None = None,
 ) -> Lease:
     return Lease(
         name,
@@ -240,7 +239,6 @@ def lease(
         job_class,
         expected_seconds=hint,
         pattern=pattern,
-        expires=expires,
     )
 
 
@@ -253,8 +251,7 @@ def used(held: HeldLeases, *seconds: float) -> None:
 
 
 def test_a_hint_counts_between_the_quartiles_of_what_leases_used() -> None:
-    now = 0.0
-    held = HeldLeases(lambda: now)
+    held = HeldLeases()
     for name, hint in (("none", None), ("good", 70.0), ("low", 1.0), ("high", 9e9)):
         held.add(lease(name, hint=hint))
     used(held, *(10.0 * n for n in range(1, FEW)))
@@ -276,20 +273,8 @@ def test_a_hint_counts_between_the_quartiles_of_what_leases_used() -> None:
     assert held.of_classes(["test"])[1].seconds == 0.0
 
 
-def test_a_lease_is_expected_to_use_no_more_than_until_its_end() -> None:
-    now = [0.0]
-    held = HeldLeases(lambda: now[0])
-    used(held, *[1000.0] * FEW)
-    held.add(lease("l", expires=100.0))
-    (expected,) = held.of_classes(["test"])
-    assert expected.seconds == 90.0
-    now[0] = 100.0
-    (expected,) = held.of_classes(["test"])
-    assert expected.seconds == 0.0
-
-
 def test_what_leases_used_long_ago_is_forgotten() -> None:
-    held = HeldLeases(lambda: 0.0)
+    held = HeldLeases()
     used(held, *[1.0] * LATEST, *[5.0] * LATEST)
     used(held, 0.0)  # one without a job
     held.remove("unknown")
@@ -300,7 +285,7 @@ def test_what_leases_used_long_ago_is_forgotten() -> None:
 
 
 def test_leases_submit_no_faster_than_their_load_and_up_to_a_limit() -> None:
-    held = HeldLeases(lambda: 0.0)
+    held = HeldLeases()
     used(held, *[20.0] * FEW)
     held.add(lease("1", pattern="cc-heavy"))
     held.add(lease("2", pattern="balanced"))

@@ -172,7 +172,7 @@ def test_what_a_policy_does_by_default() -> None:
     for one in jobs:
         pending.add(one)
     assert pending.first() is jobs[3]
-    held = HeldLeases(lambda: 0.0)
+    held = HeldLeases()
     works, overtaking = pending.ahead(jobs[0], held)
     assert works == {"problem": Work(2, 4.0), "circuit": Work(1, 0.5)}
     assert overtaking == ()

@@ -48,7 +48,7 @@ ROOT = Identity("root", admin=True, root=True)
 OURS = ["classes", "fair-share", "fifo", "interleave"]
 CLASSES: tuple[JobClass, ...] = ("production", "test", "development")
 PATTERNS: tuple[Pattern | None, ...] = ("qc-heavy", "cc-heavy", "balanced", None)
-NONE_HELD = HeldLeases(lambda: 0.0)
+NONE_HELD = HeldLeases()
 SHARES = Shares(projects={"a": 5, "b": 3}, users={"u1": 2})
 
 

@@ -573,7 +573,7 @@ def test_what_is_ahead_of_a_job_among_ten_thousand() -> None:
     ]
     for entry in entries:
         line.add(entry)
-    works, _ = line.ahead(entries[3001], HeldLeases(lambda: 0.0))
+    works, _ = line.ahead(entries[3001], HeldLeases())
     assert works["problem"].jobs == 3334 + 1000
     assert works["problem"].seconds == pytest.approx(0.5 * 4334)
     assert line.of_lease("l1")[:2] == [1, 8]

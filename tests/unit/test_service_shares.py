@@ -42,7 +42,6 @@ def lease(
     slurm_job: str | None = None,
     pattern: Pattern | None = None,
     expected: float | None = None,
-    expires: float | None = None,
 ) -> Lease:
     return Lease(
         id=id or f"of-{user}",
@@ -55,7 +54,6 @@ def lease(
         pattern=pattern,
         key=None,
         opened=0.0,
-        expires=expires,
         project=project,
         tenths=share,
     )
@@ -242,9 +240,9 @@ def test_the_share_of_a_lease_orders_jobs_while_it_is_held(clock: Clock) -> None
 # held leases that overtake
 
 
-def held_leases(clock: Clock, *leases: Lease) -> HeldLeases:
+def held_leases(*leases: Lease) -> HeldLeases:
     """Make leases held, after others that used 100 QPU seconds each."""
-    held = HeldLeases(clock)
+    held = HeldLeases()
     for number in range(FEW):
         ended = lease("zoe", id=f"ended {number}")
         held.add(ended)
@@ -277,7 +275,7 @@ def test_another_user_of_the_account_goes_on_until_both_have_had_as_much(
         policy, job(1, "bob", 10.0, project="a"), job(2, "bob", 1.0, project="a")
     )
     # bob's own leases submit nothing before his jobs
-    held = held_leases(clock, lease("ann", project="a"), lease("bob", project="a"))
+    held = held_leases(lease("ann", project="a"), lease("bob", project="a"))
     # with twice bob's share ann has 20 s while he has 10
     assert up_to(policy, last, held) == pytest.approx({"ann": 20.0})
     # of which 4 are pending already
@@ -300,7 +298,7 @@ def test_other_accounts_go_on_until_the_jobs_account_has_had_as_much(
     last = waits(
         policy, job(1, "bob", 10.0, project="a"), job(2, "bob", 1.0, project="a")
     )
-    held = held_leases(clock, lease("cid"), lease("cid", id="2"))
+    held = held_leases(lease("cid"), lease("cid", id="2"))
     # the account has had 10 of two tenths, that is 5 per tenth
     assert up_to(policy, last, held) == pytest.approx({"cid": 5.0})
     # of which 4 are pending
@@ -316,7 +314,7 @@ def test_other_accounts_go_on_until_the_jobs_account_has_had_as_much(
 def test_nothing_overtakes_before_leases_have_ended(clock: Clock) -> None:
     policy = FairShare(Shares(), clock)
     last = waits(policy, job(1, "bob", 10.0), job(2, "bob", 1.0))
-    held = HeldLeases(clock)
+    held = HeldLeases()
     held.add(lease("cid", expected=1000.0))
     assert policy.overtaking(last, held) == ()
 

@@ -142,7 +142,7 @@ class Estimator:
         self._clock = clock
         self._pace = Pace()
         self._arrivals = Arrivals(clock)
-        self.held = HeldLeases(clock)
+        self.held = HeldLeases()
         # exponentially weighted sums over submissions
         self._jobs = self._run_seconds = self._qpu_seconds = 0.0
         self._running: PendingJob | None = None

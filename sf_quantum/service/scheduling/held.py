@@ -12,7 +12,6 @@ from typing import NamedTuple
 from sf_quantum.service.domain.jobs import JobClass, Lease, Pattern
 from sf_quantum.service.domain.settings import Account
 from sf_quantum.service.scheduling.shares import account_of
-from sf_quantum.service.scheduling.work import Clock
 
 # ended leases whose usage hints are measured by, and the fewest that say something
 LATEST = 100
@@ -53,8 +52,9 @@ class _HeldLease:
     user: str
     load: float
     hint: float | None
-    expires: float
     submitted: float = 0.0
+    # until it submits a job, or another lease ends
+    expected: ExpectedLease | None = None
 
 
 class HeldLeases:
@@ -64,12 +64,9 @@ class HeldLeases:
     quartiles of that, and without a hint a lease is expected to use the median. One that
     has used as much is expected to go on like those before it that used more. Until
     :data:`FEW` leases have ended, nothing is expected. Usage before a restart is not known.
-
-    :param clock: see :meth:`.Policy.from_config`
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._leases: dict[str, _HeldLease] = {}
         self._by_key: dict[tuple[JobClass, Account], dict[str, _HeldLease]] = {}
         # what the latest leases have used, oldest first, and sorted
@@ -87,7 +84,6 @@ class HeldLeases:
             user=lease.user,
             load=LOAD[lease.pattern],
             hint=lease.expected_seconds,
-            expires=math.inf if lease.expires is None else lease.expires,
         )
         self._by_key.setdefault(held.key, {})[lease.id] = held
 
@@ -103,11 +99,14 @@ class HeldLeases:
                 del self._totals[bisect_left(self._totals, self._latest.popleft())]
             self._latest.append(held.submitted)
             insort(self._totals, held.submitted)
+            for other in self._leases.values():
+                other.expected = None
 
     def submitted(self, lease_id: str, seconds: float) -> None:
         """Add the QPU seconds of a submitted job; negative for one that was cancelled."""
         if (held := self._leases.get(lease_id)) is not None:
             held.submitted += seconds
+            held.expected = None
 
     def of_classes(self, classes: Collection[JobClass]) -> list[ExpectedLease]:
         if not self.measured:
@@ -124,8 +123,11 @@ class HeldLeases:
         return leases
 
     def _expected(self, held: _HeldLease) -> ExpectedLease:
-        left = min(self._left(held), held.load * (held.expires - self._clock()))
-        return ExpectedLease(held.user, max(0.0, left), held.load)
+        expected = held.expected
+        if expected is None:
+            expected = ExpectedLease(held.user, self._left(held), held.load)
+            held.expected = expected
+        return expected
 
     def _left(self, held: _HeldLease) -> float:
         totals = self._totals
