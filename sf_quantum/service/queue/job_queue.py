@@ -266,6 +266,10 @@ class JobQueue:
             forecasts = await self.forecasts(jobs)
             return await self.lists.run(lambda: show(forecasts()))
 
+    def order(self) -> Sequence[PendingJob]:
+        """List the pending jobs in the order they will run; of very many, a while ago."""
+        return self._order.of(self.jobs.pending)
+
     async def forecasts(self, jobs: Sequence[Job]) -> Callable[[], list[Listed]]:
         """Forecast jobs in one pass over the pending ones.
 
@@ -278,7 +282,7 @@ class JobQueue:
                 await asyncio.sleep(0)
             if (entry := self.jobs.pending.get(job.number)) is not None:
                 coming[job.number] = self.policy.overtaking(entry, held)
-        order = self._order.of(self.jobs.pending) if coming else []
+        order = self.order() if coming else []
         running = self.jobs.running
 
         def forecast() -> list[Listed]:

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Literal, NamedTuple, TypeAlias
@@ -269,14 +269,15 @@ class Activity:
         queue, steady = self._queue, self._queue.store.clock()
         numbers, own = self._pending_numbers()
         jobs = await asyncio.to_thread(queue.store.jobs_by_number, numbers)
+        forecasts = await queue.forecasts(jobs)
         minutes = await asyncio.to_thread(self._history.minutes, steady)
         calibration = await asyncio.to_thread(_calibration, queue)
         # from here on there is no await, so that all parts are of the same moment
         now, job = _Moment(time.time(), queue.store.clock()), queue.running
         # in another state, it is about to start, or has just ended
-        running = self._forecast([job] if job and job.state == "Running" else [])
-        positions = {number: position for position, number in enumerate(numbers)}
-        jobs.sort(key=lambda job: positions[job.number])
+        forecast = queue.forecast(job) if job and job.state == "Running" else None
+        running = [(job, forecast)] if job and forecast else []
+        left = [number for number in numbers if queue.jobs.pending.get(number)]
         device, availability = queue.device, queue.availability
         windows = [
             MaintenanceShown.model_validate(window, from_attributes=True)
@@ -304,27 +305,21 @@ class Activity:
             utilisation=_utilisation(now.by_wall(now.steady // 60 * 60), minutes),
             calibration=calibration,
         )
-        pending = self._forecast(jobs, besides=running)
+        listed = await asyncio.to_thread(forecasts)
+        forecast_of = {job.number: (job, f) for job, f in listed if f}
+        pending = [forecast_of[number] for number in left if number in forecast_of]
         numbers = [job.number for job, _ in (*running, *pending)]
         labels = await asyncio.to_thread(queue.store.labels, numbers)
         return _Snapshot(now, counts, running, pending, own, labels)
 
     def _pending_numbers(self) -> tuple[list[int], dict[str, list[int]]]:
         numbers, others = list[int](), defaultdict[str, list[int]](list)
-        for entry in islice(self._queue.policy.order(), SEARCHED):
+        for entry in islice(self._queue.order(), SEARCHED):
             if len(numbers) < LISTED:
                 numbers.append(entry.number)
             elif len(own := others[entry.user]) < OWN:
                 own.append(entry.number)
         return numbers, others
-
-    def _forecast(
-        self, jobs: Iterable[Job], besides: Sequence[tuple[Job, Forecast]] = ()
-    ) -> list[tuple[Job, Forecast]]:
-        """Forecast the jobs that are not over, besides some."""
-        numbers = {job.number for job, _ in besides}
-        all_ = ((job, self._queue.forecast(job)) for job in jobs)
-        return [(job, f) for job, f in all_ if f and job.number not in numbers]
 
     async def _make(
         self, who: Identity | None, reading: asyncio.Task[_Snapshot]
@@ -333,13 +328,19 @@ class Activity:
         if who is None:
             return await asyncio.to_thread(_dump, snapshot.counts)
         own, ended = await asyncio.to_thread(self._read_for, who, snapshot)
-        farther = self._forecast(own, besides=snapshot.running)
+        forecasts = await self._queue.forecasts(own)
         leases = self._leases(who)
+        running_numbers = {job.number for job, _ in snapshot.running}
 
         def make() -> bytes:
             numbers = [job.number for job in (*own, *ended)]
             labels = {**snapshot.labels, **self._queue.store.labels(numbers)}
             rows = _Rows(who, snapshot.now, labels)
+            farther = [
+                (job, f)
+                for job, f in forecasts()
+                if f and job.number not in running_numbers
+            ]
             running = [rows.row(*pair) for pair in snapshot.running]
             seen = {
                 "viewer": who.user,
