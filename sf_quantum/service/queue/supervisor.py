@@ -26,7 +26,7 @@ class _Supervised:
 
     name: str
     work: Work
-    pauses: Iterator[float] = field(default_factory=backoff.TASK.pauses)
+    pauses: Iterator[float] = field(default_factory=lambda: backoff.TASK.pauses())
     began: float = 0.0
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
