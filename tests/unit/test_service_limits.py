@@ -307,6 +307,17 @@ async def test_the_line_of_a_request_has_the_id_of_its_answer(
     assert SECRET not in str(fields)
 
 
+async def test_a_request_that_ends_with_an_error_of_ours_is_counted() -> None:
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 500, "headers": []})
+        raise ZeroDivisionError
+
+    app = guard(broken)
+    with pytest.raises(ZeroDivisionError):
+        await Exchange().to(app)
+    assert app.traffic.requests["POST", "other", "5xx"] == 1
+
+
 async def test_other_protocols_pass() -> None:
     seen: list[str] = []
 

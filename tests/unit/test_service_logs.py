@@ -146,6 +146,16 @@ def test_a_request_has_one_line(
     assert logged[2]["reason"] == "unknown bearer token"
 
 
+def test_why_a_credential_could_not_be_checked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refused = auth.AuthError(503, "munged does not answer", "X-Munge-Cred")
+    refused.__cause__ = OSError("no such socket")
+    Traffic().ended(request((b"x-munge-cred", b"x")), "1", refused, "@", 503, 0.1)
+    (line,) = lines(caplog, "failed login")
+    assert line["reason"] == "no such socket"
+
+
 def test_lines_of_strangers_and_of_refused_floods_are_few(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -164,7 +164,7 @@ class Munge:
         except munge.CredentialRefused as error:
             raise Unauthorized(str(error), MUNGE_HEADER, MUNGE_CHALLENGE) from error
         except QuantumError as error:
-            logger.error("%s", error)
+            # why is logged with the request
             raise AuthError(503, "munged does not answer", MUNGE_HEADER) from error
         user = _user(uid)
         return Identity(user, admin=uid == 0 or user in self._admins, root=uid == 0)

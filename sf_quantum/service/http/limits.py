@@ -135,19 +135,21 @@ class Guard:
         sender = await self._sender(request)
         # no user's name begins with @
         name = sender.user if isinstance(sender, Identity) else f"@{_address(request)}"
-        with suppress(ClientDisconnect):
-            try:
-                self._check_site(request)
-                self._admit(request, name)
-                await self._pass(request, answer, sender, name)
-            except Refused as error:
-                await _refusal(error)(scope, receive, answer)
-            except asyncio.CancelledError as error:
-                # the client has gone, or uvicorn stops
-                if not status and error.args != (CANCEL,):
-                    await _refusal(_STOPPED)(scope, receive, answer)
-        seconds = time.monotonic() - began
-        self.traffic.ended(request, id_, sender, name, status, seconds)
+        try:
+            self._check_site(request)
+            self._admit(request, name)
+            await self._pass(request, answer, sender, name)
+        except ClientDisconnect:
+            pass
+        except Refused as error:
+            await _refusal(error)(scope, receive, answer)
+        except asyncio.CancelledError as error:
+            # the client has gone, or uvicorn stops
+            if not status and error.args != (CANCEL,):
+                await _refusal(_STOPPED)(scope, receive, answer)
+        finally:  # also after an error of ours, which has been answered
+            seconds = time.monotonic() - began
+            self.traffic.ended(request, id_, sender, name, status, seconds)
 
     async def _sender(self, request: Request) -> Identity | AuthError:
         sender: Identity | AuthError

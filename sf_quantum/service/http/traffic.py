@@ -70,7 +70,7 @@ class Traffic:
             "seconds": round(seconds, 6),
         }
         if isinstance(sender, AuthError):
-            fields["reason"] = sender.detail
+            fields["reason"] = str(sender.__cause__ or sender.detail)
         if isinstance(sender, AuthError) or status == 429:
             if self._bounded.take(""):
                 self._omitted += 1
