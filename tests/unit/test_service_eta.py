@@ -273,6 +273,20 @@ def test_a_hint_counts_between_the_quartiles_of_what_leases_used() -> None:
     assert held.of_classes(["test"])[1].seconds == 0.0
 
 
+def test_until_leases_have_ended_hints_are_measured_by_each_other() -> None:
+    held = HeldLeases()
+    hints = [9e9, *(10.0 * n for n in range(1, FEW))]
+    for number, hint in enumerate(hints):
+        assert not held.measured
+        held.add(lease(str(number), hint=hint))
+    left = [one.seconds for one in held.of_classes(["test"])]
+    assert left == [80.0, 30.0, 30.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 80.0]
+    held.add(lease("none"))
+    assert held.of_classes(["test"])[-1].seconds == 60.0
+    held.remove("0")
+    assert not held.measured
+
+
 def test_what_leases_used_long_ago_is_forgotten() -> None:
     held = HeldLeases()
     used(held, *[1.0] * LATEST, *[5.0] * LATEST)

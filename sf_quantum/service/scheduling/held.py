@@ -53,8 +53,9 @@ class _HeldLease:
     load: float
     hint: float | None
     submitted: float = 0.0
-    # until it submits a job, or another lease ends
+    # holds for one measure, until the lease submits a job
     expected: ExpectedLease | None = None
+    measure: int = 0
 
 
 class HeldLeases:
@@ -63,7 +64,8 @@ class HeldLeases:
     Hints are measured by what the latest leases have used: a hint counts between the
     quartiles of that, and without a hint a lease is expected to use the median. One that
     has used as much is expected to go on like those before it that used more. Until
-    :data:`FEW` leases have ended, nothing is expected. Usage before a restart is not known.
+    :data:`FEW` leases have ended, the hints of all held leases are the measure, or if they
+    are fewer, nothing is expected. Usage before a restart is not known.
     """
 
     def __init__(self) -> None:
@@ -72,11 +74,20 @@ class HeldLeases:
         # what the latest leases have used, oldest first, and sorted
         self._latest: deque[float] = deque()
         self._totals: list[float] = []
+        # hints of all held leases, sorted
+        self._hints: list[float] = []
+        # of the present measure
+        self._number = 0
 
     @property
     def measured(self) -> bool:
-        """Whether enough leases have ended for expectations."""
-        return len(self._totals) >= FEW
+        """Whether there is enough to measure hints by."""
+        return len(self._measure) >= FEW
+
+    @property
+    def _measure(self) -> Sequence[float]:
+        """What the latest leases have used, sorted; until enough have ended, all hints."""
+        return self._totals if len(self._totals) >= FEW else self._hints
 
     def add(self, lease: Lease) -> None:
         held = self._leases[lease.id] = _HeldLease(
@@ -86,6 +97,9 @@ class HeldLeases:
             hint=lease.expected_seconds,
         )
         self._by_key.setdefault(held.key, {})[lease.id] = held
+        if held.hint is not None:
+            insort(self._hints, held.hint)
+        self._number += 1
 
     def remove(self, lease_id: str) -> None:
         held = self._leases.pop(lease_id, None)
@@ -94,13 +108,14 @@ class HeldLeases:
         del self._by_key[held.key][lease_id]
         if not self._by_key[held.key]:
             del self._by_key[held.key]
+        if held.hint is not None:
+            del self._hints[bisect_left(self._hints, held.hint)]
         if held.submitted > 0:
             if len(self._latest) == LATEST:
                 del self._totals[bisect_left(self._totals, self._latest.popleft())]
             self._latest.append(held.submitted)
             insort(self._totals, held.submitted)
-            for other in self._leases.values():
-                other.expected = None
+        self._number += 1
 
     def submitted(self, lease_id: str, seconds: float) -> None:
         """Add the QPU seconds of a submitted job; negative for one that was cancelled."""
@@ -124,13 +139,13 @@ class HeldLeases:
 
     def _expected(self, held: _HeldLease) -> ExpectedLease:
         expected = held.expected
-        if expected is None:
+        if expected is None or held.measure != self._number:
             expected = ExpectedLease(held.user, self._left(held), held.load)
-            held.expected = expected
+            held.expected, held.measure = expected, self._number
         return expected
 
     def _left(self, held: _HeldLease) -> float:
-        totals = self._totals
+        totals = self._measure
         number = len(totals)
         total = totals[number // 2]
         if held.hint is not None:
