@@ -1,7 +1,7 @@
 """The accuracy of the service's forecasts of when a job starts.
 
     python -m tests.benchmarks.eta [--wrong 0.3] [--factor 10] [--policy classes ...]
-    python -m tests.benchmarks.eta --service [--jobs 400] [--time-scale 0.004]
+    python -m tests.benchmarks.eta --service [--seeds 1] [--jobs 150]
 
 The error of an ETA is (told - true) / true, in the time until the job started for the
 first time. If the true time is less than one mean job's, the ratio would mean little:
@@ -28,8 +28,9 @@ jobs of a higher class keep arriving while a lower one waits. For comparison, an
 that knows the true rates and times forecasts the same jobs (eta_oracle.py): ``endless``
 assumes an endless stream, as the service must; ``ending`` knows the last job. The
 oracle's jobs take their modelled time. The service's jobs take some milliseconds more
-on the host, and the first after a pre-emption some tenths of a second, so the true load
-exceeds the nominal one, by less the slower the clock.
+on the host, so the true load exceeds the nominal one, by less the slower the clock. After
+a pre-emption, a process starts, which takes some tenths of a second: a clock much faster
+than 0.03 measures the host.
 """
 
 from __future__ import annotations
@@ -424,8 +425,8 @@ def main() -> None:
     add("--load", type=float, nargs="+", default=[0.5, 0.8, 1.2, 2.0, 5.0])
     add("--tenants", type=int, default=250)
     add("--vqpus", type=int, default=100)
-    add("--jobs", type=int, default=400, help="of --service, beside the lessons")
-    add("--time-scale", type=float, default=0.004, help="of --service")
+    add("--jobs", type=int, default=150, help="of --service, beside the lessons")
+    add("--time-scale", type=float, default=0.03, help="of --service")
     add("--only", choices=LOADS, action="append", help="streams of --service")
     add("--no-oracle", action="store_true", help="of --service")
     args = parser.parse_args()
