@@ -122,7 +122,9 @@ def test_wrong_problems(
         (b'"\xff"', "identity", "is not UTF-8 text"),
         (b"[]", "deflate", "the body is not deflated data"),
         (zlib.compress(b"[" * 60)[:-5], "deflate", "the body is incomplete"),
-        (zlib.compress(b" " * 65), "deflate", "has more than"),
+        (zlib.compress(b" " * 65), "deflate", "has more than 64 bytes"),
+        # not decompressed to its end
+        (zlib.compress(b"[" * 300_000)[:-5], "deflate", "has more than 64 bytes"),
         (b"[]", "gzip", "expected deflate or none"),
         # half a surrogate pair
         (zlib.compress(b'["\\ud800"]'), "deflate", "is not UTF-8 text"),
@@ -131,6 +133,20 @@ def test_wrong_problems(
 def test_wrong_bodies(body: bytes, packing: str, words: str) -> None:
     with pytest.raises(Refused, match=words):
         routes._decoded(body, packing, 64)
+
+
+def test_no_more_is_decompressed_than_a_sound_body_has_values() -> None:
+    with pytest.raises(Refused, match="has more than 200000 values"):
+        routes._decoded(zlib.compress(b"[" * 2**20)[:-5], "deflate", 2**21)
+
+
+@pytest.mark.parametrize("size", [1, routes.PART_BYTES, 5 * routes.PART_BYTES + 1])
+def test_bodies_are_decompressed_in_parts(size: int) -> None:
+    text = json.dumps("".join(chr(97 + n * n % 26) for n in range(size)))
+    body = zlib.compress(text.encode())
+    assert routes._decoded(body, "deflate", 2**20) == json.loads(text)
+    assert routes._decoded(text.encode(), "identity", 2**20) == json.loads(text)
+    assert routes._is_large(body, "deflate") == (size > 1)
 
 
 def test_wrong_requests(service: RunningService) -> None:

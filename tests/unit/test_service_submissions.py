@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sqlite3
@@ -33,6 +34,7 @@ from sf_quantum.service.http.auth import Unauthorized
 from sf_quantum.service.http.limits import Limits
 from sf_quantum.service.store.store import Store
 from tests.service import example_bqm
+from tests.waiting import SECONDS
 
 # of a job: what differs from answer to answer
 OWN = ("id", "lease", "submitted", "eta_seconds", "state", "started", "position")
@@ -225,6 +227,36 @@ async def test_a_large_body_is_read_beside_the_event_loop(
     assert (await service.submit(large))[0] == 201
     assert len(read) == 1
     assert read[0] is not threading.main_thread()
+
+
+@pytest.mark.parametrize("process_bytes", [1, large_bodies.PROCESS_BYTES])
+async def test_a_users_large_bodies_are_read_one_after_the_other(
+    service: Service, monkeypatch: pytest.MonkeyPatch, process_bytes: int
+) -> None:
+    events, first, go = list[str](), asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow(text: bytes, *_: object, **__: object) -> Submission:
+        key = str(json.loads(text)["idempotency_key"])
+        events.append(f"{key} begins")
+        loop.call_soon_threadsafe(first.set)
+        go.wait(SECONDS)
+        events.append(f"{key} ends")
+        return Submission("problem", example_bqm(), {}, key)
+
+    monkeypatch.setattr(large_bodies, "read", slow)
+    monkeypatch.setattr(large_bodies, "PROCESS_BYTES", process_bytes)
+    problem = example_bqm() | {"info": {"of": "x" * large_bodies.LARGE_BYTES}}
+    sent = [
+        asyncio.create_task(service.submit(body(problem=problem, idempotency_key=key)))
+        for key in "ab"
+    ]
+    await asyncio.wait_for(first.wait(), SECONDS)
+    # while one is read, another user's requests are answered
+    assert (await service.submit(b"", user="bob"))[0] == 422
+    go.set()
+    assert [status for status, _ in await asyncio.gather(*sent)] == [201, 201]
+    assert events == ["a begins", "a ends", "b begins", "b ends"]
 
 
 @pytest.mark.parametrize(

@@ -84,11 +84,16 @@ class LargeBodyRoute(APIRoute):
         who, lease = get_sender(request), request.headers.get(self.header)
         queue.leases.active(who, lease)  # refuse before the costly reading of the body
         size, payloads = queue.device.size, queue.device.payloads
-        # not in the thread pool, where it would delay authentication
-        reading = in_thread(
-            lambda: read(body, self.dialect, qubits=size, payloads=payloads)
-        )
-        submission = await asyncio.wrap_future(reading)
+
+        def whole() -> Submission:
+            return read(body, self.dialect, qubits=size, payloads=payloads)
+
+        async with queue.bodies.turn(who.user):
+            if len(body) > PROCESS_BYTES:
+                # not in the thread pool, where it would delay authentication
+                submission = await asyncio.wrap_future(in_thread(whole))
+            else:
+                submission = await queue.bodies.run(whole)
         return self.reply(queue, *await queue.submit(who, lease, submission))
 
 
@@ -102,11 +107,10 @@ def read(
     :raises RequestValidationError: as FastAPI does for a small body
     :raises Refused: as the queue does for a small body
     """
-    with _reading:
-        if len(body) > PROCESS_BYTES:
+    if len(body) > PROCESS_BYTES:
+        with _reading:
             return _read_in_process(body, dialect, qubits, payloads)
-        answer, payload = _read(body, dialect, qubits, payloads)
-    return _submission(answer, payload)
+    return _submission(*_read(body, dialect, qubits, payloads))
 
 
 def _read_in_process(

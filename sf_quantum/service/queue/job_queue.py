@@ -35,8 +35,8 @@ from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import entitlements
 from sf_quantum.service.queue.events import log_recovered
 from sf_quantum.service.queue.leases import STOPPING, Leases
-from sf_quantum.service.queue.lists import ListThread
 from sf_quantum.service.queue.live_jobs import LiveJob, LiveJobs
+from sf_quantum.service.queue.long_work import LongWork
 from sf_quantum.service.queue.observations import DeviceState
 from sf_quantum.service.queue.supervisor import Supervisor
 from sf_quantum.service.scheduling.held import Overtaking
@@ -84,7 +84,8 @@ class JobQueue:
         self.observations = self.jobs.observations
         self.between_jobs = self.jobs.between_jobs
         self.leases = Leases(self.settings, self.jobs)
-        self.lists = ListThread()
+        self.lists = LongWork("lists")
+        self.bodies = LongWork("bodies")
         self._order = _Order()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._work: asyncio.Task[None] | None = None

@@ -11,8 +11,10 @@ import asyncio
 import json
 import re
 import zlib
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Annotated, Protocol, TypeVar
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
@@ -30,13 +32,16 @@ from sf_quantum.service.api.sapi import solver
 from sf_quantum.service.api.sapi.leases import ImplicitLeases
 from sf_quantum.service.api.sapi.problems import OFFLINE, Problems
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.jobs import Job
-from sf_quantum.service.http.limits import check_text
+from sf_quantum.service.domain.jobs import Identity, Job
+from sf_quantum.service.http.limits import SMALL_BYTES, check_text
+from sf_quantum.service.queue.job_queue import JobQueue
 
 PREFIX = "/sapi/v2"
 PROBLEMS_AT_ONCE = 1000
 # of a body; problems hold their data in strings, so that sound ones have few values
 VALUES = 200_000
+# of a body that is decompressed at once; other threads run in between
+PART_BYTES = 64 * 1024
 _MEDIA_TYPE = re.compile(r"application/vnd\.dwave\.sapi\.[a-z-]+\+json")
 
 
@@ -47,6 +52,15 @@ async def _problems(request: Request) -> Problems:
 
 Known = Annotated[Problems, Depends(_problems)]
 Wait = Annotated[float, Query(ge=0, allow_inf_nan=False, alias="timeout")]
+_T = TypeVar("_T")
+
+
+class _Run(Protocol):
+    """Runs something in another thread."""
+
+    def __call__(self, make: Callable[[], _T], /) -> Awaitable[_T]: ...
+
+
 # not in our OpenAPI document: D-Wave's client defines it
 router = APIRouter(prefix=PREFIX, include_in_schema=False)
 
@@ -85,18 +99,33 @@ async def submit(
     """Submit one problem, or several, each of which may be refused on its own."""
     body = await request.body()
     encoding = request.headers.get("content-encoding", "identity")
-    most: int = request.app.state.body_bytes
-    content = await asyncio.to_thread(_decoded, body, encoding, most)
+    if not _is_large(body, encoding):
+        return await _submit(request, queue, who, x_sfq_lease, asyncio.to_thread)
+    async with queue.bodies.turn(who.user):
+        return await _submit(request, queue, who, x_sfq_lease, queue.bodies.run)
+
+
+async def _submit(
+    request: Request, queue: JobQueue, who: Identity, lease: str | None, run: _Run
+) -> Response:
+    """Submit problems.
+
+    :param run: reads them in another thread
+    """
+    body, most = await request.body(), request.app.state.body_bytes
+    encoding = request.headers.get("content-encoding", "identity")
+    content: JSON = await run(lambda: _decoded(body, encoding, most))
     several = isinstance(content, list)
     problems = content if isinstance(content, list) else [content]
     if not 0 < len(problems) <= PROBLEMS_AT_ONCE:
         raise Refused(400, f"expected 1 to {PROBLEMS_AT_ONCE} problems")
     answers: list[JSON] = []
     leases: ImplicitLeases = request.app.state.implicit_leases
-    async with leases.submitting(who, x_sfq_lease) as (lease_id, jobs):
+    known: Problems = request.app.state.sapi_problems
+    async with leases.submitting(who, lease) as (lease_id, jobs):
         for problem in problems:
             try:
-                submission = await asyncio.to_thread(known.read, problem)
+                submission = await run(partial(known.read, problem))
                 job, _ = await queue.submit(who, lease_id, submission)
             except Refused as error:
                 if not several:
@@ -233,30 +262,50 @@ def _cached(request: Request, content: JSON) -> Response:
     )
 
 
+def _is_large(body: bytes, encoding: str) -> bool:
+    """Return whether a body is large, perhaps only after decompression."""
+    if len(body) > SMALL_BYTES or encoding != "deflate":
+        return len(body) > SMALL_BYTES
+    with suppress(zlib.error):
+        return len(zlib.decompressobj().decompress(body, SMALL_BYTES)) == SMALL_BYTES
+    return False
+
+
 def _decoded(body: bytes, encoding: str, most: int) -> JSON:
-    if encoding == "deflate":
-        body = _inflated(body, most)
-    elif encoding != "identity":
+    if encoding not in ("deflate", "identity"):
         raise Refused(415, "Content-Encoding: expected deflate or none")
-    # parsing them would stop all threads, and take ten times their bytes of memory
-    if sum(map(body.count, (b",", b"[", b"{"))) > VALUES:
-        raise Refused(413, f"the body has more than {VALUES} values")
-    check_text(body)
+    whole, values = bytearray(), 0
+    for part in _inflated(body, most) if encoding == "deflate" else _parts(body):
+        # parsing them would stop all threads, and take ten times their bytes of memory
+        values += sum(map(part.count, (b",", b"[", b"{")))
+        if values > VALUES:
+            raise Refused(413, f"the body has more than {VALUES} values")
+        whole += part
+    text = bytes(whole)
+    check_text(text)
     try:
-        content: JSON = json.loads(body.decode())
+        content: JSON = json.loads(text.decode())
     except (ValueError, RecursionError) as error:
         raise Refused(400, "the body is not JSON") from error
     return content
 
 
-def _inflated(body: bytes, most: int) -> bytes:
-    decompressor = zlib.decompressobj()
-    try:
-        whole = decompressor.decompress(body, most)
-    except zlib.error as error:
-        raise Refused(400, "the body is not deflated data") from error
-    if decompressor.unconsumed_tail:
-        raise Refused(413, f"the body has more than {most} bytes")
-    if not decompressor.eof:
-        raise Refused(400, "the body is incomplete")
-    return whole
+def _parts(body: bytes) -> Iterator[bytes]:
+    for start in range(0, len(body), PART_BYTES):
+        yield body[start : start + PART_BYTES]
+
+
+def _inflated(body: bytes, most: int) -> Iterator[bytes]:
+    decompressor, size = zlib.decompressobj(), 0
+    while not decompressor.eof:
+        try:
+            part = decompressor.decompress(body, PART_BYTES)
+        except zlib.error as error:
+            raise Refused(400, "the body is not deflated data") from error
+        body = decompressor.unconsumed_tail
+        if not (part or body):
+            raise Refused(400, "the body is incomplete")
+        size += len(part)
+        if size > most:
+            raise Refused(413, f"the body has more than {most} bytes")
+        yield part

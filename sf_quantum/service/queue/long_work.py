@@ -1,4 +1,4 @@
-"""The thread that makes lists of jobs: long for a request, and short for the rest."""
+"""Threads for lists and large bodies: long for a request, and short for the rest."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from weakref import WeakValueDictionary
 _T = TypeVar("_T")
 
 
-class ListThread:
-    """Makes one list at a time, so that many do not delay the event loop.
+class LongWork:
+    """Does one work at a time, with a quarter of a core, to leave the rest to others.
 
-    Each user has at most one list in it, so that nobody's lists delay those of others for
-    longer than one takes.
+    Each user has at most one request whose work is done or waits for the thread, so that
+    nobody's requests delay those of others for longer than one takes.
     """
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "lists")
+    def __init__(self, name: str) -> None:
+        self._thread = ThreadPoolExecutor(1, name)
         # a lock exists while a request holds it or waits for it
         self._of_user = WeakValueDictionary[str, asyncio.Lock]()
 
     def turn(self, user: str) -> asyncio.Lock:
-        """Return what a request holds while its list is made, after the user's others.
+        """Return what a request holds while its work is done, after the user's others.
 
-        All of it: with parts in turns, many lists would be in memory at once.
+        All of it: with parts in turns, the data of many would be in memory at once.
         """
         unused = asyncio.Lock()
         return self._of_user.setdefault(user, unused)
 
     async def run(self, make: Callable[[], _T]) -> _T:
-        """Make a list, or a part of one, in the user's turn."""
+        """Do a work, or a part of one, in the user's turn."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._made, make)
 
@@ -42,5 +42,5 @@ class ListThread:
         try:
             return make()
         finally:
-            # before the next list, so that lists take at most a quarter of a core
+            # before the next work, so that the thread has a quarter of a core at most
             self._thread.submit(time.sleep, 3 * (time.monotonic() - began))
