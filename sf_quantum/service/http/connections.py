@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.server import ServerState
 
 # of those that wait, before other requests have their turn
-ACCEPTED_AT_ONCE = 4
+ACCEPTED_AT_ONCE = 2
 # for a TLS handshake, then for the headers of each request, from the last answer
 HEADER_SECONDS = 10.0
 HEADER_BYTES = 64 * 1024
@@ -28,7 +28,7 @@ ANSWER_SECONDS = 30.0
 ANSWER_BYTES = 128 * 1024
 CHECK_SECONDS = 2.0
 # on one connection, sent before their answers; no known client sends a second
-PIPELINED = 16
+PIPELINED = 4
 # where the request of a connection keeps what cancels its answer
 CANCEL = "sfq_cancel"
 # kept for files, threads and child processes
