@@ -65,6 +65,8 @@ class Service:
         )
         self.queue, self.app, self.guard = service.queue, service.app, service.guard
         self.lease = ""
+        #: whether clients go when they have sent their request
+        self.gone = False
 
     @asynccontextmanager
     async def started(self) -> AsyncIterator[Service]:
@@ -92,12 +94,16 @@ class Service:
         sent: list[Message] = []
 
         async def receive() -> Message:
+            if not parts and not self.gone:
+                await asyncio.Event().wait()
             return parts.pop() if parts else {"type": "http.disconnect"}
 
         async def send(message: Message) -> None:
             sent.append(message)
 
         await self.guard(scope, receive, send)
+        if not sent:
+            return 0, None
         start, *rest = sent
         answer: JSON = json.loads(b"".join(part["body"] for part in rest))
         assert (b"content-type", TYPE.encode()) in start["headers"]
@@ -227,6 +233,12 @@ async def test_a_large_body_is_read_beside_the_event_loop(
     assert (await service.submit(large))[0] == 201
     assert len(read) == 1
     assert read[0] is not threading.main_thread()
+    service.gone = True
+    assert (await service.submit(large))[0] == 0
+    deflated = zlib.compress(b" " * large_bodies.LARGE_BYTES)
+    path = "/sapi/v2/problems/"
+    assert (await service.submit(deflated, path, content_encoding="deflate"))[0] == 0
+    assert len(read) == 1
 
 
 @pytest.mark.parametrize("process_bytes", [1, large_bodies.PROCESS_BYTES])

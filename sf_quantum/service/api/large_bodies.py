@@ -35,7 +35,7 @@ from sf_quantum.service.device.runners import installed
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Kind, Size, Submission, Written
 from sf_quantum.service.http.auth import get_sender
-from sf_quantum.service.http.limits import SMALL_BYTES, check_text
+from sf_quantum.service.http.limits import SMALL_BYTES, check_connected, check_text
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.threads import in_thread
 
@@ -89,6 +89,7 @@ class LargeBodyRoute(APIRoute):
             return read(body, self.dialect, qubits=size, payloads=payloads)
 
         async with queue.bodies.turn(who.user):
+            await check_connected(request)
             if len(body) > PROCESS_BYTES:
                 # not in the thread pool, where it would delay authentication
                 submission = await asyncio.wrap_future(in_thread(whole))

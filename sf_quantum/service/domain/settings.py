@@ -139,8 +139,8 @@ class UserLimits(Section):
     :param requests_per_second: sustained rate of requests
     :param burst: number of requests that may exceed the sustained rate
     :param requests_at_once: concurrent requests, including those that wait for a job
-    :param connections: open connections per address, or per user of a Unix socket; a new
-        one then replaces the one that has waited longest for a request
+    :param connections: open connections per address, or per user of a Unix socket, with
+        TLS handshakes; a new one then replaces the one that has waited longest for a request
     """
 
     jobs: Count | None = 10_000

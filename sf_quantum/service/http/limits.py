@@ -251,6 +251,12 @@ class Guard:
         raise Refused(413, detail, headers={"Connection": "close"})
 
 
+async def check_connected(request: Request) -> None:
+    """Cancel a request whose client has gone; its body must have been received."""
+    if await request.is_disconnected():
+        raise asyncio.CancelledError(CANCEL)
+
+
 def check_text(body: bytes) -> None:
     """Refuse text that Python's json can parse but nothing else can encode.
 

@@ -33,7 +33,7 @@ from sf_quantum.service.api.sapi.leases import ImplicitLeases
 from sf_quantum.service.api.sapi.problems import OFFLINE, Problems
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, Job
-from sf_quantum.service.http.limits import SMALL_BYTES, check_text
+from sf_quantum.service.http.limits import SMALL_BYTES, check_connected, check_text
 from sf_quantum.service.queue.job_queue import JobQueue
 
 PREFIX = "/sapi/v2"
@@ -102,6 +102,7 @@ async def submit(
     if not _is_large(body, encoding):
         return await _submit(request, queue, who, x_sfq_lease, asyncio.to_thread)
     async with queue.bodies.turn(who.user):
+        await check_connected(request)
         return await _submit(request, queue, who, x_sfq_lease, queue.bodies.run)
 
 
