@@ -141,7 +141,7 @@ DEFINED = [f"gate g{i} a {{ g{i - 1} a; g{i - 1} a; }}" for i in range(1, 20)]
         ("x" * 200_000 + ");", "is not supported"),
         ("/*" * 200_000, "unterminated comment"),
         (
-            f"gate e(a) q {{ {LONG * 100} }} qubit[999999] q; e(1) q;",
+            f"gate e(a) q {{ {LONG * 20} }} qubit[999999] q; e(1) q;",
             "more than 100000",
         ),
         ("barrier q;\n" * 200_000 + "y;", "more than 100000 statements"),

@@ -23,7 +23,6 @@ from tests.waiting import SECONDS, until
 DRIVER = """
 import signal, subprocess, sys
 from sf_quantum.connectors import guardian
-from tests.service import running_service
 assert guardian.current() is guardian.current()
 {body}
 print(flush=True)

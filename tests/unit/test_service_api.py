@@ -275,7 +275,6 @@ def test_wrong_large_jobs_name_the_field_too(
     words: str,
 ) -> None:
     monkeypatch.setattr(large_bodies, "LARGE_BYTES", 0)
-    monkeypatch.setattr(large_bodies, "PROCESS_BYTES", 0)
     lease = service.acquire()
     refused = service.ask("POST", "/v1/jobs", {**job("a"), **change}, lease=lease)
     assert (refused.status, refused.json()["field"]) == (422, field)

@@ -58,8 +58,8 @@ ADMIN = Identity("operator", admin=True, root=True)
 CLASSES: tuple[JobClass, ...] = ("production", "test", "development")
 VQPUS = 2
 STATEFUL = settings(
-    max_examples=20,
-    stateful_step_count=15,
+    max_examples=12,
+    stateful_step_count=20,
     deadline=None,
     derandomize=True,
     suppress_health_check=[*HealthCheck],
