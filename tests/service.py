@@ -19,7 +19,7 @@ from sf_quantum.service.http.connections import Server
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.run import server_config, unix_socket
 from sf_quantum.service.store.store import Store
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 
 def example_bqm() -> dict[str, JSON]:
@@ -50,7 +50,7 @@ class RunningService:
         """Send one request, under a lease if one is given."""
         under = {"X-SFQ-Lease": lease} if lease else {}
         client = Client(self.url, {**under, **(headers or {})})
-        return client.request(method, path, body)
+        return client.request(method, path, body, timeout_seconds=SECONDS)
 
     def acquire(self) -> str:
         """Take a lease and return its id."""

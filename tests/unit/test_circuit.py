@@ -118,7 +118,7 @@ def test_what_is_refused(body: str, words: str) -> None:
         Circuit(HEAD + body)
 
 
-LONG = f"u1({'+'.join('a' * 490)}) q; "
+LONG = f"u1({'+'.join('a' * 49)}) q; "
 DEFINED = [f"gate g{i} a {{ g{i - 1} a; g{i - 1} a; }}" for i in range(1, 20)]
 
 

@@ -102,7 +102,8 @@ def test_all_jobs_that_are_over_count_with_their_last_attempt(store: Store) -> N
     ended = store.cancel_waiting(waits.number, "cancelled").result()
     assert ended.ended is not None
     longest = accounting.usage(store, "user", ALL, PAGE).total["longest_wait_seconds"]
-    assert longest >= ended.ended - ended.submitted
+    # by a steady clock
+    assert longest > ended.ended - ended.submitted - 1e-3
 
 
 def _lost(store: Store, by: By = "user") -> list[tuple[object, ...]]:

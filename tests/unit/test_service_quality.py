@@ -108,35 +108,36 @@ def test_users_cannot_ask_for_its_class() -> None:
 
 def test_it_goes_after_production_and_before_the_others() -> None:
     device = Device(technology="superconducting", time_scale=0.01, seed=1)
-    often = ServiceSettings(vqpus=2, quality=QualitySettings(every_seconds=0.3))
+    often = ServiceSettings(vqpus=3, quality=QualitySettings(every_seconds=0.3))
     with running_service(device, settings=often) as service:
-        ended(service, 1)
-        leases = {
-            name: str(
-                json.loads(service.ask("POST", "/v1/leases", {"class": name}).body)[
-                    "id"
-                ]
-            )
-            for name in ("production", "test")
-        }
-        # a second of the device's time, in which the next one becomes due
-        for key, name in enumerate(["test", *["production"] * 10]):
+
+        def submit(name: str, reads: int) -> tuple[str, str]:
+            answer = service.ask("POST", "/v1/leases", {"class": name})
+            lease = str(answer.json()["id"])
             body: dict[str, JSON] = {
                 "problem": example_bqm(),
-                "idempotency_key": str(key),
+                "idempotency_key": lease,
+                "parameters": {"num_reads": reads},
             }
-            service.ask("POST", "/v1/jobs", body, lease=leases[name])
-        service.until(leases["test"], "Completed")
-        jobs = service.queue.store.jobs()
-    last = max(started(job) for job in jobs if job.job_class == "production")
-    waited = [
-        started(job)
-        for job in jobs
-        if job.job_class == "quality" and job.number > 1 and job.submitted < last
-    ]
-    test = next(started(job) for job in jobs if job.job_class == "test")
-    assert waited
-    assert last < min(waited) < test
+            job = service.ask("POST", "/v1/jobs", body, lease=lease).json()
+            return lease, str(job["id"])
+
+        def of(name: str) -> list[Job]:
+            return [job for job in service.queue.store.jobs() if job.job_class == name]
+
+        ended(service, 1)
+        # it runs for minutes, while the next quality job becomes due
+        _, running = submit("production", 100_000)
+        until(lambda: of("production")[0].started, "it runs")
+        test, _ = submit("test", 5)
+        production, _ = submit("production", 5)
+        (due,) = until(lambda: [job for job in of("quality") if not job.started], "one")
+        service.ask("DELETE", f"/v1/jobs/{running}")
+        service.until(test, "Completed")
+        (last,) = service.queue.store.jobs(lease=production)
+        (first,) = service.queue.store.jobs(lease=test)
+        (waited,) = (job for job in of("quality") if job.id == due.id)
+    assert started(last) < started(waited) < started(first)
 
 
 def started(job: Job) -> float:
