@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -20,6 +21,7 @@ from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.domain.settings import ServiceSettings, UserLimits
 from sf_quantum.service.http import connections
+from sf_quantum.service.http.connections import Connection
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.leases import Leases
 from tests.service import RunningService, running_service
@@ -126,10 +128,13 @@ def test_tls_handshakes_count_as_connections() -> None:
 async def test_few_connections_are_accepted_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    opened = list[socket.socket]()
-    monkeypatch.setattr(
-        connections.Connection, "open", lambda _, client, __: opened.append(client)
-    )
+    opened = list[str]()
+
+    def open_(_: Connection, client: socket.socket, address: str, *__: None) -> None:
+        opened.append(address)
+        client.close()
+
+    monkeypatch.setattr(Connection, "open", open_)
     app = FastAPI()
     server = connections.Server(Config(app, log_config=None), 10)
     server.lifespan = LifespanOff(server.config)
@@ -137,15 +142,18 @@ async def test_few_connections_are_accepted_at_once(
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         listener.setblocking(False)
         for _ in range(connections.ACCEPTED_AT_ONCE + 1):
-            stack.enter_context(socket.create_connection(listener.getsockname()))
+            client = socket.create_connection(listener.getsockname())
+            # with a reset, after which the socket of the other end has no address
+            client.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("2i", 1, 0)
+            )
+            client.close()
         for accepted in range(1, 3):
             server._accept(listener)
-            assert len(opened) == min(
+            assert opened == ["127.0.0.1"] * min(
                 accepted * connections.ACCEPTED_AT_ONCE,
                 connections.ACCEPTED_AT_ONCE + 1,
             )
-        for client in opened:
-            client.close()
 
 
 def test_headers_without_an_end(service: RunningService) -> None:

@@ -8,6 +8,7 @@ import socket
 import ssl
 import struct
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
 
@@ -106,9 +107,11 @@ class Connection(HttpToolsProtocol):
         """Whether no request is under way."""
         return self.cycle is None or self.cycle.response_complete
 
-    def open(self, client: socket.socket, tls: ssl.SSLContext | None) -> None:
+    def open(
+        self, client: socket.socket, address: str, tls: ssl.SSLContext | None
+    ) -> None:
         """Begin, with the handshake if it has TLS, which counts as a connection."""
-        self.address = _address(client)
+        self.address = address
         if not self._limits.add(self):
             client.close()
             return
@@ -222,19 +225,22 @@ class Server(uvicorn.Server):
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(ACCEPTED_AT_ONCE):
             try:
-                client, _ = listener.accept()
+                client, address = listener.accept()
             except OSError:  # none waits, or it has gone
                 return
             client.setblocking(False)
             state = self.lifespan.state
             new = Connection(self.config, self.server_state, state, self._limits)
-            new.open(client, self.config.ssl)
+            new.open(client, _address(client, address), self.config.ssl)
 
 
-def _address(client: socket.socket) -> str:
-    """Return the address of the other end, or the number of its user."""
+def _address(client: socket.socket, address: Sequence[str | int]) -> str:
+    """Return the address of the other end, or the number of its user.
+
+    :param address: as accepted: a client that has gone has none any more
+    """
     if client.family != socket.AF_UNIX:
-        return str(client.getpeername()[0])
+        return str(address[0])
     option = socket.SO_PEERCRED
     credentials = client.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(credentials)
