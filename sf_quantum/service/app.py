@@ -77,9 +77,7 @@ def build(
         docs_url=None,
         redoc_url=None,
     )
-    limits = limits or Limits()
     app.state.queue = queue
-    app.state.body_bytes = limits.body_bytes
     app.state.implicit_leases = ImplicitLeases(queue)
     app.state.sapi_problems = Problems(queue)
     app.state.telemetry = telemetry
@@ -90,7 +88,7 @@ def build(
         app.include_router(dialect.router)
     for kind in (Refused, RequestValidationError, HTTPException, sqlite3.Error):
         app.add_exception_handler(kind, _answer)
-    guard = Guard(app, authenticate, limits, names)
+    guard = app.state.guard = Guard(app, authenticate, limits or Limits(), names)
     app.state.metrics = metrics.registered(queue, telemetry, guard.traffic)
     app.state.readiness = Readiness(queue, guard.credentials_problem)
     return Service(queue, telemetry, app, guard)

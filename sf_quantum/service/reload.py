@@ -36,6 +36,4 @@ def merged(old: Configuration, new: Configuration) -> tuple[Configuration, list[
         # who may connect to the socket depends on it
         update["auth"] = old.auth
         kept.append("auth.mode")
-    if new.public_metrics != old.public_metrics:
-        kept.append("metrics.public")
     return new.model_copy(update=update), kept

@@ -191,11 +191,15 @@ class _Server(Server):
         self.should_exit = True
 
     def _begin_reload(self) -> None:
-        if self._reloading is None or self._reloading.done():
-            self._reloading = asyncio.create_task(self._reload())
+        self._reloading = asyncio.create_task(self._reload(self._reloading))
 
-    async def _reload(self) -> None:
-        """Read the configuration again; if it is wrong, the old one remains."""
+    async def _reload(self, before: asyncio.Task[None] | None) -> None:
+        """Read the configuration again; if it is wrong, the old one remains.
+
+        :param before: it may have read the files before their last change
+        """
+        if before is not None:
+            await asyncio.wait([before])
         notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
         outcome = await self._reloaded()
         # `systemctl status` shows it
@@ -213,7 +217,9 @@ class _Server(Server):
             # for connections from now on
             self.config.ssl.load_cert_chain(listen.certificate, listen.key)
         self._service.guard.configure(authenticate, config.request_limits())
+        self._service.telemetry.public_metrics = config.public_metrics
         self._service.queue.reconfigure(config)
+        self._limits.most = config.limits.connections
         self._configuration = config
         outcome = "reloaded the configuration"
         if kept:

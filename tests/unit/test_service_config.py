@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import threading
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
+from starlette.types import Message, Scope
 
 from sf_quantum.cli import main
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
+from sf_quantum.service.app import Service, build
 from sf_quantum.service.config import Configuration, load
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.settings import (
@@ -22,8 +27,11 @@ from sf_quantum.service.domain.settings import (
     Shares,
 )
 from sf_quantum.service.reload import merged
+from sf_quantum.service.run import _Server
 from sf_quantum.service.store.schema import VERSION
+from sf_quantum.service.store.store import Store
 from sf_quantum.validation import KeyPath, ValidationErrors
+from tests.waiting import SECONDS, until_async
 
 DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
 EXAMPLE = DEPLOYMENTS / "qpu-service.yml"
@@ -381,7 +389,7 @@ def test_what_a_reload_changes() -> None:
         ("device", "name"): "other",
     }
     config, kept = merged(old, load(None, changed, {}))
-    names = "device vqpus listen.port auth.mode metrics.public"
+    names = "device vqpus listen.port auth.mode"
     assert kept == names.split()
     assert config.listen.certificate == Path("new")
     assert (config.listen.port, config.vqpus, config.auth) == (1, 2, old.auth)
@@ -389,6 +397,64 @@ def test_what_a_reload_changes() -> None:
     plain = load(None, {}, {})
     config, kept = merged(plain, load(None, {**tls}, {}))
     assert (config, kept) == (plain, ["listen.certificate", "listen.key"])
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Iterator[Service]:
+    store = Store(tmp_path / "service.sqlite")
+    yield build(store, Device(time_scale=0), load(None, {}, {}))
+    store.close()
+
+
+async def test_a_reload_reaches_every_part(built: Service) -> None:
+    changed: dict[KeyPath, JSON] = {
+        ("metrics", "public"): False,
+        ("limits", "body_mib"): 0.0001,
+        ("limits", "connections"): 3,
+    }
+    old, new = load(None, {}, {}), load(None, changed, {})
+    server = _Server(built, old, lambda: None, lambda: new)
+    server.config.load()
+    assert await server._reloaded() == "reloaded the configuration"
+    assert not built.telemetry.public_metrics
+    assert server._limits.most == 3
+    # a body that is within the limit of 104 bytes before it is decompressed
+    sent = list[Message]()
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": zlib.compress(b" " * 200)}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope: Scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/sapi/v2/problems",
+        "query_string": b"",
+        "headers": [(b"content-encoding", b"deflate")],
+    }
+    await built.guard(scope, receive, send)
+    assert sent[0]["status"] == 413
+
+
+async def test_a_change_during_a_reload_is_read_too(built: Service) -> None:
+    config, read, go = load(None, {}, {}), list[int](), threading.Event()
+
+    def slow() -> Configuration:
+        read.append(len(read))
+        go.wait(SECONDS)
+        return config
+
+    server = _Server(built, config, lambda: None, slow)
+    server.config.load()
+    server._begin_reload()
+    await until_async(lambda: read)
+    server._begin_reload()
+    go.set()
+    assert server._reloading is not None
+    await server._reloading
+    assert read == [0, 1]
 
 
 def test_the_unit_is_right_and_hardened(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ class Guard:
     def configure(self, authenticate: Authenticate, limits: Limits) -> None:
         """Apply these from the next request on."""
         self._authenticate = authenticate
-        self._limits = limits
+        self.limits = limits
         self._buckets = TokenBuckets(limits.rate, limits.burst) if limits.rate else None
 
     async def credentials_problem(self) -> str | None:
@@ -188,9 +188,9 @@ class Guard:
         if wait:
             # with the connection, the requests end that were sent ahead of the answer
             headers = {"Retry-After": str(math.ceil(wait)), "Connection": "close"}
-            detail = f"more than {self._limits.rate:g} requests per second"
+            detail = f"more than {self.limits.rate:g} requests per second"
             raise Refused(429, detail, headers=headers)
-        most = self._limits.at_once
+        most = self.limits.at_once
         if most is not None and self._under_way[sender] >= most:
             detail = f"{most} requests are under way already"
             headers = {"Retry-After": "1", "Connection": "close"}
@@ -221,7 +221,7 @@ class Guard:
 
     async def _body(self, request: Request, sender: Identity | AuthError) -> bytes:
         """Read the whole body, which every route needs."""
-        most = self._limits.body_bytes
+        most = self.limits.body_bytes
         submits = request.scope["path"].rstrip("/") in SUBMISSIONS
         if isinstance(sender, AuthError) or not submits:
             most = min(most, SMALL_BYTES)

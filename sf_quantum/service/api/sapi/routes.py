@@ -113,7 +113,7 @@ async def _submit(
 
     :param run: reads them in another thread
     """
-    body, most = await request.body(), request.app.state.body_bytes
+    body, most = await request.body(), request.app.state.guard.limits.body_bytes
     encoding = request.headers.get("content-encoding", "identity")
     content: JSON = await run(lambda: _decoded(body, encoding, most))
     several = isinstance(content, list)
