@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,12 @@ def test_a_step_without_an_answer_says_why(project: Project) -> None:
         assert_candidate(file, "/iterate/solve", inputs, tolerance=0.01)
     assert "--reads 0: expected 1 or more" in str(told.value)
     assert "Traceback" not in str(told.value)
+
+
+@pytest.fixture(autouse=True)
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands are those beside this Python."""
+    monkeypatch.setattr(sys, "executable", f"{forking.stand_ins()}/python")
 
 
 @pytest.fixture
