@@ -104,6 +104,41 @@ async def test_what_is_within_the_limits_passes_whole() -> None:
     assert (done.status, done.sent[1]["body"]) == (200, b"4")
 
 
+async def test_large_bodies_of_one_sender_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "SUBMISSIONS", {f"/{SECRET}"})
+    monkeypatch.setattr(limits, "SMALL_BYTES", 3)
+    monkeypatch.setattr(limits, "LARGE_AT_ONCE", 1)
+    begun, go = list[str](), asyncio.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.append(get_sender(HTTPConnection(scope)).user)
+        await go.wait()
+        await echo(scope, receive, send)
+
+    app = guard(slow)
+    names = ["ada", "ada", "bob"]
+    sent = [Exchange(b"ab", b"cd", b"e", user=name) for name in names]
+    tasks = [asyncio.create_task(exchange.to(app)) for exchange in sent]
+    while len(begun) < 2:
+        await go_round()
+    await go_round()
+    assert begun == ["ada", "bob"]
+    assert sent[1].chunks == [b"e"]
+    small = asyncio.create_task(Exchange(b"ab").to(app))
+    while len(begun) < 3:
+        await go_round()
+    go.set()
+    done = await asyncio.gather(*tasks, small)
+    assert [exchange.sent[1]["body"] for exchange in done] == [*[b"5"] * 3, b"2"]
+
+
+async def go_round() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
 async def test_a_body_that_is_too_large() -> None:
     told = Exchange(b"abcde", content_length="5")
     untold = Exchange(b"abc", b"de", b"fg")

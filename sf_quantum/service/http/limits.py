@@ -49,6 +49,8 @@ BODY_SECONDS = 60.0
 LINGER_SECONDS = 2.0
 # per address: less than the pool of threads, and enough for thousands per second
 AUTHENTICATIONS_AT_ONCE = 2
+# bodies of one sender that are larger; others wait with their connections
+LARGE_AT_ONCE = 4
 _STOPPED = Refused(
     503,
     "the service is being stopped",
@@ -100,6 +102,7 @@ class Guard:
         self.traffic = Traffic()
         self._under_way: Counter[str] = Counter()
         # a semaphore exists while a request holds it or waits for it
+        self._large = WeakValueDictionary[str, asyncio.Semaphore]()
         self._authenticating = WeakValueDictionary[str, asyncio.Semaphore]()
         #: set once the service is being stopped: new submissions are refused
         self.draining = False
@@ -205,8 +208,10 @@ class Guard:
             # it changes nothing: if the client goes, nobody needs the answer
             cancel = partial(task.cancel, CANCEL)
             request.scope.setdefault("state", {})[CANCEL] = cancel
+        unused = asyncio.Semaphore(LARGE_AT_ONCE)
+        turn = _Turn(self._large.setdefault(name, unused))
         try:
-            body = await self._body(request, sender)
+            body = await self._body(request, sender, turn)
             # a compressed body is not text yet, and a large one takes long: its route
             # checks it, beside the event loop
             compressed = request.headers.get("content-encoding") == "deflate"
@@ -215,12 +220,15 @@ class Guard:
                 check_text(body)
             await self._app(request.scope, _replay(body, request.receive), send)
         finally:
+            turn.end()
             self._under_way[name] -= 1
             if not self._under_way[name]:
                 del self._under_way[name]
 
-    async def _body(self, request: Request, sender: Identity | AuthError) -> bytes:
-        """Read the whole body, which every route needs."""
+    async def _body(
+        self, request: Request, sender: Identity | AuthError, turn: _Turn
+    ) -> bytes:
+        """Read the whole body, which every route needs; a large one in its turn."""
         most = self.limits.body_bytes
         submits = request.scope["path"].rstrip("/") in SUBMISSIONS
         if isinstance(sender, AuthError) or not submits:
@@ -229,11 +237,16 @@ class Guard:
         body, chunks = bytearray(), request.stream()
         if not (length.isdecimal() and int(length) > most):
             try:
-                async with asyncio.timeout(BODY_SECONDS):
+                async with asyncio.timeout(BODY_SECONDS) as limit:
                     async for chunk in chunks:
                         body += chunk
                         if len(body) > most:
                             break
+                        if len(body) > SMALL_BYTES and not turn.begun:
+                            limit.reschedule(None)
+                            await turn.begin()
+                            now = asyncio.get_running_loop().time()
+                            limit.reschedule(now + BODY_SECONDS)
                     else:
                         return bytes(body)
             except TimeoutError as error:
@@ -249,6 +262,22 @@ class Guard:
             raise sender
         detail = f"the body has more than {most} bytes"
         raise Refused(413, detail, headers={"Connection": "close"})
+
+
+class _Turn:
+    """A turn among the large bodies of one sender, from its arrival to the answer."""
+
+    def __init__(self, semaphore: asyncio.Semaphore) -> None:
+        self._semaphore = semaphore
+        self.begun = False
+
+    async def begin(self) -> None:
+        await self._semaphore.acquire()
+        self.begun = True
+
+    def end(self) -> None:
+        if self.begun:
+            self._semaphore.release()
 
 
 async def check_connected(request: Request) -> None:
