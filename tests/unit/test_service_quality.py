@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import sqlite3
 import threading
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ from dimod import BinaryQuadraticModel, ExactSolver
 from sf_quantum.files import JSON
 from sf_quantum.service.device import quality_problem
 from sf_quantum.service.device.emulated import Device, Faults, Task
-from sf_quantum.service.domain.jobs import Job
+from sf_quantum.service.domain.jobs import Job, Lease
 from sf_quantum.service.domain.settings import QualitySettings, ServiceSettings
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.telemetry import (
@@ -24,9 +25,10 @@ from sf_quantum.service.queue.telemetry import (
     QualityJobs,
     QualityResult,
 )
+from sf_quantum.service.store.retention import purge
 from sf_quantum.service.store.store import Store
 from tests.service import RunningService, example_bqm, running_service
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 # an hour's jobs in a moment
 OFTEN = ServiceSettings(
@@ -97,6 +99,34 @@ def test_a_job_has_its_own_class_and_takes_no_vqpu() -> None:
         assert listed(service, "/v1/leases") == []
         # the only vQPU is free
         assert service.acquire()
+
+
+def test_its_lease_is_reported_and_forgotten() -> None:
+    with running_service(settings=ONCE) as service:
+        ended(service, 1)
+        sessions = json.loads(service.ask("GET", "/acct/sessions").body)
+        assert [row["total_duration"] for row in sessions["data"]] == [0]
+        store = service.queue.store
+        assert purge(store, store.clock() + SECONDS).result() == 1
+        assert store.leases() == []
+
+
+def test_the_leases_that_a_file_of_version_12_left_are_forgotten(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "service.sqlite"
+    store = Store(path)
+    lease = Lease("quality-1", "service:quality", "quality", closed=1.0)
+    store.add_lease(lease).result()
+    store.close()
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE leases SET closed_steady = NULL")
+        db.execute("PRAGMA user_version = 12")
+    db.close()
+    store = Store(path)
+    purge(store, 2.0).result()
+    assert store.leases() == []
+    store.close()
 
 
 def test_users_cannot_ask_for_its_class() -> None:

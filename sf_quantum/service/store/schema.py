@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 12
+VERSION = 13
 _LEASES_AND_JOBS = """
 CREATE TABLE leases (
     id TEXT PRIMARY KEY,
@@ -247,4 +247,6 @@ UPGRADES = {
     9: _SLURM,
     10: _STEADY_PAST,
     11: _BYTES + _COUNTED,
+    # earlier versions forgot the end of leases that are never held
+    12: "UPDATE leases SET closed_steady = closed WHERE closed_steady IS NULL; ",
 }

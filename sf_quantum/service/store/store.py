@@ -70,11 +70,12 @@ class Store(Database):
         self.clock = self.change(steady_clock).result()
 
     def add_lease(self, lease: Lease) -> Future[None]:
-        """Store a new lease."""
-        opened = self.clock()
+        """Store a new lease; that of a quality job is closed."""
+        now = self.clock()
+        steady = {"opened_steady": now, "closed_steady": None if lease.held else now}
 
         def change(db: sqlite3.Connection) -> None:
-            _insert(db, "leases", asdict(lease) | {"opened_steady": opened})
+            _insert(db, "leases", asdict(lease) | steady)
 
         return self.change(change)
 
