@@ -294,6 +294,18 @@ async def test_an_idle_lease_ends(tmp_path: Path) -> None:
         await until(lambda: not held(queue, busy))
 
 
+async def test_an_idle_limit_that_is_reloaded_applies_to_held_leases(
+    tmp_path: Path,
+) -> None:
+    endless = ServiceSettings(leases=LeaseSettings(idle_seconds=None))
+    async with running(tmp_path, endless) as queue:
+        lease = await acquire(queue)
+        limited = LeaseSettings(idle_seconds=0.1)
+        queue.reconfigure(ServiceSettings(leases=limited))
+        await until(lambda: not held(queue, lease))
+        assert ended(queue, lease) == "it was idle for 0.1 seconds"
+
+
 async def test_a_lease_ends_when_its_time_is_over(tmp_path: Path) -> None:
     async with running(
         tmp_path, ServiceSettings(leases=LeaseSettings(total_seconds=0.1))

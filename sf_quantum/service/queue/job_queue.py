@@ -94,7 +94,8 @@ class JobQueue:
 
     def reconfigure(self, settings: ServiceSettings) -> None:
         """Take other users, shares, classes and limits; jobs and leases stay as they are."""
-        self.settings = self.leases.settings = self.jobs.counts.settings = settings
+        self.settings = self.jobs.counts.settings = settings
+        self.leases.reconfigure(settings)
         self.policy.set_shares(settings.shares)
 
     def start(self) -> None:

@@ -189,6 +189,12 @@ class Leases:
             live.last_used = time.monotonic()
             self._hold(live)
 
+    def reconfigure(self, settings: ServiceSettings) -> None:
+        """Take other settings; another idle limit applies to the held leases, too."""
+        self.settings = settings
+        for live in self._leases.values():
+            self._watch(live)
+
     def stop(self) -> None:
         """Refuse the waiting requests; leases stay held, on disk."""
         self._stopped = True
@@ -556,6 +562,8 @@ class Leases:
 
     def _watch(self, live: LiveLease) -> None:
         """End an idle or expired lease, or check it again when it may be."""
+        if live.timer is not None:
+            live.timer.cancel()
         if live.state is not _H or self._stopped:
             return
         seconds, cause = live.expires - time.monotonic(), LeaseEndCause.EXPIRED
