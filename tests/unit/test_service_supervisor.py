@@ -29,7 +29,9 @@ async def test_a_task_that_ends_is_started_again_and_counted(
     async def work() -> None:
         if not supervisor.deaths["work"]:
             raise LookupError("no such reading")
-        if supervisor.deaths["work"] == 2:
+        if supervisor.deaths["work"] == 1:
+            raise asyncio.CancelledError
+        if supervisor.deaths["work"] == 3:
             runs.set()
             await asyncio.Event().wait()
 
@@ -37,7 +39,7 @@ async def test_a_task_that_ends_is_started_again_and_counted(
     await asyncio.wait_for(runs.wait(), 60)
     assert supervisor.problem is None
     supervisor.stop()
-    assert supervisor.deaths == {"work": 2}
+    assert supervisor.deaths == {"work": 3}
 
 
 def test_while_a_task_does_not_run_the_service_is_not_ready(

@@ -71,9 +71,10 @@ class Supervisor:
         one.task.add_done_callback(partial(self._ended, one))
 
     def _ended(self, one: _Supervised, task: asyncio.Task[None]) -> None:
-        if task.cancelled() or self._stopped:
+        if self._stopped:
             return
-        error = task.exception()
+        # a library's CancelledError is no stop of ours
+        error = None if task.cancelled() else task.exception()
         one.error = str(error) or type(error).__name__ if error else "it ended"
         self.deaths[one.name] += 1
         if time.monotonic() - one.began > backoff.TASK.longest_seconds:
