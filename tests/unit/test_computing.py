@@ -97,6 +97,18 @@ def test_time_has_a_limit() -> None:
         run(dense(300), ENDLESS, cpu_seconds=1)
 
 
+def test_a_service_with_lower_limits_computes_within_them() -> None:
+    run(json.dumps(example_bqm()), SMALL)
+    (process,) = computing()
+    process.rlimit(psutil.RLIMIT_AS, (3 << 30, 3 << 30))
+    process.rlimit(psutil.RLIMIT_CPU, (200, 200))
+    run(json.dumps(example_bqm()), SMALL)
+    assert computing() == {process}
+    # other tests have other limits
+    process.kill()
+    process.wait()
+
+
 def test_memory_has_a_limit() -> None:
     reads: dict[str, int | None] = {"num_reads": 100_000, "seed": 1, "num_sweeps": 1}
     labels: list[JSON] = [*range(5000)]

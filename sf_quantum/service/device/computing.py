@@ -60,7 +60,10 @@ def answered(request: bytes) -> tuple[bytes, bool]:
     line, _, payload = request.partition(b"\n")
     head = json.loads(line)
     limits = ComputeLimits.model_validate(head["limits"])
-    _limit(limits.memory_gib, limits.cpu_seconds)
+    _limit(resource.RLIMIT_AS, int(limits.memory_gib * 2**30))
+    used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    # exceeding it kills the process, whatever library it is in
+    _limit(resource.RLIMIT_CPU, math.ceil(used) + limits.cpu_seconds)
     answer: Answer = {}
     error, last = None, False
     try:
@@ -103,13 +106,12 @@ CALLS: Mapping[str, Callable[..., Answer]] = {
 }
 
 
-def _limit(memory_gib: float, cpu_seconds: int) -> None:
-    _, hardest = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (int(memory_gib * 2**30), hardest))
-    used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
-    _, hardest = resource.getrlimit(resource.RLIMIT_CPU)
-    # exceeding it kills the process, whatever library it is in
-    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(used) + cpu_seconds, hardest))
+def _limit(of: int, most: int) -> None:
+    """Set a limit, unless that of the service (``ulimit``) is lower."""
+    _, hardest = resource.getrlimit(of)
+    if hardest != resource.RLIM_INFINITY:
+        most = min(most, hardest)
+    resource.setrlimit(of, (most, hardest))
 
 
 def _send_signals_of(connection: Connection) -> None:
