@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sf_quantum import cli
 from sf_quantum.errors import InputError
+from sf_quantum.text import escaped
 
 # keys of a StreamFlow file, which no service's configuration has
 _STREAMFLOW = {"version", "workflows", "deployments"}
@@ -27,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     code = 0
     for file in args.files:
         if (lines := _service_findings(Path(file))) is not None:
-            print(*(lines or [f"{file}: OK (QPU service)"]), sep="\n")
+            print(*map(escaped, lines or [f"{file}: OK (QPU service)"]), sep="\n")
             code = max(code, InputError.exit_code if lines else 0)
             continue
         # StreamFlow takes most of a second to import, too long for --help
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
         findings = check_file(file, options)
         for problem in findings.problems:
-            print(problem)
+            print(escaped(str(problem)))
             code = InputError.exit_code
         if not findings.problems:
             counts = (

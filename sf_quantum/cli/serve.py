@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
+from sf_quantum.text import escaped
 
 if TYPE_CHECKING:
     from sf_quantum.service.config import Configuration, Flags
@@ -156,7 +157,7 @@ def run(args: argparse.Namespace) -> int:
         config = _configuration(args)
     except ValidationErrors as error:
         for line in error.lines:
-            print(f"sfq serve: {line}", file=sys.stderr)
+            print(f"sfq serve: {escaped(line)}", file=sys.stderr)
         return error.exit_code
     from sf_quantum.service.http.logs import configure as configure_logs
     from sf_quantum.service.run import serve

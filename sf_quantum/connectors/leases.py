@@ -222,6 +222,8 @@ class LeasePool:
             timer.cancel()
             try:
                 await self._in_thread(self.qpu.renew, lease.token)
+                if lease.refusal is not None:  # nobody renews it any more
+                    raise QpuUnavailable(str(lease.refusal))
             except QpuUnavailable:
                 await self.release_or_expire(lease)
             except BaseException:

@@ -524,6 +524,24 @@ async def test_a_kept_lease_that_ran_out_is_replaced(tmp_path: Path) -> None:
     assert step.qpu.held == []
 
 
+async def test_a_kept_lease_whose_user_was_refused_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ToldQpu, "renewal", 0.01)
+    step = _step(tmp_path, lease="run")
+    await step.connector.deploy(False)
+    step.qpu.done = {f"secret-{n}": [{"id": f"{n}", **DONE}] for n in (1, 2)}
+    await step.run("true")
+    # until the token file is replaced
+    ToldQpu.troubles.append(AuthenticationError("token revoked"))
+    await until(
+        lambda: all(thread.name != "sfq-renew" for thread in threading.enumerate())
+    )
+    assert await step.run("true") is not None
+    assert step.qpu.held == ["secret-2"]
+    await step.connector.undeploy(False)
+
+
 async def test_a_service_that_ends_before_the_job_is_told_from_a_lazy_job(
     step: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -171,10 +171,10 @@ def test_a_changed_file_counts_at_once(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("a: 1", ": expected a list"),
-        ("- nonsense", "[0]: expected keys and values"),
-        ("- {user: ada}", "[0].sha256: missing"),
-        ("- {user: a/b, sha256: x}", "[0].user: string should match"),
+        ("a: 1", "tokens.yml: expected a list"),
+        ("- nonsense", "tokens.yml: [0]: expected keys and values"),
+        ("- {user: ada}", "tokens.yml: [0].sha256: missing"),
+        ("- {user: a/b, sha256: x}", "tokens.yml: [0].user: string should match"),
         ("- {user: a, sha256: 1, amdin: true}", "did you mean 'admin'?"),
         ("[", "line 1: not YAML"),
     ],

@@ -315,6 +315,12 @@ def test_a_check_finds_everything_at_once(
         "nobody gets it by default",
     ]
     assert not Path("nowhere").exists()
+    # a finding has one line
+    Path("qpu.yml").write_text('listen: {socket: s, host: "a\\nb"}\n')
+    assert main(["check", "qpu.yml"]) == main(["serve", "--config", "qpu.yml"]) == 2
+    line = "qpu.yml: listen.host a\\nb: conflicts with listen.socket: leave one of them out"
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (f"{line}\n", f"sfq serve: {line}\n")
     # as one in a folder of another user
     Path("qpu.yml").write_text(f"state: {'s' * 300}\n")
     assert main(["check", "qpu.yml"]) == 2

@@ -231,7 +231,10 @@ def read_tokens(path: Path) -> dict[str, TokenEntry]:
     file = validation.validated(
         _TokensFile,
         {"tokens": content or []},
-        lambda where, _: f"{path}: {validation.dotted(where).removeprefix('tokens')}",
+        # the file is a list
+        lambda where, _: ": ".join(
+            filter(None, (str(path), validation.dotted(where).removeprefix("tokens")))
+        ),
     )
     return {entry.sha256: entry for entry in file.tokens}
 
