@@ -5,12 +5,14 @@ What D-Wave's own client sends and reads is in ``tests/integration/test_ocean.py
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import math
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from starlette.requests import Request
@@ -72,6 +74,24 @@ def test_a_problem_and_its_answer(service: RunningService) -> None:
     )
     # the first of two bits, from the left
     assert base64.b64decode(str(content["solutions"])) == b"\x40"
+
+
+def test_an_answer_is_not_written_on_the_event_loop(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting_loops = list[asyncio.AbstractEventLoop]()
+    reply = routes._reply
+
+    def written(request: Request, content: JSON) -> Response:
+        with suppress(RuntimeError):
+            waiting_loops.append(asyncio.get_running_loop())
+        return reply(request, content)
+
+    submitted = service.ask("POST", f"{routes.PREFIX}/problems", problem())
+    monkeypatch.setattr(routes, "_reply", written)
+    path = f"{routes.PREFIX}/problems/{submitted.json()['id']}?timeout=9"
+    assert service.ask("GET", path).json()["answer"]
+    assert not waiting_loops
 
 
 def data(**changes: JSON) -> dict[str, JSON]:

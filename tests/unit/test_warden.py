@@ -16,11 +16,12 @@ from starlette.requests import HTTPConnection
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Response
 from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.api.warden import routes
 from sf_quantum.service.device import sequence
 from sf_quantum.service.device.computation import Computation, Result
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.device.runners import ProblemRunner, Runner, installed
-from sf_quantum.service.domain.jobs import Identity, Kind, Size
+from sf_quantum.service.domain.jobs import Identity, Job, Kind, Size
 from sf_quantum.service.domain.settings import (
     ClassLimits,
     ClassSettings,
@@ -261,6 +262,25 @@ def test_a_jobs_life(start: Start) -> None:
     path = f"/jobs/{answer['id']}/cancel"
     words = "Job with status 'DONE' can't be canceled"
     refused(warden.ask("POST", path), 409, words)
+
+
+def test_results_are_not_written_on_the_event_loop(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting_loops = list[asyncio.AbstractEventLoop]()
+
+    def shown(job: Job, results: str | None) -> routes.WardenJob:
+        with suppress(RuntimeError):
+            waiting_loops.append(asyncio.get_running_loop())
+        return routes.WardenJob(**vars(job), results=results)
+
+    warden = start()
+    session = warden.session()
+    number = warden.ask("POST", "/jobs", JOB, session=session).json()["id"]
+    warden.finish(session)
+    monkeypatch.setattr(routes, "_job", shown)
+    assert warden.ask("GET", f"/jobs/{number}").json()["results"]
+    assert not waiting_loops
 
 
 def test_the_same_request_twice_is_two_jobs(start: Start) -> None:

@@ -202,7 +202,7 @@ async def problem(
 ) -> Response:
     """Show a problem, with its answer once it is completed."""
     (job,) = await known.wait_for_any(who, [name], min(wait, LONGEST_WAIT_SECONDS))
-    return _reply(request, await asyncio.to_thread(known.show, job))
+    return await asyncio.to_thread(lambda: _reply(request, known.show(job)))
 
 
 @router.delete("/problems/{name}/")

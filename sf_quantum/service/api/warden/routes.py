@@ -338,11 +338,16 @@ async def jobs(queue: Queue, who: Who) -> Response:
     return Response(content, media_type="application/json")
 
 
-@router.get("/jobs/{number}", summary="Show a job")
-async def job(number: JobNumber, queue: Queue, who: Who) -> WardenJob:
+@router.get("/jobs/{number}", summary="Show a job", response_model=WardenJob)
+async def job(number: JobNumber, queue: Queue, who: Who) -> Response:
     """Show a job, with its results once it is done."""
     found = queue.find(who, number)
-    return _job(found, await asyncio.to_thread(queue.store.result, found.number))
+
+    def shown() -> str:
+        return _job(found, queue.store.result(found.number)).model_dump_json()
+
+    content = await asyncio.to_thread(shown)
+    return Response(content, media_type="application/json")
 
 
 @router.post("/jobs/{number}/cancel", summary="Cancel a job")
