@@ -69,7 +69,8 @@ class LargeBodyRoute(APIRoute):
         handle_small = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
-            is_json = "json" in request.headers.get("content-type", "")
+            # earlier versions of FastAPI parse a body without a type, too
+            is_json = "json" in request.headers.get("content-type", "json").lower()
             if request.method == "POST" and is_json:
                 body = await request.body()
                 if len(body) > LARGE_BYTES:
