@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,9 +140,9 @@ def test_a_request_has_one_line(
         assert isinstance(line["seconds"], float)
     assert len({line["request"] for line in logged}) == 3
     assert [(line["message"], line["level"], line["user"]) for line in logged] == [
-        ("request", "info", "@"),
+        ("request", "info", f"@{os.getuid()}"),
         ("request", "info", "ada"),
-        ("failed login", "warning", "@"),
+        ("failed login", "warning", f"@{os.getuid()}"),
     ]
     assert logged[2]["reason"] == "unknown bearer token"
 

@@ -140,6 +140,8 @@ class Connection(HttpToolsProtocol):
         self, transport: asyncio.Transport
     ) -> None:
         super().connection_made(transport)
+        # on a Unix socket; else all its users without a credential would share their limits
+        self.client = self.client or (self.address, 0)
         self._waiting_since = self.loop.time()
         self.check()
 
