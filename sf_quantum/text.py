@@ -17,6 +17,11 @@ def escaped(text: str) -> str:
     )
 
 
+def one_line(text: str) -> str:
+    """Join the lines of a text, and escape it."""
+    return escaped(" ".join(text.split()))
+
+
 def csv_cell(value: T) -> T | str:
     """Have a spreadsheet take a value for text, and not for a formula."""
     formula = isinstance(value, str) and value.startswith(_FORMULAS)

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from sf_quantum import __version__
 from sf_quantum.errors import QuantumError
-from sf_quantum.text import escaped
+from sf_quantum.text import one_line
 
 # Help by command. A command's module is imported only when the command is called, so
 # that ``sfq --help`` and every step of a workflow start fast.
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = f"unexpected {type(error).__name__}: {error} (--debug shows where)"
         if isinstance(error, QuantumError):
             code, text = error.exit_code, str(error)
-    print(f"sfq {args.command}: {escaped(' '.join(text.split()))}", file=sys.stderr)
+    print(f"sfq {args.command}: {one_line(text)}", file=sys.stderr)
     return code
 
 

@@ -34,6 +34,7 @@ from sf_quantum.qpu.leases import (
     WaitCancelled,
     watching,
 )
+from sf_quantum.text import one_line
 from sf_quantum.threads import in_thread
 
 CLASSES = ("production", "test", "development")
@@ -356,4 +357,4 @@ def _in_foreground() -> bool:
 
 
 def _print(text: str) -> None:
-    print(f"sfq lease: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    print(f"sfq lease: {one_line(text)}", file=sys.stderr, flush=True)

@@ -31,6 +31,7 @@ from sf_quantum.service.http.connections import Server, raise_limit
 from sf_quantum.service.http.limits import Guard
 from sf_quantum.service.reload import merged
 from sf_quantum.service.state import store_in
+from sf_quantum.text import one_line
 from sf_quantum.validation import check_private
 
 # for open requests to be answered
@@ -209,7 +210,7 @@ class _Server(Server):
         try:
             config, kept, authenticate = await asyncio.to_thread(self._read_again)
         except QuantumError as error:
-            why = " ".join(str(error).split())
+            why = one_line(str(error))
             logger.error(message := f"the configuration is not reloaded: {why}")
             return message
         listen = config.listen

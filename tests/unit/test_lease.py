@@ -12,6 +12,7 @@ from dimod.core.sampler import Sampler
 
 from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
+from sf_quantum.cli import lease
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.qpu import AuthenticationError, Qpu, QpuStatus, leases
 from sf_quantum.qpu.leases import (
@@ -160,6 +161,13 @@ def test_a_user_who_is_refused_at_a_renewal_leaves_the_qpu(
         assert left.wait(30)
     (loss,) = losses
     assert (loss.problem, str(loss)) == (LeaseProblem.REFUSED, "token revoked")
+
+
+def test_what_the_service_says_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    reason = QpuError("the QPU is closed:\n\x1b[2Jhelium")
+    lease._announce_wait(ShakyQpu(0), reason)
+    text = "waiting for a lease of QPU q (the QPU is closed: \\x1b[2Jhelium)"
+    assert capsys.readouterr().err == f"sfq lease: {text}\n"
 
 
 def test_a_wait_that_is_asked_for_bears_trouble_as_long() -> None:
