@@ -87,13 +87,16 @@ def _pages(
 ) -> Iterator[list[dict[str, JSON]]]:
     """Yield the latest jobs page by page, each oldest first."""
     query: dict[str, JSON] = {"live": "true"} if live else {}
+    last = set[str]()
     while most > 0:
         query["limit"] = limit = int(min(PAGE, most))
         path = f"{_JOBS}?{urlencode(query)}"
         page = service.objects(service.request(client, "GET", path))
-        # a service of an earlier version has one page only
-        if page and page[0]["id"] == query.get("before"):
+        ids = {str(job["id"]) for job in page}
+        # a service of an earlier version has one page only, the latest
+        if ids & last:
             return
+        last = ids
         yield page
         if len(page) < limit:
             return

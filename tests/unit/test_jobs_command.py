@@ -143,6 +143,8 @@ def test_a_service_without_pages_has_one(
     monkeypatch.setattr(jobs, "urlencode", lambda query: f"limit={query['limit']}")
     listed = json.loads(sfq("operator", "jobs", "list", "--json", "--all"))
     assert [job["id"] for job in listed] == many[6:]
+    listed = json.loads(sfq("operator", "jobs", "list", "--json", "--limit", "4"))
+    assert [job["id"] for job in listed] == many[6:]
     live = json.loads(sfq("operator", "jobs", "list", "--json", "--live"))
     assert [job["id"] for job in live] == many[6:8]
 
