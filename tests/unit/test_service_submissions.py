@@ -18,6 +18,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Message, Scope
 
 from sf_quantum.files import JSON
+from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.api import large_bodies
 from sf_quantum.service.app import build
 from sf_quantum.service.device.emulated import Device
@@ -27,6 +28,7 @@ from sf_quantum.service.domain.jobs import (
     Kind,
     Lease,
     LeaseRequest,
+    Size,
     Submission,
 )
 from sf_quantum.service.domain.settings import ServiceSettings
@@ -35,6 +37,7 @@ from sf_quantum.service.http.limits import Limits
 from sf_quantum.service.store.store import Store
 from tests.service import example_bqm
 from tests.waiting import SECONDS
+from tests.waiting import until_async as until
 
 # of a job: what differs from answer to answer
 OWN = ("id", "lease", "submitted", "eta_seconds", "state", "started", "position")
@@ -272,6 +275,32 @@ async def test_a_users_large_bodies_are_read_one_after_the_other(
     go.set()
     assert [status for status, _ in await asyncio.gather(*sent)] == [201, 201]
     assert events == ["a begins", "a ends", "b begins", "b ends"]
+
+
+async def test_a_users_sequences_are_checked_one_after_the_other(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked, go = list[JSON](), threading.Event()
+
+    def slow(_device: Device, _kind: Kind, content: JSON, _parameters: object) -> Size:
+        checked.append(content)
+        go.wait(SECONDS)
+        raise FieldError("sequence", "has no pulse")
+
+    monkeypatch.setattr(Device, "check", slow)
+    service.queue.leases.resize(2)
+    bob = Identity("bob", admin=False)
+    lease = (await service.queue.leases.acquire(bob, LeaseRequest())).id
+    headers = {"user": "bob", "x-sfq-lease": lease}
+    sent = [
+        asyncio.create_task(service.submit(body(problem=None, sequence=name), **under))
+        for name, under in (("a", {}), ("b", {}), ("bob's", headers))
+    ]
+    # whose request came last
+    await until(lambda: "bob's" in checked)
+    assert checked == ["a", "bob's"]
+    go.set()
+    assert [status for status, _ in await asyncio.gather(*sent)] == [422] * 3
 
 
 @pytest.mark.parametrize(

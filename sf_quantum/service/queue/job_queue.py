@@ -186,7 +186,7 @@ class JobQueue:
         known, compute = self.store.job_by_key(lease.user, submission), 0.0
         if known is None:
             self._check_open()
-            size = await self._check_device(submission)
+            size = await self._check_device(lease.user, submission)
             compute = compute_seconds(size, submission.parameters)
         elif known.lease == lease.id:
             return known, False
@@ -412,7 +412,7 @@ class JobQueue:
             raise Refused(503, self.failure)
         self.availability.check()
 
-    async def _check_device(self, submission: Submission) -> Size:
+    async def _check_device(self, user: str, submission: Submission) -> Size:
         kind, content = submission.kind, submission.content
         device, parameters = self.device, submission.parameters
         try:
@@ -424,10 +424,11 @@ class JobQueue:
                 return submission.written.size
             if kind == "problem":
                 return device.check(kind, content, parameters)
-            # in a thread of its own: many of them must not fill the loop's pool,
-            # which checks credentials
-            checking = in_thread(lambda: device.check(kind, content, parameters))
-            return await asyncio.wrap_future(checking)
+            async with self.bodies.turn(user):
+                # in a thread of its own: many of them must not fill the loop's pool,
+                # which checks credentials
+                checking = in_thread(lambda: device.check(kind, content, parameters))
+                return await asyncio.wrap_future(checking)
         except FieldError as error:
             raise Refused(422, error.detail, error.field) from error
 
