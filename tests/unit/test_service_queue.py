@@ -645,6 +645,18 @@ async def test_cancelled_while_it_moves_it_never_runs(
     await _never_ran(queue, gate, waiting)
 
 
+async def test_what_a_job_will_use_is_expected_of_the_lease_it_moved_to(
+    queue: JobQueue, waiting: Job
+) -> None:
+    held, second = queue.jobs.estimator.held._leases, await lease(queue)
+    both = held[waiting.lease].submitted
+    await submit(queue, second, "job")
+    submitted = held[waiting.lease].submitted, held[second].submitted
+    assert submitted == pytest.approx((both / 2, both / 2))
+    await queue.cancel(ANN, waiting.id)
+    assert held[second].submitted == pytest.approx(0.0)
+
+
 async def test_a_job_in_the_line_that_is_over_is_not_started(
     queue: JobQueue, gate: Gate, waiting: Job
 ) -> None:

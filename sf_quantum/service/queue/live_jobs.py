@@ -559,6 +559,7 @@ class LiveJobs:
                 live.entry.lease = job.lease
             ended = Interruption(Cause.CANCELLATION, lease_end=RELEASED)
             return [asyncio.create_task(self.cancel(number, ended))]
+        self.estimator.moved(live.entry, lease)
         if live is self.running:  # its use is charged to the new lease
             self.policy.ended(live.entry, 0.0)
             live.entry.move_to(lease)

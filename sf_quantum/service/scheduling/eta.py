@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from sf_quantum.service.domain.jobs import CLASSES, JobClass, Kind
+from sf_quantum.service.domain.jobs import CLASSES, JobClass, Kind, Lease
 from sf_quantum.service.scheduling.held import HeldLeases, Overtaking
 from sf_quantum.service.scheduling.policies.base import Policy
 from sf_quantum.service.scheduling.work import Clock, PendingJob, Work
@@ -159,6 +159,11 @@ class Estimator:
         self._qpu_seconds = self._qpu_seconds * DECAY + job.qpu_seconds
         self.held.submitted(job.lease, job.qpu_seconds)
         self._arrivals.submitted(job.job_class, seconds)
+
+    def moved(self, job: PendingJob, lease: Lease) -> None:
+        """Record that a job is about to move to another lease."""
+        self.held.submitted(job.lease, -job.qpu_seconds)
+        self.held.submitted(lease.id, job.qpu_seconds)
 
     def cancelled(self, job: PendingJob) -> None:
         self.held.submitted(job.lease, -job.qpu_seconds)
