@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,18 @@ def test_each_look_writes_to_the_disk(tmp_path: Path) -> None:
         written = (tmp_path / "state-wal").stat().st_size
         assert ready(service) is None
         assert (tmp_path / "state-wal").stat().st_size > written
+
+
+def test_a_state_that_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    database = tmp_path / "state" / "service.sqlite"
+    with running_service(state=database) as service:
+        assert ready(service) is None
+        # SQLite goes on with a file that nobody will find again
+        database.unlink()
+        assert str(ready(service)).startswith("the state is gone: ")
+        shutil.rmtree(database.parent)
+        assert str(ready(service)).startswith("the state is gone: ")
 
 
 def test_an_answer_holds_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,10 @@ class Readiness:
             or queue.availability.reason
         ):
             return why
-        disk = await asyncio.to_thread(DiskUse.of, queue.store.path)
+        try:
+            disk = await asyncio.to_thread(DiskUse.of, queue.store.path)
+        except OSError as error:
+            return f"the state is gone: {(error.strerror or str(error)).lower()}"
         if (free := disk.free_bytes) < LEAST_FREE_BYTES:
             return f"{free >> 20} MiB are free for the state, {LEAST_FREE_BYTES >> 20} needed"
         try:

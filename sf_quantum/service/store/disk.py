@@ -19,5 +19,5 @@ class DiskUse:
         """:raises OSError: if the database is gone"""
         disk = os.statvfs(database.parent)
         log = database.with_name(f"{database.name}-wal")
-        sizes = [file.stat().st_size for file in (database, log) if file.exists()]
-        return cls(disk.f_bavail * disk.f_frsize, sum(sizes))
+        size = database.stat().st_size + (log.stat().st_size if log.exists() else 0)
+        return cls(disk.f_bavail * disk.f_frsize, size)
