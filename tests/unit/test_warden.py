@@ -488,13 +488,17 @@ def test_users_are_not_looked_up_on_the_event_loop(
 ) -> None:
     waiting_loops = list[asyncio.AbstractEventLoop]()
 
-    def slow_directory(_: int) -> None:
+    def slow_directory(_: int | str) -> None:
         with suppress(RuntimeError):
             waiting_loops.append(asyncio.get_running_loop())
         raise KeyError
 
     monkeypatch.setattr("pwd.getpwuid", slow_directory)
+    monkeypatch.setattr("pwd.getpwnam", slow_directory)
     warden = start()
+    session: dict[str, JSON] = {"user_id": "80009", "slurm_job_id": "12"}
+    assert warden.ask("POST", "/sessions", session, user=ROOT).status == 200
+    assert warden.ask("POST", "/sessions", session, user=BOB).status == 403
     for number, path in enumerate(("/acct", "/acct/sessions", "/acct/jobs")):
         assert acct(warden, f"{path}?user_id=8000{number}") == []
     assert not waiting_loops

@@ -282,7 +282,8 @@ async def create_session(body: CreateSession, queue: Queue, who: Who) -> Session
     if body.qpu_slots > 1:
         raise Refused(422, "a session holds exactly one slot", "qpu_slots")
     request = LeaseRequest(
-        user=user_name(body.user_id),
+        # the directory of users may be slow
+        user=await asyncio.to_thread(user_name, body.user_id),
         slurm_job_id=body.scheduler_job_id,
         partition=body.partition,
     )
@@ -292,7 +293,8 @@ async def create_session(body: CreateSession, queue: Queue, who: Who) -> Session
         if error.status != 409:
             raise
         raise Refused(409, NO_SLOTS, headers=error.headers) from error
-    return _session(lease, queue.leases.idle_expires_at(lease))
+    idle_expires = queue.leases.idle_expires_at(lease)
+    return await asyncio.to_thread(_session, lease, idle_expires)
 
 
 @router.delete("/sessions/{session_id}", summary="Release a session")
