@@ -263,6 +263,17 @@ async def test_an_admin_who_cancels_for_another_is_written_down(
     assert kept.outcome == "done"
 
 
+async def test_a_cancellation_is_written_down_without_the_one_who_asked_for_it(
+    queue: JobQueue,
+) -> None:
+    job = await _submit(queue, await _lease(queue), "a", 100_000)
+    asked = asyncio.create_task(queue.cancel(ADMIN, job))
+    await asyncio.sleep(0)  # it begins
+    asked.cancel()
+    (kept,) = await until(lambda: audit.entries(queue.store, 10))
+    assert kept.new == {"state": "Cancelled"}
+
+
 async def test_a_job_that_ends_before_it_is_cancelled_is_not_written_down_as_cancelled(
     queue: JobQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -340,9 +340,12 @@ class JobQueue:
         job = self.find(who, job_id)
         if job.final:
             return job
-        cancelling = self.jobs.cancel(job.number, CANCELLED)
-        await asyncio.shield(asyncio.create_task(cancelling))
-        found = self.find(who, job_id)
+        # the cancellation and its audit entry are written even if the caller is cancelled
+        return await asyncio.shield(asyncio.create_task(self._cancel(who, job)))
+
+    async def _cancel(self, who: Identity, job: Job) -> Job:
+        await self.jobs.cancel(job.number, CANCELLED)
+        found = self.find(who, job.number)
         if job.user != who.user:
             # it may have ended by itself, or still be on the device
             done = found.state == "Cancelled"
