@@ -85,7 +85,7 @@ def test_tokens_that_cannot_be_read(tmp_path: Path, beside_munge: bool) -> None:
         path.chmod(0o644)
         assert str(ready(service)).startswith("the tokens cannot be read: ")
         headers = {"Authorization": "Bearer secret"}
-        assert service.ask("GET", "/v1/jobs", headers=headers).status == 401
+        assert service.ask("GET", "/v1/jobs", headers=headers).status == 503
         path.chmod(0o600)
         assert ready(service) is None
         assert service.ask("GET", "/v1/jobs", headers=headers).status == 200

@@ -105,14 +105,16 @@ class Tokens:
         self._problem: str | None = None
 
     async def __call__(self, connection: HTTPConnection) -> Identity:
-        """:raises Unauthorized: if the request has no token, or an unknown one"""
+        """:raises AuthError: if the request has no token, or one that is not known"""
         scheme, _, token = connection.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             token = connection.headers.get(TOKEN_HEADER, "")
         if not token:
             detail = "needs a bearer token"
             raise Unauthorized(detail, "Authorization", BEARER_CHALLENGE)
-        await self.problem()
+        if await self.problem():
+            # clients try again: it would end their jobs to be told that a token is wrong
+            raise AuthError(503, "the tokens cannot be read", "Authorization")
         entry = self._entries.get(digest(token.strip()))
         if entry is None:
             challenge = f'{BEARER_CHALLENGE}, error="invalid_token"'
@@ -127,9 +129,9 @@ class Tokens:
 
     def _read_again(self) -> None:
         self._version = _version(self._path)
-        self._problem = None
         try:
             self._entries = read_tokens(self._path)
+            self._problem = None
         except InputError as error:
             # a token that was taken back may be among those read before
             self._entries = {}
