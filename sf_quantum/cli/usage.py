@@ -48,7 +48,8 @@ PAGE = 1000
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "A job counts once it has ended, in any state. Attempts that were interrupted "
-        "are lost, and counted apart. Users see their own jobs, admins all jobs. WHEN: "
+        "are lost, and counted apart. QPU s are the QPU's own time; device s go from a "
+        "job's start to its end. Users see their own jobs, admins all jobs. WHEN: "
         "2026-11-21T16:00, or a duration before now: 90s, 30m, 2h, 7d."
     )
     service.add_service(parser)

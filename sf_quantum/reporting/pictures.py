@@ -95,8 +95,10 @@ def draw_timeline(rows: list[JobAttempt], path: Path) -> None:
     axes.set_ylabel("location")
     axes.invert_yaxis()
     axes.set_xlim(0, (end - start) * 1.01 or 1.0)
+    completed = all(row.status == "completed" for row in rows)
+    hatches = "" if completed else "; hatched: not completed"
     axes.set_xlabel(
-        "seconds since the first job was ready (numbers: iterations; hatched: not completed)"
+        f"seconds since the first job was ready (numbers: iterations{hatches})"
     )
     _plain(axes, grid="x", without=("top", "right", "left"))
     axes.tick_params(axis="y", length=0)

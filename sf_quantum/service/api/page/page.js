@@ -468,6 +468,7 @@ document.addEventListener("visibilitychange", () => {
   look();
 });
 new ResizeObserver(() => state.told && showCharts(state.told)).observe($("minutes"));
-write("zone", `Times in ${Intl.DateTimeFormat().resolvedOptions().timeZone} (${zone(Date.now() / 1000)})`);
+const [place, offset] = [Intl.DateTimeFormat().resolvedOptions().timeZone, zone(Date.now() / 1000)];
+write("zone", `Times in ${place === offset ? place : `${place} (${offset})`}`);
 setInterval(tick, 1000);
 look();
