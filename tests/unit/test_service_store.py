@@ -187,7 +187,7 @@ def test_interrupted_jobs_wait_again_at_their_place(path: Path, store: Store) ->
     orphan = _add(store, gone, "d")
     for job in (jobs[0], orphan):
         store.start(job.number).result()
-    store.close_lease("gone", "released", "note").result()
+    store.close_lease("gone", "its time is over", "cancelled: too late").result()
     # not closed: as after SIGKILL, all that was written is in the file and its log
     restarted = Store(path)
     settled = restarted.recover(3).result()
@@ -198,10 +198,7 @@ def test_interrupted_jobs_wait_again_at_their_place(path: Path, store: Store) ->
     assert live[0].note == "interrupted: the service died during attempt 1"
     ended = restarted.job(orphan.id)
     assert ended is not None
-    assert (ended.state, ended.note) == (
-        "Cancelled",
-        "cancelled: its lease was released",
-    )
+    assert (ended.state, ended.note) == ("Cancelled", "cancelled: too late")
     assert restarted.held() == [lease]
     restarted.close()
 

@@ -66,7 +66,7 @@ async def completed(
 ) -> LeaseRequest:
     """Add the partition, account and share of the user's Slurm job to a request.
 
-    The account is Slurm's, whatever the request says.
+    The account is Slurm's, whatever the request says, if Slurm can be asked.
     """
     if request.tenths is not None and not (who.admin or who.root):
         raise Refused(403, "only root and admins set the share of a lease", "tenths")

@@ -105,6 +105,12 @@ class Store(Database):
                 f"UPDATE jobs SET {_CANCELLED} WHERE lease = ? AND {_QUEUED}",
                 (now, steady, note, lease_id),
             )
+            # for recover(): the service may die before the device lets go of it
+            db.execute(
+                "UPDATE jobs SET cancelling = coalesce(cancelling, ?) "
+                "WHERE lease = ? AND state = 'Running'",
+                (note, lease_id),
+            )
             if also is not None:
                 also(db)
             row = db.execute(_LEASE + "WHERE id = ?", (lease_id,)).fetchone()
@@ -345,13 +351,13 @@ class Store(Database):
             query = f"SELECT number FROM jobs WHERE {LIVE} AND {unsettled}"
             numbers = [number for (number,) in db.execute(query)]
             db.execute(
-                f"UPDATE jobs SET {_CANCELLED} WHERE {LIVE} AND {closed}",
-                (*now, RELEASED.note),
-            )
-            db.execute(
                 "UPDATE jobs SET state = 'Cancelled', ended = ?, ended_steady = ?, "
                 f"note = cancelling WHERE {LIVE} AND cancelling IS NOT NULL",
                 now,
+            )
+            db.execute(
+                f"UPDATE jobs SET {_CANCELLED} WHERE {LIVE} AND {closed}",
+                (*now, RELEASED.note),
             )
             running = f"{LIVE} AND state = 'Running'"
             db.execute(f"UPDATE jobs SET deaths = deaths + 1 WHERE {running}")
