@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import (
+    AfterValidator,
     Field,
     GetCoreSchemaHandler,
     GetPydanticSchema,
@@ -36,7 +37,14 @@ from sf_quantum.validation import (
     validated,
 )
 
-File: TypeAlias = Annotated[Path, Strict(False)]
+
+def _file(path: Path) -> Path:
+    if "\0" in str(path):
+        raise ValueError("expected a path without null bytes")
+    return path
+
+
+File: TypeAlias = Annotated[Path, Strict(False), AfterValidator(_file)]
 # command-line options by the key that they override: ("listen", "port") -> "--port"
 Flags: TypeAlias = Mapping[KeyPath, str]
 Naming: TypeAlias = Callable[[KeyPath, JSON], str]

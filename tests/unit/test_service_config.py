@@ -321,6 +321,10 @@ def test_a_check_finds_everything_at_once(
     line = "qpu.yml: listen.host a\\nb: conflicts with listen.socket: leave one of them out"
     said = capsys.readouterr()
     assert (said.out, said.err) == (f"{line}\n", f"sfq serve: {line}\n")
+    Path("qpu.yml").write_text('listen: {socket: "s\\0"}\n')
+    assert main(["check", "qpu.yml"]) == 2
+    line = "qpu.yml: listen.socket s\\x00: expected a path without null bytes\n"
+    assert capsys.readouterr().out == line
     # as one in a folder of another user
     Path("qpu.yml").write_text(f"state: {'s' * 300}\n")
     assert main(["check", "qpu.yml"]) == 2
