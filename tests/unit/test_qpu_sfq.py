@@ -416,6 +416,12 @@ def test_a_token_that_is_replaced_is_used_from_then_on(tmp_path: Path) -> None:
         with pytest.raises(AuthenticationError, match="unknown bearer token"):
             driver.renew(lease)
         file.write_text(made[1])
+        content = tokens.read_text()
+        tokens.write_text("- nonsense")
+        with pytest.raises(QpuError, match="ask an admin") as caught:
+            driver.renew(lease)
+        assert not isinstance(caught.value, AuthenticationError)
+        tokens.write_text(content)
         driver.renew(lease)
         file.unlink()  # for a moment, while it is replaced
         driver.release(lease)

@@ -105,7 +105,7 @@ class Tokens:
         self._problem: str | None = None
 
     async def __call__(self, connection: HTTPConnection) -> Identity:
-        """:raises AuthError: if the request has no token, or one that is not known"""
+        """:raises AuthError: if the request has no token, or an unknown one"""
         scheme, _, token = connection.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             token = connection.headers.get(TOKEN_HEADER, "")
@@ -113,8 +113,9 @@ class Tokens:
             detail = "needs a bearer token"
             raise Unauthorized(detail, "Authorization", BEARER_CHALLENGE)
         if await self.problem():
-            # clients try again: it would end their jobs to be told that a token is wrong
-            raise AuthError(503, "the tokens cannot be read", "Authorization")
+            # not 401, which clients take as final: the token may be good
+            detail = "the tokens cannot be read; ask an admin"
+            raise AuthError(503, detail, "Authorization")
         entry = self._entries.get(digest(token.strip()))
         if entry is None:
             challenge = f'{BEARER_CHALLENGE}, error="invalid_token"'
@@ -131,10 +132,10 @@ class Tokens:
         self._version = _version(self._path)
         try:
             self._entries = read_tokens(self._path)
+            # only now: until then, other requests would be checked by older entries
             self._problem = None
         except InputError as error:
             # a token that was taken back may be among those read before
-            self._entries = {}
             self._problem = f"the tokens cannot be read: {error}"
             logger.error(
                 "%s; nobody is admitted by a token until it can be read", error

@@ -11,7 +11,12 @@ from starlette.requests import Request
 
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.jobs import Identity
-from sf_quantum.service.http.auth import MUNGE_HEADER, TOKEN_HEADER, AuthError
+from sf_quantum.service.http.auth import (
+    MUNGE_HEADER,
+    TOKEN_HEADER,
+    AuthError,
+    Unauthorized,
+)
 from sf_quantum.service.http.buckets import TokenBuckets
 from sf_quantum.service.queue.observations import Histogram
 
@@ -77,7 +82,10 @@ class Traffic:
                 return
             if self._omitted:
                 fields["omitted"], self._omitted = self._omitted, 0
-        what = "failed login" if failed else "request"
+        what = "request"
+        if failed:
+            refused = isinstance(sender, Unauthorized)
+            what = "failed login" if refused else "credential not checked"
         logger.log(level, what, extra={"fields": fields})
 
 
