@@ -7,8 +7,15 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import TypeGuard
 
-from sf_quantum.candidates.decision import Exclusion, FilterRules, describe, is_below
+from sf_quantum.candidates.decision import (
+    Exclusion,
+    FilterRules,
+    Obstacle,
+    describe,
+    is_below,
+)
 from sf_quantum.candidates.targets import (
     StatusPoller,
     StatusReply,
@@ -196,7 +203,7 @@ class Qpus:
     def check(
         self, bindings: list[Binding], settings: Document | None
     ) -> Iterator[FileProblem]:
-        """Find steps that none of their targets can run now.
+        """Find QPUs that refuse their user, and steps that no target can run now.
 
         A step with a classical target, or with a QPU that could not be queried, passes.
 
@@ -205,7 +212,15 @@ class Qpus:
         steps = [binding for binding in bindings if binding.kind == "step"]
         replies = self._poll(steps)
         for binding in steps:
-            names = [target_name(t) for t in self.deployments.targets(binding).values()]
+            names = []
+            for target in self.deployments.targets(binding).values():
+                names.append(name := target_name(target))
+                if _refused(reply := replies.get(name)):
+                    config = ("deployments", target.deployment.name, "config")
+                    right = "name credentials that the service accepts"
+                    yield self.deployments.document.problem(
+                        config, f"{name} {describe(reply)}", right
+                    )
             if not names or not replies.keys() >= {*names}:
                 continue  # it has a classical target
             size = _size(self.deployments, binding, settings)
@@ -232,9 +247,13 @@ class Qpus:
         self.silent |= {
             name: describe(reply)
             for name, reply in replies.items()
-            if isinstance(reply, Exclusion)
+            if isinstance(reply, Exclusion) and not _refused(reply)
         }
         return replies
+
+
+def _refused(reply: StatusReply | None) -> TypeGuard[Exclusion]:
+    return isinstance(reply, Exclusion) and reply.cause is Obstacle.REFUSED
 
 
 def _obstacle(status: StatusReply, size: int) -> str | None:

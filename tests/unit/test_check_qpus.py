@@ -11,6 +11,7 @@ import pytest
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
 from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.http.auth import Tokens
 from tests.service import RunningService, example_bqm, running_service
 
 FILE = """\
@@ -141,3 +142,17 @@ def test_one_that_does_not_answer_is_no_reason_and_is_told(
         "sf.yml: OK (1 workflow, 2 deployments, qpu could not be queried"
     )
     assert len(out.splitlines()) == 1
+
+
+def test_one_that_refuses_its_user_is_a_finding(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["token", "ann", "--file", str(tmp_path / "tokens")]) == 0
+    capsys.readouterr()
+    with running_service(authenticate=Tokens(tmp_path / "tokens")) as running:
+        # also where a classical target could run the step
+        code, out = checked(running.url, capsys, QPU, LAPTOP)
+    (line,) = out.splitlines()
+    assert code == 2
+    assert line.startswith("sf.yml:11: deployments.qpu.config: qpu refuses its user: ")
+    assert "needs a bearer token" in line
