@@ -21,6 +21,8 @@ from sf_quantum.files import JSON
 
 # sun_path of <sys/un.h> has 108 bytes, including the final zero
 SOCKET_PATH_BYTES = 107
+# OpenSSL's reasons, by version, when a plain answer comes instead of a handshake
+NO_TLS = ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
 
 
 class Unreachable(QpuError):
@@ -76,8 +78,8 @@ class Client:
         """Send one request and return its response, whatever the status.
 
         :raises Unreachable: if the connection fails or no answer comes in time
-        :raises InputError: if the service's certificate cannot be verified, or a header
-            is not printable ASCII
+        :raises InputError: if the service speaks no TLS, or its certificate cannot be
+            verified, or a header is not printable ASCII
         """
         headers, content = {**self._headers, **self._credential()}, None
         _check(headers)
@@ -103,6 +105,13 @@ class Client:
                 f"{error.verify_message.rstrip('.').lower()}; SSL_CERT_FILE names the "
                 "authorities to trust"
             ) from error
+        except ssl.SSLError as error:
+            if error.reason not in NO_TLS:
+                raise Unreachable(_reason(error)) from error
+            right = "only services on this machine may be without it"
+            if is_loopback(host):
+                right = f"use http:{self.url.partition(':')[2]}"
+            raise InputError(f"{self.url}: speaks no TLS; {right}") from error
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(_reason(error)) from error
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from dimod.core.sampler import Sampler
 
 from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
-from sf_quantum.cli import lease
+from sf_quantum.cli import lease, main
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.qpu import AuthenticationError, Qpu, QpuStatus, leases
 from sf_quantum.qpu.leases import (
@@ -23,6 +24,7 @@ from sf_quantum.qpu.leases import (
     QpuLoss,
     acquire,
 )
+from sf_quantum.threads import in_thread
 
 
 class ShakyQpu(Qpu):
@@ -177,3 +179,22 @@ def test_a_wait_that_is_asked_for_bears_trouble_as_long() -> None:
     shaky = ShakyQpu(troubles=10**6)
     with pytest.raises(QpuError, match=r"given up after 0.02 s, --wait or .* sets how"):
         acquire(shaky, AcquireOptions("job", trouble_seconds=0.02))
+
+
+def test_a_service_without_tls_is_a_wrong_url_and_not_waited_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        answered = in_thread(answer)
+        at = f"://127.0.0.1:{server.getsockname()[1]}"
+        assert main(["lease", "--url", f"https{at}", "--", "true"]) == 2
+        answered.result()
+    line = f"sfq lease: https{at}: speaks no TLS; use http{at}\n"
+    assert capsys.readouterr().err == line
