@@ -23,7 +23,7 @@ from sf_quantum.cli.arguments import seconds
 from sf_quantum.cli.service import add_selection, selection
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import AuthenticationError, Qpu, account
+from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, account
 from sf_quantum.qpu.account import CommandRun, LeaseUsage
 from sf_quantum.qpu.leases import (
     AcquireOptions,
@@ -169,7 +169,7 @@ def _run_leased(args: argparse.Namespace, command: _Command) -> Usage:
     for client in qpus:
         if (problem := client.problem()) is not None:
             raise InputError(f"QPU {client.name!r}: {problem}")
-    with LeaseSet(qpus, _announce_wait) as leases:
+    with LeaseSet(qpus, partial(_announce_wait, args.wait)) as leases:
         watched = qpus if args.elsewhere else []
         watches = [QpuWatch(client, partial(leases.jobs, client)) for client in watched]
         looks = [leases.refusal, *(watch.look for watch in watches)]
@@ -204,12 +204,15 @@ def _environment(leases: LeaseSet) -> dict[str, str]:
     }
 
 
-def _announce_wait(client: Qpu, reason: QpuError) -> None:
+def _announce_wait(limit: float | None, client: Qpu, reason: QpuError) -> None:
     about = ""
     with suppress(QuantumError):
         eta = client.status().eta_seconds
         about = f", whose jobs wait about {eta:.0f} s" if eta is not None else ""
-    _print(f"waiting for a lease of QPU {client.name}{about} ({reason})")
+    # for a QPU that does not answer, there is a limit
+    unlimited = limit is None and isinstance(reason, NoLease)
+    way_out = "; no limit, --wait S sets one" if unlimited else ""
+    _print(f"waiting for a lease of QPU {client.name}{about} ({reason}){way_out}")
 
 
 def _write_account(path: str | None, ran: CommandRun) -> None:

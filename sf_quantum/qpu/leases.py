@@ -75,7 +75,8 @@ def acquire(
     """Acquire a lease as soon as one is free.
 
     :param stop: set by another thread to cancel the wait
-    :param on_wait: called once, with the reason, if no lease is free at once
+    :param on_wait: called with the reason if no lease is free at once, and with another
+        one whenever it changes
     :returns: the acquisition token
     :raises NoLease: if none was free in time
     :raises WaitCancelled: if ``stop`` was set first
@@ -87,18 +88,21 @@ def acquire(
     # by the key, the QPU's queue recognizes the request when it is repeated
     key = uuid.uuid4().hex
     wait = _Wait(request, stop or threading.Event())
+    told = None if on_wait else ""
     while True:
         began = time.monotonic()
         # the first attempt does not wait, so that on_wait is called at once
-        stay_seconds = 0.0 if on_wait else min(STAY_SECONDS, wait.deadline.left)
+        stay_seconds = (
+            min(STAY_SECONDS, wait.deadline.left) if told is not None else 0.0
+        )
         try:
             return qpu.acquire_waiting(purpose, wait_seconds=stay_seconds, key=key)
         except QpuError as error:
-            if on_wait is None:
+            if told is not None:
                 wait.pause(error, began)
-            else:
+            if on_wait and told != str(error):
                 on_wait(error)
-                on_wait = None
+                told = str(error)
 
 
 class _Wait:
@@ -179,7 +183,7 @@ class LeaseSet(ExitStack[None]):
     They are acquired in the order of the QPUs' names, so that two processes that need the
     same QPUs never wait for each other.
 
-    :param on_wait: called once for each QPU without a free lease, with the reason
+    :param on_wait: called for each QPU without a free lease, see :func:`acquire`
     """
 
     def __init__(

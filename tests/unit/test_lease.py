@@ -15,7 +15,7 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.cli import lease, main
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.qpu import AuthenticationError, Qpu, QpuStatus, leases
+from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, QpuStatus, leases
 from sf_quantum.qpu.leases import (
     AcquireOptions,
     HeldLease,
@@ -88,6 +88,33 @@ def test_a_qpu_in_trouble_is_waited_for_with_one_key() -> None:
     assert len(shaky.keys) == 3
     assert len(set(shaky.keys)) == 1
     assert shaky.released == ["secret"]
+
+
+def test_each_reason_for_a_wait_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    reasons = [NoLease("all held"), NoLease("all held"), NoLease("being drained")]
+    answers = iter([*reasons, QpuError("refused")])
+
+    def acquire_waiting(*_: str, **__: float) -> str:
+        if (reason := next(answers, None)) is not None:
+            raise reason
+        return "secret"
+
+    shaky, said = ShakyQpu(troubles=0), list[str]()
+    monkeypatch.setattr(shaky, "acquire_waiting", acquire_waiting)
+    with LeaseSet([shaky], lambda _, error: said.append(str(error))) as held:
+        held.acquire(AcquireOptions("job"))
+    assert said == ["all held", "being drained", "refused"]
+
+
+def test_a_wait_without_a_limit_says_how_to_set_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for limit, reason in ((None, NoLease), (60.0, NoLease), (None, QpuError)):
+        lease._announce_wait(limit, ShakyQpu(0), reason("drained"))
+    first, *others = capsys.readouterr().err.splitlines()
+    said = "sfq lease: waiting for a lease of QPU q (drained)"
+    assert first == f"{said}; no limit, --wait S sets one"
+    assert others == [said, said]
 
 
 def test_a_qpu_that_stays_in_trouble_is_given_up_in_time() -> None:
@@ -167,7 +194,7 @@ def test_a_user_who_is_refused_at_a_renewal_leaves_the_qpu(
 
 def test_what_the_service_says_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     reason = QpuError("the QPU is closed:\n\x1b[2Jhelium")
-    lease._announce_wait(ShakyQpu(0), reason)
+    lease._announce_wait(None, ShakyQpu(0), reason)
     text = "waiting for a lease of QPU q (the QPU is closed: \\x1b[2Jhelium)"
     assert capsys.readouterr().err == f"sfq lease: {text}\n"
 
