@@ -209,14 +209,14 @@ class _Server(Server):
     async def _reloaded(self) -> str:
         try:
             config, kept, authenticate = await asyncio.to_thread(self._read_again)
-        except QuantumError as error:
+            listen = config.listen
+            if self.config.ssl is not None and listen.certificate is not None:
+                # for connections from now on
+                self.config.ssl.load_cert_chain(listen.certificate, listen.key)
+        except (QuantumError, OSError) as error:
             why = one_line(str(error))
             logger.error(message := f"the configuration is not reloaded: {why}")
             return message
-        listen = config.listen
-        if self.config.ssl is not None and listen.certificate is not None:
-            # for connections from now on
-            self.config.ssl.load_cert_chain(listen.certificate, listen.key)
         self._service.guard.configure(authenticate, config.request_limits())
         self._service.telemetry.public_metrics = config.public_metrics
         self._service.queue.reconfigure(config)

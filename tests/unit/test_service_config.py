@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import ssl
 import subprocess
 import threading
 import zlib
@@ -26,6 +27,7 @@ from sf_quantum.service.domain.settings import (
     ServiceSettings,
     Shares,
 )
+from sf_quantum.service.http.auth import LOCAL_USER
 from sf_quantum.service.reload import merged
 from sf_quantum.service.run import _Server
 from sf_quantum.service.store.schema import VERSION
@@ -446,6 +448,18 @@ async def test_a_reload_reaches_every_part(built: Service) -> None:
     }
     await built.guard(scope, receive, send)
     assert sent[0]["status"] == 413
+
+
+async def test_a_certificate_that_goes_during_a_reload(
+    built: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone: dict[KeyPath, JSON] = {("listen", "certificate"): "c", ("listen", "key"): "k"}
+    server = _Server(built, load(None, {}, {}), lambda: None, None)
+    server.config.load()
+    server.config.ssl = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    read = load(None, gone, {}), list[str](), LOCAL_USER
+    monkeypatch.setattr(server, "_read_again", lambda: read)
+    assert "is not reloaded: " in await server._reloaded()
 
 
 async def test_a_change_during_a_reload_is_read_too(built: Service) -> None:

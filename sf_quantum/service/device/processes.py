@@ -169,9 +169,10 @@ class _Processes:
         process.end()
 
     def replace(self, process: _Process) -> None:
-        """End a process, and start another for the next job."""
+        """End a process, and start another for the next job unless one is idle."""
         process.end()
-        self.put_back(_Process())
+        if not self._idle:
+            self.put_back(_Process())
 
     def end(self) -> None:
         with self._lock:
