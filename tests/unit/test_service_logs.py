@@ -159,6 +159,20 @@ def test_why_a_credential_could_not_be_checked(
     assert line["reason"] == "no such socket"
 
 
+@pytest.mark.parametrize(("path", "status"), [("/v1/health", 200), ("/v1/jobs", 401)])
+def test_a_reason_is_of_what_was_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, path: str, status: int
+) -> None:
+    tokens = tmp_path / "tokens.yml"
+    tokens.touch(0o600)
+    with running_service(authenticate=auth.Tokens(tokens)) as service:
+        assert service.ask("GET", path).status == status
+        until(lambda: lines(caplog, "request"), "its line")
+    (line,) = lines(caplog, "request")
+    assert line["status"] == status
+    assert ("reason" in line) == (status == 401)
+
+
 def test_lines_of_strangers_and_of_refused_floods_are_few(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

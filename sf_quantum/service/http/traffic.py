@@ -74,7 +74,8 @@ class Traffic:
             "status": status,
             "seconds": round(seconds, 6),
         }
-        if isinstance(sender, AuthError):
+        # what needs no credential is not refused for lack of one
+        if isinstance(sender, AuthError) and (failed or status == sender.status):
             fields["reason"] = str(sender.__cause__ or sender.detail)
         if isinstance(sender, AuthError) or status == 429:
             if self._bounded.take(""):
