@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sf_quantum.service.config import Configuration
+from sf_quantum.validation import Section
 
 # the users, their rights and their limits
 _RELOADED = {
@@ -23,8 +24,17 @@ def merged(old: Configuration, new: Configuration) -> tuple[Configuration, list[
     :returns: the configuration to run with, and the changed keys that need a start
     """
     fixed = sorted(Configuration.model_fields.keys() - _RELOADED - {"listen"})
-    kept = [key for key in fixed if getattr(new, key) != getattr(old, key)]
-    update = {key: getattr(old, key) for key in kept}
+    update = {key: getattr(old, key) for key in fixed}
+    kept = list[str]()
+    for key in fixed:
+        ours, theirs = getattr(old, key), getattr(new, key)
+        if ours == theirs:
+            continue
+        parts = type(ours).model_fields if isinstance(ours, Section) else ()
+        changed = [
+            part for part in parts if getattr(ours, part) != getattr(theirs, part)
+        ]
+        kept += [f"{key}.{part}" for part in changed] or [key]
     update["listen"] = listen = old.listen
     for key in type(listen).model_fields:
         ours, theirs = getattr(listen, key), getattr(new.listen, key)

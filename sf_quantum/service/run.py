@@ -222,11 +222,12 @@ class _Server(Server):
         self._service.queue.reconfigure(config)
         self._limits.most = config.limits.connections
         self._configuration = config
-        outcome = "reloaded the configuration"
+        outcome, level = "reloaded the configuration", logging.INFO
         if kept:
+            level = logging.WARNING
             needs = "changed, but needs a restart of the service"
             outcome = f"reloaded; {', '.join(kept)} {needs}"
-        logger.warning(outcome)
+        logger.log(level, outcome)
         return outcome
 
     def _read_again(self) -> tuple[Configuration, list[str], auth.Authenticate]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 import ssl
@@ -399,9 +400,13 @@ def test_what_a_reload_changes() -> None:
         ("metrics", "public"): False,
         ("limits", "jobs"): 7,
         ("device", "name"): "other",
+        ("device", "qubits"): 7,
+        ("quality", "every_seconds"): 60,
     }
     config, kept = merged(old, load(None, changed, {}))
-    names = "device vqpus listen.port auth.mode"
+    names = (
+        "device.name device.qubits quality.every_seconds vqpus listen.port auth.mode"
+    )
     assert kept == names.split()
     assert config.listen.certificate == Path("new")
     assert (config.listen.port, config.vqpus, config.auth) == (1, 2, old.auth)
@@ -418,7 +423,9 @@ def built(tmp_path: Path) -> Iterator[Service]:
     store.close()
 
 
-async def test_a_reload_reaches_every_part(built: Service) -> None:
+async def test_a_reload_reaches_every_part(
+    built: Service, caplog: pytest.LogCaptureFixture
+) -> None:
     changed: dict[KeyPath, JSON] = {
         ("metrics", "public"): False,
         ("limits", "body_mib"): 0.0001,
@@ -427,7 +434,9 @@ async def test_a_reload_reaches_every_part(built: Service) -> None:
     old, new = load(None, {}, {}), load(None, changed, {})
     server = _Server(built, old, lambda: None, lambda: new)
     server.config.load()
-    assert await server._reloaded() == "reloaded the configuration"
+    with caplog.at_level(logging.INFO):
+        assert await server._reloaded() == "reloaded the configuration"
+    assert caplog.records[-1].levelname == "INFO"
     assert not built.telemetry.public_metrics
     assert server._limits.most == 3
     # a body that is within the limit of 104 bytes before it is decompressed
