@@ -38,7 +38,9 @@ def check_file(path: str | Path, commands: Commands = lambda command: {}) -> Fin
     :raises InputError: if an installed StreamFlow plugin cannot be loaded
     """
     try:
-        document = Document.read(Path(path), "StreamFlow file")
+        # a service's configuration that cannot be read is reported here, too
+        kind = "StreamFlow file or a service's configuration"
+        document = Document.read(Path(path), kind)
     except UnreadableError as error:
         return Findings([error.problem])
     deployments = Deployments(document, rules())

@@ -77,7 +77,7 @@ class Document:
             line = None if content is None else 1
             what = f"the file is {'empty' if line is None else 'not a mapping of keys'}"
         except (OSError, UnicodeDecodeError) as error:
-            text = str(cannot_read(name, kind, error)).removeprefix(f"{name}: ")
+            text = str(cannot_read(name, f"a {kind}", error)).removeprefix(f"{name}: ")
             what, _, right = text.partition("; ")
         except YAMLError as error:
             what = "not YAML"

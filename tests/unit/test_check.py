@@ -139,26 +139,26 @@ def test_every_problem_of_every_file_is_printed(
         " did you mean retry_delay?",
         "cwl/main.cwl:11: steps.prepare.run: tol.cwl: no such file;"
         " name an existing CWL file",
-        "none.yml: cannot be read as StreamFlow file: No such file or directory;"
-        " name a readable file",
+        "none.yml: cannot be read as a StreamFlow file or a service's configuration:"
+        " No such file or directory; name a readable file",
     ]
 
 
+EXPECTED = "expected a StreamFlow file or a service's configuration"
 NOT_YAML = [
-    ("", "sf.yml: the file is empty; expected a StreamFlow file"),
+    ("", f"sf.yml: the file is empty; {EXPECTED}"),
     (
         "- a\n",
-        "sf.yml:1: the file is not a mapping of keys; expected a StreamFlow file",
+        f"sf.yml:1: the file is not a mapping of keys; {EXPECTED}",
     ),
     (
         "a: 1\nb: ]\n",
         "sf.yml:2: not YAML at column 4 (expected the node content, but found ']');"
-        " expected a StreamFlow file",
+        f" {EXPECTED}",
     ),
     (
         "a: 1\na: 2\n",
-        'sf.yml:2: not YAML at column 1 (found duplicate key "a");'
-        " expected a StreamFlow file",
+        'sf.yml:2: not YAML at column 1 (found duplicate key "a");' f" {EXPECTED}",
     ),
 ]
 
