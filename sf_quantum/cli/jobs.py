@@ -10,8 +10,10 @@ from urllib.parse import quote, urlencode
 
 from sf_quantum.cli import service
 from sf_quantum.cli.arguments import checked
-from sf_quantum.files import JSON, mapping
-from sf_quantum.qpu.sfq import ServiceClient
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.net.transport import Response
+from sf_quantum.qpu.sfq import REQUEST_SECONDS, ServiceClient
 from sf_quantum.text import escaped
 
 _JOBS = "/v1/jobs"
@@ -56,6 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     listing.add_argument(
         "--live", action="store_true", help="only pending and running jobs"
     )
+    given = f"as listed, or the first characters of one of the latest {PAGE}"
     for name, help_, action in (
         ("show", "show all that the service tells about a job", _show),
         ("cancel", "cancel jobs, and wait until they have left the device", _cancel),
@@ -63,7 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     ):
         added = service.add_action(actions, name, help_, action)
         many = "+" if name == "cancel" else None
-        added.add_argument("ids", nargs=many, metavar="ID", help="as listed")
+        added.add_argument("ids", nargs=many, metavar="ID", help=given)
         if name == "follow":
             added.epilog = "Exit status: 0 if the job completed, else 1."
 
@@ -105,13 +108,13 @@ def _pages(
 
 
 def _show(client: ServiceClient, args: argparse.Namespace) -> int:
-    job = mapping(service.request(client, "GET", _path(args.ids)))
+    job = _job(client, "GET", args.ids)
     service.print_fields(job, args)
     return 0
 
 
 def _cancel(client: ServiceClient, args: argparse.Namespace) -> int:
-    jobs = [mapping(service.request(client, "DELETE", _path(id_))) for id_ in args.ids]
+    jobs = [_job(client, "DELETE", id_) for id_ in args.ids]
     service.print_table(_COLUMNS, jobs, "no jobs", args)
     # a job may have ended before
     return 0 if all(job["state"] == "Cancelled" for job in jobs) else 1
@@ -128,8 +131,7 @@ def _changes(client: ServiceClient, id_: str) -> Iterator[dict[str, JSON]]:
     seen: tuple[JSON, ...] = ()
     wait = 0.0
     while True:
-        path = f"{_path(id_)}?wait={wait:g}"
-        job = mapping(service.request(client, "GET", path, wait_seconds=wait))
+        job = _job(client, "GET", id_, wait)
         now = job["state"], job["attempt"], job["position"], job["note"]
         if now != seen:
             yield job
@@ -153,5 +155,27 @@ def _over(job: dict[str, JSON]) -> bool:
     return job["ended"] is not None
 
 
-def _path(id_: str) -> str:
-    return f"{_JOBS}/{quote(id_, safe='')}"
+def _job(
+    client: ServiceClient, method: str, id_: str, wait: float = 0.0
+) -> dict[str, JSON]:
+    """Request one job by its id or its first characters."""
+    query = f"?wait={wait:g}" if method == "GET" else ""
+    timeout = REQUEST_SECONDS + wait
+
+    def send(whole: str) -> Response:
+        path = f"{_JOBS}/{quote(whole, safe='')}{query}"
+        return client.send(method, path, timeout_seconds=timeout, expected=(404,))
+
+    if not id_:  # as of an empty variable, with which every id begins
+        raise InputError("ID: is empty (sfq jobs list)")
+    response = send(id_)
+    if response.status == 404:
+        latest = service.objects(
+            service.request(client, "GET", f"{_JOBS}?limit={PAGE}")
+        )
+        found = [i for i in (str(job["id"]) for job in latest) if i.startswith(id_)]
+        if len(found) != 1:
+            what = f"{len(found)} jobs begin so" if found else "no such job"
+            raise InputError(f"{id_}: {what} (sfq jobs list)")
+        response = send(found[0])
+    return response.json()

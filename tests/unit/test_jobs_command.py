@@ -78,8 +78,11 @@ def test_users_see_and_cancel_their_own_jobs(
     everybodys = sfq("operator", "jobs", "list", "--json")
     assert [job["id"] for job in json.loads(everybodys)] == [anns, bobs]
     assert sfq("operator", "jobs", "list", "--limit", "1").count("\n") == 2
-    assert "no such job" in sfq("ann", "jobs", "show", bobs, code=2)
-    assert "no such job" in sfq("ann", "jobs", "cancel", bobs, code=2)
+    unknown = f": {bobs}: no such job (sfq jobs list)\n"
+    assert sfq("ann", "jobs", "show", bobs, code=2) == f"sfq jobs{unknown}"
+    assert sfq("ann", "jobs", "cancel", bobs, code=2) == f"sfq jobs{unknown}"
+    # what the page shows of an id
+    assert f" {bobs}\n" in sfq("bob", "jobs", "show", bobs[:8])
     shown = dict(line.split(maxsplit=1) for line in _lines(sfq, "bob", bobs))
     assert shown["id"] == bobs
     assert shown["state"] == "Queued"
@@ -88,6 +91,17 @@ def test_users_see_and_cancel_their_own_jobs(
     assert (
         json.loads(sfq("bob", "jobs", "show", bobs, "--json"))["state"] == "Cancelled"
     )
+
+
+def test_a_beginning_of_an_id_has_to_be_that_of_one_job(
+    sfq: Sfq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    latest = [{"id": "abc1"}, {"id": "abd2"}]
+    monkeypatch.setattr("sf_quantum.cli.service.request", lambda *_: latest)
+    told = sfq("ann", "jobs", "cancel", "ab", code=2)
+    assert told == "sfq jobs: ab: 2 jobs begin so (sfq jobs list)\n"
+    told = sfq("ann", "jobs", "cancel", "", code=2)
+    assert told == "sfq jobs: ID: is empty (sfq jobs list)\n"
 
 
 @pytest.fixture
