@@ -61,8 +61,16 @@ def serve(
     # with the default of 5 ms, each event would wait that long for a thread that computes
     sys.setswitchinterval(SWITCH_SECONDS)
     with ExitStack() as stack:
+        if config.listen.socket is None:
+            # before a state folder is made for nothing
+            listener, url = stack.enter_context(_tcp_listener(config.listen))
         store = stack.enter_context(store_in(config.state, until_eof))
-        listener, url = stack.enter_context(_listener(config))
+        if config.listen.socket is not None:
+            # under the lock of the state folder, so that no service which is ending
+            # removes the socket of the next
+            listener, url = stack.enter_context(
+                _unix_listener(config.listen.socket.absolute(), config.auth)
+            )
         processes.start()  # its imports take half a second
         service = build(
             store,
@@ -281,18 +289,18 @@ def _call_at_eof(stop: Callable[[], asyncio.Handle]) -> None:
 
 
 @contextmanager
-def _listener(config: Configuration) -> Iterator[tuple[socket.socket, str]]:
-    listen = config.listen
-    if listen.socket is None:
-        with _tcp(listen.host, listen.port) as listener:
-            host, port = listener.getsockname()[:2]
-            host = f"[{host}]" if ":" in host else host
-            scheme = "https" if listen.certificate else "http"
-            yield listener, f"{scheme}://{host}:{port}"
-        return
-    path = listen.socket.absolute()
+def _tcp_listener(listen: Listen) -> Iterator[tuple[socket.socket, str]]:
+    with _tcp(listen.host, listen.port) as listener:
+        host, port = listener.getsockname()[:2]
+        host = f"[{host}]" if ":" in host else host
+        scheme = "https" if listen.certificate else "http"
+        yield listener, f"{scheme}://{host}:{port}"
+
+
+@contextmanager
+def _unix_listener(path: Path, section: Auth) -> Iterator[tuple[socket.socket, str]]:
     # authenticated users need not own the socket
-    mode = 0o600 if config.auth.mode == "none" else 0o666
+    mode = 0o600 if section.mode == "none" else 0o666
     with unix_socket(path, mode) as listener:
         yield listener, f"unix:{path}"
 
@@ -302,8 +310,11 @@ def _tcp(host: str, port: int) -> socket.socket:
     try:
         listener = socket.create_server((host, port), family=family)
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise InputError(f"cannot listen on {host}:{port}: {why}") from error
+        # Python adds the address
+        why = (error.strerror or str(error)).partition(" (while ")[0].lower()
+        if error.errno == errno.EADDRINUSE:
+            why += "; choose another --port"
+        raise InputError(f"{host}:{port}: cannot listen there: {why}") from error
     # Connections inherit it. asyncio sets it only for sockets with a protocol, which
     # create_server() does not set; each response would wait 40 ms for the client's
     # delayed acknowledgement.

@@ -345,10 +345,15 @@ def test_wrong_options_are_one_line(
     assert words in printed.err
 
 
-def test_a_taken_port(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_taken_port(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     from sf_quantum.cli import main
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert main(["serve", "--port", str(port)]) == 2
-    assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+        state = tmp_path / "state"
+        assert main(["serve", "--port", str(port), "--state", str(state)]) == 2
+    assert capsys.readouterr().err.endswith(
+        f"127.0.0.1:{port}: cannot listen there: address already in use; "
+        "choose another --port\n"
+    )
+    assert not state.exists()
