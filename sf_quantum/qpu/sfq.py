@@ -184,8 +184,10 @@ class ServiceClient:
         message = f"{self.name} refuses: {refusal(response)}"
         ended = status == 403 and response.json().get("field") == LEASE_HEADER
         if status == 401 or (status == 403 and not ended):
-            by = f" ({self._credentials.name})" if self._credentials.name else ""
-            return AuthenticationError(f"{message}{by}")
+            by = self._credentials.name
+            if by is None and response.json().get("field") == "Authorization":
+                by = "--token-file, or tokenFile of a deployment, names a file with it"
+            return AuthenticationError(f"{message} ({by})" if by else message)
         if self._under_lease and (ended or status == 404):
             return QpuError(message)
         return InputError(message)

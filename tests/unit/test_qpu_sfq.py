@@ -403,6 +403,19 @@ def test_a_refusal_names_the_service_the_token_file_and_the_reason(
     assert not isinstance(ended.value, AuthenticationError)
 
 
+def test_who_sends_no_token_is_told_how(scripted: Serve) -> None:
+    needs: dict[str, JSON] = {
+        "detail": "needs a bearer token",
+        "field": "Authorization",
+    }
+    server = scripted([(401, needs), (403, {"detail": "only admins may do this"})])
+    driver = SfqQpu.from_config("q", {"url": server.url})
+    with pytest.raises(AuthenticationError, match=r"bearer token \(--token-file, or "):
+        driver.status()
+    with pytest.raises(AuthenticationError, match=r"only admins may do this$"):
+        driver.status()
+
+
 def test_a_token_that_is_replaced_is_used_from_then_on(tmp_path: Path) -> None:
     tokens, made = tmp_path / "tokens.yml", [auth.new_token(), auth.new_token()]
     tokens.touch(0o600)
