@@ -43,6 +43,9 @@ class QpuSelection:
                 raise InputError("--qpu: one URL is one QPU")
             return [self._make([*self.names, DEFAULT_NAME][0], {"url": self.url})]
         names = self.names or listed(environment, RESOURCES) or []
+        if not names and self.qrmi_config is not None:
+            known = ", ".join(qrmi_config.names(self.qrmi_config))
+            raise InputError(f"no QPU: give --qpu; {self.qrmi_config} has {known}")
         if not names:
             raise InputError(
                 "no QPU: give --url, or --qpu with --qrmi-config, or let "

@@ -9,6 +9,7 @@ import pytest
 from sf_quantum import qpu
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
+from sf_quantum.qpu.selection import QpuSelection
 from sf_quantum.qpu.sfq import SfqQpu
 
 COMPLETE = {
@@ -33,6 +34,17 @@ def test_registry_knows_our_service() -> None:
 def test_unknown_type_is_told_the_known() -> None:
     with pytest.raises(InputError, match=r"unknown QPU type 'qfs'.*known: .*sfq"):
         qpu.load("qfs")
+
+
+def test_the_file_of_a_selection_is_read_before_a_name_is_missed(
+    tmp_path: Path,
+) -> None:
+    selection = QpuSelection([], qrmi_config=str(file := tmp_path / "qrmi_config.json"))
+    with pytest.raises(InputError, match=r"qrmi_config.json: cannot be read"):
+        selection.qpus({})
+    file.write_text('{"resources": [{"name": "a"}, {"name": "b"}]}')
+    with pytest.raises(InputError, match=r"no QPU: give --qpu; .*\.json has a, b$"):
+        selection.qpus({})
 
 
 def test_nothing_set_is_a_classical_location() -> None:
