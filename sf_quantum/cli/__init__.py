@@ -44,7 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser(arguments)
-    args = parser.parse_args(arguments)
+    args, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        _refuse(args.parser, unknown)
     try:
         return int(args.run(args))
     except BrokenPipeError:
@@ -71,6 +73,16 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
+def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn:
+    # imported for this error alone
+    from difflib import get_close_matches
+
+    option = unknown[0].partition("=")[0]
+    close = get_close_matches(option, parser._option_string_actions, 1, 0.75)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+
+
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="sfq", description="Hybrid quantum and HPC workflows, step by step."
@@ -88,5 +100,5 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
             sub.add_argument(
                 "--debug", action="store_true", help="show a traceback on errors"
             )
-            sub.set_defaults(run=module.run)
+            sub.set_defaults(run=module.run, parser=sub)
     return parser

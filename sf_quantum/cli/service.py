@@ -77,6 +77,7 @@ def add_service(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print the service's answer as JSON"
     )
+    parser.set_defaults(parser=parser)
 
 
 def add_action(

@@ -304,7 +304,16 @@ class TestCluster:
 
     def test_an_unknown_option_and_a_missing_one(self, sfq: Sfq) -> None:
         last = sfq.misuse(*cluster("kmeans", "--colour", "red"))
-        assert last == "sfq: unrecognized arguments: --colour red (see sfq --help)"
+        said = "unrecognized arguments: --colour red (see sfq cluster --help)"
+        assert last == f"sfq cluster: {said}"
+        last = sfq.misuse("serve", "--prot", "8700")
+        said = "unrecognized arguments: --prot 8700; did you mean --port? (see"
+        assert last == f"sfq serve: {said} sfq serve --help)"
+        last = sfq.misuse("jobs", "list", "--every")
+        assert last.endswith("(see sfq jobs list --help)")
+        last = sfq.misuse("admin", "audit", "--limmit=3")
+        assert last.startswith("sfq admin audit: ")
+        assert "did you mean --limit?" in last
         last = sfq.misuse("cluster")
         assert "required: --points, --method, --output (see sfq" in last
 
