@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import shutil
 import tempfile
@@ -17,6 +18,7 @@ DATABASE = "service.sqlite"
 _LOCK = "lock"
 # content of the lock once the database has been written
 _USED = b"locks service.sqlite\n"
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -30,6 +32,7 @@ def store_in(path: Path | None, ephemeral: bool) -> Iterator[Store]:
     """
     made = path is None
     if path is None:
+        logger.info("no `state`: jobs, results and leases are lost when this ends")
         path = Path(tempfile.mkdtemp(prefix="sfq-"))
         ephemeral = True
     try:

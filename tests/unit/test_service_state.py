@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -51,6 +52,16 @@ def test_a_folder_is_used_again(state: Path) -> None:
     with store_in(state.parent / "other", True):
         pass
     assert not (state.parent / "other").exists()
+
+
+def test_the_log_says_that_nothing_is_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with store_in(tmp_path / "state", False):
+        assert "are lost" not in caplog.text
+    with store_in(None, False):
+        assert caplog.text.count("are lost when this ends") == 1
 
 
 @pytest.mark.parametrize("name", [".", DATABASE, "lock"])
