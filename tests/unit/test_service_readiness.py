@@ -71,6 +71,8 @@ def test_an_answer_holds_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ready(service) is None
         service.ask("POST", "/v1/device/drain", {})
         assert ready(service) is None
+        # not the QPU's
+        assert service.ask("GET", "/v1/health").status == 200
 
 
 @pytest.mark.parametrize("beside_munge", [False, True])

@@ -144,9 +144,9 @@ class HealthAnswer(Strict):
 
 @router.get("/health", summary="Show whether the service works")
 async def health(queue: Queue) -> HealthAnswer:
-    """Answer 200 while jobs can run, and 503 with the reason when they cannot.
+    """Answer 200 while the queue works, also if the QPU is drained or closed.
 
-    Needs no credential.
+    Answer 503 with the reason once it broke or is being stopped. Needs no credential.
     """
     if queue.failure:
         raise Refused(503, queue.failure)
@@ -163,8 +163,9 @@ async def live() -> HealthAnswer:
 async def ready(request: Request) -> HealthAnswer:
     """Answer 200 if jobs can be submitted and run, and 503 with the reason if not.
 
-    Tests a write to the state, at most every 2 s, the free space there, the background
-    tasks, the QPU's status, and whether the tokens file can be read. Needs no credential.
+    Tests a write to the state, the free space there, the background tasks, the QPU's
+    status, and whether the tokens file can be read, at most every 2 s: an answer may be
+    that old. Needs no credential.
     """
     readiness: Readiness = request.app.state.readiness
     if (why := await readiness.problem()) is not None:
