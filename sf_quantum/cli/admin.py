@@ -262,7 +262,8 @@ def _changes(entry: dict[str, JSON]) -> list[str]:
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return []
     return [
-        f"{name} from {old.get(name)} to {value}"
+        f"{name} from {service.cell(name, old.get(name))} "
+        f"to {service.cell(name, value)}"
         for name, value in new.items()
         if old.get(name) != value
     ]

@@ -20,7 +20,9 @@ from sf_quantum.qpu.sfq import REQUEST_SECONDS, ServiceClient, SfqQpu
 from sf_quantum.reporting.columns import align
 
 _NUMBERS = ("position", "start in s", "QPU s")
-_TIMES = frozenset("submitted started ended opened expires idle_expires closed".split())
+_TIMES = frozenset(
+    "submitted started starts ended ends opened expires idle_expires closed".split()
+)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -143,7 +145,7 @@ def print_table(
     if args.json:
         print(json.dumps(rows))
     elif rows:
-        cells = [[_cell(key, row.get(key)) for key in columns.values()] for row in rows]
+        cells = [[cell(key, row.get(key)) for key in columns.values()] for row in rows]
         print(*align([[*columns], *cells], _NUMBERS), sep="\n")
     else:
         print(none)
@@ -154,10 +156,11 @@ def print_fields(content: dict[str, JSON], args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(content))
     else:
-        print(*align([(key, _cell(key, content[key])) for key in content]), sep="\n")
+        print(*align([(key, cell(key, content[key])) for key in content]), sep="\n")
 
 
-def _cell(key: str, value: JSON) -> str:
+def cell(key: str, value: JSON) -> str:
+    """Format the value of a key of the service's answers."""
     if value is None:
         return "-"
     if key in _TIMES:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from sf_quantum.cli import main, usage
+from sf_quantum.cli.service import format_time
 from sf_quantum.files import JSON
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.jobs import Identity
@@ -63,6 +64,9 @@ def test_maintenance_is_announced_and_taken_back(
     assert window.starts == pytest.approx(time.time() + 7200, abs=10)
     assert window.ends == pytest.approx(window.starts + 3600, abs=10)
     assert "laser" in sfq("admin", "status")
+    (line,) = sfq("admin", "audit").splitlines()[1:]
+    starts, ends = (format_time(moment) for moment in (window.starts, window.ends))
+    assert f"starts from - to {starts}; ends from - to {ends}; message" in line
     sfq("admin", "maintenance", "--take-back", str(window.id))
     assert service.queue.availability.windows == []
     wrong = sfq("admin", "maintenance", "--ends", "2h", code=2)
