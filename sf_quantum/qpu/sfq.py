@@ -429,8 +429,11 @@ class SfqQpu(Qpu):
                 self._cancel(job)
             raise
         if followed["state"] != "Completed":
-            state, note = followed["state"], followed.get("note") or "no reason given"
-            raise QpuError(f"{self.service.name}: the job ended {state}: {note}")
+            how = "was cancelled" if followed["state"] == "Cancelled" else "failed"
+            # a cancelled job's note may say no more than that
+            note = str(followed.get("note") or "no reason given")
+            about = "" if note == "cancelled" else f": {note}"
+            raise QpuError(f"{self.service.name}: the job {how}{about}")
         result = f"/v1/jobs/{followed['id']}/result"
         samples = self.service.send("GET", result, retry=True).json()
         if samples.get("type") != "SampleSet":

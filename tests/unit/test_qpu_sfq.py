@@ -444,7 +444,7 @@ def test_a_failed_job_is_tried_anew(bqm: dict[str, JSON]) -> None:
     with running_service(Device(time_scale=0, faults=Faults(offline=1))) as service:
         lease = service.acquire()
         for jobs in (1, 2, 3):
-            with pytest.raises(QpuError, match="the job ended Failed: the QPU is offl"):
+            with pytest.raises(QpuError, match="the job failed: the QPU is offl"):
                 _job_side(service, lease).solve(bqm, PARAMETERS)
             assert len(service.queue.store.jobs(lease=lease)) == jobs
 
@@ -495,7 +495,7 @@ def test_cancelled_by_the_operator(bqm: dict[str, JSON]) -> None:
 
         operator = threading.Thread(target=cancel)
         operator.start()
-        with pytest.raises(QpuError, match="the job ended Cancelled: cancelled"):
+        with pytest.raises(QpuError, match=r"the job was cancelled$"):
             _job_side(service, lease).solve(bqm, PARAMETERS)
         operator.join()
 
