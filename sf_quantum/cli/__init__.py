@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from sf_quantum import __version__
+from sf_quantum.cli.arguments import sentence
 from sf_quantum.errors import QuantumError
 from sf_quantum.text import one_line
 
@@ -91,9 +92,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     called = next((word for word in arguments if not word.startswith("-")), None)
     for name, help_ in COMMANDS.items():
-        sub = subparsers.add_parser(
-            name, help=help_, description=f"{help_[0].upper()}{help_[1:]}."
-        )
+        sub = subparsers.add_parser(name, help=help_, description=sentence(help_))
         if name == called:
             module = importlib.import_module(f"sf_quantum.cli.{name}")
             module.configure(sub)

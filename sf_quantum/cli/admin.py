@@ -10,6 +10,7 @@ from typing import TypeAlias
 from urllib.parse import quote
 
 from sf_quantum.cli import service
+from sf_quantum.cli.arguments import sentence
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.qpu.sfq import ServiceClient
@@ -34,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     def add(
         name: str, help_: str, action: Action, format_: Format
     ) -> argparse.ArgumentParser:
-        added = actions.add_parser(name, help=help_, description=f"{help_}.")
+        added = actions.add_parser(name, help=help_, description=sentence(help_))
         service.add_service(added)
         added.set_defaults(action=action, format=format_)
         return added
@@ -94,10 +95,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     audit.add_argument(
         "--limit", type=int, default=100, metavar="N", help="(default: %(default)s)"
     )
+    help_ = "copy the state of a service on this machine, also while it runs"
     backup = actions.add_parser(
         "backup",
-        help="copy the state of a service on this machine, also while it runs",
-        description="Copy the state of a service on this machine, also while it runs.",
+        help=help_,
+        description=sentence(help_),
         epilog="Needs no admin but the right to read the state folder. Tokens, "
         "certificates and the configuration are not copied.",
     )
@@ -132,6 +134,7 @@ def _back_up(args: argparse.Namespace) -> None:
         if state is None:
             raise InputError(f"{args.config}: has no key state, so nothing is kept")
     back_up(state / DATABASE, args.file)
+    print(f"{args.file}: {args.file.stat().st_size:,} bytes")
 
 
 def _status(client: ServiceClient, _: argparse.Namespace) -> JSON:

@@ -34,6 +34,11 @@ def checked(
     return convert
 
 
+def sentence(help_: str) -> str:
+    """Return a command's help as the sentence that describes it on its own page."""
+    return f"{help_[0].upper()}{help_[1:]}."
+
+
 def _pair(text: str, parse: Callable[[str], Value]) -> tuple[Value, Value]:
     low, _, high = text.partition(":")
     return parse(low), parse(high or low)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from sf_quantum.cli.arguments import checked
+from sf_quantum.cli.arguments import checked, sentence
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.selection import QpuSelection
@@ -89,7 +89,7 @@ def add_action(
     action: Callable[[ServiceClient, argparse.Namespace], int | None],
 ) -> argparse.ArgumentParser:
     """Add a subcommand, with the options that select one service, as ``args.action``."""
-    added = actions.add_parser(name, help=help_, description=f"{help_}.")
+    added = actions.add_parser(name, help=help_, description=sentence(help_))
     add_service(added)
     added.set_defaults(action=action)
     return added

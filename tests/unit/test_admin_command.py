@@ -113,6 +113,17 @@ def test_what_is_wrong_is_said_in_one_line(
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.parametrize("act", ["drain", "backup"])
+def test_a_page_of_help_begins_with_a_sentence(
+    act: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["admin", act, "--help"])
+    described = capsys.readouterr().out.split("\n\n")[1]
+    assert described[0].isupper()
+    assert described.endswith(".")
+
+
 def test_who_is_no_admin_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
     ann = Identity("ann", admin=False)
     with running_service(

@@ -96,7 +96,9 @@ def test_a_lost_database_is_refused(state: Path) -> None:
         check_state(state)
 
 
-def test_a_backup_has_what_was_acknowledged(tmp_path: Path) -> None:
+def test_a_backup_has_what_was_acknowledged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     state, copy = tmp_path / "state", tmp_path / "copy"
     state.mkdir(mode=0o700)
     device = Device(time_scale=0)
@@ -105,6 +107,8 @@ def test_a_backup_has_what_was_acknowledged(tmp_path: Path) -> None:
         assert (state / f"{DATABASE}-wal").stat().st_size
         assert main(["admin", "backup", str(copy), "--state", str(state)]) == 0
         later = submit(service, "c")
+    size = f"{copy.stat().st_size:,}"
+    assert capsys.readouterr().out == f"{copy}: {size} bytes\n"
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["copy"]
     assert copy.stat().st_mode & 0o777 == 0o600
     (tmp_path / "qpu.yml").write_text(f"state: {state}")
