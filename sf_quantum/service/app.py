@@ -124,6 +124,9 @@ def _refused(error: Exception) -> Refused:
             first = error.errors()[0]
             if first["type"] == "json_invalid":
                 return Refused(422, "the body is not JSON")
+            if first["loc"] == ("body",) and isinstance(error.body, bytes):
+                # FastAPI parses no body of another type
+                return Refused(422, "send Content-Type: application/json")
             # the first wrong field, without its value, which may be large or NaN
             path = [str(part) for part in first["loc"] if part not in ("body", "query")]
             return Refused(422, str(first["msg"]), ".".join(path) or None)

@@ -175,6 +175,19 @@ async def test_what_is_submitted_is_checked(
     assert service.queue.length == (status == 201)
 
 
+# the first is what curl sends by itself
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain"])
+async def test_the_type_of_a_body_is_named(service: Service, kind: str) -> None:
+    told = {"detail": "send Content-Type: application/json", "field": None}
+    for path in ("/v1/jobs", "/v1/leases"):
+        answer = await service.submit(body(), path, **{"content-type": kind})
+        assert answer == (422, told)
+    # a wrong body of the right type is not told so
+    status, other = await service.submit(b"[]")
+    assert status == 422
+    assert other != told
+
+
 async def test_the_answer_to_a_new_job(service: Service) -> None:
     status, answer = await service.submit(body())
     assert status == 201
