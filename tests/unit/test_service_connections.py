@@ -141,19 +141,21 @@ async def test_few_connections_are_accepted_at_once(
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         listener.setblocking(False)
-        for _ in range(connections.ACCEPTED_AT_ONCE + 1):
+
+        def connect() -> socket.socket:
             client = socket.create_connection(listener.getsockname())
-            # with a reset, after which the socket of the other end has no address
-            client.setsockopt(
-                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("2i", 1, 0)
-            )
-            client.close()
-        for accepted in range(1, 3):
+            return stack.enter_context(client)
+
+        # those that have gone, one of them with a reset, take nobody's turn
+        connect().close()
+        reset = connect()
+        reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("2i", 1, 0))
+        reset.close()
+        for _ in range(connections.ACCEPTED_AT_ONCE + 1):
+            connect()
+        for number in (connections.ACCEPTED_AT_ONCE, connections.ACCEPTED_AT_ONCE + 1):
             server._accept(listener)
-            assert opened == ["127.0.0.1"] * min(
-                accepted * connections.ACCEPTED_AT_ONCE,
-                connections.ACCEPTED_AT_ONCE + 1,
-            )
+            assert opened == ["127.0.0.1"] * number
 
 
 def test_headers_without_an_end(service: RunningService) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import select
 import socket
 import ssl
 import struct
@@ -21,6 +22,9 @@ from uvicorn.server import ServerState
 
 # of those that wait, before other requests have their turn
 ACCEPTED_AT_ONCE = 2
+# with those whose clients have gone; they would fill the queue of the kernel, which then
+# lets whoever connects wait for a second
+TAKEN_AT_ONCE = 100
 # for a TLS handshake, then for the headers of each request, from the last answer
 HEADER_SECONDS = 10.0
 HEADER_BYTES = 64 * 1024
@@ -225,15 +229,28 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _accept(self, listener: socket.socket) -> None:
-        for _ in range(ACCEPTED_AT_ONCE):
+        opened = 0
+        for _ in range(TAKEN_AT_ONCE):
             try:
                 client, address = listener.accept()
             except OSError:  # none waits, or it has gone
                 return
+            if _has_gone(client):
+                client.close()
+                continue
             client.setblocking(False)
             state = self.lifespan.state
             new = Connection(self.config, self.server_state, state, self._limits)
             new.open(client, _address(client, address), self.config.ssl)
+            if (opened := opened + 1) == ACCEPTED_AT_ONCE:
+                return
+
+
+def _has_gone(client: socket.socket) -> bool:
+    """Whether a client has closed its end, and so waits for no answer."""
+    closed = select.poll()
+    closed.register(client, select.POLLRDHUP)
+    return bool(closed.poll(0))
 
 
 def _address(client: socket.socket, address: Sequence[str | int]) -> str:
