@@ -3,7 +3,7 @@
 Its standard input is a connection of :mod:`multiprocessing`. A request is a line of
 JSON, ``{"call", "arguments", "limits"}``, and the payload of a job. The answer is a line
 of JSON, ``{"info"}`` or ``{"error"}``, with whether it is the process's last, and the
-result.
+result. Its standard output is a pipe to be read, whose other end the service holds.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import json
 import math
 import os
 import resource
+import select
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -38,6 +39,9 @@ KEPT_BYTES = 1 << 30
 
 def main() -> None:
     """Answer requests until standard input closes."""
+    end_with_service(os.dup(1))
+    # what a library prints is no answer
+    os.dup2(2, 1)
     # a terminal or systemd sends these to the service, too, which ends its processes
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -46,12 +50,9 @@ def main() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
     warnings.simplefilter("ignore")
     connection, last = Connection(0), False
-    _send_signals_of(connection)
     with suppress(EOFError, ConnectionError):
         while not last:
-            request = connection.recv_bytes()
-            with ended_with(connection):
-                answer, last = answered(request)
+            answer, last = answered(connection.recv_bytes())
             connection.send_bytes(answer)
 
 
@@ -114,22 +115,15 @@ def _limit(of: int, most: int) -> None:
     resource.setrlimit(of, (most, hardest))
 
 
-def _send_signals_of(connection: Connection) -> None:
-    """Have the kernel send SIGIO when there is a request, or the service has ended."""
-    signal.signal(signal.SIGIO, signal.SIG_IGN)
-    fcntl.fcntl(connection.fileno(), fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(connection.fileno(), fcntl.F_SETFL, os.O_ASYNC)
-
-
-@contextmanager
-def ended_with(connection: Connection) -> Iterator[None]:
-    """Have this process ended when the service ends, also where no Python code runs."""
-    # PR_SET_PDEATHSIG would act at the end of the thread that has started this process
-    signal.signal(signal.SIGIO, signal.SIG_DFL)
-    if connection.poll():  # it ended before; it sends nothing before the answer
+def end_with_service(lifeline: int) -> None:
+    """Have the kernel end this process when the service's end of a pipe is closed."""
+    # Its SIGIO kills also where no Python code runs, and nothing else raises it, since
+    # nothing is written. PR_SET_PDEATHSIG would act at the end of the thread that has
+    # started this process.
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
+    if select.select([lifeline], [], [], 0)[0]:  # closed before
         sys.exit(1)
-    yield
-    signal.signal(signal.SIGIO, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

@@ -105,16 +105,18 @@ class _Process:
 
     def __init__(self) -> None:
         self._connection, its = Pipe()
+        lifeline, self._lifeline = os.pipe()
         # single-threaded, since computations share the machine with the service
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         self._popen = subprocess.Popen(
             [sys.executable, "-m", MODULE],
             stdin=its.fileno(),
-            stdout=subprocess.DEVNULL,
+            stdout=lifeline,
             stderr=subprocess.DEVNULL,
             env={**os.environ, **threads},
         )
         its.close()
+        os.close(lifeline)
 
     @property
     def alive(self) -> bool:
@@ -142,6 +144,7 @@ class _Process:
         self._popen.kill()
         self._popen.wait()
         self._connection.close()
+        os.close(self._lifeline)
 
 
 class _Processes:
