@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.connectors.slurm import scripts
+from tests.waiting import SECONDS
 
 
 def start(tmp_path: Path, body: str) -> subprocess.Popen[str]:
@@ -97,13 +98,13 @@ def test_half_a_step_is_not_run(tmp_path: Path, file: str) -> None:
         tmp_path,
         scripts.srun(str(tmp_path), "key", slurm_job="5", options="", body="echo"),
     ) as process:
-        process.wait(10)
+        process.wait(SECONDS)
     assert process.returncode == 74
     assert not (tmp_path / "srun.ran").exists()
 
 
 def wait_for(path: Path) -> str:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + SECONDS
     while not path.exists():
         assert time.monotonic() < deadline, path
         time.sleep(0.01)
@@ -127,7 +128,7 @@ def test_a_step_whose_mark_cannot_be_written_is_told_of(tmp_path: Path) -> None:
     (tmp_path / "holder.env").touch()
     full(tmp_path, "key.tmp")
     with run(tmp_path, body) as process:
-        process.wait(10)
+        process.wait(SECONDS)
     # which is what the login node's `srun` looks for
     assert float((tmp_path / "key.began").read_text()) > 0
 
@@ -148,7 +149,7 @@ def test_a_hold_that_can_tell_nothing_fails(tmp_path: Path, file: str) -> None:
     with run(
         tmp_path, scripts.holder(str(tmp_path), "key", [], orphan_seconds=60)
     ) as process:
-        process.wait(10)
+        process.wait(SECONDS)
     assert process.returncode == 74
     assert not (tmp_path / "key.mark").exists()
 
@@ -174,7 +175,7 @@ def test_a_second_hold_waits_for_the_end_of_the_first(
         (tmp_path / "new").write_text("5.2 job\n5.10 key-hold\n")
         (tmp_path / "new").rename(listed)
         # nobody gives a sign of life
-        assert process.wait(10) == 0
+        assert process.wait(SECONDS) == 0
     assert mark(tmp_path).exit_code is None
     assert (tmp_path / "scancel.ran").read_text() == "5\n" * 3
 
@@ -191,7 +192,7 @@ def test_one_that_is_ended_leaves_no_mark(tmp_path: Path, body: str, code: int) 
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         process.terminate()
-        process.wait(10)
+        process.wait(SECONDS)
     assert process.returncode == code
     assert not (tmp_path / "key.mark").exists()
 
@@ -207,7 +208,7 @@ def test_signals_reach_the_command(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "interrupted\n"
         process.send_signal(signal.SIGUSR1)
-        assert process.wait(10) == 8
+        assert process.wait(SECONDS) == 8
     assert mark(tmp_path).exit_code == 8
 
 
