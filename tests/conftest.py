@@ -114,10 +114,10 @@ def measured(request: pytest.FixtureRequest) -> Iterator[None]:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Thrice as many as there are cores: the longest tests wait, for Slurm or a service.
 
-    The unit tests do not, and a worker takes four seconds of CPU to import them all.
+    The unit tests wait less, and a worker takes four seconds of CPU to import them all.
     """
     waits = any("unit" not in Path(path).parts for path in config.args)
-    return (3 if waits else 1) * (os.cpu_count() or 1)
+    return (3 if waits else 2) * (os.cpu_count() or 1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
