@@ -361,11 +361,15 @@ def test_nothing_is_held_where_nobody_is_left_to_cancel(
     driven = Driven(project, lab, until, ELASTIC, orphan_seconds=30)
     driver = driven.start()
     jobs = driven.jobs()
-    for process in project.processes():
-        # the driver, its guardian, its shell on the login node and what it started there
-        if "SLURMD_NODENAME" not in _environ(process):
+    # the driver, its guardian, its shell on the login node and what it started there
+    theirs = [
+        one for one in project.processes() if "SLURMD_NODENAME" not in _environ(one)
+    ]
+    # stopped first, so that none sees another's end and cancels
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for process in theirs:
             with suppress(psutil.NoSuchProcess):
-                process.kill()
+                process.send_signal(number)
     driver.wait()
     assert driven.jobs() == jobs
     for sign in project.folder.rglob(".sfq-*/alive"):
