@@ -26,3 +26,8 @@ def csv_cell(value: T) -> T | str:
     """Have a spreadsheet take a value for text, and not for a formula."""
     formula = isinstance(value, str) and value.startswith(_FORMULAS)
     return f"'{value}" if formula else value
+
+
+def described(error: BaseException) -> str:
+    """Describe an error of a library in one line of at most 300 characters."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

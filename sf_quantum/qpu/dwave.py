@@ -29,6 +29,7 @@ from sf_quantum.qpu import (
     required,
 )
 from sf_quantum.samplers.parameters import check, check_number, seeded
+from sf_quantum.text import described
 
 if TYPE_CHECKING:
     from dwave.cloud.api import Problems
@@ -181,10 +182,12 @@ class DWaveQpu(Qpu):
         try:
             yield
         except answered.ResourceAuthenticationError as error:
-            text = f"QPU {self.name!r} refuses: {_line(error)}"
+            text = f"QPU {self.name!r} refuses: {described(error)}"
             raise AuthenticationError(text) from error
         except refused as error:
-            raise InputError(f"QPU {self.name!r} refuses: {_line(error)}") from error
+            raise InputError(
+                f"QPU {self.name!r} refuses: {described(error)}"
+            ) from error
         except (requests.RequestException, *trouble) as error:
             # some refusals are known by their HTTP status only
             code = getattr(error, "error_code", None)
@@ -192,7 +195,7 @@ class DWaveQpu(Qpu):
             refusal = 400 <= status < 500 and status not in TRANSIENT
             useless = refusal or isinstance(error, bad_url)
             kind = InputError if useless else QpuError
-            raise kind(f"QPU {self.name!r}: {_line(error)}") from error
+            raise kind(f"QPU {self.name!r}: {described(error)}") from error
 
     @contextmanager
     def _solver(self) -> Iterator[StructuredSolver]:
@@ -311,7 +314,7 @@ class DWaveEmbedded(Sampler):
         try:
             samples: SampleSet = composite.sample(bqm, return_embedding=True, **given)
         except (ValueError, KeyError) as error:
-            detail = f"{len(bqm.variables)} variables: {_line(error)}"
+            detail = f"{len(bqm.variables)} variables: {described(error)}"
             raise InputError(f"QPU {self._qpu.name!r}: {detail}") from error
         samples.resolve()  # type: ignore[no-untyped-call]
         context = samples.info["embedding_context"]
@@ -415,7 +418,3 @@ def _job(problems: Problems, one: ProblemStatus) -> dict[str, JSON]:
 
 def _access_seconds(timing: Mapping[str, float] | None) -> float:
     return float((timing or {}).get("qpu_access_time", 0.0)) / MICROSECONDS
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -310,12 +310,17 @@ def test_the_oldest_jobs_go_if_too_much_of_a_user_is_kept(store: Store) -> None:
     assert [job.key for job in store.live()] == ["b"]
 
 
-def test_what_is_kept_in_a_file_of_version_11_is_counted(path: Path) -> None:
+def _make_file_of_version(number: int, path: Path) -> None:
+    """Upgrade the kept file of version 3."""
     with sqlite3.connect(path) as db:
         db.executescript(THIRD.read_text())
-        db.executescript("".join(UPGRADES[version] for version in range(3, 11)))
-        db.execute("PRAGMA user_version = 11")
+        db.executescript("".join(UPGRADES[version] for version in range(3, number)))
+        db.execute(f"PRAGMA user_version = {number}")
     db.close()
+
+
+def test_what_is_kept_in_a_file_of_version_11_is_counted(path: Path) -> None:
+    _make_file_of_version(11, path)
     store = Store(path)
     assert _kept(store)
     assert [job.bytes for job in store.live()] == [
@@ -349,11 +354,7 @@ def test_what_ended_last_comes_first(
 
 
 def test_a_file_of_version_8_notes_its_operation_from_now_on(path: Path) -> None:
-    with sqlite3.connect(path) as db:
-        db.executescript(THIRD.read_text())
-        db.executescript("".join(UPGRADES[version] for version in range(3, 8)))
-        db.execute("PRAGMA user_version = 8")
-    db.close()
+    _make_file_of_version(8, path)
     store = Store(path)
     assert [*operation.periods(store, 0.0, store.clock())] == []
     operation.record(store, "open", starts=True).result()

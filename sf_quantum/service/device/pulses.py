@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.service.device.technologies import JobParameters
+from sf_quantum.text import described
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -65,9 +66,9 @@ def _parse(text: str) -> Sequence[BaseDevice]:
     except ValidationError as error:
         raise InputError(_deepest(error)) from error
     except json.JSONDecodeError as error:
-        raise InputError(f"not JSON: {_one_line(error)}") from error
+        raise InputError(f"not JSON: {described(error)}") from error
     except (PulserError, ValueError, RuntimeError) as error:
-        raise InputError(_one_line(error)) from error
+        raise InputError(described(error)) from error
     except MemoryError:
         raise
     except Exception as error:
@@ -113,7 +114,3 @@ def _simulate(sequence: Sequence[BaseDevice], shots: int, seed: int) -> dict[str
     # the declared type includes the results of remote backends
     bits = getattr(backend.run(), "final_bitstrings")  # noqa: B009
     return {str(word): int(count) for word, count in sorted(bits.items())}
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
