@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -12,7 +12,9 @@ from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client, Response
 from sf_quantum.samplers.problem import document
 from sf_quantum.service.app import Service, build
+from sf_quantum.service.device.computation import Computation, Result
 from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.domain.jobs import Size
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.http.auth import LOCAL_USER, Authenticate
 from sf_quantum.service.http.connections import Server
@@ -27,6 +29,22 @@ def example_bqm() -> dict[str, JSON]:
     return document(
         ["a", "b", "c"], [-1.0, -0.5, -0.75], [(0, 1), (1, 2)], [2.0, 0.25], "BINARY"
     )
+
+
+class UntilInterrupted:
+    """Runs each job until one of them is interrupted; from then on they end at once."""
+
+    def __init__(self) -> None:
+        self._interrupted = threading.Event()
+
+    def check(self, content: JSON, *, qubits: int) -> Size:
+        return Size()
+
+    def run(self, computation: Computation, interrupted: Callable[[], bool]) -> Result:
+        while not self._interrupted.wait(0.001):
+            if interrupted():
+                self._interrupted.set()
+        return Result()
 
 
 class RunningService:

@@ -20,7 +20,13 @@ from sf_quantum.service.http import auth, traffic
 from sf_quantum.service.http.logs import JsonFormatter, TextFormatter
 from sf_quantum.service.http.traffic import Traffic
 from sf_quantum.service.store.store import Store
-from tests.service import RunningService, example_bqm, running_queue, running_service
+from tests.service import (
+    RunningService,
+    UntilInterrupted,
+    example_bqm,
+    running_queue,
+    running_service,
+)
 from tests.waiting import until
 
 ADA = Identity("ada", admin=False)
@@ -199,16 +205,16 @@ def test_lines_of_strangers_and_of_refused_floods_are_few(
 
 
 def test_the_life_of_a_job_and_a_lease(caplog: pytest.LogCaptureFixture) -> None:
-    device = Device(technology="superconducting", time_scale=0.05, seed=1)
+    device = Device(time_scale=0, runners={"problem": UntilInterrupted()})
     with running_service(device, vqpus=2) as service:
         low = service.acquire()
         production: dict[str, JSON] = {"class": "production"}
         high = str(service.ask("POST", "/v1/leases", production).json()["id"])
         first, second = submit(service, low, "a"), submit(service, low, "b")
         service.until(low, "Running")
+        service.ask("DELETE", f"/v1/jobs/{second}")
         third = submit(service, high, "c")
         assert over(service, third) == over(service, first) == "Completed"
-        service.ask("DELETE", f"/v1/jobs/{second}")
         service.ask("DELETE", f"/v1/leases/{low}")
         until(lambda: lines(caplog, "lease released"), "a line")
     told = {

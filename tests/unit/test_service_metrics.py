@@ -24,7 +24,12 @@ from sf_quantum.service.domain.settings import (
 from sf_quantum.service.http import auth
 from sf_quantum.service.http.traffic import DURATIONS, Traffic
 from sf_quantum.service.queue.observations import Observations
-from tests.service import RunningService, example_bqm, running_service
+from tests.service import (
+    RunningService,
+    UntilInterrupted,
+    example_bqm,
+    running_service,
+)
 from tests.waiting import until
 
 
@@ -114,7 +119,7 @@ def test_jobs_are_counted_by_class_and_end() -> None:
 
 
 def test_failures_cancellations_and_preemptions_are_counted() -> None:
-    device = Device(technology="superconducting", time_scale=0.05, seed=1)
+    device = Device(time_scale=0, runners={"problem": UntilInterrupted()})
     with running_service(device, vqpus=3) as service:
         low, high = acquired(service, "development"), acquired(service, "production")
         first, second = submit(service, low, "a"), submit(service, low, "b")
@@ -122,8 +127,8 @@ def test_failures_cancellations_and_preemptions_are_counted() -> None:
         counts = told(service)
         assert counts["sfq_queue_jobs", "development"] == 1
         assert counts["sfq_device_state", "busy"] == 1
-        assert over(service, submit(service, high, "c")) == "Completed"
         service.ask("DELETE", f"/v1/jobs/{second['id']}")
+        assert over(service, submit(service, high, "c")) == "Completed"
         assert over(service, first) == "Completed"
         counts = told(service)
         [(begin, end)] = service.queue.observations.interrupted
