@@ -10,9 +10,10 @@ from pathlib import Path
 
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client, Response
+from sf_quantum.qpu.jobs import Result
 from sf_quantum.samplers.problem import document
 from sf_quantum.service.app import Service, build
-from sf_quantum.service.device.computation import Computation, Result
+from sf_quantum.service.device.computation import Computation
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.domain.jobs import Size
 from sf_quantum.service.domain.settings import ServiceSettings

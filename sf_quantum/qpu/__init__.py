@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, cannot_read
+from sf_quantum.qpu.jobs import OVER as OVER
+from sf_quantum.qpu.jobs import Description, Kind, Outcome, Progress, Task
 from sf_quantum.samplers import Registry, unknown
 
 if TYPE_CHECKING:
@@ -23,8 +25,6 @@ RESOURCES = ("QRMI_JOB_QPU_RESOURCES", "SLURM_JOB_QPU_RESOURCES")
 TYPES = ("QRMI_JOB_QPU_TYPES", "SLURM_JOB_QPU_TYPES")
 # of a lease, after the QPU's name
 TOKEN = "QRMI_JOB_ACQUISITION_TOKEN"
-#: QRMI's states of a job that has ended
-OVER = ("Completed", "Failed", "Cancelled")
 
 
 class NoLease(QpuError):
@@ -82,6 +82,10 @@ class Qpu(ABC):
     #: whether :meth:`from_config` reads a site's file (``qrmiConfig``); for other kinds, the
     #: ``environment`` of an entry there is merged into the configuration
     reads_qrmi_config: ClassVar[bool] = False
+    #: the jobs that :meth:`submit` takes; empty for a kind without a job side
+    kinds: ClassVar[tuple[Kind, ...]] = ()
+    #: whether :meth:`find` can look up a job by its tag
+    finds: ClassVar[bool] = False
 
     @classmethod
     def problem(cls) -> str | None:
@@ -217,6 +221,63 @@ class Qpu(ABC):
         from sf_quantum.samplers.problem import sample
 
         return sample(self.sampler(), bqm, parameters)
+
+    # Jobs, on the job's side. None of these methods waits for a job, or repeats a request
+    # that was not answered: that is for the caller, such as the QPU service, to do.
+
+    def describe(self) -> Description:
+        """Ask the vendor for the current device, on the driver's side.
+
+        :raises QpuError: if it does not answer
+        """
+        status = self.status()
+        known = status.calibration
+        calibration: dict[str, JSON] | None = {"id": known} if known else None
+        kinds = self.kinds or ("problem",)
+        return Description(
+            status.technology, status.qubits, kinds, calibration=calibration
+        )
+
+    def submit(self, task: Task) -> str:
+        """Submit a job, with its tag where the vendor keeps one.
+
+        :returns: the vendor's id of the job
+        :raises NotAccepted: if the vendor is busy, and there is certainly no job
+        :raises AuthenticationError: if the vendor refuses the user
+        :raises InputError: if it refuses the job
+        :raises QpuError: if there may be a job, since the answer was lost
+        """
+        raise NotImplementedError(f"QPU type {self.type!r} has no job side")
+
+    def find(self, tag: str) -> str | None:
+        """Look up a job by its tag, if :attr:`finds` says so; ``None`` if there is none.
+
+        :raises QpuError: if the vendor does not answer
+        """
+        raise NotImplementedError(f"QPU type {self.type!r} has no tags")
+
+    def poll(self, job_id: str) -> Progress:
+        """Ask how a job is going.
+
+        :raises UnknownJob: if the vendor no longer knows it
+        :raises QpuError: if the vendor does not answer
+        """
+        raise NotImplementedError(f"QPU type {self.type!r} has no job side")
+
+    def result(self, job_id: str, task: Task) -> Outcome:
+        """Read how a job that is over ended, and its result if it completed.
+
+        :raises UnknownJob: if the vendor no longer knows it
+        :raises QpuError: if the vendor does not answer, or its answer is malformed
+        """
+        raise NotImplementedError(f"QPU type {self.type!r} has no job side")
+
+    def cancel(self, job_id: str) -> None:
+        """Ask the vendor to cancel a job; of one that is over, it is harmless.
+
+        :raises QpuError: if the vendor does not answer
+        """
+        raise NotImplementedError(f"QPU type {self.type!r} has no job side")
 
 
 def names() -> list[str]:

@@ -11,8 +11,9 @@ import pytest
 from dimod import BinaryQuadraticModel, SampleSet, Vartype
 
 from sf_quantum.files import JSON
+from sf_quantum.qpu.jobs import Result
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.computation import Computation, Result
+from sf_quantum.service.device.computation import Computation
 from sf_quantum.service.device.emulated import Device, Faults, Task
 from sf_quantum.service.device.technologies import HOUR, TECHNOLOGIES
 from sf_quantum.service.domain.jobs import Size

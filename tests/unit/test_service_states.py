@@ -23,7 +23,7 @@ from pydantic import SkipValidation
 from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.files import JSON
-from sf_quantum.service.device.computation import Result
+from sf_quantum.qpu.jobs import Result
 from sf_quantum.service.device.emulated import Device, Outcome, Task
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (

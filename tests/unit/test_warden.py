@@ -15,10 +15,11 @@ from starlette.requests import HTTPConnection
 
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Response
+from sf_quantum.qpu.jobs import Result
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.api.warden import routes
 from sf_quantum.service.device import sequence
-from sf_quantum.service.device.computation import Computation, Result
+from sf_quantum.service.device.computation import Computation
 from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.device.runners import ProblemRunner, Runner, installed
 from sf_quantum.service.domain.jobs import Identity, Job, Kind, Size

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from sf_quantum.files import JSON
+from sf_quantum.qpu.jobs import JobParameters
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.openqasm import Circuit, CircuitError
 from sf_quantum.service.device.processes import SeparateRunner
-from sf_quantum.service.device.technologies import JobParameters
 from sf_quantum.service.domain.jobs import Kind, Size
 
 if TYPE_CHECKING:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 
 from pydantic import TypeAdapter
 
-from sf_quantum.files import JSON
+from sf_quantum.qpu.jobs import JobParameters
 from sf_quantum.samplers.neal import SWEEPS
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.noise import Noise
-from sf_quantum.service.device.technologies import JobParameters
 from sf_quantum.service.domain.jobs import Size
 from sf_quantum.service.domain.settings import Count, Positive
 from sf_quantum.validation import Section
@@ -108,20 +106,3 @@ class Computation:
     parameters: JobParameters
     noise: Noise | None = None
     limits: ComputeLimits = field(default_factory=ComputeLimits)
-
-
-@dataclass(frozen=True)
-class Result:
-    """A result, which may be large and is not parsed by the service.
-
-    :param text: a JSON object without its ``info``
-    """
-
-    text: str = "{}"
-    info: dict[str, JSON] = field(default_factory=dict)
-
-    @property
-    def whole(self) -> str:
-        """The JSON text with ``info``."""
-        comma = "" if self.text == "{}" else ", "
-        return f'{self.text[:-1]}{comma}"info": {json.dumps(self.info)}}}'

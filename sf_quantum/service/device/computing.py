@@ -25,11 +25,11 @@ from typing import TypeAlias, cast
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
+from sf_quantum.qpu.jobs import JobParameters
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.service.device import circuit, pulses
 from sf_quantum.service.device.computation import NOISE, ComputeLimits
-from sf_quantum.service.device.technologies import JobParameters
 from sf_quantum.service.domain.jobs import Kind
 
 Answer: TypeAlias = dict[str, JSON]

@@ -26,14 +26,11 @@ from pydantic import (
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
+from sf_quantum.qpu.jobs import JobParameters, Result, Timing
 from sf_quantum.samplers import unknown
 from sf_quantum.samplers.neal import SEEDS
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.computation import (
-    Computation,
-    ComputeLimits,
-    Result,
-)
+from sf_quantum.service.device.computation import Computation, ComputeLimits
 from sf_quantum.service.device.noise import (
     READING_ERROR,
     READINGS,
@@ -43,12 +40,7 @@ from sf_quantum.service.device.noise import (
 )
 from sf_quantum.service.device.operations import Operation, Parameter, Values
 from sf_quantum.service.device.runners import Runner, installed
-from sf_quantum.service.device.technologies import (
-    TECHNOLOGIES,
-    Errors,
-    JobParameters,
-    Timing,
-)
+from sf_quantum.service.device.technologies import TECHNOLOGIES, Errors
 from sf_quantum.service.device.topology import TOPOLOGIES, Graph
 from sf_quantum.service.domain.jobs import Kind, Size
 from sf_quantum.service.domain.reasons import QPU_OFFLINE

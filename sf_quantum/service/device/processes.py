@@ -21,12 +21,8 @@ from typing import ClassVar
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.service.device.computation import (
-    NOISE,
-    Computation,
-    ComputeLimits,
-    Result,
-)
+from sf_quantum.qpu.jobs import Result
+from sf_quantum.service.device.computation import NOISE, Computation, ComputeLimits
 from sf_quantum.service.domain.jobs import Kind
 
 MODULE = "sf_quantum.service.device.computing"

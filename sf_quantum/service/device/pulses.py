@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.service.device.technologies import JobParameters
+from sf_quantum.qpu.jobs import JobParameters
 from sf_quantum.text import described
 
 if TYPE_CHECKING:

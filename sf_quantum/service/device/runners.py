@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar, Protocol
 
 from sf_quantum.files import JSON
+from sf_quantum.qpu.jobs import Result
 from sf_quantum.samplers import problem
 from sf_quantum.service.device.circuit import CircuitSimulator
-from sf_quantum.service.device.computation import VARIABLE_UPDATES, Computation, Result
+from sf_quantum.service.device.computation import VARIABLE_UPDATES, Computation
 from sf_quantum.service.device.processes import SeparateRunner
 from sf_quantum.service.device.sequence import SequenceSimulator
 from sf_quantum.service.domain.jobs import Kind, Size

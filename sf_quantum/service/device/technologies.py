@@ -5,25 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
+from sf_quantum.qpu.jobs import JobParameters, Timing
 from sf_quantum.samplers.neal import SWEEPS
 
 HOUR = 3600.0
-JobParameters: TypeAlias = Mapping[str, int | None]
-
-
-@dataclass(frozen=True)
-class Timing:
-    """The run time of a job on real hardware; a shot includes delays, but no read-out."""
-
-    setup_seconds: float
-    shot_seconds: float
-    readout_seconds: float
-
-    def job_seconds(self, shots: int) -> float:
-        """Return ``setup + shots * (shot + readout)``."""
-        return self.setup_seconds + shots * (self.shot_seconds + self.readout_seconds)
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,13 @@ from functools import cached_property, lru_cache
 from typing import Literal, Self, TypeAlias
 
 from sf_quantum.files import JSON
+from sf_quantum.qpu.jobs import Kind as Kind
+from sf_quantum.qpu.jobs import State as State
 
-# QRMI's words
-State: TypeAlias = Literal["Queued", "Running", "Completed", "Failed", "Cancelled"]
 # the classes that users may request
 UserClass: TypeAlias = Literal["production", "test", "development"]
 # the service's own jobs, which look after the device, have a class of their own
 JobClass: TypeAlias = UserClass | Literal["quality"]
-Kind: TypeAlias = Literal["problem", "sequence", "circuit"]
 Dialect: TypeAlias = Literal["v1", "sapi", "warden"]
 # how a lease's user works: mostly on the QPU, mostly beside it, or both (paper 004)
 Pattern: TypeAlias = Literal["qc-heavy", "cc-heavy", "balanced"]

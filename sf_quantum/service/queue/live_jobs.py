@@ -57,7 +57,7 @@ from typing import TypeVar
 from sf_quantum import backoff
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.service.device.computation import Result
+from sf_quantum.qpu.jobs import Result
 from sf_quantum.service.device.emulated import Device, Outcome, Task
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, State, Submission

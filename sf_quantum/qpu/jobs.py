@@ -1,0 +1,168 @@
+"""Jobs at a QPU whose vendor's API has jobs: what is submitted, how it goes, how it ends.
+
+Shared by the clients of QPUs, which drive their vendor's API, and by the QPU service,
+whose queue drives any device in these terms.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from sf_quantum.errors import QpuError
+from sf_quantum.files import JSON
+
+# QRMI's words
+State: TypeAlias = Literal["Queued", "Running", "Completed", "Failed", "Cancelled"]
+# a serialized BQM, a sequence in Pulser's abstract representation, OpenQASM 3
+Kind: TypeAlias = Literal["problem", "sequence", "circuit"]
+JobParameters: TypeAlias = Mapping[str, int | None]
+#: states of a job that has ended
+OVER: tuple[State, ...] = ("Completed", "Failed", "Cancelled")
+
+
+class NotAccepted(QpuError):
+    """A submission that certainly has made no job: the vendor is busy or closed.
+
+    After any other :class:`~sf_quantum.errors.QpuError` of a submission, there may be a
+    job.
+
+    :param retry_seconds: after which the vendor asks for another attempt, if it does
+    """
+
+    def __init__(self, message: str, retry_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_seconds = retry_seconds
+
+
+class UnknownJob(QpuError):
+    """The vendor does not know, or no longer knows, a job that it has accepted."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One attempt at a job, or at a slice of its shots.
+
+    :param tag: of this submission and no other, for vendors who keep one: at most 60
+        letters, digits and hyphens
+    :param payload: JSON text: an object for a problem, else a string
+    :param parameters: ``num_reads`` (shots), optionally ``seed`` and ``num_sweeps``
+    :param number: of the job in its queue
+    :param attempt: at the job, from 1
+    """
+
+    tag: str
+    kind: Kind
+    payload: str
+    parameters: JobParameters
+    number: int = 0
+    attempt: int = 1
+
+    @property
+    def shots(self) -> int:
+        return self.parameters.get("num_reads") or 1
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How a job is going.
+
+    :param position: of a queued job: jobs before it in the vendor's queue, if told
+    :param eta_seconds: until it starts, if told
+    """
+
+    state: State
+    position: int | None = None
+    eta_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """A result, which may be large and is not parsed by the service.
+
+    :param text: a JSON object without its ``info``: a serialized sample set, or
+        ``{"counter": {bits: count}}``
+    """
+
+    text: str = "{}"
+    info: dict[str, JSON] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> str:
+        """The JSON text with ``info``."""
+        comma = "" if self.text == "{}" else ", "
+        return f'{self.text[:-1]}{comma}"info": {json.dumps(self.info)}}}'
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended.
+
+    :param result: ``None`` unless it completed
+    :param failure: why it failed; ``None`` if it completed or was cancelled
+    :param qpu_seconds: QPU time as the vendor bills it, also of a part of a job that was
+        cancelled or failed; ``None`` if the vendor does not tell
+    :param seconds: elapsed time on the QPU; ``None`` if the vendor does not tell
+    :param calibration: id, time and values of the calibration, if told
+    """
+
+    result: Result | None = None
+    failure: str | None = None
+    qpu_seconds: float | None = None
+    seconds: float | None = None
+    calibration: dict[str, JSON] | None = None
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The working graph of an annealer or of a gate-based QPU.
+
+    :param kind: ``pegasus``, ``zephyr``, ``chimera``, ``square``, for example
+    :param shape: its parameters, in the vendor's notation
+    :param labels: upper bound of the qubit numbers, some of which are unused
+    :param couplers: sorted pairs of qubits, lower number first
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    labels: int
+    couplers: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The run time of a job; a shot includes delays, but no read-out."""
+
+    setup_seconds: float = 0.0
+    shot_seconds: float = 0.0
+    readout_seconds: float = 0.0
+
+    def job_seconds(self, shots: int) -> float:
+        """Return ``setup + shots * (shot + readout)``."""
+        return self.setup_seconds + shots * (self.shot_seconds + self.readout_seconds)
+
+
+@dataclass(frozen=True)
+class Description:
+    """A QPU as its vendor describes it now.
+
+    :param qubits: in service: the largest job, in variables or qubits; 0 if unknown
+    :param out_of_service: numbers of the qubits out of service
+    :param shots: the most that one job may have, if limited
+    :param kinds: of jobs that it takes
+    :param timing: ``None`` if unknown
+    :param calibration: its id, its time in ISO 8601 and its values, as far as they are told
+    :param specs: of a neutral-atom device: Pulser's abstract representation
+    """
+
+    technology: str
+    qubits: int
+    kinds: tuple[Kind, ...]
+    out_of_service: frozenset[int] = frozenset()
+    shots: int | None = None
+    timing: Timing | None = None
+    calibration: dict[str, JSON] | None = None
+    topology: Topology | None = None
+    specs: str | None = None

@@ -1,0 +1,270 @@
+"""The device protocol: what the queue needs of any device, and no more.
+
+A device is one class and an entry point in the group ``sf_quantum.devices``; its name
+there is the ``type`` in the configuration's section ``device``. The contract tests are
+``sf_quantum.testing.devices``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from sf_quantum.files import JSON
+from sf_quantum.qpu.jobs import (
+    Description,
+    JobParameters,
+    Kind,
+    Outcome,
+    Progress,
+    Task,
+)
+from sf_quantum.samplers.problem import FieldError
+from sf_quantum.samplers.problem import check as check_problem
+from sf_quantum.service.device.topology import Graph
+from sf_quantum.service.domain.jobs import Size
+
+if TYPE_CHECKING:
+    from sf_quantum.service.device.noise import Reading
+    from sf_quantum.service.device.operations import Operation
+
+
+class Recovery(Enum):
+    """What becomes of a job on the device when the service is killed."""
+
+    #: it ends with the service and has cost nothing, so it runs again
+    AGAIN = "again"
+    #: it goes on; the next service finds it by its id, or by its tag if the id was lost
+    BY_TAG = "by tag"
+    #: it goes on; the next service finds it by its id, unless that was lost
+    BY_ID = "by id"
+    #: it may have run, and nothing can be learnt of it
+    LOST = "lost"
+
+
+@dataclass(frozen=True)
+class DeviceStatus:
+    """How a device is, beside what its service's operators say.
+
+    :param reason: why it is not online, in the vendor's words
+    :param queue_length: jobs in the vendor's own queue, without the service's
+    :param eta_seconds: until a job that is submitted now would start there
+    """
+
+    online: bool = True
+    reason: str = ""
+    queue_length: int = 0
+    eta_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a job is expected to cost.
+
+    :param qpu_seconds: QPU time, as billed
+    :param spread: standard deviation of ``qpu_seconds``
+    :param compute_seconds: CPU time on the service's own machine
+    """
+
+    qpu_seconds: float
+    spread: float = 0.0
+    compute_seconds: float = 0.0
+
+
+class Device(ABC):
+    """A device that the service drives.
+
+    Its attributes do not block. Its methods may, unless they say otherwise; they are
+    called in threads, and must be safe there.
+
+    :param name: of the QPU, for users
+    """
+
+    name: str
+
+    @classmethod
+    @abstractmethod
+    def from_config(cls, config: Mapping[str, JSON]) -> Self:
+        """Make the device from the configuration's section, without its ``type``.
+
+        :raises InputError: if a key is unknown, missing or wrong
+        """
+
+    # how it is
+
+    @property
+    @abstractmethod
+    def description(self) -> Description:
+        """The device as it is now, as far as is known."""
+
+    @property
+    def status(self) -> DeviceStatus:
+        """Whether it takes work; as of the last :meth:`refresh`."""
+        return DeviceStatus()
+
+    @property
+    def refresh_seconds(self) -> float | None:
+        """The pause between two calls of :meth:`refresh`; ``None`` if it needs none."""
+        return None
+
+    def refresh(self) -> None:
+        """Ask the device how it is, for :attr:`description` and :attr:`status`.
+
+        A device that does not answer is offline; this raises nothing.
+        """
+        return
+
+    @property
+    def calibration_age(self) -> float | None:
+        """Seconds since the calibration, if its time is known."""
+        calibration = self.description.calibration or {}
+        try:
+            made = datetime.fromisoformat(str(calibration.get("time")))
+        except ValueError:
+            return None
+        return max(0.0, (datetime.now(made.tzinfo) - made).total_seconds())
+
+    def readings(self, after: Reading | None) -> Sequence[Reading]:
+        """List its measurements of its own errors after a given one, oldest first."""
+        return ()
+
+    @property
+    def until_next_reading(self) -> float:
+        """Seconds until the next reading."""
+        return 60.0
+
+    @property
+    def controls(self) -> Sequence[Operation[Self]]:
+        """The operations of admins on it."""
+        return ()
+
+    @property
+    def graph(self) -> Graph | None:
+        """The working graph of an annealer; ``None`` for other technologies."""
+        told = self.description
+        if told.topology is None or told.technology != "annealer":
+            return None
+        return Graph(
+            told.topology.kind,
+            told.topology.shape,
+            told.topology.labels,
+            told.topology.couplers,
+        )
+
+    @property
+    def price(self) -> float | None:
+        """The cost of a second of QPU time, in the site's unit."""
+        return None
+
+    # what a job may be, and costs
+
+    def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> Size:
+        """Refuse a job that cannot run on it; may take seconds.
+
+        :returns: the size of its payload
+        :raises FieldError: naming the field of the request
+        """
+        self.check_parameters(kind, parameters)
+        if kind != "problem":
+            return Size()
+        bqm = check_problem(content, kind)
+        labels = bqm["variable_labels"]
+        variables = len(labels) if isinstance(labels, list) else 0
+        if 0 < (most := self.description.qubits) < variables:
+            detail = f"{variables} variables do not fit on {most} qubits"
+            raise FieldError("problem.variable_labels", detail)
+        return Size(variables)
+
+    def check_parameters(self, kind: Kind, parameters: JobParameters) -> None:
+        """Refuse a job that cannot run on it, whatever its content.
+
+        :raises FieldError: naming the field of the request
+        """
+        told = self.description
+        if kind not in told.kinds:
+            known = " and ".join(told.kinds)
+            raise FieldError(kind, f"this device runs {known} only")
+        shots = parameters.get("num_reads") or 1
+        if told.shots is not None and shots > told.shots:
+            detail = f"{shots} shots; at most {told.shots} per job"
+            raise FieldError("parameters.num_reads", detail)
+
+    def check_size(self, size: Size, parameters: JobParameters) -> None:
+        """Refuse a job whose payload has been checked elsewhere, by its size.
+
+        :raises FieldError: naming the field of the request
+        """
+        return
+
+    @abstractmethod
+    def cost(self, parameters: JobParameters, size: Size | None = None) -> Cost:
+        """Estimate what a job costs; does not block."""
+
+    def elapsed_seconds(self, cost: Cost) -> float:
+        """Return how long a job of this cost occupies the device; does not block."""
+        return max(cost.qpu_seconds, cost.compute_seconds)
+
+    # jobs
+
+    #: what becomes of a job on the device when the service is killed
+    recovery: ClassVar[Recovery]
+
+    @property
+    def identity(self) -> str:
+        """Tells whether a job of an earlier service is on this device, at this vendor."""
+        return self.name
+
+    @property
+    def depth(self) -> int:
+        """How many jobs it takes at once; all but the first wait in the vendor's queue."""
+        return 1
+
+    @abstractmethod
+    def submit(self, task: Task) -> str:
+        """Submit a job.
+
+        :returns: its id on the device
+        :raises NotAccepted: if there is certainly no job, and another attempt may succeed
+        :raises InputError: if the device refuses the job
+        :raises QpuError: if there may be a job
+        """
+
+    def find(self, tag: str) -> str | None:
+        """Look up a job by its tag, on a device whose jobs are recovered so.
+
+        :raises QpuError: if the device does not answer
+        """
+        return None
+
+    @abstractmethod
+    def poll(self, job_id: str, task: Task) -> Progress:
+        """Wait until the state of a job changes, or for about a second.
+
+        A cancellation ends the wait.
+
+        :raises UnknownJob: if the device no longer knows it
+        :raises QpuError: if the device does not answer
+        """
+
+    @abstractmethod
+    def result(self, job_id: str, task: Task) -> Outcome:
+        """Read how a job that is over ended. The device may forget the job then.
+
+        :raises UnknownJob: if the device does not know it
+        :raises QpuError: if the device does not answer
+        """
+
+    @abstractmethod
+    def cancel(self, job_id: str) -> None:
+        """Cancel a job; returns at once, and is harmless for one that is over.
+
+        :raises QpuError: if the device does not answer
+        """
+
+    def close(self) -> None:
+        """Give back what it holds: leases, processes, connections."""
+        return
