@@ -223,7 +223,8 @@ class Qpu(ABC):
         return sample(self.sampler(), bqm, parameters)
 
     # Jobs, on the job's side. None of these methods waits for a job, or repeats a request
-    # that was not answered: that is for the caller, such as the QPU service, to do.
+    # that was not answered: that is for the caller, such as the QPU service, to do. Each
+    # raises LeaseLost if the vendor has ended the lease.
 
     def describe(self) -> Description:
         """Ask the vendor for the current device, on the driver's side.

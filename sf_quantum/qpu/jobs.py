@@ -37,6 +37,10 @@ class NotAccepted(QpuError):
         self.retry_seconds = retry_seconds
 
 
+class LeaseLost(NotAccepted):
+    """The vendor has ended the lease of a request, which has done nothing."""
+
+
 class UnknownJob(QpuError):
     """The vendor does not know, or no longer knows, a job that it has accepted."""
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import (
@@ -210,8 +210,10 @@ class Device(ABC):
 
     # jobs
 
-    #: what becomes of a job on the device when the service is killed
-    recovery: ClassVar[Recovery]
+    @property
+    @abstractmethod
+    def recovery(self) -> Recovery:
+        """What becomes of a job on the device when the service is killed."""
 
     @property
     def identity(self) -> str:
