@@ -32,13 +32,16 @@ from sf_quantum.qpu import Qpu, QpuStatus
 from sf_quantum.qpu.sfq import Credentials, SfqQpu
 
 POLL_SECONDS = 0.1
-START_SECONDS = 20.0
+START_SECONDS = 60.0  # of a busy host; a service that cannot start has ended before
 # short, since nothing restarts this service
 JOB_RETRY_SECONDS = 0.8
 STOP_SECONDS = 5.0
 # sun_path of <sys/un.h> has 108 bytes, for the temporary folder and ours in it
 TEMPORARY_BYTES = 72
 NOT_FOUND = "127"
+# what precedes it is from the login shell's own files: over SSH, a shell's first output has
+# their messages too
+ENDED = "sfq ended with "
 
 # The shell keeps the folder until its own input ends, so that a service that could not
 # start leaves its error message there.
@@ -246,10 +249,10 @@ class BackgroundService:
     async def _check(self, *, late: bool) -> None:
         """Raise if the service has ended, or is late."""
         output = await self._shell(
-            f"test ! -e {self._folder}/status || "
-            f"{{ cat {self._folder}/status; tail -n 1 {self._folder}/log; }}"
+            f"test ! -s {self._folder}/status || {{ printf '{ENDED}'; "
+            f"cat {self._folder}/status; tail -n 1 {self._folder}/log; }}"
         )
-        status, _, message = output.partition("\n")
+        status, _, message = output.partition(ENDED)[2].partition("\n")
         if status == NOT_FOUND:
             reason = (
                 f"`sfq` is not on the PATH of {self.location}; install sf-quantum there"

@@ -33,8 +33,10 @@ def sshd(folder: Path, environment: Mapping[str, str]) -> Iterator[int]:
             ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name],
             check=True,
         )
+    # not that of whoever runs the tests, whose .bashrc a session reads (bash(1), "Invocation")
+    site = {"HOME": str(folder), **environment}
     # only the first SetEnv counts (sshd_config(5))
-    variables = " ".join(f"{key}={value}" for key, value in environment.items())
+    variables = " ".join(f"{key}={value}" for key, value in site.items())
     (folder / "config").write_text(
         f"HostKey {folder}/host\n"
         f"AuthorizedKeysFile {folder}/user.pub\n"

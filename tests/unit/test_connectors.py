@@ -17,6 +17,7 @@ from streamflow.core.exception import (
     WorkflowDefinitionException,
     WorkflowExecutionException,
 )
+from streamflow.deployment.connector.base import BaseConnector
 from streamflow.deployment.connector.local import LocalConnector
 from streamflow.deployment.connector.ssh import SSHConnector
 
@@ -252,6 +253,31 @@ def test_the_services_folder_is_short_and_unforeseeable(
     assert socket.startswith("/tmp/sfq-")
     remote = SSHConnector("host", "/", nodes=["a"])
     assert BackgroundService(remote, location, "q", []).socket.startswith("/tmp/sfq-")
+
+
+async def test_messages_of_a_login_shell_are_not_the_services(
+    local: LocalConnector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = local.run
+
+    async def noisy(*args: object, **options: object) -> tuple[str, int]:
+        result = await shell(*args, **options)  # type: ignore[arg-type]
+        assert result is not None
+        return f"stty: not a terminal\nno locale\n{result[0]}", result[1]
+
+    monkeypatch.setattr(local, "run", noisy)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (found,) = (await local.get_available_locations()).values()
+    service = BackgroundService(local, found.location, "q", [])
+    folder = Path(service.socket).parent
+    folder.mkdir()
+    (folder / "log").write_text("loading\nno more helium\n")
+    (folder / "status").touch()  # about to be written
+    await service._check(late=False)
+    (folder / "status").write_text("1\n")
+    with pytest.raises(WorkflowExecutionException, match="not start: no more helium"):
+        await service._check(late=False)
+    await BaseConnector.undeploy(local, False)
 
 
 async def _locations(connector: NodesConnector) -> list[ExecutionLocation]:
