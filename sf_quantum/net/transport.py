@@ -14,6 +14,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 from sf_quantum.errors import InputError, QpuError
@@ -21,24 +22,40 @@ from sf_quantum.files import JSON
 
 # sun_path of <sys/un.h> has 108 bytes, including the final zero
 SOCKET_PATH_BYTES = 107
+# the largest answer that is read; the largest result of our own service, 100,000 reads of
+# 5,000 variables, has about 180 MB
+ANSWER_BYTES = 256 * 1024 * 1024
+# a service that asks for more is asked again after a day
+MOST_RETRY_SECONDS = 86400.0
 # OpenSSL's reasons, by version, when a plain answer comes instead of a handshake
 NO_TLS = ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
 
 
 class Unreachable(QpuError):
-    """The connection failed; the request may or may not have arrived."""
+    """There is no answer, or none that can be read.
+
+    :param sent: whether the request may have arrived
+    """
+
+    def __init__(self, message: str, *, sent: bool = True) -> None:
+        super().__init__(message)
+        self.sent = sent
 
 
 @dataclass(frozen=True)
 class Response:
-    """The status and body of a service's answer."""
+    """The status and body of a service's answer.
+
+    :param retry_seconds: after which it asks for another attempt (``Retry-After``)
+    """
 
     status: int
     body: bytes
+    retry_seconds: float | None = None
 
     def json(self) -> dict[str, JSON]:
         """Parse the body as a JSON object; any other body yields an empty object."""
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             if isinstance(content := json.loads(self.body), dict):
                 return content
         return {}
@@ -50,6 +67,7 @@ class Client:
     :param url: ``unix:/path.sock``, ``http://127.0.0.1:port`` or ``https://...``
     :param headers: sent with every request
     :param credential: called for each request; returns further headers
+    :param most_bytes: of an answer
     :raises InputError: if the URL has another form, or plain HTTP would go to another
         machine, or a header is not printable ASCII
     """
@@ -59,10 +77,13 @@ class Client:
         url: str,
         headers: Mapping[str, str],
         credential: Callable[[], Mapping[str, str]] = dict,
+        *,
+        most_bytes: int = ANSWER_BYTES,
     ) -> None:
         self.url = url
         self._headers = {**headers, "Connection": "close"}
         self._credential = credential
+        self._most_bytes = most_bytes
         _check(headers)
         self._socket = _socket_path(url)
         self._base = _base("http://localhost" if self._socket else url)
@@ -77,7 +98,8 @@ class Client:
     ) -> Response:
         """Send one request and return its response, whatever the status.
 
-        :raises Unreachable: if the connection fails or no answer comes in time
+        :raises Unreachable: if the connection fails, or no answer comes in time, or one
+            that is too large
         :raises InputError: if the service speaks no TLS, or its certificate cannot be
             verified, or a header is not printable ASCII
         """
@@ -89,16 +111,22 @@ class Client:
         tls, host, port, prefix = self._base
         kind = http.client.HTTPSConnection if tls else http.client.HTTPConnection
         connection = kind(host, port, timeout=timeout_seconds)
+        sent = False
         try:
-            if self._socket is not None:
+            if self._socket is None:
+                connection.connect()
+            else:
                 connection.sock = socket.socket(socket.AF_UNIX)
                 connection.sock.settimeout(timeout_seconds)
                 connection.sock.connect(self._socket)
+            sent = True
             connection.request(method, prefix + path, content, headers)
             response = connection.getresponse()
-            return Response(response.status, response.read())
+            answer = _body(response, self._most_bytes)
+            return Response(response.status, answer, _retry_seconds(response))
         except TimeoutError as error:
-            raise Unreachable(f"no answer within {timeout_seconds:g} s") from error
+            text = f"no answer within {timeout_seconds:g} s"
+            raise Unreachable(text, sent=sent) from error
         except ssl.SSLCertVerificationError as error:
             raise InputError(
                 f"{self.url}: the certificate cannot be verified: "
@@ -107,15 +135,39 @@ class Client:
             ) from error
         except ssl.SSLError as error:
             if error.reason not in NO_TLS:
-                raise Unreachable(_reason(error)) from error
+                raise Unreachable(_reason(error), sent=sent) from error
             right = "only services on this machine may be without it"
             if is_loopback(host):
                 right = f"use http:{self.url.partition(':')[2]}"
             raise InputError(f"{self.url}: speaks no TLS; {right}") from error
         except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(_reason(error)) from error
+            raise Unreachable(_reason(error), sent=sent) from error
         finally:
             connection.close()
+
+
+def _body(response: http.client.HTTPResponse, most_bytes: int) -> bytes:
+    # without a limit, a read notices that the connection ended early; with one, it does not
+    if (length := response.length) is None:
+        body = response.read(most_bytes + 1)
+        length = len(body)
+    elif length <= most_bytes:
+        body = response.read()
+    if length <= most_bytes:
+        return body
+    raise Unreachable(f"the answer has more than {most_bytes:,} bytes")
+
+
+def _retry_seconds(response: http.client.HTTPResponse) -> float | None:
+    # RFC 9110, 10.2.3: seconds, or a date, which is compared with the service's own clock
+    value = response.headers.get("Retry-After", "").strip()
+    if value.isdecimal():
+        return min(float(value), MOST_RETRY_SECONDS)
+    with suppress(ValueError, TypeError):
+        then = parsedate_to_datetime(value)
+        now = parsedate_to_datetime(response.headers["Date"])
+        return min(max(0.0, (then - now).total_seconds()), MOST_RETRY_SECONDS)
+    return None
 
 
 def _check(headers: Mapping[str, str]) -> None:
