@@ -37,6 +37,8 @@ LEASE = Backoff(0.1, 10.0, growth=1.6)
 CLUSTER = Backoff(0.5, 30.0)
 #: job details, which Slurm writes a moment after the job has ended
 DETAIL = Backoff(0.05, 0.4)
+#: a QPU vendor's API: requests of the service about the jobs of its device
+VENDOR = Backoff(0.2, 30.0)
 #: the service's background tasks, after an error that nobody expected
 TASK = Backoff(1.0, 60.0)
 #: the service's own database, on a disk that is full or slow

@@ -14,7 +14,7 @@ from sf_quantum.qpu.jobs import Result
 from sf_quantum.samplers.problem import document
 from sf_quantum.service.app import Service, build
 from sf_quantum.service.device.computation import Computation
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.domain.jobs import Size
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.http.auth import LOCAL_USER, Authenticate
@@ -30,6 +30,12 @@ def example_bqm() -> dict[str, JSON]:
     return document(
         ["a", "b", "c"], [-1.0, -0.5, -0.75], [(0, 1), (1, 2)], [2.0, 0.25], "BINARY"
     )
+
+
+def emulated(queue: JobQueue) -> EmulatedDevice:
+    """Return the device of a queue, which is an emulated one."""
+    assert isinstance(queue.device, EmulatedDevice)
+    return queue.device
 
 
 class UntilInterrupted:
@@ -92,7 +98,7 @@ class RunningService:
 
 @asynccontextmanager
 async def running_queue(
-    path: Path, device: Device, settings: ServiceSettings | None = None
+    path: Path, device: EmulatedDevice, settings: ServiceSettings | None = None
 ) -> AsyncIterator[JobQueue]:
     """Run a queue in the caller's event loop.
 
@@ -111,7 +117,7 @@ async def running_queue(
 
 @contextmanager
 def running_service(
-    device: Device | None = None,
+    device: EmulatedDevice | None = None,
     *,
     vqpus: int = 1,
     state: Path | None = None,
@@ -133,7 +139,7 @@ def running_service(
         settings = settings or ServiceSettings(vqpus=vqpus)
         service = build(
             store,
-            device or Device(time_scale=0),
+            device or EmulatedDevice(time_scale=0),
             settings,
             authenticate=authenticate,
             public_metrics=public_metrics,

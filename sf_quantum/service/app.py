@@ -23,7 +23,7 @@ from sf_quantum.service.api.sapi.problems import Problems
 from sf_quantum.service.api.v1 import accounting, admin, device, jobs, leases
 from sf_quantum.service.api.warden import accounting as warden_accounting
 from sf_quantum.service.api.warden import routes as warden
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.http.auth import LOCAL_USER, Authenticate

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from statistics import fmean, median, stdev
 
 from sf_quantum.service.device.drift import Cusum, DriftWatch
-from sf_quantum.service.device.emulated import Device, Faults
+from sf_quantum.service.device.emulated import EmulatedDevice, Faults
 from sf_quantum.service.device.noise import READINGS, Reading
 from sf_quantum.service.device.technologies import TECHNOLOGIES
 from sf_quantum.service.domain.settings import DriftSettings
@@ -85,7 +85,7 @@ class Clock:
         return self.now
 
 
-def readings(device: Device, clock: Clock, periods: int) -> Iterator[Reading]:
+def readings(device: EmulatedDevice, clock: Clock, periods: int) -> Iterator[Reading]:
     """Yield every reading of some calibrations."""
     last: Reading | None = None
     for _ in range(periods * READINGS):
@@ -100,7 +100,7 @@ def alarms(
 ) -> Iterator[Reading]:
     """Return the readings of an emulated device at which an alarm was raised."""
     clock = Clock()
-    device = Device(
+    device = EmulatedDevice(
         technology=technology,
         noise=1,
         seed=seed,

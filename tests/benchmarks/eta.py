@@ -51,7 +51,7 @@ from statistics import fmean, mean, median, quantiles
 from typing import NamedTuple
 
 from sf_quantum.files import JSON
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.device.technologies import TECHNOLOGIES
 from sf_quantum.service.domain.jobs import (
     RANKS,
@@ -110,10 +110,10 @@ class Watched(Store):
         super().__init__(path)
         self.started: dict[int, float] = {}
 
-    def start(self, number: int) -> Future[Job]:
+    def start(self, number: int, seconds_ago: float = 0.0) -> Future[Job]:
         """See :meth:`Store.start`."""
         self.started.setdefault(number, time.monotonic())
-        return super().start(number)
+        return super().start(number, seconds_ago)
 
 
 class Answer(NamedTuple):
@@ -227,7 +227,7 @@ async def measure(
     each = mean(seconds_of(jobs, scale))
     with tempfile.TemporaryDirectory(prefix="sfq-eta-") as folder:
         store = Watched(Path(folder) / "service.sqlite")
-        device = Device(technology=TECHNOLOGY, time_scale=scale, seed=1)
+        device = EmulatedDevice(technology=TECHNOLOGY, time_scale=scale, seed=1)
         queue = JobQueue(store, device, ServiceSettings(vqpus=10))
         queue.start()
         session = Session(queue, store)

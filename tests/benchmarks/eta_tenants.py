@@ -277,7 +277,7 @@ class Simulation:
 
     def _end(self, job: PendingJob, *, completed: bool) -> None:
         self._attempt += 1
-        self.estimator.ended(completed=completed)
+        self.estimator.ended(job, completed=completed)
         self.policy.ended(job, job.qpu_seconds if completed else 0.0)
         if completed:
             submitted = self._jobs[job.number]

@@ -50,7 +50,8 @@ from typing import NamedTuple
 
 from pydantic import Field
 
-from sf_quantum.service.device.emulated import Device, Outcome, Task
+from sf_quantum.qpu.jobs import Outcome, Task
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.domain.jobs import (
     Identity,
     JobClass,
@@ -123,16 +124,16 @@ class Lived:
     attempts: list[tuple[float, float, float]] = field(default_factory=list)
 
 
-class Watched(Device):
+class Watched(EmulatedDevice):
     """Records when each job was on the device, and its seconds on the device's clock."""
 
     attempts: dict[int, list[tuple[float, float, float]]] = Field(default_factory=dict)
 
     def run(self, task: Task, stop: threading.Event) -> Outcome:
-        """See :meth:`Device.run`."""
+        """See :meth:`EmulatedDevice.run`."""
         begin = time.monotonic()
         outcome = super().run(task, stop)
-        span = begin, time.monotonic(), outcome.qpu_seconds
+        span = begin, time.monotonic(), outcome.qpu_seconds or 0.0
         self.attempts.setdefault(task.number, []).append(span)
         return outcome
 

@@ -17,7 +17,7 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.qpu import account
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.domain.settings import (
     ClassSettings,
     LeaseSettings,
@@ -42,7 +42,7 @@ def _clean() -> dict[str, str]:
 
 @pytest.fixture
 def service() -> Iterator[RunningService]:
-    with running_service(Device(time_scale=0)) as running:
+    with running_service(EmulatedDevice(time_scale=0)) as running:
         yield running
 
 
@@ -506,7 +506,7 @@ def test_a_command_that_can_run_elsewhere_leaves_a_closed_qpu(
 
 
 def test_a_command_is_taken_from_a_qpu_that_closes_under_it(tmp_path: Path) -> None:
-    with running_service(Device(technology="neutral-atom"), vqpus=2) as slow:
+    with running_service(EmulatedDevice(technology="neutral-atom"), vqpus=2) as slow:
         words = ["--url", slow.url, "--elsewhere"]
         trap = "trap 'kill $!; echo ended; exit 1' TERM"
         script = f"cd {tmp_path}; sleep 60 & {trap}; touch begun; wait $!"

@@ -9,7 +9,7 @@ import pytest
 
 from sf_quantum import qpu
 from sf_quantum.qpu import Qpu
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.testing.qpus import QpuContract
 from tests.integration.services import QpuService
 from tests.service import running_service
@@ -20,7 +20,7 @@ class TestSfq(QpuContract):
 
     @pytest.fixture
     def driver(self) -> Iterator[Qpu]:
-        with running_service(Device(time_scale=0, noise=1)) as service:
+        with running_service(EmulatedDevice(time_scale=0, noise=1)) as service:
             yield qpu.load("sfq").from_config("one", {"url": service.url})
 
 

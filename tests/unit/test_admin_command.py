@@ -13,18 +13,18 @@ import pytest
 from sf_quantum.cli import main, usage
 from sf_quantum.cli.service import format_time
 from sf_quantum.files import JSON
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http.auth import FixedIdentity
 from sf_quantum.service.store.accounting import KEYS
-from tests.service import RunningService, example_bqm, running_service
+from tests.service import RunningService, emulated, example_bqm, running_service
 
 Sfq = Callable[..., str]
 
 
 @pytest.fixture
 def service() -> Iterator[RunningService]:
-    with running_service(Device(time_scale=0)) as running:
+    with running_service(EmulatedDevice(time_scale=0)) as running:
         yield running
 
 
@@ -81,10 +81,10 @@ def test_an_operation_is_rehearsed_and_run(service: RunningService, sfq: Sfq) ->
     assert scale.endswith("a drained QPU")
     told = sfq("admin", "run", "set-noise", "noise=2", "--dry-run")
     assert told == "set-noise would change noise from 0.0 to 2.0\n"
-    assert service.queue.device.noise == 0
+    assert emulated(service.queue).noise == 0
     told = sfq("admin", "run", "set-noise", "noise=2")
     assert told == "set-noise changed noise from 0.0 to 2.0\n"
-    assert service.queue.device.noise == 2
+    assert emulated(service.queue).noise == 2
     assert "changed calibration from" in sfq("admin", "run", "recalibrate")
     for words, error in (
         (("set-noise", "noise=200"), "parameters.noise: expected 0 to 100"),
@@ -127,7 +127,7 @@ def test_a_page_of_help_begins_with_a_sentence(
 def test_who_is_no_admin_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
     ann = Identity("ann", admin=False)
     with running_service(
-        Device(time_scale=0), authenticate=FixedIdentity(ann)
+        EmulatedDevice(time_scale=0), authenticate=FixedIdentity(ann)
     ) as service:
         assert main(["admin", "drain", "--url", service.url]) == 2
         assert "only admins may do this" in capsys.readouterr().err
@@ -158,7 +158,7 @@ def test_usage_shows_a_cost_where_the_device_has_a_price(
     service: RunningService, sfq: Sfq
 ) -> None:
     assert "cost" not in sfq("usage")
-    priced = service.queue.device.model_copy(update={"cost_per_second": 100.0})
+    priced = emulated(service.queue).model_copy(update={"cost_per_second": 100.0})
     service.queue.jobs.replace_device(priced)
     _use(service, 2)
     table = [line.split("  ") for line in sfq("usage").splitlines()]

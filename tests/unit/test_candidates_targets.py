@@ -42,7 +42,7 @@ from sf_quantum.connectors.tracebacks import OneLineException, TracebackFilter
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal, scheduler
 from sf_quantum.qpu import QpuStatus
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.http import auth
 from tests.service import running_service
 
@@ -152,8 +152,8 @@ async def test_qpus_of_a_service_are_those_of_the_sites_file(tmp_path: Path) -> 
 async def test_of_several_qpus_of_a_service_the_worst_of_each_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    large = Device(time_scale=0, qubits=9, cost_per_second=2.0)
-    small = Device(time_scale=0, qubits=5, cost_per_second=0.5)
+    large = EmulatedDevice(time_scale=0, qubits=9, cost_per_second=2.0)
+    small = EmulatedDevice(time_scale=0, qubits=5, cost_per_second=0.5)
     with running_service(large) as first, running_service(small, vqpus=2) as second:
         monkeypatch.setenv("a_SFQ_URL", first.url)
         monkeypatch.setenv("b_SFQ_URL", second.url)

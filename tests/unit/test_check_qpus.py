@@ -10,9 +10,9 @@ import pytest
 
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.http.auth import Tokens
-from tests.service import RunningService, example_bqm, running_service
+from tests.service import RunningService, emulated, example_bqm, running_service
 
 FILE = """\
 version: v1.0
@@ -64,7 +64,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def service() -> Iterator[RunningService]:
-    with running_service(Device(qubits=5, time_scale=0)) as running:
+    with running_service(EmulatedDevice(qubits=5, time_scale=0)) as running:
         yield running
 
 
@@ -127,8 +127,10 @@ def test_a_qpu_that_is_closed_runs_nothing_now(
 def test_one_that_runs_no_such_jobs_is_told(
     service: RunningService, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runners = service.queue.device.runners
-    service.queue.jobs.device = Device(runners={"sequence": runners["sequence"]})
+    runners = emulated(service.queue).runners
+    service.queue.jobs.device = EmulatedDevice(
+        runners={"sequence": runners["sequence"]}
+    )
     code, out = checked(service.url, capsys, QPU)
     assert (code, "qpu: the QPU only runs sequence jobs" in out) == (2, True)
 

@@ -9,9 +9,10 @@ import threading
 import pytest
 
 from sf_quantum.files import JSON
+from sf_quantum.qpu.jobs import Task
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.circuit import CircuitSimulator, simulate
-from sf_quantum.service.device.emulated import Device, Task
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.device.openqasm import Circuit, CircuitError
 from sf_quantum.service.device.technologies import TECHNOLOGIES
 from tests.service import running_service
@@ -184,11 +185,11 @@ def test_as_qiskit_has_it() -> None:
 
 
 def test_on_a_device_with_gates() -> None:
-    device = Device(
+    device = EmulatedDevice(
         technology="superconducting", time_scale=0, noise=1, seed=1, qubits=5
     )
     text = HEAD + "qubit[4] q; bit[4] c; x q[0]; x q[1]; c = measure q;"
-    task = Task(1, 1, "circuit", json.dumps(text), {"num_reads": 5000})
+    task = Task("t", "circuit", json.dumps(text), {"num_reads": 5000}, 1)
     outcome = device.run(task, threading.Event())
     assert outcome.qpu_seconds == pytest.approx(9.75 + 5000 * 250e-6)
     assert outcome.result is not None
@@ -207,7 +208,7 @@ def test_on_a_device_with_gates() -> None:
 
 
 def test_through_the_service() -> None:
-    device = Device(technology="superconducting", time_scale=0, qubits=5)
+    device = EmulatedDevice(technology="superconducting", time_scale=0, qubits=5)
     with running_service(device) as service:
         assert service.ask("GET", "/v1/device").json()["payloads"] == [
             *("problem", "sequence", "circuit")

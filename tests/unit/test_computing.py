@@ -19,7 +19,7 @@ from sf_quantum.samplers.problem import document
 from sf_quantum.service.device import processes
 from sf_quantum.service.device.computation import Computation, ComputeLimits
 from sf_quantum.service.device.computing import answered
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.device.runners import ProblemRunner
 from sf_quantum.service.domain.jobs import Identity, LeaseRequest, Submission
 from tests.service import example_bqm, running_queue
@@ -77,7 +77,7 @@ def test_a_read_of_a_million_sweeps_is_ended_at_once() -> None:
 
 async def test_a_job_is_cancelled_whatever_it_does(tmp_path: Path) -> None:
     who = Identity("ann", admin=False)
-    async with running_queue(tmp_path, Device(time_scale=0)) as queue:
+    async with running_queue(tmp_path, EmulatedDevice(time_scale=0)) as queue:
         lease = await queue.leases.acquire(who, LeaseRequest())
         content = json.loads(dense(300))
         asked = Submission("problem", content, ENDLESS, "a")

@@ -11,7 +11,7 @@ import pytest
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError, document
 from sf_quantum.service.device.computation import ComputeLimits, compute_seconds
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.domain.jobs import (
     Identity,
     Kind,
@@ -33,7 +33,7 @@ def dense(variables: int) -> dict[str, JSON]:
 
 
 def refusal(kind: Kind, content: JSON, **parameters: int) -> str:
-    device = Device(technology="superconducting", qubits=5000)
+    device = EmulatedDevice(technology="superconducting", qubits=5000)
     with pytest.raises(FieldError) as caught:
         device.check(kind, content, parameters)
     assert "\n" not in str(caught.value)
@@ -67,7 +67,7 @@ def test_a_mebibyte_of_semicolons() -> None:
 
 def test_what_the_dialects_allow_elsewhere_is_not_refused() -> None:
     """All of SAPI's reads of a full chip, and many reads of a dense problem."""
-    device, sapi = Device(), {"num_reads": 10_000, "num_sweeps": None}
+    device, sapi = EmulatedDevice(), {"num_reads": 10_000, "num_sweeps": None}
     chip = Size(5000, 50 * 5000 + 40_000)
     device.compute.check(chip, sapi)
     device.check("problem", dense(400), {"num_reads": 1000, "num_sweeps": None})
@@ -75,7 +75,7 @@ def test_what_the_dialects_allow_elsewhere_is_not_refused() -> None:
 
 def test_bounds_are_told_and_hold_for_large_bodies_too() -> None:
     with running_service(
-        Device(time_scale=0, compute=ComputeLimits(updates=10**9))
+        EmulatedDevice(time_scale=0, compute=ComputeLimits(updates=10**9))
     ) as (service):
         bounds = service.ask("GET", "/v1/device").json()["bounds"]
         assert bounds == {
@@ -105,7 +105,7 @@ async def test_the_estimate_counts_what_the_computation_costs(
     monkeypatch.setattr(LiveJobs, "may_start", False)
     who = Identity("ann", admin=False)
     parameters = {"num_reads": 1, "seed": 1, "num_sweeps": 1_000_000}
-    async with running_queue(tmp_path, Device()) as queue:
+    async with running_queue(tmp_path, EmulatedDevice()) as queue:
         lease = await queue.leases.acquire(who, LeaseRequest())
         asked = Submission("problem", dense(100), parameters, "a")
         job, _ = await queue.submit(who, lease.id, asked)
@@ -117,7 +117,7 @@ async def test_the_estimate_counts_what_the_computation_costs(
     assert forecast.expected_run_seconds > seconds
     assert forecast.expected_seconds == job.model_seconds
     assert job.compute_seconds == seconds
-    async with running_queue(tmp_path, Device()) as again:
+    async with running_queue(tmp_path, EmulatedDevice()) as again:
         entry = again.jobs.pending.get(job.number)
         assert entry is not None
         assert entry.seconds == seconds

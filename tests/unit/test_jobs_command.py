@@ -10,7 +10,7 @@ import pytest
 
 from sf_quantum.cli import jobs, main
 from sf_quantum.files import JSON
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.domain.jobs import Submission
 from sf_quantum.service.http.auth import Tokens
 from tests.service import RunningService, example_bqm, running_service
@@ -34,7 +34,7 @@ def tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 @pytest.fixture
 def service(tokens: Path) -> Iterator[RunningService]:
     # a job of 1000 shots would take minutes
-    device = Device(technology="neutral-atom", time_scale=1)
+    device = EmulatedDevice(technology="neutral-atom", time_scale=1)
     with running_service(
         device, vqpus=3, authenticate=Tokens(tokens / "tokens")
     ) as running:

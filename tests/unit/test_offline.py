@@ -15,14 +15,14 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu import leases
 from sf_quantum.qpu.leases import LeaseProblem, QpuLoss, QpuWatch
 from sf_quantum.qpu.sfq import Credentials, SfqQpu
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from tests.service import RunningService, example_bqm, running_service
 
 
 @pytest.fixture
 def service() -> Iterator[RunningService]:
     """A service whose jobs take minutes."""
-    with running_service(Device(technology="neutral-atom"), vqpus=2) as running:
+    with running_service(EmulatedDevice(technology="neutral-atom"), vqpus=2) as running:
         yield running
 
 

@@ -24,7 +24,7 @@ from sf_quantum.qpu import AuthenticationError, NoLease, sfq
 from sf_quantum.qpu.leases import AcquireOptions, acquire
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
-from sf_quantum.service.device.emulated import Device, Faults
+from sf_quantum.service.device.emulated import EmulatedDevice, Faults
 from sf_quantum.service.domain.settings import (
     ClassSettings,
     LeaseSettings,
@@ -143,7 +143,7 @@ def test_run_again_under_another_lease_it_finds_its_job(
 def test_run_again_after_its_job_was_cancelled_it_makes_another(
     bqm: dict[str, JSON],
 ) -> None:
-    with running_service(Device(technology="neutral-atom")) as service:
+    with running_service(EmulatedDevice(technology="neutral-atom")) as service:
         first = service.acquire()
         dead = threading.Thread(target=_solve, args=(_again(service, first), bqm))
         dead.start()
@@ -164,7 +164,7 @@ def test_run_again_after_its_job_was_cancelled_it_makes_another(
 
 
 def test_run_again_while_its_job_runs_it_takes_it_over(bqm: dict[str, JSON]) -> None:
-    with running_service(Device(technology="neutral-atom"), vqpus=2) as service:
+    with running_service(EmulatedDevice(technology="neutral-atom"), vqpus=2) as service:
         first, second = service.acquire(), service.acquire()
         dead = threading.Thread(target=_solve, args=(_again(service, first), bqm))
         dead.start()
@@ -441,7 +441,9 @@ def test_a_token_that_is_replaced_is_used_from_then_on(tmp_path: Path) -> None:
 
 
 def test_a_failed_job_is_tried_anew(bqm: dict[str, JSON]) -> None:
-    with running_service(Device(time_scale=0, faults=Faults(offline=1))) as service:
+    with running_service(
+        EmulatedDevice(time_scale=0, faults=Faults(offline=1))
+    ) as service:
         lease = service.acquire()
         for jobs in (1, 2, 3):
             with pytest.raises(QpuError, match="the job failed: the QPU is offl"):
@@ -471,7 +473,7 @@ def test_interrupted_it_cancels_its_job(
     monkeypatch: pytest.MonkeyPatch,
     interruption: type[BaseException],
 ) -> None:
-    with running_service(Device(technology="neutral-atom")) as service:
+    with running_service(EmulatedDevice(technology="neutral-atom")) as service:
         lease = service.acquire()
         job_side = _job_side(service, lease)
 
@@ -487,7 +489,7 @@ def test_interrupted_it_cancels_its_job(
 
 
 def test_cancelled_by_the_operator(bqm: dict[str, JSON]) -> None:
-    with running_service(Device(technology="neutral-atom")) as service:
+    with running_service(EmulatedDevice(technology="neutral-atom")) as service:
         lease = service.acquire()
 
         def cancel() -> None:
@@ -501,7 +503,7 @@ def test_cancelled_by_the_operator(bqm: dict[str, JSON]) -> None:
 
 
 def test_stopped_under_a_waiting_job(bqm: dict[str, JSON]) -> None:
-    with running_service(Device(technology="neutral-atom"), vqpus=2) as service:
+    with running_service(EmulatedDevice(technology="neutral-atom"), vqpus=2) as service:
         first, second = service.acquire(), service.acquire()
         errors: list[str] = []
 

@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from sf_quantum.files import JSON
 from sf_quantum.service.api.sapi import routes, solver
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.device.topology import pegasus
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
@@ -34,7 +34,7 @@ GRAPH = pegasus(2)
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[RunningService]:
-    with running_service(Device(time_scale=0, qubits=40)) as running:
+    with running_service(EmulatedDevice(time_scale=0, qubits=40)) as running:
         yield running
 
 
@@ -246,7 +246,7 @@ def test_filters() -> None:
 
 def test_only_root_leases_where_users_may_not() -> None:
     settings = ServiceSettings(leases=LeaseSettings(by="root"))
-    device = Device(time_scale=0, qubits=40)
+    device = EmulatedDevice(time_scale=0, qubits=40)
     with running_service(
         device,
         settings=settings,
@@ -258,7 +258,7 @@ def test_only_root_leases_where_users_may_not() -> None:
 
 
 def test_no_annealer_no_solver() -> None:
-    device = Device(technology="superconducting", time_scale=0)
+    device = EmulatedDevice(technology="superconducting", time_scale=0)
     with running_service(device) as service:
         answer = service.ask("GET", f"{routes.PREFIX}/solvers/remote/")
         assert json.loads(answer.body) == []

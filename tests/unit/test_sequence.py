@@ -13,6 +13,7 @@ import pytest
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
+from sf_quantum.qpu.jobs import Task
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import sequence
 from sf_quantum.service.device.computation import (
@@ -21,7 +22,7 @@ from sf_quantum.service.device.computation import (
     compute_seconds,
     evolution,
 )
-from sf_quantum.service.device.emulated import Device, Task
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.device.runners import installed
 from sf_quantum.service.device.sequence import SequenceSimulator
 from sf_quantum.service.domain.jobs import Size
@@ -133,7 +134,7 @@ def test_the_device_is_pulsers_and_no_larger_than_ours() -> None:
 
 @with_pulser
 def test_what_a_sequence_costs_is_bounded_and_estimated() -> None:
-    device = Device(technology="neutral-atom")
+    device = EmulatedDevice(technology="neutral-atom")
     size = device.check("sequence", TEXT, {"num_reads": 10})
     # 400 ns of two atoms
     assert size == Size(2, evolution=400 * (2**2 + 64))
@@ -160,8 +161,8 @@ def test_the_estimate_of_a_sequence_counts_atoms_duration_and_shots() -> None:
 
 @with_pulser
 def test_a_device_runs_it_at_its_pace() -> None:
-    device = Device(technology="neutral-atom", time_scale=0.0, seed=1)
-    task = Task(1, 1, "sequence", json.dumps(TEXT), {"num_reads": 20})
+    device = EmulatedDevice(technology="neutral-atom", time_scale=0.0, seed=1)
+    task = Task("t", "sequence", json.dumps(TEXT), {"num_reads": 20}, 1)
     outcome = device.run(task, threading.Event())
     assert outcome.failure is None
     assert outcome.result is not None

@@ -12,7 +12,7 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.qpu.sfq import SfqQpu
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.domain.jobs import Identity, Job, Lease, State, Submission
 from sf_quantum.service.store import accounting
 from sf_quantum.service.store.accounting import KEYS, By, Filter, Page
@@ -281,7 +281,9 @@ def service() -> Iterator[RunningService]:
         name = request.headers.get("X-User", "ann")  # type: ignore[attr-defined]
         return Identity(str(name), admin=name == "operator")
 
-    with running_service(Device(time_scale=0), vqpus=4, authenticate=caller) as running:
+    with running_service(
+        EmulatedDevice(time_scale=0), vqpus=4, authenticate=caller
+    ) as running:
         for user, purpose in (("ann", f"{RUN}:/a/0"), ("bob", "=HYPERLINK(0)")):
             headers = {"X-User": user}
             lease = running.ask("POST", "/v1/leases", {"job": "j"}, headers=headers)

@@ -19,7 +19,7 @@ from sf_quantum.net.transport import Client, Response
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.service.api import large_bodies
-from sf_quantum.service.device.emulated import Device, Faults
+from sf_quantum.service.device.emulated import EmulatedDevice, Faults
 from sf_quantum.service.store.store import Store
 from tests.service import RunningService, example_bqm, running_service
 from tests.waiting import until
@@ -53,7 +53,7 @@ def service() -> Iterator[RunningService]:
 @pytest.fixture
 def slow() -> Iterator[RunningService]:
     """A service whose jobs take minutes, with two virtual QPUs."""
-    with running_service(Device(technology="neutral-atom"), vqpus=2) as running:
+    with running_service(EmulatedDevice(technology="neutral-atom"), vqpus=2) as running:
         yield running
 
 
@@ -64,7 +64,7 @@ def _submit(service: RunningService, lease: str, body: dict[str, JSON]) -> str:
 
 
 def test_it_tells_its_price_and_the_maintenance_that_its_operator_announced() -> None:
-    with running_service(Device(time_scale=0, cost_per_second=0.5)) as service:
+    with running_service(EmulatedDevice(time_scale=0, cost_per_second=0.5)) as service:
         asked = SfqQpu("qpu", service.url).status()
         assert (asked.cost_per_second, asked.maintenance_seconds) == (0.5, None)
         starts = time.time() + 600
@@ -307,7 +307,7 @@ def test_a_large_body_that_takes_too_long(
 
 
 def test_problems_that_cannot_run(job: MakeJob, bqm: dict[str, JSON]) -> None:
-    with running_service(Device(time_scale=0, qubits=2)) as service:
+    with running_service(EmulatedDevice(time_scale=0, qubits=2)) as service:
         lease = service.acquire()
         refused = service.ask("POST", "/v1/jobs", job("a"), lease=lease)
         assert refused.status == 422
@@ -415,7 +415,9 @@ def test_those_who_wait_are_told_at_once(slow: RunningService, job: MakeJob) -> 
 
 
 def test_failed_jobs_say_why(job: MakeJob) -> None:
-    with running_service(Device(time_scale=0, faults=Faults(fail=1))) as service:
+    with running_service(
+        EmulatedDevice(time_scale=0, faults=Faults(fail=1))
+    ) as service:
         id_ = _submit(service, service.acquire(), job("a"))
         failed = _waited(service, id_)
         assert (failed["state"], failed["note"]) == ("Failed", "the QPU failed")
@@ -426,7 +428,9 @@ def test_failed_jobs_say_why(job: MakeJob) -> None:
 
 def test_stopped_and_started_again(tmp_path: Path, job: MakeJob) -> None:
     state = tmp_path / "service.sqlite"
-    with running_service(Device(technology="neutral-atom"), state=state) as service:
+    with running_service(
+        EmulatedDevice(technology="neutral-atom"), state=state
+    ) as service:
         lease = service.acquire()
         running, waiting = (_submit(service, lease, job(key)) for key in "ab")
         service.until(lease, "Running")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
     Identity,
@@ -137,7 +137,7 @@ def test_shares_decay_by_the_time_that_passes(
 ) -> None:
     fair = PolicyChoice("fair-share", {"half_life_seconds": HOUR})
     store = Store(tmp_path / "s")
-    policy = JobQueue(store, Device(), ServiceSettings(policy=fair)).policy
+    policy = JobQueue(store, EmulatedDevice(), ServiceSettings(policy=fair)).policy
     assert isinstance(policy, FairShare)
     clocks.wall += step
     policy.usage.charge(("user", "ann"), "ann", 1.0)
@@ -159,7 +159,7 @@ def test_shares_decay_by_the_time_that_passes(
 
 @pytest.mark.parametrize("step", [-HOUR, HOUR])
 def test_a_calibration_ages_as_time_passes(clocks: Clocks, step: float) -> None:
-    device = Device(started=clocks.wall)
+    device = EmulatedDevice(started=clocks.wall)
     clocks.wall += step
     clocks.pass_(100.0)
     assert device.calibration_age == pytest.approx(100.0)
@@ -176,7 +176,7 @@ async def test_a_lease_ends_after_its_time(
 ) -> None:
     caplog.set_level(logging.INFO, "sf_quantum.service.queue.events")
     real, settings = time.time, LeaseSettings(total_seconds=1000.0)
-    device, limited = Device(time_scale=0), ServiceSettings(leases=settings)
+    device, limited = EmulatedDevice(time_scale=0), ServiceSettings(leases=settings)
     async with AsyncExitStack() as stack:
         start = partial(running_queue, tmp_path, device, limited)
         queue = await stack.enter_async_context(start())
@@ -197,7 +197,7 @@ async def test_a_lease_ends_though_the_clock_is_set_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, settings = time.time, LeaseSettings(total_seconds=0.2)
-    device, limited = Device(time_scale=0), ServiceSettings(leases=settings)
+    device, limited = EmulatedDevice(time_scale=0), ServiceSettings(leases=settings)
     async with running_queue(tmp_path, device, limited) as queue:
         lease = await queue.leases.acquire(ANN, LeaseRequest())
         monkeypatch.setattr(time, "time", lambda: real() - HOUR)
@@ -210,7 +210,9 @@ async def test_maintenance_follows_the_calendar(
     monkeypatch.setattr(availability, "CLOCK_CHECK_SECONDS", 0.01)
     real, step = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: real() + step[0])
-    async with running_queue(tmp_path, Device(technology="neutral-atom")) as queue:
+    async with running_queue(
+        tmp_path, EmulatedDevice(technology="neutral-atom")
+    ) as queue:
         lease = await queue.leases.acquire(ANN, LeaseRequest())
         starts = real() + 60.0
         await queue.availability.announce("ann", starts, starts + 7200.0, "laser")
@@ -235,7 +237,7 @@ async def test_maintenance_follows_the_calendar(
 
 async def _quality_after(folder: Path, before: float) -> None:
     settings = ServiceSettings(quality=QualitySettings(every_seconds=0.01))
-    async with running_queue(folder, Device(time_scale=0), settings) as queue:
+    async with running_queue(folder, EmulatedDevice(time_scale=0), settings) as queue:
         telemetry = Telemetry(queue)
         telemetry.start()
         quality = telemetry.quality
@@ -293,7 +295,7 @@ def test_after_a_boot_the_clock_is_the_systems(
 async def test_what_samples_and_metrics_tell_is_true(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running_queue(tmp_path, Device(time_scale=0)) as queue:
+    async with running_queue(tmp_path, EmulatedDevice(time_scale=0)) as queue:
         await queue.availability.set_status("open")
         real, request = time.time, LeaseRequest(job="j")
         lease = await queue.leases.acquire(ANN, request)
@@ -315,7 +317,7 @@ async def test_what_samples_and_metrics_tell_is_true(
 def test_the_page_tells_when_a_running_job_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with running_service(Device(technology="neutral-atom")) as service:
+    with running_service(EmulatedDevice(technology="neutral-atom")) as service:
         lease = service.acquire()
         body: dict[str, JSON] = {"problem": example_bqm(), "idempotency_key": "k"}
         service.ask("POST", "/v1/jobs", body, lease=lease)

@@ -21,7 +21,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.service.app import Service, build
 from sf_quantum.service.config import Configuration, load
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.domain.settings import (
     ClassLimits,
     PolicyChoice,
@@ -69,14 +69,14 @@ def test_without_a_file_everything_is_as_the_queue_has_it() -> None:
     of_queue = {name: getattr(config, name) for name in ServiceSettings.model_fields}
     assert of_queue == dict(ServiceSettings())
     assert config.request_limits().rate is None
-    device = Device(**dict(config.device))
+    device = EmulatedDevice(**dict(config.device))
     assert (device.name, device.technology) == ("emulator", "annealer")
 
 
 def test_the_example_says_what_it_says() -> None:
     config = load(EXAMPLE, {}, {})
     assert config.auth.mode == "munge"
-    assert Device(**dict(config.device)).qubits == 100
+    assert EmulatedDevice(**dict(config.device)).qubits == 100
     assert config.vqpus == 4
     assert config.leases.by == "users"
     assert config.classes.users == {"operator": "production"}
@@ -419,7 +419,7 @@ def test_what_a_reload_changes() -> None:
 @pytest.fixture
 def built(tmp_path: Path) -> Iterator[Service]:
     store = Store(tmp_path / "service.sqlite")
-    yield build(store, Device(time_scale=0), load(None, {}, {}))
+    yield build(store, EmulatedDevice(time_scale=0), load(None, {}, {}))
     store.close()
 
 

@@ -8,6 +8,7 @@ import itertools
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from operator import methodcaller
 from pathlib import Path
 
@@ -25,8 +26,12 @@ from sf_quantum.candidates.decision import (
 from sf_quantum.files import JSON
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.service.config import load
-from sf_quantum.service.device import emulated
-from sf_quantum.service.device.emulated import Device, DeviceSettings, Faults
+from sf_quantum.service.device.emulated import (
+    OPERATIONS,
+    DeviceSettings,
+    EmulatedDevice,
+    Faults,
+)
 from sf_quantum.service.device.operations import Operation
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, Lease, LeaseRequest, Submission
@@ -38,13 +43,13 @@ from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store import audit
 from sf_quantum.service.store.store import Store
 from sf_quantum.validation import ValidationErrors
-from tests.service import RunningService, example_bqm, running_service
+from tests.service import RunningService, emulated, example_bqm, running_service
 from tests.waiting import SECONDS
 from tests.waiting import until_async as until
 
 ADMIN, ANN = Identity("operator", admin=True), Identity("ann", admin=False)
 DAY = 86400.0
-OPERATIONS = {operation.name: operation for operation in emulated.OPERATIONS}
+BY_NAME = {one.name: one for one in OPERATIONS}
 
 
 @pytest.fixture
@@ -56,7 +61,7 @@ def path(tmp_path: Path) -> Path:
 async def queue(path: Path) -> AsyncIterator[JobQueue]:
     """A superconducting QPU: two seconds for each thousand shots, scaled to 20 ms."""
     store = Store(path)
-    device = Device(technology="superconducting", time_scale=0.01)
+    device = EmulatedDevice(technology="superconducting", time_scale=0.01)
     made = JobQueue(store, device)
     made.start()
     yield made
@@ -75,7 +80,8 @@ async def _submit(queue: JobQueue, lease: Lease, name: str, shots: int) -> str:
 
 
 def _seconds(queue: JobQueue, shots: int) -> float:
-    return queue.device.model_seconds({"num_reads": shots}) * queue.device.time_scale
+    device = queue.device
+    return device.elapsed_seconds(device.cost({"num_reads": shots}))
 
 
 def _audited(store: Store) -> list[tuple[str, str, str]]:
@@ -86,11 +92,11 @@ def _audited(store: Store) -> list[tuple[str, str, str]]:
 # operations
 
 
-@pytest.mark.parametrize("operation", emulated.OPERATIONS, ids=lambda one: one.name)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
 def test_an_operation_shows_what_it_changes_and_leaves_the_device_it_had(
-    operation: Operation[Device],
+    operation: Operation[EmulatedDevice],
 ) -> None:
-    device = Device(noise=1.0, seed=1)
+    device = EmulatedDevice(noise=1.0, seed=1)
     values = {one.name: one.least for one in operation.parameters}
     before = device.faults.model_dump(), device.noise, device.calibration.id
     changed = operation.change(device, values)
@@ -103,24 +109,24 @@ def test_an_operation_shows_what_it_changes_and_leaves_the_device_it_had(
 
 def test_to_recalibrate_makes_the_next_calibration_now() -> None:
     now = [1000.0]
-    device = Device(seed=1, clock=lambda: now[0], started=1000.0)
+    device = EmulatedDevice(seed=1, clock=lambda: now[0], started=1000.0)
     ids = [device.calibration.id]
     now[0] += 0.5 * 3600
-    again = OPERATIONS["recalibrate"].change(device, {})
+    again = BY_NAME["recalibrate"].change(device, {})
     ids.append(again.calibration.id)
     assert again.calibration.age == 0
     # as if its time had come
     now[0] = 1000.0 + 3600
     assert ids == [ids[0], device.calibration.id]
-    ids.append(OPERATIONS["recalibrate"].change(again, {}).calibration.id)
+    ids.append(BY_NAME["recalibrate"].change(again, {}).calibration.id)
     assert len(set(ids)) == 3
 
 
 def test_another_time_scale_keeps_the_calibration_and_its_age() -> None:
     now = [1000.0]
-    device = Device(seed=1, clock=lambda: now[0], started=1000.0)
+    device = EmulatedDevice(seed=1, clock=lambda: now[0], started=1000.0)
     now[0] += 2.25 * 3600
-    scaled = OPERATIONS["set-time-scale"].change(device, {"time_scale": 0.1})
+    scaled = BY_NAME["set-time-scale"].change(device, {"time_scale": 0.1})
     assert scaled.calibration.id == device.calibration.id
     assert scaled.calibration.age == pytest.approx(device.calibration.age)
     assert scaled.calibration_period == pytest.approx(360)
@@ -146,7 +152,7 @@ def test_a_site_narrows_bounds_and_never_widens_them(
 def test_bounds_come_from_the_configuration(tmp_path: Path) -> None:
     path = tmp_path / "qpu.yml"
     path.write_text("device: {bounds: {noise: [0, 3]}}")
-    (noise,) = Device(**dict(load(path, {}, {}).device)).controls[1].parameters
+    (noise,) = EmulatedDevice(**dict(load(path, {}, {}).device)).controls[1].parameters
     assert (noise.least, noise.most) == (0, 3)
     path.write_text("device: {bounds: {noise: [0, 300]}}")
     with pytest.raises(
@@ -160,18 +166,19 @@ async def test_it_is_done_between_two_jobs_and_written_down(queue: JobQueue) -> 
     first = await _submit(queue, lease, "a", 10_000)
     second = await _submit(queue, lease, "b", 10_000)
     await until(lambda: queue.running is not None)
-    setting = OPERATIONS["set-faults"]
+    setting = device_operations.find(queue, "set-faults")
     old, new = await device_operations.run(queue, "operator", setting, {"fail": 1.0}, 5)
     assert (old["fail"], new["fail"]) == (0.0, 1.0)
     # the one that ran had the old settings to its end, the next has the new ones
     states = [(await queue.wait(ANN, job, SECONDS)).state for job in (first, second)]
     assert states == ["Completed", "Failed"]
-    assert queue.device.faults == Faults(fail=1.0)
+    assert emulated(queue).faults == Faults(fail=1.0)
     assert _audited(queue.store) == [("operator", "set-faults", "done")]
 
 
 async def test_what_is_not_done_is_written_down_too(queue: JobQueue) -> None:
-    scale, noise = OPERATIONS["set-time-scale"], OPERATIONS["set-noise"]
+    find = partial(device_operations.find, queue)
+    scale, noise = find("set-time-scale"), find("set-noise")
     with pytest.raises(Refused) as refused:
         await device_operations.run(queue, "operator", scale, {"time_scale": 2}, 1)
     assert refused.value.status == 409
@@ -184,7 +191,7 @@ async def test_what_is_not_done_is_written_down_too(queue: JobQueue) -> None:
     with pytest.raises(Refused) as refused:
         await device_operations.run(queue, "operator", noise, {"noise": 2}, 0.01)
     assert refused.value.status == 409
-    assert (queue.device.time_scale, queue.device.noise) == (0.01, 0.0)
+    assert (emulated(queue).time_scale, emulated(queue).noise) == (0.01, 0.0)
     many: JSON = ["x"] * 10_000
     for given in ({"noise": "x" * 10_000}, {"x" * 10_000: 1}, {"noise": many}):
         with pytest.raises(Refused):
@@ -207,7 +214,7 @@ async def test_a_drained_qpu_takes_another_time_scale_and_so_does_its_queue(
     await queue.availability.set_status("draining", user="operator")
     entry = next(iter(queue.jobs.pending.order()))
     before = entry.seconds
-    scale = OPERATIONS["set-time-scale"]
+    scale = device_operations.find(queue, "set-time-scale")
     await device_operations.run(queue, "operator", scale, {"time_scale": 0.001}, 5)
     assert queue.find(ANN, running).final
     # no less than its computation takes
@@ -223,10 +230,10 @@ async def test_what_cannot_be_written_down_is_not_done(queue: JobQueue) -> None:
         db.execute("DROP TABLE audit")
 
     await asyncio.wrap_future(queue.store.change(fail))
-    noise = OPERATIONS["set-noise"]
+    noise = device_operations.find(queue, "set-noise")
     with pytest.raises(sqlite3.Error):
         await device_operations.run(queue, "operator", noise, {"noise": 2}, 1)
-    assert queue.device.noise == 0
+    assert emulated(queue).noise == 0
     assert not queue.between_jobs.locked()
     with pytest.raises(sqlite3.Error):
         await queue.availability.set_status("closed")
@@ -347,7 +354,7 @@ async def test_no_job_starts_that_would_not_end_before_and_a_shorter_one_does(
     # the long one takes two minutes, the short one a second
     begins = time.time() + 60
     ends = begins + 60
-    queue.jobs.replace_device(queue.device.model_copy(update={"time_scale": 0.1}))
+    queue.jobs.replace_device(emulated(queue).model_copy(update={"time_scale": 0.1}))
     window = await queue.availability.announce("operator", begins, ends, "")
     long = await _submit(queue, lease, "long", 5_000_000)
     short = await _submit(queue, lease, "short", 100)
@@ -437,7 +444,7 @@ async def test_a_window_that_ends_as_it_is_looked_at_is_noticed(
 
 @pytest.fixture
 def service() -> Iterator[RunningService]:
-    with running_service(Device(time_scale=0)) as running:
+    with running_service(EmulatedDevice(time_scale=0)) as running:
         yield running
 
 
@@ -513,10 +520,10 @@ def test_operations_over_http(service: RunningService) -> None:
     dry: dict[str, JSON] = {"parameters": {"noise": 2}, "dry_run": True}
     answer = service.ask("POST", path, dry).json()
     assert (answer["old"], answer["new"]) == ({"noise": 0.0}, {"noise": 2.0})
-    assert service.queue.device.noise == 0
+    assert emulated(service.queue).noise == 0
     assert audit.entries(service.queue.store, 10) == []
     assert service.ask("POST", path, {"parameters": {"noise": 2}}).status == 200
-    assert service.queue.device.noise == 2
+    assert emulated(service.queue).noise == 2
     for parameters, field in (
         ({"noise": 101}, "parameters.noise"),
         ({"noise": "2"}, "parameters.noise"),
@@ -533,7 +540,7 @@ def test_operations_over_http(service: RunningService) -> None:
 
 
 def test_a_sites_bounds_hold() -> None:
-    device = Device(time_scale=0, bounds={"noise": [0.0, 3.0]})
+    device = EmulatedDevice(time_scale=0, bounds={"noise": [0.0, 3.0]})
     with running_service(device) as service:
         path = "/v1/admin/operations/set-noise"
         assert service.ask("POST", path, {"parameters": {"noise": 3}}).status == 200
@@ -543,7 +550,7 @@ def test_a_sites_bounds_hold() -> None:
 
 def test_users_set_nothing_and_see_no_audit() -> None:
     with running_service(
-        Device(time_scale=0), authenticate=FixedIdentity(ANN)
+        EmulatedDevice(time_scale=0), authenticate=FixedIdentity(ANN)
     ) as service:
         assert service.ask("GET", "/v1/device/maintenance").status == 200
         for method, path in (

@@ -9,8 +9,8 @@ import pytest
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.service.api.large_bodies import LARGE_BYTES
-from sf_quantum.service.device.emulated import Device, Faults
-from tests.service import RunningService, example_bqm, running_service
+from sf_quantum.service.device.emulated import EmulatedDevice, Faults
+from tests.service import RunningService, emulated, example_bqm, running_service
 
 
 def submitted(service: RunningService, **changed: JSON) -> tuple[int, dict[str, JSON]]:
@@ -25,7 +25,7 @@ def submitted(service: RunningService, **changed: JSON) -> tuple[int, dict[str, 
 
 
 def test_more_shots_than_the_device_has() -> None:
-    with running_service(Device(time_scale=0, shots=9)) as service:
+    with running_service(EmulatedDevice(time_scale=0, shots=9)) as service:
         status, answer = submitted(service)
         assert json.loads(service.ask("GET", "/v1/device").body)["shots"] == 9
     assert (status, answer["field"]) == (422, "parameters.num_reads")
@@ -34,7 +34,7 @@ def test_more_shots_than_the_device_has() -> None:
 
 @pytest.mark.parametrize("large", [False, True])
 def test_qubits_that_are_out_of_service_make_it_smaller(large: bool) -> None:
-    device = Device(
+    device = EmulatedDevice(
         technology="superconducting",
         time_scale=0,
         qubits=4,
@@ -50,10 +50,10 @@ def test_qubits_that_are_out_of_service_make_it_smaller(large: bool) -> None:
 
 
 def test_an_annealers_graph_has_only_what_is_in_service() -> None:
-    whole = Device(qubits=40).graph
+    whole = EmulatedDevice(qubits=40).graph
     assert whole is not None
     dead = whole.qubits[5]
-    graph = Device(qubits=40, out_of_service=frozenset({dead})).graph
+    graph = EmulatedDevice(qubits=40, out_of_service=frozenset({dead})).graph
     assert graph is not None
     assert {*whole.qubits} - {*graph.qubits} == {dead}
     assert all(dead not in pair for pair in graph.couplers)
@@ -66,12 +66,14 @@ def test_an_annealers_graph_has_only_what_is_in_service() -> None:
 )
 def test_what_cannot_be_out_of_service(out: set[int], words: str) -> None:
     with pytest.raises(InputError, match=f"out_of_service: {words}"):
-        Device(technology="neutral-atom", qubits=4, out_of_service=frozenset(out))
+        EmulatedDevice(
+            technology="neutral-atom", qubits=4, out_of_service=frozenset(out)
+        )
 
 
 def test_a_calibration_that_is_too_old_for_a_job() -> None:
     now = [5000.0]
-    device = Device(time_scale=0, clock=lambda: now[0], started=now[0])
+    device = EmulatedDevice(time_scale=0, clock=lambda: now[0], started=now[0])
     now[0] += 600
     with running_service(device, vqpus=2) as service:
         status, answer = submitted(service, calibrated_within=599)
@@ -81,7 +83,7 @@ def test_a_calibration_that_is_too_old_for_a_job() -> None:
 
 
 def test_a_device_that_drifts_is_none_for_a_job_that_minds() -> None:
-    device = Device(time_scale=0, noise=1, seed=1, faults=Faults(calibration=1))
+    device = EmulatedDevice(time_scale=0, noise=1, seed=1, faults=Faults(calibration=1))
     with running_service(device, vqpus=2) as service:
         status, answer = submitted(service, calibrated_within=1e6)
         assert (status, answer["detail"]) == (
@@ -92,14 +94,14 @@ def test_a_device_that_drifts_is_none_for_a_job_that_minds() -> None:
 
 
 def test_the_answer_and_the_samples_tell_the_calibration() -> None:
-    device = Device(technology="neutral-atom", time_scale=0, noise=1, seed=1)
+    device = EmulatedDevice(technology="neutral-atom", time_scale=0, noise=1, seed=1)
     with running_service(device) as service:
         job = submitted(service)[1]
         assert job["calibration"] is None
         path = f"/v1/jobs/{job['id']}"
         told = json.loads(service.ask("GET", f"{path}?wait=10").body)["calibration"]
         info = json.loads(service.ask("GET", f"{path}/result").body)["info"]
-        present = service.queue.device.reading
+        present = emulated(service.queue).reading
     assert info["calibration"] == told
     assert told["id"] == present.calibration.id
     assert [*told["values"]] == ["readout_false_one", "readout_false_zero"]

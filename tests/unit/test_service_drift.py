@@ -10,7 +10,7 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.service.device.drift import Cusum, DriftWatch
-from sf_quantum.service.device.emulated import Device, Faults
+from sf_quantum.service.device.emulated import EmulatedDevice, Faults
 from sf_quantum.service.device.noise import READINGS, Reading
 from sf_quantum.service.domain.settings import DriftSettings
 from tests.benchmarks.drift import run_length
@@ -34,7 +34,7 @@ class Clock:
         return self.now
 
 
-def readings(device: Device, clock: Clock, periods: int) -> Iterator[Reading]:
+def readings(device: EmulatedDevice, clock: Clock, periods: int) -> Iterator[Reading]:
     """Every reading of some calibrations, one after the other."""
     last = None
     for _ in range(periods * READINGS):
@@ -47,7 +47,7 @@ def readings(device: Device, clock: Clock, periods: int) -> Iterator[Reading]:
 def watched(faults: Faults, seed: int = 1) -> list[tuple[float, list[str]]]:
     """The ages at which a device's calibrations raised an alarm, and which."""
     clock = Clock()
-    device = Device(
+    device = EmulatedDevice(
         technology="superconducting",
         noise=1,
         seed=seed,
@@ -127,7 +127,7 @@ def test_the_log_says_it_once_and_a_renewed_calibration_ends_it(
 
 def test_the_service_shows_the_alarm_and_its_end() -> None:
     clock = Clock()
-    device = Device(
+    device = EmulatedDevice(
         noise=1,
         seed=1,
         time_scale=0,

@@ -22,7 +22,7 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Response
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
     Identity,
@@ -60,7 +60,7 @@ def running(
     path: Path, settings: ServiceSettings | None = None
 ) -> AbstractAsyncContextManager[JobQueue]:
     """A queue whose jobs take minutes."""
-    return running_queue(path, Device(technology="neutral-atom"), settings)
+    return running_queue(path, EmulatedDevice(technology="neutral-atom"), settings)
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ async def test_as_many_as_vqpus_and_no_more(queue: JobQueue) -> None:
 async def test_a_user_holds_and_waits_for_so_many_only(tmp_path: Path) -> None:
     settings = ServiceSettings(vqpus=3, limits=UserLimits(leases=2))
     ann, bob = (Identity(name, admin=False) for name in ("ann", "bob"))
-    async with running_queue(tmp_path, Device(), settings) as queue:
+    async with running_queue(tmp_path, EmulatedDevice(), settings) as queue:
         first = await queue.leases.acquire(ann, LeaseRequest(key="a"))
         await queue.leases.acquire(ann, LeaseRequest())
         with pytest.raises(Refused, match="holds or waits for 2 leases") as refused:
@@ -551,7 +551,7 @@ class Service:
 @pytest.fixture
 async def ask() -> AsyncIterator[Service]:
     async with AsyncExitStack() as stack:
-        device = Device(technology="neutral-atom")
+        device = EmulatedDevice(technology="neutral-atom")
         settings = ServiceSettings(vqpus=1, leases=LeaseSettings(idle_seconds=60))
         context = running_service(device, settings=settings, authenticate=by_header)
         yield Service(stack.enter_context(context))

@@ -12,7 +12,7 @@ import pytest
 from sf_quantum.files import JSON
 from sf_quantum.service.api.v1 import jobs as v1
 from sf_quantum.service.api.warden import routes as warden
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.domain.jobs import (
     Forecast,
     Identity,
@@ -61,7 +61,7 @@ async def test_the_forecasts_of_a_list_come_from_one_pass(
         threads.add(threading.current_thread())
         shown.extend(listed)
 
-    async with running_queue(tmp_path, Device(), settings) as queue:
+    async with running_queue(tmp_path, EmulatedDevice(), settings) as queue:
         jobs = await filled(queue, 9)
         single = [queue.forecast(job) for job in jobs]
         orders = list[int]()
@@ -87,7 +87,9 @@ async def test_the_forecasts_of_a_list_come_from_one_pass(
 
 
 async def test_pages_lead_to_the_first_job(tmp_path: Path) -> None:
-    async with running_queue(tmp_path, Device(), ServiceSettings(vqpus=3)) as queue:
+    async with running_queue(
+        tmp_path, EmulatedDevice(), ServiceSettings(vqpus=3)
+    ) as queue:
         submitted = await filled(queue, 5)
         pages = []
         before = None
@@ -109,7 +111,9 @@ async def test_a_list_of_wardens_jobs_has_results_up_to_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(warden, "RESULT_BYTES", 25)
-    async with running_queue(tmp_path, Device(), ServiceSettings(vqpus=3)) as queue:
+    async with running_queue(
+        tmp_path, EmulatedDevice(), ServiceSettings(vqpus=3)
+    ) as queue:
         for job in await filled(queue, 3):
             result = "x" * 10
             queue.store.finish(

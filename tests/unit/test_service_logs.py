@@ -13,7 +13,7 @@ import pytest
 from starlette.requests import Request
 
 from sf_quantum.files import JSON
-from sf_quantum.service.device.emulated import Device, Faults
+from sf_quantum.service.device.emulated import EmulatedDevice, Faults
 from sf_quantum.service.domain.jobs import Identity, Lease, Submission
 from sf_quantum.service.domain.settings import LeaseSettings, ServiceSettings
 from sf_quantum.service.http import auth, traffic
@@ -205,7 +205,7 @@ def test_lines_of_strangers_and_of_refused_floods_are_few(
 
 
 def test_the_life_of_a_job_and_a_lease(caplog: pytest.LogCaptureFixture) -> None:
-    device = Device(time_scale=0, runners={"problem": UntilInterrupted()})
+    device = EmulatedDevice(time_scale=0, runners={"problem": UntilInterrupted()})
     with running_service(device, vqpus=2) as service:
         low = service.acquire()
         production: dict[str, JSON] = {"class": "production"}
@@ -252,13 +252,15 @@ def test_the_life_of_a_job_and_a_lease(caplog: pytest.LogCaptureFixture) -> None
 def test_jobs_that_fail_and_leases_that_expire(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with running_service(Device(time_scale=0, faults=Faults(fail=1))) as service:
+    with running_service(
+        EmulatedDevice(time_scale=0, faults=Faults(fail=1))
+    ) as service:
         lease = service.acquire()
         assert over(service, submit(service, lease, "a")) == "Failed"
     (failed,) = lines(caplog, "job failed")
     assert failed["reason"]
     settings = ServiceSettings(leases=LeaseSettings(total_seconds=0.1))
-    with running_service(Device(), settings=settings) as service:
+    with running_service(EmulatedDevice(), settings=settings) as service:
         service.acquire()
         until(lambda: lines(caplog, "lease expired"), "a line")
     (expired,) = lines(caplog, "lease expired")
@@ -266,7 +268,7 @@ def test_jobs_that_fail_and_leases_that_expire(
 
 
 def test_jobs_that_end_with_their_lease(caplog: pytest.LogCaptureFixture) -> None:
-    slow = Device(technology="neutral-atom")
+    slow = EmulatedDevice(technology="neutral-atom")
     with running_service(slow) as service:
         lease = service.acquire()
         jobs = [submit(service, lease, key) for key in "abc"]
@@ -293,7 +295,7 @@ async def test_what_the_death_of_the_service_meant_for_jobs(
     store.start(died.number).result()
     store.note_cancellation(unwanted.number, "cancelled").result()
     store.close()
-    async with running_queue(tmp_path, Device(technology="neutral-atom")):
+    async with running_queue(tmp_path, EmulatedDevice(technology="neutral-atom")):
         told = {line["job"]: line for line in lines(caplog, "job ")}
     assert waiting.id not in told
     assert told[unwanted.id]["message"] == "job cancelled"

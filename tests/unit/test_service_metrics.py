@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as families
 from sf_quantum.files import JSON
 from sf_quantum.service.api import metrics
 from sf_quantum.service.config import Configuration
-from sf_quantum.service.device.emulated import Device, Faults
+from sf_quantum.service.device.emulated import EmulatedDevice, Faults
 from sf_quantum.service.domain.settings import (
     QualitySettings,
     ServiceSettings,
@@ -73,7 +73,7 @@ def promtool() -> str:
 
 
 def test_promtool_finds_nothing_to_say(promtool: str) -> None:
-    device = Device(time_scale=0, noise=1, technology="superconducting")
+    device = EmulatedDevice(time_scale=0, noise=1, technology="superconducting")
     settings = ServiceSettings(quality=QualitySettings(every_seconds=1e6))
     with running_service(device, settings=settings) as service:
         quality = service.telemetry.quality
@@ -88,7 +88,7 @@ def test_promtool_finds_nothing_to_say(promtool: str) -> None:
 
 
 def test_jobs_are_counted_by_class_and_end() -> None:
-    device = Device(time_scale=0, seed=1)
+    device = EmulatedDevice(time_scale=0, seed=1)
     with running_service(device, vqpus=3) as service:
         jobs = [
             submit(service, acquired(service, name), name)
@@ -119,7 +119,7 @@ def test_jobs_are_counted_by_class_and_end() -> None:
 
 
 def test_failures_cancellations_and_preemptions_are_counted() -> None:
-    device = Device(time_scale=0, runners={"problem": UntilInterrupted()})
+    device = EmulatedDevice(time_scale=0, runners={"problem": UntilInterrupted()})
     with running_service(device, vqpus=3) as service:
         low, high = acquired(service, "development"), acquired(service, "production")
         first, second = submit(service, low, "a"), submit(service, low, "b")
@@ -137,7 +137,7 @@ def test_failures_cancellations_and_preemptions_are_counted() -> None:
     assert counts["sfq_jobs_total", "development,Cancelled"] == 1
     assert counts["sfq_jobs_total", "development,Completed"] == 1
     assert counts["sfq_queue_jobs", "development"] == 0
-    failing = Device(time_scale=0, faults=Faults(fail=1))
+    failing = EmulatedDevice(time_scale=0, faults=Faults(fail=1))
     with running_service(failing) as service:
         lease = service.acquire()
         assert over(service, submit(service, lease, "a")) == "Failed"
@@ -159,7 +159,7 @@ def test_busy_seconds_grow_while_a_job_runs_and_states_add_up() -> None:
         "closed": 3,
         "offline": 2,
     }
-    with running_service(Device(technology="superconducting")) as service:
+    with running_service(EmulatedDevice(technology="superconducting")) as service:
         lease = service.acquire()
         job = submit(service, lease, "a")
         service.until(lease, "Running")
@@ -170,7 +170,7 @@ def test_busy_seconds_grow_while_a_job_runs_and_states_add_up() -> None:
 
 
 def test_a_device_whose_jobs_would_run_into_maintenance_is_held() -> None:
-    with running_service(Device(technology="neutral-atom")) as service:
+    with running_service(EmulatedDevice(technology="neutral-atom")) as service:
         lease = service.acquire()
         soon: dict[str, JSON] = {"starts": time.time() + 60, "ends": time.time() + 900}
         service.ask("POST", "/v1/device/maintenance", soon)
@@ -186,7 +186,7 @@ def test_a_device_whose_jobs_would_run_into_maintenance_is_held() -> None:
 
 
 def test_a_scrape_reads_nothing_from_the_disk() -> None:
-    with running_service(Device(time_scale=0)) as service:
+    with running_service(EmulatedDevice(time_scale=0)) as service:
         lease = service.acquire()
         over(service, submit(service, lease, "a"))
         queue, telemetry = service.queue, service.telemetry

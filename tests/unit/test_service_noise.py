@@ -11,10 +11,10 @@ import pytest
 from dimod import BinaryQuadraticModel, SampleSet, Vartype
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Result
+from sf_quantum.qpu.jobs import Result, Task
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.computation import Computation
-from sf_quantum.service.device.emulated import Device, Faults, Task
+from sf_quantum.service.device.emulated import EmulatedDevice, Faults
 from sf_quantum.service.device.technologies import HOUR, TECHNOLOGIES
 from sf_quantum.service.domain.jobs import Size
 
@@ -65,15 +65,17 @@ def chain(labels: int = 40) -> BinaryQuadraticModel:
     return bqm
 
 
-def run(device: Device, bqm: BinaryQuadraticModel, number: int = 1) -> SampleSet:
+def run(
+    device: EmulatedDevice, bqm: BinaryQuadraticModel, number: int = 1
+) -> SampleSet:
     parameters = {"num_reads": 200, "seed": 7, "num_sweeps": 10}
-    task = Task(number, 1, "problem", json.dumps(bqm.to_serializable()), parameters)
+    task = Task("t", "problem", json.dumps(bqm.to_serializable()), parameters, number)
     outcome = device.run(task, threading.Event())
     assert outcome.result is not None
     return SampleSet.from_serializable(json.loads(outcome.result.whole))  # type: ignore[no-untyped-call,no-any-return]
 
 
-def biases_off(device: Device, bqm: BinaryQuadraticModel) -> list[float]:
+def biases_off(device: EmulatedDevice, bqm: BinaryQuadraticModel) -> list[float]:
     """How far off the biases are that the device computes with."""
     echo = Echo()
     run(device.model_copy(update={"runners": {"problem": echo}}), bqm)
@@ -89,11 +91,11 @@ def spread(values: list[float]) -> float:
 
 
 @pytest.fixture
-def annealer() -> Device:
-    return Device(time_scale=0, noise=1, seed=1, clock=lambda: 0.0, started=0.0)
+def annealer() -> EmulatedDevice:
+    return EmulatedDevice(time_scale=0, noise=1, seed=1, clock=lambda: 0.0, started=0.0)
 
 
-def test_an_annealer_gets_the_biases_slightly_wrong(annealer: Device) -> None:
+def test_an_annealer_gets_the_biases_slightly_wrong(annealer: EmulatedDevice) -> None:
     off = biases_off(annealer, chain(500))
     # of the couplers' range, which those of the chain fill
     assert spread(off) == pytest.approx(0.01, rel=0.1)
@@ -103,7 +105,7 @@ def test_an_annealer_gets_the_biases_slightly_wrong(annealer: Device) -> None:
     assert biases_off(annealer.model_copy(update={"noise": 0.0}), chain()) == [0.0] * 79
 
 
-def test_what_it_gets_wrong_stays_with_the_qubit(annealer: Device) -> None:
+def test_what_it_gets_wrong_stays_with_the_qubit(annealer: EmulatedDevice) -> None:
     whole, part = chain(), chain(20)
     off = biases_off(annealer, whole)
     assert biases_off(annealer, part)[:20] == pytest.approx(off[:20])
@@ -115,7 +117,7 @@ def test_what_it_gets_wrong_stays_with_the_qubit(annealer: Device) -> None:
     )
 
 
-def test_energies_are_the_true_ones(annealer: Device) -> None:
+def test_energies_are_the_true_ones(annealer: EmulatedDevice) -> None:
     for bqm in (chain(), chain().change_vartype(Vartype.BINARY, inplace=False)):
         found = run(annealer.model_copy(update={"noise": 20.0}), bqm)
         assert found.vartype is bqm.vartype
@@ -127,7 +129,7 @@ def test_gates_and_atoms_misread_bits() -> None:
     bqm = chain(100)
     for technology in ("superconducting", "neutral-atom"):
         errors = TECHNOLOGIES[technology].errors
-        echoing = Device(
+        echoing = EmulatedDevice(
             name="q",
             technology=technology,
             time_scale=0,
@@ -148,14 +150,14 @@ def test_gates_and_atoms_misread_bits() -> None:
 
 
 def test_atoms_of_a_sequence_are_misread_too() -> None:
-    device = Device(
+    device = EmulatedDevice(
         technology="neutral-atom",
         time_scale=0,
         noise=1,
         seed=1,
         runners={"sequence": Register()},
     )
-    task = Task(1, 1, "sequence", '""', {"num_reads": 1000})
+    task = Task("t", "sequence", '""', {"num_reads": 1000}, 1)
     result = device.run(task, threading.Event()).result
     assert result is not None
     counter = json.loads(result.text)["counter"]
@@ -182,7 +184,7 @@ def clock() -> Clock:
 
 
 def test_errors_drift_and_a_calibration_is_renewed(clock: Clock) -> None:
-    device = Device(time_scale=0, noise=1, seed=1, clock=clock, started=0.0)
+    device = EmulatedDevice(time_scale=0, noise=1, seed=1, clock=clock, started=0.0)
     first, bqm = device.calibration, chain(500)
     fresh = biases_off(device, bqm)
     clock.seconds = 0.99 * HOUR
@@ -199,7 +201,7 @@ def test_errors_drift_and_a_calibration_is_renewed(clock: Clock) -> None:
 
 
 def test_read_out_drifts_too(clock: Clock) -> None:
-    device = Device(
+    device = EmulatedDevice(
         technology="superconducting",
         time_scale=0,
         noise=1,
@@ -217,7 +219,7 @@ def test_read_out_drifts_too(clock: Clock) -> None:
 
 
 def test_the_time_scale_compresses_the_calibration_too(clock: Clock) -> None:
-    device = Device(time_scale=0.01, clock=clock, started=0.0)
+    device = EmulatedDevice(time_scale=0.01, clock=clock, started=0.0)
     first = device.calibration.id
     clock.seconds = 35.0
     assert device.calibration.id == first
@@ -227,7 +229,7 @@ def test_the_time_scale_compresses_the_calibration_too(clock: Clock) -> None:
 
 def test_a_wrong_calibration_until_it_is_renewed(clock: Clock) -> None:
     faults = Faults(calibration=0.5)
-    device = Device(
+    device = EmulatedDevice(
         time_scale=0, noise=1, seed=1, clock=clock, started=0.0, faults=faults
     )
     wrong = []

@@ -16,7 +16,7 @@ from starlette.requests import HTTPConnection
 
 from sf_quantum.files import JSON
 from sf_quantum.service.api.page import activity, routes
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.domain.jobs import Identity, Lease, Submission
 from sf_quantum.service.http.auth import Unauthorized
 from sf_quantum.service.scheduling.pending import PendingJobs
@@ -45,7 +45,7 @@ async def _by_header(connection: HTTPConnection) -> Identity:
 @pytest.fixture
 def service() -> Iterator[RunningService]:
     """A service with users, whose jobs take minutes."""
-    device = Device(technology="neutral-atom", noise=1.0)
+    device = EmulatedDevice(technology="neutral-atom", noise=1.0)
     with running_service(device, vqpus=4, authenticate=_by_header) as running:
         yield running
 
@@ -350,8 +350,8 @@ def test_a_job_between_two_states_is_not_shown_as_running(
     assert (answer.status, answer.json()["running"]) == (200, None)
 
 
-def _renewed_each_1000_seconds(now: list[float]) -> Device:
-    return Device(
+def _renewed_each_1000_seconds(now: list[float]) -> EmulatedDevice:
+    return EmulatedDevice(
         name="d",
         technology="superconducting",
         time_scale=0.0,

@@ -58,7 +58,7 @@ def job(
 
 
 def test_a_job_is_made_from_its_record_and_its_lease() -> None:
-    assert PendingJob.of(JOB, 0.5) == PendingJob(
+    assert PendingJob.of(JOB, 2.0) == PendingJob(
         number=7,
         id="j7",
         user="ann",
@@ -69,7 +69,7 @@ def test_a_job_is_made_from_its_record_and_its_lease() -> None:
         qpu_seconds=4.0,
         submitted=13.0,
     )
-    hinted = PendingJob.of(JOB, 0.5, LEASE)
+    hinted = PendingJob.of(JOB, 2.0, LEASE)
     assert (hinted.project, hinted.pattern) == ("chem", "cc-heavy")
     assert hinted.expected_seconds == 60.0
     assert (hinted.lease, hinted.seconds) == ("l1", 2.0)

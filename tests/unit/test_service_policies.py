@@ -16,7 +16,7 @@ import pytest
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
     Identity,
@@ -427,9 +427,9 @@ def test_a_free_lease_brings_the_load_nearest_to_one_qpu() -> None:
 
 
 def running(
-    path: Path, settings: ServiceSettings, device: Device | None = None
+    path: Path, settings: ServiceSettings, device: EmulatedDevice | None = None
 ) -> AbstractAsyncContextManager[JobQueue]:
-    return running_queue(path, device or Device(time_scale=0), settings)
+    return running_queue(path, device or EmulatedDevice(time_scale=0), settings)
 
 
 async def acquired(queue: JobQueue, who: Identity, **asked: object) -> Lease:
@@ -490,7 +490,9 @@ async def test_a_lease_is_for_a_project_of_its_user(tmp_path: Path) -> None:
 async def test_what_a_job_uses_is_of_the_project_it_comes_under(
     tmp_path: Path,
 ) -> None:
-    async with running(tmp_path, PROJECTS, Device(technology="neutral-atom")) as queue:
+    async with running(
+        tmp_path, PROJECTS, EmulatedDevice(technology="neutral-atom")
+    ) as queue:
         bio, chem = [
             await acquired(queue, ANN, project=name) for name in ("bio", "chem")
         ]
@@ -516,7 +518,9 @@ async def test_usage_is_known_after_a_restart(tmp_path: Path) -> None:
         assert recent_use(queue.store, 0.0)[0].qpu_seconds == pytest.approx(
             0.104, abs=0.001
         )
-    async with running(tmp_path, settings, Device(technology="neutral-atom")) as queue:
+    async with running(
+        tmp_path, settings, EmulatedDevice(technology="neutral-atom")
+    ) as queue:
         await queue.availability.set_status("open")
         other = await acquired(queue, BOB)
         await occupied(queue, other)
@@ -538,7 +542,9 @@ async def test_usage_is_known_after_a_restart(tmp_path: Path) -> None:
 
 async def test_a_job_takes_the_hints_of_the_lease_it_moves_to(tmp_path: Path) -> None:
     settings = ServiceSettings(vqpus=3, policy=PolicyChoice("interleave"))
-    async with running(tmp_path, settings, Device(technology="neutral-atom")) as queue:
+    async with running(
+        tmp_path, settings, EmulatedDevice(technology="neutral-atom")
+    ) as queue:
         heavy = await acquired(queue, ANN, pattern="qc-heavy")
         light = await acquired(queue, ANN, pattern="cc-heavy")
         await occupied(queue, heavy)
@@ -617,7 +623,7 @@ async def test_a_site_writes_its_own_in_one_file(
     with pytest.raises(InputError, match="policy 'gone' cannot be loaded: No module"):
         load("gone")
     settings = ServiceSettings(policy=PolicyChoice("shortest"))
-    device = Device(technology="neutral-atom")
+    device = EmulatedDevice(technology="neutral-atom")
     async with running(tmp_path, settings, device) as queue:
         held = await acquired(queue, ANN)
         await occupied(queue, held)

@@ -14,8 +14,9 @@ import pytest
 from dimod import BinaryQuadraticModel, ExactSolver
 
 from sf_quantum.files import JSON
+from sf_quantum.qpu.jobs import Task
 from sf_quantum.service.device import quality_problem
-from sf_quantum.service.device.emulated import Device, Faults, Task
+from sf_quantum.service.device.emulated import EmulatedDevice, Faults
 from sf_quantum.service.domain.jobs import Job, Lease
 from sf_quantum.service.domain.settings import QualitySettings, ServiceSettings
 from sf_quantum.service.queue.job_queue import JobQueue
@@ -27,7 +28,7 @@ from sf_quantum.service.queue.telemetry import (
 )
 from sf_quantum.service.store.retention import purge
 from sf_quantum.service.store.store import Store
-from tests.service import RunningService, example_bqm, running_service
+from tests.service import RunningService, emulated, example_bqm, running_service
 from tests.waiting import SECONDS, until
 
 # an hour's jobs in a moment
@@ -70,13 +71,12 @@ def test_the_planted_state_is_the_only_optimum(qubits: int) -> None:
 @pytest.mark.parametrize("technology", ["annealer", "superconducting", "neutral-atom"])
 def test_errors_show(technology: str) -> None:
     def hits(faults: Faults) -> int:
-        device = Device(
+        device = EmulatedDevice(
             technology=technology, noise=1, time_scale=0, seed=1, faults=faults
         )
         bqm = quality_problem.problem(device.size)
-        task = Task(
-            1, 1, "problem", json.dumps(bqm), {"num_reads": 200, "num_sweeps": None}
-        )
+        parameters = {"num_reads": 200, "num_sweeps": None}
+        task = Task("t", "problem", json.dumps(bqm), parameters, 1)
         outcome = device.run(task, threading.Event())
         assert outcome.result
         result = json.loads(outcome.result.text)
@@ -95,7 +95,7 @@ def test_a_job_has_its_own_class_and_takes_no_vqpu() -> None:
         assert job["state"] == "Completed"
         calibration = job["calibration"]
         assert isinstance(calibration, dict)
-        assert calibration["id"] == service.queue.device.calibration.id
+        assert calibration["id"] == emulated(service.queue).calibration.id
         assert listed(service, "/v1/leases") == []
         # the only vQPU is free
         assert service.acquire()
@@ -121,6 +121,8 @@ def test_the_leases_that_a_file_of_version_12_left_are_forgotten(
     store.close()
     with sqlite3.connect(path) as db:
         db.execute("UPDATE leases SET closed_steady = NULL")
+        for column in ("device", "device_job", "repeatable"):  # of version 14
+            db.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
         db.execute("PRAGMA user_version = 12")
     db.close()
     store = Store(path)
@@ -137,7 +139,7 @@ def test_users_cannot_ask_for_its_class() -> None:
 
 
 def test_it_goes_after_production_and_before_the_others() -> None:
-    device = Device(technology="superconducting", time_scale=0.01, seed=1)
+    device = EmulatedDevice(technology="superconducting", time_scale=0.01, seed=1)
     often = ServiceSettings(vqpus=3, quality=QualitySettings(every_seconds=0.3))
     with running_service(device, settings=often) as service:
 
@@ -198,7 +200,7 @@ def test_one_that_the_service_left_behind_is_cancelled_and_run_anew(
     tmp_path: Path,
 ) -> None:
     state = tmp_path / "service.sqlite"
-    slow = Device(technology="neutral-atom")
+    slow = EmulatedDevice(technology="neutral-atom")
     with running_service(slow, state=state, settings=ONCE) as service:
         until(lambda: service.queue.running, "no quality job runs")
     with running_service(state=state, settings=ONCE) as service:
@@ -243,7 +245,7 @@ def test_what_is_usual_is_learned_over_all_ages() -> None:
 def test_a_device_that_went_wrong_is_found_by_its_quality_jobs(tmp_path: Path) -> None:
     state = tmp_path / "service.sqlite"
     clock = Clock()
-    kept = Device(noise=1, time_scale=0, seed=1, clock=clock, started=clock.now)
+    kept = EmulatedDevice(noise=1, time_scale=0, seed=1, clock=clock, started=clock.now)
     with running_service(kept, state=state, settings=OFTEN) as service:
         quality = service.telemetry.quality
         assert quality is not None
@@ -267,7 +269,7 @@ async def test_a_long_report_keeps_no_request_waiting(tmp_path: Path) -> None:
         return end.wait(5)
 
     store._reports._db.create_function("linger", 0, linger)
-    queue = JobQueue(store, Device(time_scale=0))
+    queue = JobQueue(store, EmulatedDevice(time_scale=0))
     report = asyncio.create_task(asyncio.to_thread(store.report, "SELECT linger()"))
     assert await asyncio.to_thread(begun.wait, 5)
     work = asyncio.create_task(

@@ -19,7 +19,7 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Result
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.computation import Computation
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
     Identity,
@@ -94,18 +94,18 @@ def gate() -> Gate:
 
 
 def running(
-    path: Path, device: Device, settings: ServiceSettings = SETTINGS
+    path: Path, device: EmulatedDevice, settings: ServiceSettings = SETTINGS
 ) -> AbstractAsyncContextManager[JobQueue]:
     return running_queue(path, device, settings)
 
 
 @pytest.fixture
-def device(gate: Gate) -> Device:
-    return Device(time_scale=0, runners={"problem": gate})
+def device(gate: Gate) -> EmulatedDevice:
+    return EmulatedDevice(time_scale=0, runners={"problem": gate})
 
 
 @pytest.fixture
-async def queue(tmp_path: Path, device: Device) -> AsyncIterator[JobQueue]:
+async def queue(tmp_path: Path, device: EmulatedDevice) -> AsyncIterator[JobQueue]:
     async with running(tmp_path, device) as queue:
         yield queue
 
@@ -195,7 +195,9 @@ async def test_production_preempts_and_what_ran_comes_back_first(
 async def test_a_lost_attempt_is_not_charged(tmp_path: Path, gate: Gate) -> None:
     settings = ServiceSettings(vqpus=20, policy=PolicyChoice("fair-share"))
     # an interrupted attempt has used all of the modelled time
-    device = Device(time_scale=1e-9, runners={"problem": gate}, cost_per_second=2.0)
+    device = EmulatedDevice(
+        time_scale=1e-9, runners={"problem": gate}, cost_per_second=2.0
+    )
     async with running(tmp_path, device, settings) as queue:
         low = await submit(queue, await lease(queue), "low", shots=1000)
         await until(lambda: gate.order == ["low"])
@@ -207,7 +209,7 @@ async def test_a_lost_attempt_is_not_charged(tmp_path: Path, gate: Gate) -> None
         used = queue.policy.usage
         assert used.of((("user", "ann"), None)) == pytest.approx(0.0, abs=1e-6)
         gate.all = True
-        once = device.model_seconds({"num_reads": 1000})
+        once = device.cost({"num_reads": 1000}).qpu_seconds
         jobs = [await over(queue, job) for job in (low, high)]
         assert jobs[0].qpu_seconds == jobs[0].lost_qpu_seconds == once
         assert jobs[0].cost == 2.0 * once
@@ -260,7 +262,7 @@ async def test_released_while_preempted_is_cancelled(
 
 
 async def test_the_waiting_part_of_a_job_stops_at_once(tmp_path: Path) -> None:
-    async with running(tmp_path, Device(technology="neutral-atom")) as queue:
+    async with running(tmp_path, EmulatedDevice(technology="neutral-atom")) as queue:
         id_ = await lease(queue)
         asked = Submission("problem", example_bqm(), {"num_reads": 1}, "a")
         job, _ = await queue.submit(ANN, id_, asked)
@@ -268,7 +270,7 @@ async def test_the_waiting_part_of_a_job_stops_at_once(tmp_path: Path) -> None:
         cancelled = await queue.cancel(ANN, job.id)
         assert cancelled.state == "Cancelled"
         # it takes minutes, of which it has used next to none
-        assert 0 < cancelled.qpu_seconds < queue.device.model_seconds({}) / 2
+        assert 0 < cancelled.qpu_seconds < queue.device.cost({}).qpu_seconds / 2
 
 
 async def test_what_breaks_fails_and_the_next_one_runs(
@@ -320,7 +322,7 @@ async def test_the_key_is_the_users_whatever_becomes_of_the_lease(
 )
 async def test_limits_of_a_class(
     tmp_path: Path,
-    device: Device,
+    device: EmulatedDevice,
     limits: ClassLimits,
     shots: int,
     status: int,
@@ -342,7 +344,7 @@ async def test_limits_of_a_class(
 
 
 async def test_limit_of_a_user_holds_for_many_at_once(
-    tmp_path: Path, device: Device
+    tmp_path: Path, device: EmulatedDevice
 ) -> None:
     async with running(
         tmp_path, device, ServiceSettings(vqpus=3, limits=UserLimits(jobs=5))
@@ -418,7 +420,7 @@ async def test_draining_lets_the_running_job_end(queue: JobQueue, gate: Gate) ->
 
 
 async def test_closing_puts_the_running_job_back(
-    tmp_path: Path, device: Device, gate: Gate
+    tmp_path: Path, device: EmulatedDevice, gate: Gate
 ) -> None:
     async with running(tmp_path, device) as queue:
         job = await submit(queue, await lease(queue, "production"), "a")
@@ -438,7 +440,7 @@ async def test_closing_puts_the_running_job_back(
 
 
 async def test_stopping_with_patience_lets_the_running_job_end(
-    tmp_path: Path, device: Device, gate: Gate
+    tmp_path: Path, device: EmulatedDevice, gate: Gate
 ) -> None:
     async with running(tmp_path, device) as queue:
         id_ = await lease(queue)
@@ -457,7 +459,7 @@ async def test_stopping_with_patience_lets_the_running_job_end(
 
 
 async def test_asked_again_it_stops_without_patience(
-    tmp_path: Path, device: Device, gate: Gate
+    tmp_path: Path, device: EmulatedDevice, gate: Gate
 ) -> None:
     async with running(tmp_path, device) as queue:
         job = await submit(queue, await lease(queue), "a")
@@ -471,7 +473,7 @@ async def test_asked_again_it_stops_without_patience(
 
 
 async def test_order_and_shares_survive_a_restart(
-    tmp_path: Path, device: Device, gate: Gate
+    tmp_path: Path, device: EmulatedDevice, gate: Gate
 ) -> None:
     settings = ServiceSettings(vqpus=3, limits=UserLimits(jobs=5))
     async with running(tmp_path, device, settings) as queue:
@@ -506,7 +508,9 @@ async def test_no_job_precedes_its_lease(queue: JobQueue) -> None:
     await submit(queue, await acquiring, "a")
 
 
-async def test_limit_of_the_payloads_of_a_user(tmp_path: Path, device: Device) -> None:
+async def test_limit_of_the_payloads_of_a_user(
+    tmp_path: Path, device: EmulatedDevice
+) -> None:
     size = len(Submission("problem", {"name": "a"}, {}, "a").payload)
     limits = UserLimits(pending_mib=2.5 * size / 2**20)
     settings = ServiceSettings(vqpus=3, limits=limits)
@@ -530,7 +534,7 @@ async def test_limit_of_the_payloads_of_a_user(tmp_path: Path, device: Device) -
 
 
 async def test_while_nothing_runs_nobody_asks_who_would_preempt_it(
-    tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, device) as queue:
         held = await lease(queue)
@@ -556,7 +560,7 @@ async def test_while_nothing_runs_nobody_asks_who_would_preempt_it(
 
 
 async def test_jobs_that_ended_are_forgotten_after_a_while(
-    tmp_path: Path, device: Device, gate: Gate
+    tmp_path: Path, device: EmulatedDevice, gate: Gate
 ) -> None:
     gate.all = True
     async with running(tmp_path, device) as queue:
@@ -592,7 +596,7 @@ async def test_a_device_that_does_not_let_go_does_not_keep_the_service(
             return False
 
     gate = Stubborn()
-    device = Device(time_scale=0, runners={"problem": gate})
+    device = EmulatedDevice(time_scale=0, runners={"problem": gate})
     monkeypatch.setattr("sf_quantum.service.queue.job_queue.STOP_SECONDS", 0.05)
     monkeypatch.setattr("sf_quantum.service.queue.live_jobs.LET_GO_SECONDS", 0.05)
     async with running(tmp_path, device) as queue:
@@ -697,7 +701,7 @@ async def test_a_job_that_is_being_cancelled_ends_before_it_moves(
             return super().result(name)
 
     gate = Slow()
-    device = Device(time_scale=0, runners={"problem": gate})
+    device = EmulatedDevice(time_scale=0, runners={"problem": gate})
     async with running(tmp_path, device, ServiceSettings(vqpus=1)) as queue:
         first = await lease(queue)
         job = await submit(queue, first, "job")
@@ -748,7 +752,7 @@ async def test_a_result_that_is_not_json_fails_its_job_only(tmp_path: Path) -> N
 
     gate = Odd()
     gate.all = True
-    device = Device(time_scale=0, runners={"problem": gate})
+    device = EmulatedDevice(time_scale=0, runners={"problem": gate})
     async with running(tmp_path, device) as queue:
         job = await submit(queue, await lease(queue), "job")
         failed = await over(queue, job)

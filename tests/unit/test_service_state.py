@@ -13,7 +13,7 @@ import pytest
 from sf_quantum.cli import main
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.state import DATABASE, check_state, store_in
 from sf_quantum.service.store.backup import back_up
 from tests.service import RunningService, example_bqm, running_service
@@ -101,7 +101,7 @@ def test_a_backup_has_what_was_acknowledged(
 ) -> None:
     state, copy = tmp_path / "state", tmp_path / "copy"
     state.mkdir(mode=0o700)
-    device = Device(time_scale=0)
+    device = EmulatedDevice(time_scale=0)
     with running_service(device, vqpus=9, state=state / DATABASE) as service:
         acknowledged = {submit(service, "a"), submit(service, "b")}
         assert (state / f"{DATABASE}-wal").stat().st_size

@@ -23,8 +23,8 @@ from pydantic import SkipValidation
 from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Result
-from sf_quantum.service.device.emulated import Device, Outcome, Task
+from sf_quantum.qpu.jobs import Outcome, Result, Task
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
     Identity,
@@ -92,7 +92,7 @@ class Script:
             self._stop.set()
 
 
-class ScriptedDevice(Device):
+class ScriptedDevice(EmulatedDevice):
     """A device that does what its script says."""
 
     script: SkipValidation[Script]

@@ -21,7 +21,7 @@ from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.api import large_bodies
 from sf_quantum.service.app import build
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.domain.jobs import (
     Identity,
     Job,
@@ -57,7 +57,7 @@ class Service:
 
     def __init__(self, folder: Path) -> None:
         self.store = Store(folder)
-        device = Device(technology="neutral-atom", seed=1)
+        device = EmulatedDevice(technology="neutral-atom", seed=1)
         settings = ServiceSettings()
         service = build(
             self.store,
@@ -295,12 +295,14 @@ async def test_a_users_sequences_are_checked_one_after_the_other(
 ) -> None:
     checked, go = list[JSON](), threading.Event()
 
-    def slow(_device: Device, _kind: Kind, content: JSON, _parameters: object) -> Size:
+    def slow(
+        _device: EmulatedDevice, _kind: Kind, content: JSON, _parameters: object
+    ) -> Size:
         checked.append(content)
         go.wait(SECONDS)
         raise FieldError("sequence", "has no pulse")
 
-    monkeypatch.setattr(Device, "check", slow)
+    monkeypatch.setattr(EmulatedDevice, "check", slow)
     service.queue.leases.resize(2)
     bob = Identity("bob", admin=False)
     lease = (await service.queue.leases.acquire(bob, LeaseRequest())).id

@@ -11,7 +11,7 @@ import pytest
 from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.service.device.drift import DriftWatch
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.domain.settings import QualitySettings, ServiceSettings
 from sf_quantum.service.queue.supervisor import Supervisor
 from sf_quantum.service.queue.telemetry import Telemetry
@@ -45,7 +45,7 @@ async def test_a_task_that_ends_is_started_again_and_counted(
 def test_while_a_task_does_not_run_the_service_is_not_ready(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def look(*_: DriftWatch | Device) -> None:
+    def look(*_: DriftWatch | EmulatedDevice) -> None:
         raise LookupError("no such reading")
 
     monkeypatch.setattr(backoff, "TASK", Backoff(3600.0, 3600.0))
@@ -83,7 +83,7 @@ async def test_a_locked_database_does_not_end_the_quality_jobs(
 
     monkeypatch.setattr(Store, "report", locked_once)
     settings = ServiceSettings(quality=QualitySettings(every_seconds=0.01))
-    async with running_queue(tmp_path, Device(time_scale=0), settings) as queue:
+    async with running_queue(tmp_path, EmulatedDevice(time_scale=0), settings) as queue:
         watch = Telemetry(queue)
         watch.start()
         quality = watch.quality

@@ -37,7 +37,7 @@ from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.services import SlurmService, holder_options
 from sf_quantum.files import JSON
 from sf_quantum.qpu import account
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from tests.service import RunningService, example_bqm, running_service
 
 BIN = Path(sys.executable).parent
@@ -47,7 +47,7 @@ JOB: dict[str, JSON] = {"id": "1", "state": "Completed", "found": False}
 
 @pytest.fixture
 def service() -> Iterator[RunningService]:
-    with running_service(Device(time_scale=0)) as running:
+    with running_service(EmulatedDevice(time_scale=0)) as running:
         yield running
 
 

@@ -22,7 +22,7 @@ from sf_quantum.qpu import sfq
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.samplers.qaoa import QaoaSampler
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from tests.service import RunningService, example_bqm, running_service
 
 Solve = Callable[..., tuple[int, str]]
@@ -250,7 +250,7 @@ def test_parts_that_the_qpu_takes_apart_only_are_a_job_each(
     solve: Solve, problem: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem.write_text(json.dumps({"bqm": ring(2)}))
-    with running_service(Device(time_scale=0, qubits=4)) as service:
+    with running_service(EmulatedDevice(time_scale=0, qubits=4)) as service:
         lease = service.acquire()
         _environment(monkeypatch, service.url, lease)
         assert solve("--reads", "50") == (0, "")

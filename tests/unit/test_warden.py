@@ -20,7 +20,7 @@ from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.api.warden import routes
 from sf_quantum.service.device import sequence
 from sf_quantum.service.device.computation import Computation
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.device.runners import ProblemRunner, Runner, installed
 from sf_quantum.service.domain.jobs import Identity, Job, Kind, Size
 from sf_quantum.service.domain.settings import (
@@ -106,7 +106,7 @@ def start() -> Iterator[Callable[..., Warden]]:
 
     def run(**settings: object) -> Warden:
         context = running_service(
-            Device(technology="neutral-atom", time_scale=0, runners=runners),
+            EmulatedDevice(technology="neutral-atom", time_scale=0, runners=runners),
             settings=ServiceSettings(**{"vqpus": 2, **settings}),  # type: ignore[arg-type]
             authenticate=known_by_header,
         )
@@ -358,7 +358,7 @@ def test_a_service_without_pulser_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sequence, "available", lambda: False)
-    with running_service(Device(time_scale=0, runners=installed())) as service:
+    with running_service(EmulatedDevice(time_scale=0, runners=installed())) as service:
         warden = Warden(service)
         session = warden.session()
         answer = warden.ask("POST", "/jobs", JOB, session=session)

@@ -84,7 +84,8 @@ class LargeBodyRoute(APIRoute):
         queue: JobQueue = request.app.state.queue
         who, lease = get_sender(request), request.headers.get(self.header)
         queue.leases.active(who, lease)  # refuse before the costly reading of the body
-        size, payloads = queue.device.size, queue.device.payloads
+        told = queue.device.description
+        size, payloads = told.qubits, told.kinds
 
         def whole() -> Submission:
             return read(body, self.dialect, qubits=size, payloads=payloads)

@@ -105,7 +105,7 @@ class QpuCollector(Collector):
         info = {
             "version": __version__,
             "device": device.name,
-            "technology": device.technology,
+            "technology": device.description.technology,
         }
         yield InfoMetricFamily("sfq", "The service and its device.", info)
         state, seconds = self._queue.device_states()
@@ -114,8 +114,9 @@ class QpuCollector(Collector):
         spent = {(name,): seconds[name] for name in STATES}
         yield _counter("sfq_device_state_seconds", spent, "state")
         yield _counter("sfq_device_busy_seconds", seconds["busy"])
-        yield _gauge("sfq_device_qubits", device.size)
-        yield _gauge("sfq_device_out_of_service_qubits", len(device.out_of_service))
+        told = device.description
+        yield _gauge("sfq_device_qubits", told.qubits)
+        yield _gauge("sfq_device_out_of_service_qubits", len(told.out_of_service))
 
     def _jobs_and_leases(self) -> Iterator[Metric]:
         queue, observed = self._queue, self._queue.observations
@@ -137,14 +138,15 @@ class QpuCollector(Collector):
         device, watch = self._queue.device, self._queue.drift
         quality = self._telemetry.quality
         watch.look(device)
-        reading = device.reading
-        made = reading.calibration.made.timestamp()
-        yield _gauge("sfq_calibration_timestamp_seconds", made)
-        values = {(name,): value for name, value in reading.values.items()}
+        if (made := device.calibrated) is not None:
+            yield _gauge("sfq_calibration_timestamp_seconds", made)
+        values = {(name,): value for name, value in device.calibrated_values.items()}
         yield _gauge("sfq_calibration_error_ratio", values, "value")
-        expected = {(name,): value for name, value in reading.expected.items()}
+        reading = device.reading
+        usual = {} if reading is None else reading.expected
+        expected = {(name,): value for name, value in usual.items()}
         yield _gauge("sfq_calibration_error_expected_ratio", expected, "value")
-        series = [*reading.values, *([SERIES] if quality else [])]
+        series = [*usual, *([SERIES] if quality else [])]
         alarms = {(name,): name in watch.alarms for name in series}
         yield _gauge("sfq_drift_alarm", alarms, "series")
         sums = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.device.noise import Reading
+from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.domain.settings import DriftSettings
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,8 @@ class DriftWatch:
 
     def look(self, device: Device) -> None:
         """Add the device's readings since the last call."""
-        self.renewed(device.calibration.id)
+        if (calibration := device.description.calibration) is not None:
+            self.renewed(str(calibration.get("id")))
         for reading in device.readings(self._last):
             self._last = reading
             for name, deviation in reading.deviations.items():

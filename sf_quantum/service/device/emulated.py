@@ -10,6 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -26,11 +27,26 @@ from pydantic import (
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import JobParameters, Result, Timing
+from sf_quantum.qpu.jobs import (
+    Description,
+    JobParameters,
+    Outcome,
+    Progress,
+    Result,
+    State,
+    Task,
+    Timing,
+    Topology,
+    UnknownJob,
+)
 from sf_quantum.samplers import unknown
 from sf_quantum.samplers.neal import SEEDS
-from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.computation import Computation, ComputeLimits
+from sf_quantum.service.device import sequence
+from sf_quantum.service.device.computation import (
+    Computation,
+    ComputeLimits,
+    compute_seconds,
+)
 from sf_quantum.service.device.noise import (
     READING_ERROR,
     READINGS,
@@ -39,16 +55,27 @@ from sf_quantum.service.device.noise import (
     Reading,
 )
 from sf_quantum.service.device.operations import Operation, Parameter, Values
+from sf_quantum.service.device.protocol import (
+    CalibrationHistory,
+    Cost,
+    Device,
+    Recovery,
+)
 from sf_quantum.service.device.runners import Runner, installed
 from sf_quantum.service.device.technologies import TECHNOLOGIES, Errors
 from sf_quantum.service.device.topology import TOPOLOGIES, Graph
 from sf_quantum.service.domain.jobs import Kind, Size
 from sf_quantum.service.domain.reasons import QPU_OFFLINE
 from sf_quantum.service.domain.settings import Count, NotNegative, Positive
-from sf_quantum.validation import Section
+from sf_quantum.threads import in_thread
+from sf_quantum.validation import KeyPath, Section, dotted, validated
 
 Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Qubit: TypeAlias = Annotated[int, Field(ge=0)]
+# the longest wait for a change of a job's state
+POLL_SECONDS = 1.0
+# of the history: the last calibrations, and one of so many of their readings
+PERIODS, EVERY = 3, 4
 
 
 class Faults(Section):
@@ -130,36 +157,11 @@ class DeviceSettings(Section):
 
 
 @dataclass(frozen=True)
-class Task:
-    """One attempt at a job.
+class _Run:
+    """A job on the device, which a thread computes."""
 
-    :param number: number of the job; seeds random draws
-    :param payload: JSON text, checked by :meth:`Device.check`
-    :param parameters: ``num_reads``, optionally ``seed`` and ``num_sweeps``
-    """
-
-    number: int
-    attempt: int
-    kind: Kind
-    payload: str
-    parameters: JobParameters
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of a job on the device.
-
-    :param result: the sample set or counts; ``None`` unless the job completed
-    :param qpu_seconds: modelled QPU time, as billed by real hardware
-    :param seconds: elapsed time
-    :param calibration: id, time and values of the calibration; ``None`` if it did not run
-    """
-
-    result: Result | None
-    failure: str | None
-    qpu_seconds: float
-    seconds: float
-    calibration: dict[str, JSON] | None = None
+    stop: threading.Event
+    outcome: Future[Outcome]
 
 
 def _steady() -> Callable[[], float]:
@@ -169,7 +171,7 @@ def _steady() -> Callable[[], float]:
     return lambda: epoch + time.monotonic()
 
 
-class Device(DeviceSettings):
+class EmulatedDevice(DeviceSettings, Device):
     """An emulated device, with the run times and the errors of real hardware.
 
     :param noise: 0 by default, unlike in the configuration
@@ -191,6 +193,13 @@ class Device(DeviceSettings):
     started: float = Field(default_factory=time.time)
     first_calibration: int = 0
     changed: float | None = None
+    #: by the job's id; shared with copies
+    runs: SkipValidation[dict[str, _Run]] = Field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, JSON]) -> Self:
+        """See :meth:`Device.from_config`; the keys are those of :class:`DeviceSettings`."""
+        return cls(**dict(validated(DeviceSettings, {**config}, _key)))
 
     @model_validator(mode="after")
     def _check_out_of_service(self) -> Self:
@@ -209,10 +218,72 @@ class Device(DeviceSettings):
         return TECHNOLOGIES[self.technology].timing
 
     @property
-    def payloads(self) -> list[Kind]:
+    def payloads(self) -> tuple[Kind, ...]:
         """The supported kinds of jobs; circuits only on gate-based devices."""
         gates = self.technology == "superconducting"
-        return [kind for kind in self.runners if gates or kind != "circuit"]
+        return tuple(kind for kind in self.runners if gates or kind != "circuit")
+
+    @property
+    def description(self) -> Description:
+        """See :attr:`Device.description`."""
+        graph = self.graph
+        topology = None
+        if graph is not None:
+            topology = Topology(graph.kind, graph.shape, graph.labels, graph.couplers)
+        return Description(
+            self.technology,
+            self.size,
+            self.payloads,
+            self.out_of_service,
+            self.shots,
+            self.timing,
+            self.reading.summary,
+            topology,
+        )
+
+    @property
+    def calibration_wear(self) -> float:
+        """See :attr:`Device.calibration_wear`."""
+        return self.calibration.age
+
+    @property
+    def variant(self) -> str:
+        """See :attr:`Device.variant`: the factor on the errors."""
+        return f"{self.noise:g}"
+
+    @property
+    def compute_limits(self) -> ComputeLimits | None:
+        """See :attr:`Device.compute_limits`."""
+        return self.compute
+
+    def specs(self) -> str:
+        """See :meth:`Device.specs`."""
+        return sequence.specs(self.name, self.qubits)
+
+    def history(self) -> CalibrationHistory:
+        """See :meth:`Device.history`; since an admin's last change."""
+        slot = self.calibration_period / READINGS
+        last = max(0, int((self.clock() - self.started) / slot))
+        known = math.ceil(((self.changed or self.started) - self.started) / slot)
+        # always the same readings, so that points do not move from answer to answer
+        first = -(-max(0, last - PERIODS * READINGS, known) // EVERY) * EVERY
+        numbers = [*range(first, last, EVERY), last]
+        # in the middle of a slot, where rounding cannot yield a neighbour
+        readings = [self._read(*self._slot_of((n + 0.5) * slot)) for n in numbers]
+        renewed = range(-(-first // READINGS) * READINGS, last + 1, READINGS)
+        latest = readings[-1]
+        return CalibrationHistory(
+            latest.calibration.id,
+            latest.calibration.made.timestamp(),
+            [self.started + number * slot for number in numbers],
+            [self.started + number * slot for number in renewed],
+            {name: [one.values[name] for one in readings] for name in latest.values},
+        )
+
+    @property
+    def price(self) -> float | None:
+        """See :attr:`Device.price`."""
+        return self.cost_per_second
 
     @cached_property
     def graph(self) -> Graph | None:
@@ -251,6 +322,11 @@ class Device(DeviceSettings):
         return self._calibration(*self._calibration_and_age())
 
     @property
+    def calibrated(self) -> float | None:
+        """See :attr:`Device.calibrated`."""
+        return self.calibration.made.timestamp()
+
+    @property
     def calibration_age(self) -> float:
         """Age of the present calibration in seconds, by the clock."""
         return (self.clock() - self.started) % self.calibration_period
@@ -280,6 +356,11 @@ class Device(DeviceSettings):
         number, rest = divmod(self.clock() - self.started, self.calibration_period)
         return int(number), rest / self.calibration_period
 
+    def _slot_of(self, seconds: float) -> tuple[int, int]:
+        """Return the calibration and the reading of a time after the first calibration."""
+        number, rest = divmod(seconds, self.calibration_period)
+        return int(number), _slot(rest / self.calibration_period)
+
     def _read(self, number: int, slot: int) -> Reading:
         calibration = self._calibration(number, slot / READINGS)
         expected = self.errors.aged(calibration.age)
@@ -308,34 +389,72 @@ class Device(DeviceSettings):
         )
 
     @property
-    def controls(self) -> Sequence[Operation[Device]]:
+    def controls(self) -> Sequence[Operation[EmulatedDevice]]:
         """The operations on the device."""
         return [operation.within(self.bounds) for operation in OPERATIONS]
 
-    def model_seconds(self, parameters: JobParameters) -> float:
-        """Return the modelled seconds of a job, without faults."""
-        return TECHNOLOGIES[self.technology].job_seconds(parameters)
+    def cost(self, parameters: JobParameters, size: Size | None = None) -> Cost:
+        """See :meth:`Device.cost`: the modelled seconds, without faults."""
+        modelled = TECHNOLOGIES[self.technology].job_seconds(parameters)
+        computed = 0.0 if size is None else compute_seconds(size, parameters)
+        return Cost(modelled, compute_seconds=computed)
+
+    def elapsed_seconds(self, cost: Cost) -> float:
+        """See :meth:`Device.elapsed_seconds`: computations run beside the modelled time."""
+        return max(cost.qpu_seconds * self.time_scale, cost.compute_seconds)
 
     def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> Size:
-        """Reject a job that cannot run on the device; may take seconds.
-
-        :returns: the size of its payload
-        :raises FieldError: naming the field of the request
-        """
+        """See :meth:`Device.check`."""
         self.check_parameters(kind, parameters)
         size = self.runners[kind].check(content, qubits=self.size)
-        self.compute.check(size, parameters)
+        self.check_size(size, parameters)
         return size
 
-    def check_parameters(self, kind: Kind, parameters: JobParameters) -> None:
-        """Reject a job that cannot run on the device, regardless of its content."""
-        if kind not in self.payloads:
-            known = " and ".join(self.payloads)
-            raise FieldError(kind, f"this device runs {known} only")
-        shots = parameters.get("num_reads") or 1
-        if self.shots is not None and shots > self.shots:
-            detail = f"{shots} shots; at most {self.shots} per job"
-            raise FieldError("parameters.num_reads", detail)
+    def check_size(self, size: Size, parameters: JobParameters) -> None:
+        """See :meth:`Device.check_size`."""
+        self.compute.check(size, parameters)
+
+    @property
+    def recovery(self) -> Recovery:
+        """See :attr:`Device.recovery`: what a computation costs is not paid."""
+        return Recovery.AGAIN
+
+    def submit(self, task: Task) -> str:
+        """See :meth:`Device.submit`."""
+        stop = threading.Event()
+        outcome = in_thread(lambda: self.run(task, stop))
+        self.runs[task.tag] = _Run(stop, outcome)
+        return task.tag
+
+    def poll(self, job_id: str, task: Task) -> Progress:
+        """See :meth:`Device.poll`."""
+        outcome = self._run(job_id).outcome
+        if not wait([outcome], timeout=POLL_SECONDS).done:
+            return Progress("Running")
+        if outcome.exception() is not None:
+            return Progress("Failed")
+        return Progress(_state(outcome.result()))
+
+    def result(self, job_id: str, task: Task) -> Outcome:
+        """See :meth:`Device.result`.
+
+        :raises InputError: if the job could not be computed
+        """
+        run = self._run(job_id)
+        try:
+            return run.outcome.result()
+        finally:
+            del self.runs[job_id]
+
+    def cancel(self, job_id: str) -> None:
+        """See :meth:`Device.cancel`."""
+        if (run := self.runs.get(job_id)) is not None:
+            run.stop.set()
+
+    def _run(self, job_id: str) -> _Run:
+        if (run := self.runs.get(job_id)) is None:
+            raise UnknownJob(f"{self.name}: no job {job_id}")
+        return run
 
     def run(self, task: Task, stop: threading.Event) -> Outcome:
         """Run a job; blocks until it ends.
@@ -346,7 +465,7 @@ class Device(DeviceSettings):
         draws = self._random("faults", task.number, task.attempt)
         if draws.random() < self.faults.offline:
             return Outcome(None, QPU_OFFLINE, 0.0, 0.0)
-        modelled = self.model_seconds(task.parameters) * self.faults.slow
+        modelled = self.cost(task.parameters).qpu_seconds * self.faults.slow
         parameters = dict(task.parameters)
         if parameters.get("seed") is None:
             parameters["seed"] = self._random("seed", task.number).randrange(SEEDS)
@@ -366,8 +485,7 @@ class Device(DeviceSettings):
             "technology": self.technology,
             "calibration": summary,
         }
-        result = replace(result, info=info)
-        return Outcome(result, None, modelled, seconds, summary)
+        return Outcome(replace(result, info=info), None, modelled, seconds, summary)
 
     def _compute(
         self, task: Task, parameters: JobParameters, interrupted: Callable[[], bool]
@@ -387,36 +505,53 @@ class Device(DeviceSettings):
         return self.entropy if self.seed is None else self.seed
 
 
+def _state(outcome: Outcome) -> State:
+    if outcome.failure is not None:
+        return "Failed"
+    return "Cancelled" if outcome.result is None else "Completed"
+
+
+def _key(path: KeyPath, _: JSON) -> str:
+    return dotted(path)
+
+
 def _slot(age: float) -> int:
     return min(int(age * READINGS), READINGS - 1)
 
 
-def _recalibrate(device: Device, _: Values) -> Device:
+def _changed(
+    device: EmulatedDevice, update: Mapping[str, float | Faults]
+) -> EmulatedDevice:
+    now = device.clock()
+    return device.model_copy(update={"changed": now, **update})
+
+
+def _recalibrate(device: EmulatedDevice, _: Values) -> EmulatedDevice:
     now = device.clock()
     number = int((now - device.started) // device.calibration_period)
     first = device.first_calibration + number + 1
-    return device.model_copy(update={"started": now, "first_calibration": first})
+    return _changed(device, {"started": now, "first_calibration": first})
 
 
-def _set_time_scale(device: Device, values: Values) -> Device:
+def _set_time_scale(device: EmulatedDevice, values: Values) -> EmulatedDevice:
     """Change the time scale without a change of the calibration or its age."""
-    scaled = device.model_copy(update=values)
+    scaled = _changed(device, values)
     ratio = scaled.calibration_period / device.calibration_period
     now = device.clock()
     started = now - (now - device.started) * ratio
     return scaled.model_copy(update={"started": started})
 
 
-def _set_faults(device: Device, values: Values) -> Device:
+def _set_faults(device: EmulatedDevice, values: Values) -> EmulatedDevice:
     faults = device.faults.model_copy(update=values)
-    return device.model_copy(update={"faults": faults})
+    return _changed(device, {"faults": faults})
 
 
 def _probability(name: str, event: str) -> Parameter:
     return Parameter(name, f"Probability that {event}.", "", 0.0, 1.0)
 
 
-OPERATIONS: Sequence[Operation[Device]] = (
+OPERATIONS: Sequence[Operation[EmulatedDevice]] = (
     Operation(
         "recalibrate",
         "Renew the calibration now.",
@@ -426,7 +561,7 @@ OPERATIONS: Sequence[Operation[Device]] = (
     Operation(
         "set-noise",
         "Set the factor on the technology's errors.",
-        lambda device, values: device.model_copy(update=values),
+        lambda device, values: _changed(device, values),
         lambda device: {"noise": device.noise},
         [Parameter("noise", "0 is an ideal device, 1 a real one.", "", 0.0, 100.0)],
     ),

@@ -7,11 +7,12 @@ there is the ``type`` in the configuration's section ``device``. The contract te
 
 from __future__ import annotations
 
+import json
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
 from typing import TYPE_CHECKING, Self
 
 from sf_quantum.files import JSON
@@ -25,25 +26,14 @@ from sf_quantum.qpu.jobs import (
 )
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.samplers.problem import check as check_problem
+from sf_quantum.service.device.computation import ComputeLimits
 from sf_quantum.service.device.topology import Graph
+from sf_quantum.service.domain.jobs import Recovery as Recovery
 from sf_quantum.service.domain.jobs import Size
 
 if TYPE_CHECKING:
     from sf_quantum.service.device.noise import Reading
     from sf_quantum.service.device.operations import Operation
-
-
-class Recovery(Enum):
-    """What becomes of a job on the device when the service is killed."""
-
-    #: it ends with the service and has cost nothing, so it runs again
-    AGAIN = "again"
-    #: it goes on; the next service finds it by its id, or by its tag if the id was lost
-    BY_TAG = "by tag"
-    #: it goes on; the next service finds it by its id, unless that was lost
-    BY_ID = "by id"
-    #: it may have run, and nothing can be learnt of it
-    LOST = "lost"
 
 
 @dataclass(frozen=True)
@@ -73,6 +63,23 @@ class Cost:
     qpu_seconds: float
     spread: float = 0.0
     compute_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class CalibrationHistory:
+    """The last calibrations of a device; times are seconds since the epoch.
+
+    :param made: time of the present calibration
+    :param times: when the values were measured
+    :param renewals: when it was calibrated, within these times
+    :param values: by name, at each of the times
+    """
+
+    id: str
+    made: float
+    times: Sequence[float]
+    renewals: Sequence[float]
+    values: Mapping[str, Sequence[float]]
 
 
 class Device(ABC):
@@ -119,14 +126,55 @@ class Device(ABC):
         return
 
     @property
-    def calibration_age(self) -> float | None:
-        """Seconds since the calibration, if its time is known."""
+    def calibrated(self) -> float | None:
+        """Time of the calibration, if it is known, in seconds since the epoch."""
         calibration = self.description.calibration or {}
         try:
-            made = datetime.fromisoformat(str(calibration.get("time")))
+            return datetime.fromisoformat(str(calibration.get("time"))).timestamp()
         except ValueError:
             return None
-        return max(0.0, (datetime.now(made.tzinfo) - made).total_seconds())
+
+    @property
+    def calibration_age(self) -> float | None:
+        """Seconds since the calibration, if its time is known."""
+        made = self.calibrated
+        return None if made is None else max(0.0, time.time() - made)
+
+    @property
+    def calibrated_values(self) -> dict[str, float]:
+        """The values of the calibration, by name."""
+        values = (self.description.calibration or {}).get("values")
+        known = values.items() if isinstance(values, dict) else ()
+        return {
+            name: float(value)
+            for name, value in known
+            if isinstance(value, int | float)
+        }
+
+    @property
+    def calibration_wear(self) -> float:
+        """The calibration's age, from 0 (new) to 1 (about to be renewed)."""
+        return 0.0
+
+    @property
+    def variant(self) -> str:
+        """What its results depend on, beside what its description says."""
+        return ""
+
+    @property
+    def reading(self) -> Reading | None:
+        """Its latest measurement of its own errors, if it makes any."""
+        return None
+
+    def history(self) -> CalibrationHistory | None:
+        """Tell of the last calibrations; may take a moment."""
+        calibration, made = self.description.calibration, self.calibrated
+        if calibration is None or made is None:
+            return None
+        now = time.time()
+        values = {name: [value] for name, value in self.calibrated_values.items()}
+        id_ = str(calibration.get("id"))
+        return CalibrationHistory(id_, made, [now], [], values)
 
     def readings(self, after: Reading | None) -> Sequence[Reading]:
         """List its measurements of its own errors after a given one, oldest first."""
@@ -160,7 +208,16 @@ class Device(ABC):
         """The cost of a second of QPU time, in the site's unit."""
         return None
 
+    def specs(self) -> str:
+        """Describe it in Pulser's abstract representation, JSON; may take a second."""
+        return self.description.specs or json.dumps({"name": self.name})
+
     # what a job may be, and costs
+
+    @property
+    def compute_limits(self) -> ComputeLimits | None:
+        """The limits of a job's computation on the service's own machine."""
+        return None
 
     def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> Size:
         """Refuse a job that cannot run on it; may take seconds.

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property, lru_cache
 from typing import Literal, Self, TypeAlias
 
@@ -114,6 +115,19 @@ class LeaseRequest:
     slurm_cluster: str | None = None
 
 
+class Recovery(Enum):
+    """What becomes of a job on the device when the service is killed."""
+
+    #: it ends with the service and has cost nothing, so it runs again
+    AGAIN = "again"
+    #: it goes on; the next service finds it by its id, or by its tag if the id was lost
+    BY_TAG = "by tag"
+    #: it goes on; the next service finds it by its id, unless that was lost
+    BY_ID = "by id"
+    #: it may have run, and nothing can be learnt of it
+    LOST = "lost"
+
+
 @dataclass(frozen=True)
 class Size:
     """The size of a payload, on which the cost of its computation depends.
@@ -151,6 +165,8 @@ class Submission:
     :param metadata: what the client of a dialect wants to have back with the job
     :param calibrated_within: age limit of the calibration in seconds; also refuses a
         device that drifts
+    :param repeatable: whether it may run twice, where it cannot be found out whether it
+        has run
     """
 
     kind: Kind
@@ -162,6 +178,7 @@ class Submission:
     calibrated_within: float | None = None
     dialect: Dialect = "v1"
     metadata: dict[str, JSON] | None = None
+    repeatable: bool = False
 
     @cached_property
     def payload(self) -> str:
@@ -223,6 +240,10 @@ class Job:
     :param cost: of ``qpu_seconds``, in the site's unit, at the price when it ended
     :param calibration: id, time and values of that of the last attempt
     :param bytes: of its payload and its result
+    :param repeatable: see :class:`Submission`
+    :param device: identity of the device that may have it; ``None`` if none has
+    :param device_job: its id on the device, of the last attempt
+    :param cancelling: the note of a cancellation that has not reached the device yet
     """
 
     number: int
@@ -253,6 +274,10 @@ class Job:
     calibration: dict[str, JSON] | None = None
     compute_seconds: float = 0.0
     bytes: int = 0
+    repeatable: bool = False
+    device: str | None = None
+    device_job: str | None = None
+    cancelling: str | None = None
 
     @property
     def final(self) -> bool:

@@ -9,6 +9,12 @@ from sf_quantum.service.domain.jobs import JobClass
 
 # the note of a job that failed because the device was offline
 QPU_OFFLINE = "the QPU is offline"
+# of jobs about which nothing can be learnt
+NOT_FOUND_AGAIN = (
+    "it may have run, and cannot be found again on the device: submit it again, or as "
+    "repeatable where it may run twice"
+)
+VANISHED = "it may have run, and has left no result: submit it again"
 
 
 class Cause(Enum):

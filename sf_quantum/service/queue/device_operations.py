@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.device.operations import Operation
+from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store import audit
@@ -90,7 +90,6 @@ async def _run(
         raise Refused(409, "the QPU must be drained first")
     device = queue.device
     changed = operation.change(device, operation.values(given))
-    changed = changed.model_copy(update={"changed": device.clock()})
     old, new = operation.settings(device), operation.settings(changed)
     entry = audit.AuditEntry(user, operation.name, given, old, new)
     await audit.append(queue.store, entry)

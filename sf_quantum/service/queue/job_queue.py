@@ -14,9 +14,8 @@ from typing import TypeAlias, TypeVar
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.computation import compute_seconds
 from sf_quantum.service.device.drift import DriftWatch
-from sf_quantum.service.device.emulated import Device
+from sf_quantum.service.device.protocol import Cost, Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
     Dialect,
@@ -101,7 +100,9 @@ class JobQueue:
     def start(self) -> None:
         """Recover the state of the previous service, and start."""
         self._loop = asyncio.get_running_loop()
-        for job in self.store.recover(self.settings.service_deaths).result():
+        device, deaths = self.device, self.settings.service_deaths
+        recovering = self.store.recover(deaths, device.identity, device.recovery)
+        for job in recovering.result():
             log_recovered(job)
         operation.record(self.store, self.availability.operation, starts=True).result()
         since = self.store.clock() - self.policy.remembers_seconds()
@@ -112,6 +113,8 @@ class JobQueue:
         self._work = self._loop.create_task(self.jobs.work())
         run = self.supervisor.run
         run("availability", self._follow_availability)
+        if self.device.refresh_seconds is not None:
+            run("device", self._follow_device)
         run("operation", self._record_operation)
         run("slurm", self.leases.follow_slurm)
         if (seconds := self.settings.retention_seconds) is not None:
@@ -124,8 +127,8 @@ class JobQueue:
 
     @property
     def length(self) -> int:
-        """The number of pending and running jobs."""
-        return len(self.jobs.pending) + (self.jobs.running is not None)
+        """The number of pending jobs, and of those on the device."""
+        return len(self.jobs.pending) + len(self.jobs.on_device)
 
     @property
     def running(self) -> Job | None:
@@ -183,11 +186,12 @@ class JobQueue:
             the QPU takes none
         """
         lease = self.leases.active(who, lease_id)
-        known, compute = self.store.job_by_key(lease.user, submission), 0.0
+        known = self.store.job_by_key(lease.user, submission)
+        cost = Cost(0.0)
         if known is None:
             self._check_open()
             size = await self._check_device(lease.user, submission)
-            compute = compute_seconds(size, submission.parameters)
+            cost = self.device.cost(submission.parameters, size)
         elif known.lease == lease.id:
             return known, False
         else:  # a cancellation ends before the job moves
@@ -196,10 +200,9 @@ class JobQueue:
         lease = self.leases.active(who, lease.id)
         if known is None:
             shots = submission.parameters.get("num_reads") or 1
-            seconds = self.device.model_seconds(submission.parameters)
             payload_bytes = len(submission.payload)
-            self.jobs.counts.check(lease, shots, seconds, payload_bytes)
-        return await self.jobs.submit(lease, submission, compute)
+            self.jobs.counts.check(lease, shots, cost.qpu_seconds, payload_bytes)
+        return await self.jobs.submit(lease, submission, cost)
 
     async def submit_service_job(self, lease: Lease, submission: Submission) -> Job:
         """Submit a job of the service itself, under a lease that takes no vQPU.
@@ -209,7 +212,8 @@ class JobQueue:
         """
         self._check_open()
         await asyncio.wrap_future(self.store.add_lease(lease))
-        job, _ = await self.jobs.submit(lease, submission)
+        cost = self.device.cost(submission.parameters)
+        job, _ = await self.jobs.submit(lease, submission, cost)
         return job
 
     def find(self, who: Identity, job_id: str | int) -> Job:
@@ -285,12 +289,12 @@ class JobQueue:
             if (entry := self.jobs.pending.get(job.number)) is not None:
                 coming[job.number] = self.policy.overtaking(entry, held)
         order = self.order() if coming else []
-        running = self.jobs.running
+        on_device = {
+            live.number: self._forecast_on_device(live) for live in self.jobs.on_device
+        }
 
         def forecast() -> list[Listed]:
-            known = dict(self._in_one_pass(order, coming))
-            if running is not None:
-                known[running.number] = self._forecast_running(running)
+            known = {**dict(self._in_one_pass(order, coming)), **on_device}
             return [(job, None if job.final else known.get(job.number)) for job in jobs]
 
         return forecast
@@ -362,22 +366,28 @@ class JobQueue:
             return None
         if (entry := self.jobs.pending.get(job.number)) is not None:
             return self._forecast(entry)
-        running = self.jobs.running
-        if running is None or running.number != job.number:
-            return None
-        return self._forecast_running(running)
+        for live in self.jobs.on_device:
+            if live.number == job.number:
+                return self._forecast_on_device(live)
+        return None
 
-    def _forecast_running(self, running: LiveJob) -> Forecast:
-        entry = running.entry
-        run_seconds = self.jobs.estimator.run_seconds(entry)
-        return Forecast(0, 0.0, entry.qpu_seconds, run_seconds)
+    def _forecast_on_device(self, live: LiveJob) -> Forecast:
+        on_device, estimator = self.jobs.on_device, self.jobs.estimator
+        place, wait = on_device.index(live), 0.0
+        if place:
+            wait = estimator.left(on_device[place - 1].entry)
+        if live.attempt is not None and live.started is None:
+            # as the vendor tells
+            wait = max(wait, live.attempt.progress.eta_seconds or 0.0)
+        run_seconds = estimator.run_seconds(live.entry)
+        return Forecast(place, wait, live.entry.qpu_seconds, run_seconds)
 
     def forecast_new(self, job_class: JobClass, user: str = "") -> Forecast:
         """Forecast the run of a one-shot problem of a user, if submitted now."""
         held = reversed(self.leases.held)
         lease = next((lease for lease in held if lease.user == user), None)
         hints = lease or entitlements.with_share(self.settings, user, LeaseRequest())
-        model_seconds = self.device.model_seconds({})
+        cost = self.device.cost({})
         entry = PendingJob(
             number=LAST,
             id="",
@@ -385,8 +395,8 @@ class JobQueue:
             lease="",
             job_class=job_class,
             kind="problem",
-            seconds=model_seconds * self.device.time_scale,
-            qpu_seconds=model_seconds,
+            seconds=self.device.elapsed_seconds(cost),
+            qpu_seconds=cost.qpu_seconds,
             submitted=self.store.clock(),
             project=hints.project,
             pattern=hints.pattern,
@@ -406,7 +416,10 @@ class JobQueue:
         position, wait = self.jobs.estimator.wait(entry, works, overtaking)
         run_seconds = self.jobs.estimator.run_seconds(entry)
         eta = None
-        if not self.jobs.stopping:
+        status = self.device.status
+        if not self.jobs.stopping and status.online:
+            if not self.jobs.on_device:  # else the vendor's queue is behind these
+                wait += status.eta_seconds
             eta = self.availability.seconds_until_start(wait, run_seconds)
         return Forecast(position, eta, entry.qpu_seconds, run_seconds)
 
@@ -423,7 +436,7 @@ class JobQueue:
                 self._check_calibration(within)
             if submission.written is not None:
                 device.check_parameters(kind, parameters)
-                device.compute.check(submission.written.size, parameters)
+                device.check_size(submission.written.size, parameters)
                 return submission.written.size
             if kind == "problem":
                 return device.check(kind, content, parameters)
@@ -437,6 +450,9 @@ class JobQueue:
 
     def _check_calibration(self, within: float) -> None:
         age = self.device.calibration_age
+        if age is None:
+            detail = "the device does not tell when it was calibrated"
+            raise FieldError("calibrated_within", detail)
         if age > within:
             detail = f"the device was calibrated {age:,.0f} s ago"
             raise FieldError("calibrated_within", detail)
@@ -452,10 +468,23 @@ class JobQueue:
                 logger.info("%s", window.reason if window else "maintenance is over")
             self.observations.enter(self.jobs.device_state)
             if self.availability.status == "closed":
-                self.jobs.interrupt(Interruption(Cause.QPU_CLOSED))
+                self.jobs.interrupt_all(Interruption(Cause.QPU_CLOSED))
             self.jobs.look()
             self.leases.availability_changed()
             await self.availability.changed(window)
+
+    async def _follow_device(self) -> None:
+        """Follow what the vendor says of the device."""
+        known = self.device.status.online
+        while (seconds := self.device.refresh_seconds) is not None:
+            await asyncio.wrap_future(in_thread(self.device.refresh))
+            status = self.device.status
+            if known != (known := status.online):
+                logger.info(status.reason if not status.online else "it is online")
+                self.observations.enter(self.jobs.device_state)
+                self.leases.availability_changed()
+            self.jobs.look()
+            await asyncio.sleep(seconds)
 
     async def _record_operation(self) -> None:
         while True:

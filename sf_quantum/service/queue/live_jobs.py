@@ -44,7 +44,6 @@ import asyncio
 import logging
 import math
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
@@ -52,15 +51,21 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import islice
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from sf_quantum import backoff
-from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Result
-from sf_quantum.service.device.emulated import Device, Outcome, Task
+from sf_quantum.qpu.jobs import Description, Outcome, Result
+from sf_quantum.service.device.protocol import Cost, Device
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.jobs import Job, Lease, State, Submission
+from sf_quantum.service.domain.jobs import (
+    Job,
+    Kind,
+    Lease,
+    Recovery,
+    State,
+    Submission,
+)
 from sf_quantum.service.domain.reasons import (
     CANCELLED,
     RELEASED,
@@ -69,6 +74,7 @@ from sf_quantum.service.domain.reasons import (
     LeaseEnd,
 )
 from sf_quantum.service.domain.settings import ServiceSettings
+from sf_quantum.service.queue.attempt import Attempt, Detached, Interrupt
 from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.queue.entitlements import JobCounts
 from sf_quantum.service.queue.events import log_done, log_interrupted, log_job
@@ -81,6 +87,8 @@ from sf_quantum.service.store.store import Store
 from sf_quantum.threads import in_thread
 
 _T = TypeVar("_T")
+# what a job is checked against: kinds, qubits, shots and qubits out of service
+Fitting: TypeAlias = tuple[tuple[Kind, ...], int, int | None, frozenset[int]]
 logger = logging.getLogger(__name__)
 # of a failed write
 RETRIES = 4
@@ -136,6 +144,16 @@ class LiveJob:
     entry: PendingJob
     state: JobState | None = None
     interruption: Interruption | None = None
+    #: on the device
+    attempt: Attempt | None = None
+    #: whether the former service had given it to the device
+    recovered: bool = False
+    #: the write that says that the device runs it
+    starting: asyncio.Task[None] | None = None
+    #: when the device began to run it, by the store's clock
+    started: float | None = None
+    #: the device that it was checked against
+    fits: Fitting | None = None
     # made by the first waiter, set at the next transition
     moved: asyncio.Event | None = None
 
@@ -187,12 +205,11 @@ class LiveJobs:
         self.pending = PendingJobs(self.policy, may_start=self._ends_before_maintenance)
         self.counts = JobCounts(settings)
         self.estimator = Estimator(self.policy, store.clock)
-        #: the job of the worker: ``STARTING``, ``RUNNING`` or ``INTERRUPTED``
-        self.running: LiveJob | None = None
+        #: ``STARTING``, ``RUNNING`` or ``INTERRUPTED``; all but the first wait in the
+        #: vendor's queue
+        self.on_device: list[LiveJob] = []
         #: whether the service is stopping; no job starts then
         self.stopping = False
-        #: set to interrupt the job on the device; a new event for each attempt
-        self.leave = threading.Event()
         #: whether no pending job could start when the worker last looked
         self.none_may_start = False
         #: held while a job runs; the device is replaced under it
@@ -206,20 +223,23 @@ class LiveJobs:
         self._jobs: dict[int, LiveJob] = {}
         # those that take jobs
         self._leases: dict[str, Lease] = {}
-        self._on_device = False
 
     def resume(self) -> None:
         """Load the unfinished jobs of the previous service."""
         for job in self.store.live():
             self.counts.take(job.user, job.job_class, job.bytes)
-            self._add(job, Cause.RESTART)
+            live = self._add(job, Cause.RESTART)
+            if job.device is not None:
+                self.pending.remove(job.number)
+                live.recovered = True
+                self._give(live)
 
     def open_lease(self, lease: Lease) -> None:
         self._leases[lease.id] = lease
         self.last_done[lease.id] = time.monotonic()
 
     async def submit(
-        self, lease: Lease, submission: Submission, compute_seconds: float = 0.0
+        self, lease: Lease, submission: Submission, cost: Cost
     ) -> tuple[Job, bool]:
         """Add a job; it is on disk when this returns.
 
@@ -229,10 +249,9 @@ class LiveJobs:
         :returns: the job, and whether it is new; an unfinished job with the same key is
             moved to this lease
         """
-        seconds = self.device.model_seconds(submission.parameters)
-        adding = asyncio.wrap_future(
-            self.store.add_job(lease, submission, seconds, compute_seconds)
-        )
+        seconds = cost.qpu_seconds, cost.compute_seconds
+        adding = asyncio.wrap_future(self.store.add_job(lease, submission, *seconds))
+        fits = _fitting(self.device.description)
         counted = lease.user, lease.job_class, len(submission.payload)
         self.counts.take(*counted)
         # in a callback: a caller that is cancelled must not leave a job on disk only
@@ -244,7 +263,7 @@ class LiveJobs:
                 if new:
                     log_job("submitted", job)
                 if new and (job.lease in self._leases or not lease.held):
-                    self._add(job, Cause.SUBMISSION)
+                    self._add(job, Cause.SUBMISSION).fits = fits
                     return
                 if new:  # its lease has ended, and cancelled the job on disk
                     self.observations.jobs[job.job_class, "Cancelled"] += 1
@@ -292,12 +311,12 @@ class LiveJobs:
                 if number not in self._jobs:
                     return
                 # its submission has been noticed only now
-            elif live is self.running:
+            elif live in self.on_device:
                 # on disk first: the service may die before the device lets go
                 note = interruption.note()
                 await asyncio.wrap_future(self.store.note_cancellation(number, note))
-                if live is self.running:
-                    self.interrupt(interruption)
+                if live in self.on_device:
+                    self.interrupt(live, interruption)
                     await self._until(live, {_D}, LET_GO_SECONDS)
                     return
             elif live.state is _P or live.ends_with_lease:
@@ -306,16 +325,19 @@ class LiveJobs:
             else:  # another cancellation is being written, with or without a worker
                 await live.wait()
 
-    def interrupt(self, interruption: Interruption) -> None:
-        """Interrupt the running job; a cancellation replaces another reason."""
-        live = self.running
-        if live is None:
-            return
+    def interrupt_all(self, interruption: Interruption) -> None:
+        """Interrupt the jobs on the device."""
+        for live in self.on_device:
+            self.interrupt(live, interruption)
+
+    def interrupt(self, live: LiveJob, interruption: Interruption) -> None:
+        """Interrupt a job on the device; a cancellation replaces another reason."""
         known = live.interruption
         if known is None or (interruption.cancels and not known.cancels):
             live.interruption = interruption
             live.move(_I, interruption.cause)
-        self.leave.set()
+            if live.attempt is not None:
+                live.attempt.interrupt(self._how(interruption))
 
     def interrupt_lease(self, lease_id: str, end: LeaseEnd) -> list[LiveJob]:
         """Interrupt the pending and running jobs of a lease, which takes no more jobs.
@@ -331,10 +353,10 @@ class LiveJobs:
             live.interruption = interruption
             live.move(_I, Cause.LEASE_END)
             interrupted.append(live)
-        running = self.running
-        if running is not None and running.entry.lease == lease_id:
-            self.interrupt(interruption)
-            interrupted.append(running)
+        for live in self.on_device:
+            if live.entry.lease == lease_id:
+                self.interrupt(live, interruption)
+                interrupted.append(live)
         return interrupted
 
     async def end_lease(self, lease_id: str, interrupted: Collection[LiveJob]) -> None:
@@ -342,7 +364,7 @@ class LiveJobs:
         for index, live in enumerate(interrupted):
             if index % DONE_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            if live is self.running:
+            if live in self.on_device:
                 await self._until(live, {_D}, LET_GO_SECONDS)
             # not if another submission has moved it to another lease
             elif live.ends_with_lease and live.entry.lease == lease_id:
@@ -350,23 +372,25 @@ class LiveJobs:
         self.last_done.pop(lease_id, None)
 
     def busy(self, lease_id: str) -> bool:
-        runs = self.running is not None and self.running.entry.lease == lease_id
+        runs = any(live.entry.lease == lease_id for live in self.on_device)
         return runs or bool(self.pending.of_lease(lease_id))
 
     @property
     def may_start(self) -> bool:
-        return self.availability.is_open and not self.stopping
+        online = self.device.status.online
+        return online and self.availability.is_open and not self.stopping
 
     def look(self) -> None:
-        """Wake the worker, and pre-empt the running job if the policy says so."""
+        """Wake the worker, and pre-empt jobs on the device if the policy says so."""
         self.changed.set()
         self.none_may_start = False
-        running = self.running
-        if running is None or not self.may_start:
+        if not self.on_device or not self.may_start:
             return
-        first = self.pending.first()
-        if first is not None and self.policy.preempts(first, running.entry):
-            self.interrupt(Interruption(Cause.PREEMPTION, first.job_class))
+        if (first := self.pending.first()) is None:
+            return
+        for live in self.on_device:
+            if self.policy.preempts(first, live.entry):
+                self.interrupt(live, Interruption(Cause.PREEMPTION, first.job_class))
 
     def stop(self, drain_seconds: float) -> None:
         """Start no more jobs, and interrupt the running one after a while."""
@@ -374,26 +398,31 @@ class LiveJobs:
         self.changed.set()
         stopped = Interruption(Cause.SERVICE_STOP)
         if drain_seconds <= 0:
-            self.interrupt(stopped)
+            self.interrupt_all(stopped)
         else:
             loop = asyncio.get_running_loop()
-            loop.call_later(drain_seconds, self.interrupt, stopped)
+            loop.call_later(drain_seconds, self.interrupt_all, stopped)
 
     def replace_device(self, device: Device) -> None:
         self.device = device
         for entry in self.pending.order():
             self.pending.remove(entry.number)
-            entry.scale(device.time_scale)
+            entry.seconds = self._seconds(entry.qpu_seconds, entry.compute_seconds)
             self.pending.add(entry)
         self.look()
 
     # the worker
 
     @property
+    def running(self) -> LiveJob | None:
+        """The job that the device runs, or runs next."""
+        return self.on_device[0] if self.on_device else None
+
+    @property
     def device_state(self) -> DeviceState:
-        if self._on_device:
+        if any(live.attempt is not None for live in self.on_device):
             return "busy"
-        if self.finished.is_set() or self.stopping:
+        if self.finished.is_set() or self.stopping or not self.device.status.online:
             return "offline"
         status = self.availability.status
         if status != "open":
@@ -402,113 +431,190 @@ class LiveJobs:
         return "held" if held_back else "idle"
 
     async def work(self) -> None:
-        """Run jobs, one at a time, until the service stops."""
+        """Give jobs to the device until the service stops."""
+        attempts = set[asyncio.Task[None]]()
+        if self.on_device:  # from the former service
+            await self.between_jobs.acquire()
+        for former in self.on_device:
+            attempts.add(asyncio.create_task(self._attempt(former)))
         try:
             while not self.stopping:
                 self.changed.clear()
-                async with self.between_jobs:
-                    live = self._take()
-                    if live is not None:
-                        await self._run(live)
-                if live is None:
-                    self.observations.enter(self.device_state)
-                    await self.changed.wait()
+                for ended in [one for one in attempts if one.done()]:
+                    attempts.remove(ended)
+                    ended.result()
+                if (live := await self._take()) is not None:
+                    attempts.add(asyncio.create_task(self._attempt(live)))
+                    continue
+                self.observations.enter(self.device_state)
+                await self.changed.wait()
+            await asyncio.gather(*attempts)
         finally:
+            for one in attempts:
+                one.cancel()
             self.finished.set()
             for live in self._jobs.values():  # none will run any more
                 live.wake()
 
-    def _take(self) -> LiveJob | None:
+    async def _take(self) -> LiveJob | None:
+        """Take the next job for the device, unless it has enough."""
+        if len(self.on_device) >= self.device.depth:
+            return None
+        if not self.on_device:
+            await self.between_jobs.acquire()
         entry = self.pending.pop() if self.may_start else None
         self.none_may_start = entry is None
         if entry is None:
+            if not self.on_device:
+                self.between_jobs.release()
             return None
-        live = self.running = self._jobs[entry.number]
-        live.move(_S, Cause.WORKER)
+        live = self._jobs[entry.number]
         live.interruption = None
-        self.leave = threading.Event()
-        self.estimator.began(entry)
-        self.policy.began(entry)
+        self._give(live)
         return live
 
+    def _give(self, live: LiveJob) -> None:
+        live.move(_S, Cause.WORKER)
+        self.on_device.append(live)
+        self.estimator.began(live.entry)
+        self.policy.began(live.entry)
+
+    async def _attempt(self, live: LiveJob) -> None:
+        try:
+            await self._run(live)
+        finally:
+            self.on_device.remove(live)
+            live.attempt = None
+            if not self.on_device:
+                self.between_jobs.release()
+            self.observations.enter(self.device_state)
+            self.changed.set()
+
     async def _run(self, live: LiveJob) -> None:
-        number, leave = live.number, self.leave
-        # on disk before the device starts, so that no attempt goes unrecorded
-        started = await _written(lambda: self.store.start(number))
-        if started.state != "Running":  # cancelled meanwhile
-            self._end_attempt(live, started, 0.0)
+        number, device = live.number, self.device
+        # on disk before the device has it, so that no attempt goes unrecorded
+        if device.recovery is Recovery.AGAIN:
+            job = await _written(lambda: self.store.start(number))
+        else:
+            job = await _written(lambda: self.store.send(number, device.identity))
+        if job.final:  # cancelled meanwhile
+            self._end_attempt(live, job, 0.0)
             return
-        if live.state is _S:  # not interrupted meanwhile
-            live.move(_R, Cause.WORKER)
-        waited = started.queued_seconds
-        log_job("started", started, attempt=started.attempt, waited=waited)
-        self.observations.attempt_started(started)
-        self._on_device = True
+        if job.cancelling is not None and live.interruption is None:
+            # the former service has not got round to it
+            live.interruption = CANCELLED
+            live.move(_I, Cause.CANCELLATION)
+        if job.state == "Running":
+            self._runs(live, job)
+        attempt = live.attempt = self._new_attempt(live, job)
+        if live.interruption is not None:
+            attempt.interrupt(self._how(live.interruption))
         self.observations.enter("busy")
-        outcome, result = await asyncio.wrap_future(
-            in_thread(lambda: self._attempt(started, leave))
+        try:
+            outcome, result = await asyncio.wrap_future(
+                in_thread(lambda: self._outcome(attempt, job))
+            )
+        except Detached:
+            return
+        await self._settled(live, job, outcome, result)
+
+    def _new_attempt(self, live: LiveJob, job: Job) -> Attempt:
+        loop = asyncio.get_running_loop()
+
+        def running() -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._seen_running, live)
+
+        fits = live.fits == _fitting(self.device.description)
+        return Attempt(
+            self.store,
+            self.device,
+            job,
+            running,
+            check=not fits,
+            unsure=live.recovered and job.device_job is None,
         )
-        self.observations.qpu_seconds[started.job_class] += outcome.qpu_seconds
-        self._on_device = False
-        self.observations.enter(self.device_state)
-        job = await _written(lambda: self._settle(live, started, outcome, result))
-        if not job.final and live.interruption is not None:
+
+    def _outcome(self, attempt: Attempt, job: Job) -> tuple[Outcome, str | None]:
+        outcome = attempt.run()
+        if outcome.result is None:
+            return outcome, None
+        started = self.store.job(job.number) or job
+        return outcome, _with_timing(started, outcome, outcome.result).whole
+
+    async def _settled(
+        self, live: LiveJob, job: Job, outcome: Outcome, result: str | None
+    ) -> None:
+        number, qpu_seconds = job.number, outcome.qpu_seconds or 0.0
+        if live.starting is not None:
+            await live.starting
+        elif job.started is None and (outcome.result or outcome.failure):
+            # it was over before it was seen running
+            await self._write_running(live, outcome.seconds or 0.0)
+        self.observations.qpu_seconds[job.job_class] += qpu_seconds
+        settled = await _written(lambda: self._settle(live, job, outcome, result))
+        if not settled.final and live.interruption is not None:
             if live.interruption.cancels:
                 # cancelled while its return to the queue was written
                 note = live.interruption.note()
-                job = await _written(lambda: self.store.cancel_waiting(number, note))
+                settled = await _written(
+                    lambda: self.store.cancel_waiting(number, note)
+                )
             else:
                 ended = self.store.clock()
-                times = started.started_steady or ended, ended
+                times = live.started or ended, ended
                 cause = live.interruption.cause
                 self.observations.attempt_interrupted(job.job_class, cause, *times)
         # as in the accounting: who is interrupted has no result for the attempt, and
         # would else wait longer for having been interrupted
-        self._end_attempt(live, job, outcome.qpu_seconds if job.final else 0.0)
+        self._end_attempt(live, settled, qpu_seconds if settled.final else 0.0)
+
+    def _seen_running(self, live: LiveJob) -> None:
+        """Note that the device runs a job, which was in the vendor's queue until now."""
+        if live.attempt is not None and live.starting is None and not live.started:
+            live.starting = asyncio.create_task(self._write_running(live, 0.0))
+
+    async def _write_running(self, live: LiveJob, seconds_ago: float) -> None:
+        started = await _written(lambda: self.store.start(live.number, seconds_ago))
+        self._runs(live, started)
+
+    def _runs(self, live: LiveJob, job: Job) -> None:
+        if live.state is _S:  # not interrupted meanwhile
+            live.move(_R, Cause.WORKER)
+        live.started = job.started_steady
+        log_job("started", job, attempt=job.attempt, waited=job.queued_seconds)
+        self.observations.attempt_started(job)
 
     def _settle(
         self, live: LiveJob, job: Job, outcome: Outcome, result: str | None
     ) -> Future[Job]:
-        used = (outcome.qpu_seconds, outcome.seconds)
+        used = (outcome.qpu_seconds or 0.0, outcome.seconds or 0.0)
         note = outcome.failure
         state: State = "Completed" if note is None else "Failed"
         if note is None and result is None:
             interruption = live.interruption or CANCELLED
-            note = interruption.note(job.attempt)
+            note = job.cancelling or interruption.note(job.attempt)
             if not interruption.cancels:
                 return self.store.put_back(job.number, note, used)
             state = "Cancelled"
-        price = self.device.cost_per_second
+        price = self.device.price
         return self.store.finish(
             job.number,
             state,
             note=note,
             used=used,
-            cost=None if price is None else price * outcome.qpu_seconds,
+            cost=None if price is None else price * used[0],
             result=result,
             calibration=outcome.calibration,
         )
 
-    def _attempt(self, job: Job, leave: threading.Event) -> tuple[Outcome, str | None]:
-        used = 0.0, 0.0
-        try:
-            payload = self.store.payload(job.number)
-            task = Task(job.number, job.attempt, job.kind, payload, job.parameters)
-            outcome = self.device.run(task, leave)
-            used = outcome.qpu_seconds, outcome.seconds
-            if outcome.failure is not None or outcome.result is None:
-                return outcome, None
-            return outcome, _with_timing(job, outcome, outcome.result).whole
-        except InputError as error:
-            return Outcome(None, str(error), *used), None
-        except Exception as error:  # noqa: BLE001 - no job's content ends the service
-            return Outcome(None, f"{type(error).__name__}: {error}", *used), None
-
     def _end_attempt(self, live: LiveJob, job: Job, qpu_seconds: float) -> None:
         """Record that the end of an attempt is on disk."""
-        self.estimator.ended(completed=job.state == "Completed")
+        completed = job.state == "Completed"
+        self.estimator.ended(live.entry, completed=completed)
         self.policy.ended(live.entry, qpu_seconds)
-        self.running = None
+        live.started = live.starting = None
+        live.recovered = False
         if job.final:
             self._done(live, job.state, Cause.WORKER, job)
         else:
@@ -517,11 +623,18 @@ class LiveJobs:
             live.move(_P, Cause.WORKER)
             self._note_done(live.entry.lease)
 
+    def _how(self, interruption: Interruption) -> Interrupt:
+        """Return what an interruption does to the job on the device."""
+        goes_on = self.device.recovery in (Recovery.BY_TAG, Recovery.BY_ID)
+        stops = interruption.cause is Cause.SERVICE_STOP
+        return Interrupt.DETACH if stops and goes_on else Interrupt.CANCEL
+
     # transitions
 
     def _add(self, job: Job, cause: Cause) -> LiveJob:
         lease = self._leases.get(job.lease)
-        entry = PendingJob.of(job, self.device.time_scale, lease)
+        seconds = self._seconds(job.model_seconds, job.compute_seconds)
+        entry = PendingJob.of(job, seconds, lease)
         live = self._jobs[job.number] = LiveJob(entry)
         live.move(_P, cause)
         self.estimator.submitted(entry)
@@ -555,12 +668,12 @@ class LiveJobs:
             self.counts.take(job.user, job.job_class, job.bytes)
             live = self._add(job, Cause.SUBMISSION)
         if (lease := self._leases.get(job.lease)) is None:
-            if live is self.running:
+            if live in self.on_device:
                 live.entry.lease = job.lease
             ended = Interruption(Cause.CANCELLATION, lease_end=RELEASED)
             return [asyncio.create_task(self.cancel(number, ended))]
         self.estimator.moved(live.entry, lease)
-        if live is self.running:  # its use is charged to the new lease
+        if live in self.on_device:  # its use is charged to the new lease
             self.policy.ended(live.entry, 0.0)
             live.entry.move_to(lease)
             self.policy.began(live.entry)
@@ -571,6 +684,10 @@ class LiveJobs:
             if live.ends_with_lease:  # not on disk, where it has the new lease
                 self._pend_again(live, Cause.SUBMISSION)
         return []
+
+    def _seconds(self, qpu_seconds: float, compute_seconds: float) -> float:
+        cost = Cost(qpu_seconds, compute_seconds=compute_seconds)
+        return self.device.elapsed_seconds(cost)
 
     def _pend_again(self, live: LiveJob, cause: Cause) -> None:
         live.interruption = None
@@ -614,6 +731,10 @@ class LiveJobs:
         return end <= (self.availability.next_maintenance or math.inf)
 
 
+def _fitting(told: Description) -> Fitting:
+    return told.kinds, told.qubits, told.shots, told.out_of_service
+
+
 async def _written(write: Callable[[], Future[_T]]) -> _T:
     """Write to disk; repeated if the file is locked, for example."""
     for pause in islice(backoff.DATABASE.pauses(), RETRIES):
@@ -626,8 +747,9 @@ async def _written(write: Callable[[], Future[_T]]) -> _T:
 
 
 def _with_timing(job: Job, outcome: Outcome, result: Result) -> Result:
+    queued = job.queued_seconds
     timing: dict[str, JSON] = {
-        "queued_seconds": job.queued_seconds or 0.0,
+        "queued_seconds": 0.0 if queued is None else queued,
         "qpu_seconds": outcome.qpu_seconds,
         "seconds": outcome.seconds,
     }

@@ -140,8 +140,9 @@ class QualityJobs:
     def _describe_device(self) -> str:
         """Identify the device and its settings: each has a baseline of its own."""
         device = self._queue.device
+        told = device.description
         return (
-            f"{device.name}/{device.technology}/{device.size}/{device.noise:g}"
+            f"{device.name}/{told.technology}/{told.qubits}/{device.variant}"
             f"/{self._settings.num_reads}"
         )
 
@@ -149,7 +150,8 @@ class QualityJobs:
         if (described := self._describe_device()) != self._device:
             self._device = described
             await self._read()
-        bqm, now = quality_problem.problem(self._queue.device.size), time.time()
+        bqm = quality_problem.problem(self._queue.device.description.qubits)
+        now = time.time()
         lease = Lease(
             f"quality-{secrets.token_hex(8)}",
             SERVICE_USER.user,
@@ -176,9 +178,10 @@ class QualityJobs:
             return  # it may have run with either settings
         sample_set = json.loads(self._queue.store.result(job.number) or "null")
         hits, reads = quality_problem.hits(sample_set, optimum)
-        calibration = self._queue.device.calibration
-        same = (job.calibration or {}).get("id") == calibration.id
-        age = calibration.age if same else 1.0
+        device = self._queue.device
+        calibration = str((device.description.calibration or {}).get("id"))
+        same = (job.calibration or {}).get("id") == calibration
+        age = device.calibration_wear if same else 1.0
         result = QualityResult(time.time(), age, reads, hits)
         row = (*astuple(result), self._device)
         query = (
@@ -195,7 +198,7 @@ class QualityJobs:
             self._results.append(result)
             self.baseline = Baseline.fit(self._results, self._settings.learn)
         elif same:
-            self._queue.drift.renewed(calibration.id)
+            self._queue.drift.renewed(calibration)
             self._queue.drift.observe(SERIES, self.baseline.deviation(result))
 
     async def _read(self) -> None:

@@ -145,7 +145,8 @@ class Estimator:
         self.held = HeldLeases()
         # exponentially weighted sums over submissions
         self._jobs = self._run_seconds = self._qpu_seconds = 0.0
-        self._running: PendingJob | None = None
+        # the jobs on the device; all but the first wait in the vendor's queue
+        self._on_device: list[PendingJob] = []
         self._began = 0.0
 
     def run_seconds(self, job: PendingJob) -> float:
@@ -169,16 +170,35 @@ class Estimator:
         self.held.submitted(job.lease, -job.qpu_seconds)
 
     def began(self, job: PendingJob) -> None:
-        self._running, self._began = job, self._clock()
-        self._arrivals.began()
+        """Record that a job was given to the device."""
+        self._on_device.append(job)
+        if len(self._on_device) == 1:
+            self._next_began()
 
-    def ended(self, *, completed: bool) -> None:
-        """Record the end of the attempt."""
-        if self._running is not None and completed:
-            job = self._running
+    def ended(self, job: PendingJob, *, completed: bool) -> None:
+        """Record the end of an attempt."""
+        first = job is self._on_device[0]
+        self._on_device.remove(job)
+        if not first:
+            return
+        if completed:
             self._pace.observe(job.kind, job.seconds, self._clock() - self._began)
-        self._running = None
         self._arrivals.ended()
+        if self._on_device:
+            self._next_began()
+
+    def left(self, job: PendingJob) -> float:
+        """Estimate the time until a job on the device is over."""
+        seconds = -(self._clock() - self._began)
+        for one in self._on_device:
+            seconds = max(0.0, seconds + self.run_seconds(one))
+            if one is job:
+                break
+        return seconds
+
+    def _next_began(self) -> None:
+        self._began = self._clock()
+        self._arrivals.began()
 
     def wait(
         self,
@@ -194,11 +214,10 @@ class Estimator:
         """
         position = sum(work.jobs for work in works.values())
         seconds = self._pace.seconds(works)
-        running = self._running
-        if running is not None and not self._policy.preempts(job, running):
-            position += 1
-            passed = self._clock() - self._began
-            seconds += max(0.0, self.run_seconds(running) - passed)
+        stays = [one for one in self._on_device if not self._policy.preempts(job, one)]
+        if stays:
+            position += len(stays)
+            seconds += self.left(stays[-1])
         passing = self._policy.passing(job.job_class)
         higher = self._arrivals.overtaking(seconds, passing)
         if self.held.measured:

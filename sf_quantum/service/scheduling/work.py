@@ -17,9 +17,8 @@ class PendingJob:
     """A pending job, as scheduling policies see it.
 
     :param lease: id of its lease; changes if the job is resubmitted under another
-    :param seconds: modelled seconds times the device's time scale, or those of its
-        computation, which run at the same time, if they are more
-    :param qpu_seconds: modelled seconds on the hardware
+    :param seconds: for which it is expected to occupy the device
+    :param qpu_seconds: expected QPU time, as billed
     :param submitted: by the policy's clock
     :param project: project of its lease
     :param pattern: hint of its lease
@@ -42,7 +41,7 @@ class PendingJob:
     payload_bytes: int = 0
 
     @classmethod
-    def of(cls, job: Job, time_scale: float, lease: Lease | None = None) -> PendingJob:
+    def of(cls, job: Job, seconds: float, lease: Lease | None = None) -> PendingJob:
         """Create it from a stored job and its lease, which may have ended."""
         pending = cls(
             number=job.number,
@@ -51,19 +50,15 @@ class PendingJob:
             lease=job.lease,
             job_class=job.job_class,
             kind=job.kind,
-            seconds=0.0,
+            seconds=seconds,
             qpu_seconds=job.model_seconds,
             submitted=job.submitted_steady,
             compute_seconds=job.compute_seconds,
             payload_bytes=job.bytes,
         )
-        pending.scale(time_scale)
         if lease is not None:
             pending.move_to(lease)
         return pending
-
-    def scale(self, time_scale: float) -> None:
-        self.seconds = max(self.qpu_seconds * time_scale, self.compute_seconds)
 
     def move_to(self, lease: Lease) -> None:
         self.lease = lease.id
@@ -74,7 +69,7 @@ class PendingJob:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A number of jobs, and their modelled seconds times the time scale."""
+    """A number of jobs, and for how long they are expected to occupy the device."""
 
     jobs: int = 0
     seconds: float = 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 13
+VERSION = 14
 _LEASES_AND_JOBS = """
 CREATE TABLE leases (
     id TEXT PRIMARY KEY,
@@ -217,6 +217,13 @@ UPDATE jobs SET bytes = (SELECT length(payload) + coalesce(length(result), 0)
     WHERE number IN (SELECT number FROM contents);
 INSERT INTO kept SELECT user, sum(bytes) FROM jobs WHERE ended IS NOT NULL GROUP BY user;
 """
+# added by version 14
+_DEVICES = """
+-- the identity of the device that may have the job, and its id there
+ALTER TABLE jobs ADD COLUMN device TEXT;
+ALTER TABLE jobs ADD COLUMN device_job TEXT;
+ALTER TABLE jobs ADD COLUMN repeatable INTEGER NOT NULL DEFAULT 0;
+"""
 SCHEMA = (
     _LEASES_AND_JOBS
     + _OPERATION
@@ -230,6 +237,7 @@ SCHEMA = (
     + _SLURM
     + _STEADY_PAST
     + _BYTES
+    + _DEVICES
 )
 # by version, the SQL that upgrades a file to the next version
 UPGRADES = {
@@ -249,4 +257,5 @@ UPGRADES = {
     11: _BYTES + _COUNTED,
     # earlier versions forgot the end of leases that are never held
     12: "UPDATE leases SET closed_steady = closed WHERE closed_steady IS NULL; ",
+    13: _DEVICES,
 }

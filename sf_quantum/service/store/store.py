@@ -19,10 +19,16 @@ from sf_quantum.service.domain.jobs import (
     Job,
     Lease,
     Purpose,
+    Recovery,
     State,
     Submission,
 )
-from sf_quantum.service.domain.reasons import RELEASED, Cause, Interruption
+from sf_quantum.service.domain.reasons import (
+    NOT_FOUND_AGAIN,
+    RELEASED,
+    Cause,
+    Interruption,
+)
 from sf_quantum.service.store.clock import steady_clock
 from sf_quantum.service.store.database import Database
 from sf_quantum.service.store.schema import SCHEMA, UPGRADES, VERSION
@@ -37,11 +43,13 @@ _LABELS = (
     "WHERE jobs.number IN (SELECT value FROM json_each(?))"
 )
 LIVE = "state IN ('Queued', 'Running')"
-_QUEUED = "state = 'Queued'"
+# a queued job may be in the vendor's queue already
+_QUEUED = "state = 'Queued' AND device IS NULL"
+_ON_DEVICE = "(state = 'Running' OR state = 'Queued' AND device IS NOT NULL)"
 _CANCELLED = "state = 'Cancelled', ended = ?, ended_steady = ?, note = ?"
 _AGAIN = (
     "state = 'Queued', started = NULL, started_steady = NULL, attempt = attempt + 1, "
-    "note = ?"
+    "device = NULL, device_job = NULL, note = ?"
 )
 
 
@@ -108,7 +116,7 @@ class Store(Database):
             # for recover(): the service may die before the device lets go of it
             db.execute(
                 "UPDATE jobs SET cancelling = coalesce(cancelling, ?) "
-                "WHERE lease = ? AND state = 'Running'",
+                f"WHERE lease = ? AND {_ON_DEVICE}",
                 (note, lease_id),
             )
             if also is not None:
@@ -172,6 +180,7 @@ class Store(Database):
             "metadata": None if job.metadata is None else json.dumps(job.metadata),
             "model_seconds": model_seconds,
             "compute_seconds": compute_seconds,
+            "repeatable": job.repeatable,
             "bytes": len(job.payload),
             "submitted": time.time(),
             "submitted_steady": self.clock(),
@@ -267,13 +276,24 @@ class Store(Database):
         rows = self.read_large("SELECT result FROM contents WHERE number = ?", number)
         return cast("str | None", rows[0][0]) if rows else None
 
-    def start(self, number: int) -> Future[Job]:
-        """Mark a job as running if it is queued."""
+    def send(self, number: int, device: str) -> Future[Job]:
+        """Note that a device may have a job from now on, if the job is queued.
+
+        :param device: its identity
+        """
+        return self._update(number, "device = ?", device, where=_QUEUED)
+
+    def submitted(self, number: int, device_job: str) -> Future[Job]:
+        """Note the id of a job on its device."""
+        return self._update(number, "device_job = ?", device_job)
+
+    def start(self, number: int, seconds_ago: float = 0.0) -> Future[Job]:
+        """Mark a job as running if it is queued, here or on its device."""
         return self._update(
             number,
             "state = 'Running', started = ?, started_steady = ?",
-            *(time.time(), self.clock()),
-            where=_QUEUED,
+            *(time.time() - seconds_ago, self.clock() - seconds_ago),
+            where="state = 'Queued'",
         )
 
     def note_cancellation(self, number: int, note: str) -> Future[Job]:
@@ -306,7 +326,7 @@ class Store(Database):
         query = (
             "UPDATE jobs SET state = ?, ended = ?, ended_steady = ?, "
             "note = coalesce(?, note), calibration = ?, qpu_seconds = ?, seconds = ?, cost = ?, "
-            "bytes = bytes + ? WHERE number = ?"
+            "bytes = bytes + ?, device = NULL WHERE number = ?"
         )
         calibration_text = None if calibration is None else json.dumps(calibration)
 
@@ -335,40 +355,61 @@ class Store(Database):
         )
         return self._update(number, columns, note, *used)
 
-    def recover(self, deaths: int) -> Future[list[Job]]:
-        """Settle the jobs that a crash interrupted, and return them.
+    def recover(
+        self, deaths: int, device: str = "", recovery: Recovery = Recovery.AGAIN
+    ) -> Future[list[Job]]:
+        """Settle the jobs that the end of the former service interrupted.
 
-        Jobs of closed leases, and those that were being cancelled, are cancelled; jobs
-        during which the service died the given number of times have failed; others are
-        queued again.
+        Jobs that the device still has stay as they are. Of the others, those of closed
+        leases and those that were being cancelled are cancelled; jobs that may have run
+        on a device and must not run twice have failed, as have those during which the
+        service died the given number of times; others are queued again.
+
+        :param device: identity of the present device
+        :returns: the jobs that were settled
         """
-
+        on_device = {
+            Recovery.BY_TAG: "coalesce(device = :device, 0)",
+            Recovery.BY_ID: "coalesce(device = :device AND device_job IS NOT NULL, 0)",
+        }.get(recovery, "0")
         closed = "lease IN (SELECT id FROM leases WHERE closed IS NOT NULL)"
+        interrupted = f"{LIVE} AND NOT {on_device} AND "
+        ended = "ended = :ended, ended_steady = :steady"
+        unsettled = (
+            f"(state = 'Running' OR device IS NOT NULL OR cancelling IS NOT NULL "
+            f"OR {closed})"
+        )
 
         def change(db: sqlite3.Connection) -> list[Job]:
-            now = time.time(), self.clock()
-            unsettled = f"(state = 'Running' OR cancelling IS NOT NULL OR {closed})"
-            query = f"SELECT number FROM jobs WHERE {LIVE} AND {unsettled}"
-            numbers = [number for (number,) in db.execute(query)]
-            db.execute(
-                "UPDATE jobs SET state = 'Cancelled', ended = ?, ended_steady = ?, "
-                f"note = cancelling WHERE {LIVE} AND cancelling IS NOT NULL",
-                now,
+            given = {
+                "device": device,
+                "ended": time.time(),
+                "steady": self.clock(),
+                "released": RELEASED.note,
+                "lost": f"interrupted: the service ended; {NOT_FOUND_AGAIN}",
+                "deaths": deaths,
+            }
+            query = f"SELECT number FROM jobs WHERE {interrupted} {unsettled}"
+            numbers = [number for (number,) in db.execute(query, given)]
+            cancel = f"UPDATE jobs SET state = 'Cancelled', device = NULL, {ended}, "
+            fail = f"UPDATE jobs SET state = 'Failed', device = NULL, {ended}, "
+            running = f"{interrupted} state = 'Running'"
+            for statement in (
+                f"{cancel} note = cancelling "
+                f"WHERE {interrupted} cancelling IS NOT NULL",
+                f"{cancel} note = :released WHERE {interrupted} {closed}",
+                f"{fail} note = :lost "
+                f"WHERE {interrupted} device IS NOT NULL AND NOT repeatable",
+                f"UPDATE jobs SET deaths = deaths + 1 WHERE {running}",
+                f"{fail} note = 'the service died ' || deaths || ' times during the job' "
+                f"WHERE {running} AND deaths >= :deaths",
+            ):
+                db.execute(statement, given)
+            query = (
+                f"SELECT number, attempt FROM jobs WHERE {interrupted} "
+                "(state = 'Running' OR device IS NOT NULL)"
             )
-            db.execute(
-                f"UPDATE jobs SET {_CANCELLED} WHERE {LIVE} AND {closed}",
-                (*now, RELEASED.note),
-            )
-            running = f"{LIVE} AND state = 'Running'"
-            db.execute(f"UPDATE jobs SET deaths = deaths + 1 WHERE {running}")
-            db.execute(
-                "UPDATE jobs SET state = 'Failed', ended = ?, ended_steady = ?, "
-                "note = 'the service died ' || deaths || ' times during the job' "
-                f"WHERE {running} AND deaths >= ?",
-                (*now, deaths),
-            )
-            query = f"SELECT number, attempt FROM jobs WHERE {running}"
-            for number, attempt in db.execute(query).fetchall():
+            for number, attempt in db.execute(query, given).fetchall():
                 db.execute(
                     f"UPDATE jobs SET {_AGAIN} WHERE number = ?",
                     (Interruption(Cause.RESTART).note(attempt), number),
@@ -409,6 +450,7 @@ def _check_digest(digest: str, job: Submission) -> None:
 def _job(row: sqlite3.Row) -> Job:
     texts = {name: row[name] for name in ("parameters", "calibration", "metadata")}
     read = {name: text and json.loads(text) for name, text in texts.items()}
+    read["repeatable"] = bool(row["repeatable"])
     return Job(**{**dict(row), **read})
 
 

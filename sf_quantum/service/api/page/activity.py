@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,6 @@ from pydantic import Field
 
 from sf_quantum.service.api.common import qpu_reason, qpu_status
 from sf_quantum.service.api.v1.models import Strict
-from sf_quantum.service.device.noise import READINGS, Reading
 from sf_quantum.service.domain.jobs import (
     CLASSES,
     Forecast,
@@ -197,7 +195,7 @@ class ActivityAnswer(Strict):
     ended: list[ShownJob] = Field(description="The latest that are over, newest first.")
     leases: LeasesShown
     utilisation: Utilisation
-    calibration: CalibrationShown
+    calibration: CalibrationShown | None
 
 
 class _Moment(NamedTuple):
@@ -278,7 +276,7 @@ class Activity:
         forecast = queue.forecast(job) if job and job.state == "Running" else None
         running = [(job, forecast)] if job and forecast else []
         left = [number for number in numbers if queue.jobs.pending.get(number)]
-        device, availability = queue.device, queue.availability
+        availability, told = queue.availability, queue.device.description
         windows = [
             MaintenanceShown.model_validate(window, from_attributes=True)
             for window in availability.windows[:WINDOWS]
@@ -287,10 +285,10 @@ class Activity:
             viewer=None,
             sees="counts",
             device=DeviceShown(
-                name=device.name,
-                technology=device.technology,
-                qubits=device.qubits,
-                out_of_service=len(device.out_of_service),
+                name=queue.device.name,
+                technology=told.technology,
+                qubits=told.qubits + len(told.out_of_service),
+                out_of_service=len(told.out_of_service),
                 status=qpu_status(queue),
                 reason=qpu_reason(queue),
                 in_maintenance=availability.in_maintenance,
@@ -472,36 +470,18 @@ def _utilisation(until: float, minutes: Sequence[Minute]) -> Utilisation:
     )
 
 
-def _calibration(queue: JobQueue) -> CalibrationShown:
-    """Describe the errors of the last calibrations, since an admin's last change."""
-    device = queue.device
-    started = device.started
-    slot = device.calibration_period / READINGS
-
-    def reading(number: int) -> Reading:
-        # in the middle of its slot, where rounding cannot yield a neighbour
-        time = started + (number + 0.5) * slot
-        return device.model_copy(update={"clock": lambda: time}).reading
-
-    last = max(0, int((device.clock() - started) / slot))
-    known = math.ceil(((device.changed or started) - started) / slot)
-    # always the same readings, so that points do not move from answer to answer
-    first = -(-max(0, last - PERIODS * READINGS, known) // EVERY) * EVERY
-    numbers = [*range(first, last, EVERY), last]
-    readings = [*map(reading, numbers)]
-    renewed = range(-(-first // READINGS) * READINGS, last + 1, READINGS)
+def _calibration(queue: JobQueue) -> CalibrationShown | None:
+    """Describe the errors of the last calibrations."""
+    if (history := queue.device.history()) is None:
+        return None
     return CalibrationShown(
-        id=readings[-1].calibration.id,
-        made=readings[-1].calibration.made.timestamp(),
-        times=[started + number * slot for number in numbers],
-        renewals=[started + number * slot for number in renewed],
+        id=history.id,
+        made=history.made,
+        times=[*history.times],
+        renewals=[*history.renewals],
         values=[
-            CalibrationValue(
-                name=name,
-                value=value,
-                history=[reading.values[name] for reading in readings],
-            )
-            for name, value in readings[-1].values.items()
+            CalibrationValue(name=name, value=values[-1], history=[*values])
+            for name, values in history.values.items()
         ],
         alarms=[*queue.drift.alarms],
     )

@@ -270,6 +270,11 @@ function showLeases(leases) {
 }
 
 function showCalibration(told) {
+  if (!told) {
+    write("calibration", "This device does not report its calibration.");
+    $("values").replaceChildren();
+    return;
+  }
   write("calibration", `Calibrated ${clock(told.made)}`);
   notice("drift", told.alarms.length ? `Drift alarm: ${told.alarms.map(named).join("; ")}` : "");
   if (!told.values.length) {

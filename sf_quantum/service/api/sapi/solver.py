@@ -13,10 +13,11 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from sf_quantum.files import JSON
+from sf_quantum.qpu.jobs import Timing
 from sf_quantum.samplers.neal import SWEEPS
 from sf_quantum.service.api.common import qpu_status
-from sf_quantum.service.device.emulated import Device
 from sf_quantum.service.device.noise import FIELD_RANGE
+from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.technologies import ANNEALING_SECONDS
 from sf_quantum.service.device.topology import Graph
 from sf_quantum.service.domain.errors import Refused
@@ -147,7 +148,7 @@ def configuration(queue: JobQueue) -> dict[str, JSON]:
     return {
         "identity": identity(device),
         "status": "ONLINE" if qpu_status(queue) == "online" else "OFFLINE",
-        "description": f"An emulated annealer with a {device.topology} graph.",
+        "description": f"An annealer with a {graph(device).kind} graph.",
         "properties": {
             **_properties(graph(device)),
             "chip_id": device.name,
@@ -162,13 +163,13 @@ def timing(device: Device, params: ProblemParameters, access: float) -> dict[str
     """Return an answer's times in microseconds; ``access`` is all QPU time in seconds."""
     per_sample = {
         "qpu_anneal_time_per_sample": params.annealing_time,
-        "qpu_readout_time_per_sample": device.timing.readout_seconds * MICROSECONDS,
+        "qpu_readout_time_per_sample": _timing(device).readout_seconds * MICROSECONDS,
         "qpu_delay_time_per_sample": _delay(device),
     }
     return {
         **per_sample,
         "qpu_sampling_time": params.num_reads * sum(per_sample.values()),
-        "qpu_programming_time": device.timing.setup_seconds * MICROSECONDS,
+        "qpu_programming_time": _timing(device).setup_seconds * MICROSECONDS,
         "qpu_access_time": access * MICROSECONDS,
         # included in the programming time here
         "qpu_access_overhead_time": 0.0,
@@ -236,7 +237,7 @@ def _properties(graph: Graph) -> dict[str, JSON]:
 
 def _timing_model(device: Device) -> dict[str, JSON]:
     """The figures that ``Solver.estimate_qpu_access_time`` uses, in microseconds."""
-    timing = device.timing
+    timing = _timing(device)
     readout = timing.readout_seconds * MICROSECONDS
     return {
         "version": "1.0.0",
@@ -247,7 +248,12 @@ def _timing_model(device: Device) -> dict[str, JSON]:
         "default_annealing_time": ANNEALING_SECONDS * MICROSECONDS,
         "readout_time_model": "pwl_linear",
         # the same for any number of qubits
-        "readout_time_model_parameters": [0.0, float(device.qubits), readout, readout],
+        "readout_time_model_parameters": [
+            0.0,
+            float(graph(device).labels),
+            readout,
+            readout,
+        ],
         "qpu_delay_time_per_sample": _delay(device),
         "reverse_annealing_with_reinit_delay_time_delta": 0.0,
         "reverse_annealing_without_reinit_delay_time_delta": 0.0,
@@ -259,4 +265,8 @@ def _timing_model(device: Device) -> dict[str, JSON]:
 
 def _delay(device: Device) -> float:
     # the delay of a read after its annealing, in microseconds
-    return (device.timing.shot_seconds - ANNEALING_SECONDS) * MICROSECONDS
+    return (_timing(device).shot_seconds - ANNEALING_SECONDS) * MICROSECONDS
+
+
+def _timing(device: Device) -> Timing:
+    return device.description.timing or Timing()

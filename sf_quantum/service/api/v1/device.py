@@ -17,7 +17,9 @@ from sf_quantum.service.api.common import (
     qpu_status,
 )
 from sf_quantum.service.api.v1.models import CalibrationAnswer, Strict
+from sf_quantum.service.device.computation import ComputeLimits
 from sf_quantum.service.device.openqasm import MAX_STATEMENTS, MAX_STEPS
+from sf_quantum.service.device.protocol import Cost, Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import JobClass, Kind
 from sf_quantum.service.queue.job_queue import JobQueue
@@ -114,11 +116,17 @@ class DeviceAnswer(Strict):
         description="When the next maintenance window starts, seconds since the epoch."
     )
     maintenance_seconds: float | None = Field(description="Seconds until then.")
-    calibration: CalibrationAnswer
-    calibration_age_seconds: float = Field(description="Since the calibration.")
+    calibration: CalibrationAnswer | None = Field(
+        description="Null if the device does not tell."
+    )
+    calibration_age_seconds: float | None = Field(
+        description="Since the calibration; null if its time is unknown."
+    )
     drift: DriftAnswer
-    timing: TimingAnswer
-    bounds: BoundsAnswer
+    timing: TimingAnswer | None = Field(description="Null if the device does not tell.")
+    bounds: BoundsAnswer | None = Field(
+        description="Null if the service computes nothing itself."
+    )
     limits: LimitsAnswer
 
 
@@ -238,18 +246,19 @@ def show(
     :param user: who would submit this job
     """
     device, watch = queue.device, queue.drift
+    told = device.description
     watch.look(device)
     job_class = job_class or queue.settings.classes.default
     forecast = queue.forecast_new(job_class, user)
     return DeviceAnswer(
         name=device.name,
-        technology=device.technology,
+        technology=told.technology,
         status=qpu_status(queue),
         reason=qpu_reason(queue),
-        qubits=device.size,
-        out_of_service=sorted(device.out_of_service),
-        shots=device.shots,
-        payloads=device.payloads,
+        qubits=told.qubits,
+        out_of_service=sorted(told.out_of_service),
+        shots=told.shots,
+        payloads=[*told.kinds],
         vqpus=queue.leases.vqpus,
         leases=len(queue.leases.held),
         leases_waiting=queue.leases.waiting,
@@ -258,10 +267,10 @@ def show(
         **{"class": job_class},
         position=forecast.position,
         eta_seconds=forecast.eta_seconds,
-        cost_per_second=device.cost_per_second,
+        cost_per_second=device.price,
         maintenance=queue.availability.next_maintenance,
         maintenance_seconds=queue.availability.maintenance_seconds,
-        calibration=CalibrationAnswer.model_validate(device.reading.summary),
+        calibration=_calibration(device),
         calibration_age_seconds=device.calibration_age,
         drift=DriftAnswer(
             alarms=watch.alarms,
@@ -271,11 +280,34 @@ def show(
             },
             threshold=watch.settings.threshold,
         ),
-        timing=TimingAnswer(**asdict(device.timing), time_scale=device.time_scale),
-        bounds=BoundsAnswer(
-            **device.compute.model_dump(), statements=MAX_STATEMENTS, gates=MAX_STEPS
-        ),
+        timing=_timing(device),
+        bounds=_bounds(device.compute_limits),
         limits=LimitsAnswer(
             **queue.settings.limits.model_dump(include={*LimitsAnswer.model_fields})
         ),
     )
+
+
+def _calibration(device: Device) -> CalibrationAnswer | None:
+    if (told := device.description.calibration) is None:
+        return None
+    return CalibrationAnswer(
+        id=str(told.get("id") or ""),
+        time=str(told.get("time") or ""),
+        values=device.calibrated_values,
+    )
+
+
+def _timing(device: Device) -> TimingAnswer | None:
+    timing = device.description.timing
+    if timing is None:
+        return None
+    scale = device.elapsed_seconds(Cost(1.0))
+    return TimingAnswer(**asdict(timing), time_scale=scale)
+
+
+def _bounds(limits: ComputeLimits | None) -> BoundsAnswer | None:
+    if limits is None:
+        return None
+    circuits = {"statements": MAX_STATEMENTS, "gates": MAX_STEPS}
+    return BoundsAnswer(**limits.model_dump(), **circuits)

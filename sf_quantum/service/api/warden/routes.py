@@ -22,7 +22,6 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, TypeAdapte
 from sf_quantum.service.api.common import Admin, Queue, Who, qpu_reason, refusal, utc
 from sf_quantum.service.api.large_bodies import LargeBodyRoute
 from sf_quantum.service.api.warden.models import CreateJob
-from sf_quantum.service.device import sequence
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, LeaseRequest, State
 from sf_quantum.service.queue.entitlements import LEASE_HEADER
@@ -253,7 +252,7 @@ async def slots(queue: Queue) -> Slots:
 @router.get("/qpu/specs", summary="Describe the device for Pulser")
 def specs(queue: Queue, _: Who) -> Specs:
     """Describe the device; with Pulser installed, sequences can be built from this."""
-    return Specs(specs=sequence.specs(queue.device.name, queue.device.qubits))
+    return Specs(specs=queue.device.specs())
 
 
 @router.get("/status", summary="Show the state of the service")
