@@ -1,1 +1,21 @@
-"""What the service drives: the device, its calibration, its errors, its simulators."""
+"""What the service drives: the device, its calibration, its errors, its simulators.
+
+A device is a subclass of :class:`~sf_quantum.service.device.protocol.Device` with an entry
+point in the group ``sf_quantum.devices``, whose name the service's configuration refers to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sf_quantum.samplers import Registry
+
+if TYPE_CHECKING:
+    from sf_quantum.service.device.protocol import Device
+
+GROUP = "sf_quantum.devices"
+_registry: Registry[type[Device]] = Registry(GROUP, "device type")
+#: the types of the installed devices, sorted
+names = _registry.names
+#: the class of a device, by its type
+load = _registry.load
