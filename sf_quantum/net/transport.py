@@ -92,22 +92,24 @@ class Client:
         self,
         method: str,
         path: str,
-        body: Mapping[str, JSON] | None = None,
+        body: Mapping[str, JSON] | bytes | None = None,
         *,
         timeout_seconds: float = 10.0,
     ) -> Response:
         """Send one request and return its response, whatever the status.
 
+        :param body: JSON
         :raises Unreachable: if the connection fails, or no answer comes in time, or one
             that is too large
         :raises InputError: if the service speaks no TLS, or its certificate cannot be
             verified, or a header is not printable ASCII
         """
-        headers, content = {**self._headers, **self._credential()}, None
+        headers = {**self._headers, **self._credential()}
         _check(headers)
         if body is not None:
             headers["Content-Type"] = "application/json"
-            content = json.dumps(body, allow_nan=False).encode()
+        if isinstance(body, Mapping):
+            body = json.dumps(body, allow_nan=False).encode()
         tls, host, port, prefix = self._base
         kind = http.client.HTTPSConnection if tls else http.client.HTTPConnection
         connection = kind(host, port, timeout=timeout_seconds)
@@ -120,10 +122,10 @@ class Client:
                 connection.sock.settimeout(timeout_seconds)
                 connection.sock.connect(self._socket)
             sent = True
-            connection.request(method, prefix + path, content, headers)
-            response = connection.getresponse()
-            answer = _body(response, self._most_bytes)
-            return Response(response.status, answer, _retry_seconds(response))
+            connection.request(method, prefix + path, body, headers)
+            with connection.getresponse() as response:
+                answer = _body(response, self._most_bytes)
+                return Response(response.status, answer, _retry_seconds(response))
         except TimeoutError as error:
             text = f"no answer within {timeout_seconds:g} s"
             raise Unreachable(text, sent=sent) from error

@@ -12,7 +12,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, get_args
 from urllib.parse import quote
 
 from sf_quantum import backoff
@@ -33,6 +33,19 @@ from sf_quantum.qpu import (
     read_token,
     required,
 )
+from sf_quantum.qpu.jobs import (
+    Description,
+    Kind,
+    LeaseLost,
+    NotAccepted,
+    Outcome,
+    Progress,
+    Result,
+    State,
+    Task,
+    Timing,
+    UnknownJob,
+)
 
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
@@ -43,6 +56,8 @@ RETRY_SECONDS = 15.0
 REQUEST_SECONDS = 10.0
 POLL_SECONDS = 30.0
 CANCEL_SECONDS = 2.0
+# of a job or a result with tens of megabytes, which the service takes its time to read
+LARGE_SECONDS = 90.0
 # a lease that expires is renewed after a third of its time
 RENEWALS = 3
 # the most that is believed if it depends on the clocks of two machines
@@ -50,6 +65,12 @@ UNSURE_SECONDS = 180.0
 # statuses after which another attempt may succeed: the service is busy or closed, or a
 # proxy answers in its place
 BUSY = (408, 425, 429, 502, 503, 504)
+# those of them after which there is no job: behind a proxy's, there may be one
+NOT_ACCEPTED = (408, 425, 429, 503)
+# what the results of our service end with, after whole JSON values
+INFO = ', "info": '
+KINDS: tuple[Kind, ...] = get_args(Kind)
+STATES: Mapping[str, State] = {state: state for state in get_args(State)}
 # the keys of a lease's options in a deployment's configuration, and in a request
 LEASE_OPTIONS = {
     "class": "class",
@@ -137,7 +158,7 @@ class ServiceClient:
         self,
         method: str,
         path: str,
-        body: Mapping[str, JSON] | None = None,
+        body: Mapping[str, JSON] | bytes | None = None,
         *,
         timeout_seconds: float = REQUEST_SECONDS,
         retry: bool = False,
@@ -172,7 +193,7 @@ class ServiceClient:
             message = f"{self.name} does not answer: {failure}"
             if retry_seconds:
                 message += f" (tried for {retry_seconds:g} s{self._retry_setting})"
-            raise Unreachable(message) from failure
+            raise Unreachable(message, sent=failure.sent) from failure
         if response.status >= 400 and response.status not in expected:
             raise self._error(response)
         return response
@@ -188,7 +209,9 @@ class ServiceClient:
             if by is None and response.json().get("field") == "Authorization":
                 by = "--token-file, or tokenFile of a deployment, names a file with it"
             return AuthenticationError(f"{message} ({by})" if by else message)
-        if self._under_lease and (ended or status == 404):
+        if self._under_lease and ended:
+            return LeaseLost(message)
+        if self._under_lease and status == 404:
             return QpuError(message)
         return InputError(message)
 
@@ -218,6 +241,8 @@ class SfqQpu(Qpu):
     """
 
     type = "sfq"
+    kinds = KINDS
+    finds = True
 
     def __init__(
         self,
@@ -444,6 +469,130 @@ class SfqQpu(Qpu):
                 samples["info"] = {**info, "found": True}
         return samples
 
+    def describe(self) -> Description:
+        """See :meth:`Qpu.describe`; the graph of an annealer is not read."""
+        device = self.service.send("GET", "/v1/device").json()
+        timing, calibration = device.get("timing"), device.get("calibration")
+        payloads, qubits = device.get("payloads"), device.get("out_of_service")
+        shots, kinds, specs = device.get("shots"), payloads or [], None
+        known = tuple(k for k in KINDS if isinstance(kinds, list) and k in kinds)
+        if "sequence" in known:  # warden's dialect tells them
+            send = partial(self.service.send, timeout_seconds=LARGE_SECONDS)
+            specs = self.service.text(send("GET", "/qpu/specs").json(), "specs")
+        return Description(
+            self.service.text(device, "technology"),
+            _int(device.get("qubits")),
+            known,
+            out_of_service=frozenset(
+                qubit
+                for qubit in (qubits if isinstance(qubits, list) else [])
+                if isinstance(qubit, int)
+            ),
+            shots=shots if isinstance(shots, int) else None,
+            timing=_timing(timing) if isinstance(timing, dict) else None,
+            calibration=calibration if isinstance(calibration, dict) else None,
+            specs=specs,
+        )
+
+    def submit(self, task: Task) -> str:
+        """See :meth:`Qpu.submit`; the tag is the job's idempotency key."""
+        given = {key: v for key, v in task.parameters.items() if v is not None}
+        rest: dict[str, JSON] = {"parameters": {**given}, "idempotency_key": task.tag}
+        if self._purpose is not None:
+            rest["purpose"] = self._purpose
+        # without parsing the payload, which may be large
+        body = f'{{"{task.kind}": {task.payload}, {json.dumps(rest)[1:]}'.encode()
+        try:
+            response = self.service.send(
+                "POST",
+                "/v1/jobs",
+                body,
+                timeout_seconds=LARGE_SECONDS,
+                expected=NOT_ACCEPTED,
+            )
+        except Unreachable as error:
+            if error.sent:
+                raise
+            raise NotAccepted(str(error)) from error
+        if response.status in NOT_ACCEPTED:
+            message = f"{self.service.name} takes no job now: {refusal(response)}"
+            raise NotAccepted(message, response.retry_seconds)
+        return self.service.text(response.json(), "id")
+
+    def find(self, tag: str) -> str | None:
+        path = f"/v1/jobs?key={quote(tag, safe='')}"
+        answer = self.service.send("GET", path)
+        try:
+            jobs = json.loads(answer.body)
+            found = {job["idempotency_key"]: str(job["id"]) for job in jobs}
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            message = f"{self.service.name}: its answer is no list of jobs"
+            raise QpuError(message) from error
+        if found and tag not in found:
+            message = "lists jobs with other keys: it is of an earlier version"
+            raise QpuError(f"{self.service.name} {message}")
+        return found.get(tag)
+
+    def poll(self, job_id: str) -> Progress:
+        job, state = self._job("GET", job_id)
+        position = job.get("position")
+        return Progress(
+            state,
+            position if isinstance(position, int) else None,
+            _number(job.get("eta_seconds")),
+        )
+
+    def result(self, job_id: str, task: Task) -> Outcome:
+        job, state = self._job("GET", job_id)
+        if state not in OVER:
+            raise QpuError(f"{self.service.name}: job {job_id} is {state}")
+        result, failure = None, None
+        if state == "Completed":
+            result = self._result(job_id)
+        elif state == "Failed":
+            failure = str(job.get("note") or "no reason given")
+        calibration = job.get("calibration")
+        return Outcome(
+            result,
+            failure,
+            qpu_seconds=_number(job.get("qpu_seconds")),
+            seconds=_number(job.get("seconds")),
+            calibration=calibration if isinstance(calibration, dict) else None,
+        )
+
+    def cancel(self, job_id: str) -> None:
+        self._job("DELETE", job_id)
+
+    def _job(self, method: str, job_id: str) -> tuple[dict[str, JSON], State]:
+        job = self._send_job(method, job_id).json()
+        if (state := STATES.get(str(job.get("state")))) is None:
+            raise QpuError(f"{self.service.name}: its answer is not a job")
+        return job, state
+
+    def _send_job(
+        self, method: str, job_id: str, part: str = "", seconds: float = REQUEST_SECONDS
+    ) -> Response:
+        path = f"/v1/jobs/{quote(job_id, safe='')}{part}"
+        send = self.service.send
+        response = send(method, path, timeout_seconds=seconds, expected=(404,))
+        if response.status == 404:
+            raise UnknownJob(f"{self.service.name}: {refusal(response)}")
+        return response
+
+    def _result(self, job_id: str) -> Result:
+        """Fetch a result; its ``info`` is separated without parsing the rest."""
+        response = self._send_job("GET", job_id, "/result", LARGE_SECONDS)
+        text = response.body.decode(errors="replace").strip()
+        # within a string of JSON, the quotes of INFO would have backslashes; within
+        # another object, more than one bracket would follow
+        end = len(text)
+        while text.startswith('{"') and (end := text.rfind(INFO, 0, end)) > 0:
+            with suppress(ValueError, RecursionError):
+                info = json.loads(text[end + len(INFO) : -1])
+                if text.endswith("}") and isinstance(info, dict):
+                    return Result(f"{text[:end]}}}", info)
+        raise QpuError(f"{self.service.name}: the result of job {job_id} is malformed")
+
     def _submit(self, job: dict[str, JSON]) -> tuple[bool, dict[str, JSON]]:
         """Submit a job, under a new key if an earlier attempt failed or was cancelled.
 
@@ -484,6 +633,11 @@ class SfqQpu(Qpu):
 
 def _lease(token: str) -> str:
     return f"/v1/leases/{quote(token, safe='')}"
+
+
+def _timing(told: Mapping[str, JSON]) -> Timing:
+    names = "setup_seconds shot_seconds readout_seconds".split()
+    return Timing(*(_number(told.get(name)) or 0.0 for name in names))
 
 
 def _int(value: JSON) -> int:

@@ -4,9 +4,10 @@ Tests that need no QPU run for every registered kind, a site's own included::
 
     pytest --pyargs sf_quantum.testing.qpus -k TYPE
 
-For the other tests, subclass :class:`QpuContract`, with a QPU or a stand-in for it::
+For the other tests, subclass :class:`QpuContract`, and :class:`JobContract` if the kind
+has a job side, with a QPU or a stand-in for it::
 
-    class TestMine(QpuContract):
+    class TestMine(QpuContract, JobContract):
         @pytest.fixture
         def driver(self) -> Qpu:
             return qpu.load("mine").from_config("one", {"url": ...})
@@ -16,19 +17,35 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
+import time
 from collections.abc import Iterator
+from typing import ClassVar
 
 import pytest
-from dimod import SampleSet
+from dimod import BinaryQuadraticModel, SampleSet
 
 from sf_quantum import qpu
+from sf_quantum.backoff import REQUEST, Deadline
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import RESOURCES, TYPES, Qpu
+from sf_quantum.qpu import OVER, RESOURCES, TYPES, Qpu
+from sf_quantum.qpu.jobs import Description, Kind, Outcome, State, Task, UnknownJob
 from sf_quantum.samplers.problem import document
 
 #: enough reads for any working QPU to find the optimum of two variables
 READS = 100
+#: until a job of so many reads is over
+SECONDS = 150.0
+TWO_ATOMS = (("a", 0.0), ("b", 6.0))
+BELL = """OPENQASM 3.0;
+include "stdgates.inc";
+qubit[2] q;
+bit[2] c;
+h q[0];
+cx q[0], q[1];
+c = measure q;
+"""
 
 
 def problem() -> dict[str, JSON]:
@@ -63,9 +80,7 @@ def test_an_empty_environment_names_what_is_missing(kind: type[Qpu]) -> None:
         kind.from_environment("one", {})
 
 
-class QpuContract:
-    """The contract of a QPU that is online; override :meth:`driver`."""
-
+class _Leased:
     @pytest.fixture
     def driver(self) -> Qpu:
         """Return the driver's side of a QPU with a free lease."""
@@ -77,6 +92,10 @@ class QpuContract:
         token = driver.acquire()
         yield token
         driver.release(token)
+
+
+class QpuContract(_Leased):
+    """The contract of a QPU that is online; override :meth:`driver`."""
 
     def test_it_reports_its_status(self, driver: Qpu) -> None:
         status = driver.status()
@@ -134,3 +153,164 @@ class QpuContract:
         assert job is not None
         with pytest.raises(InputError, match="no_such_parameter"):
             job.solve(problem(), {"no_such_parameter": 1})
+
+
+class JobContract(_Leased):
+    """The contract of the job side; override :meth:`driver`, and what else differs.
+
+    Jobs of every kind that the QPU takes are run.
+    """
+
+    #: shots of a job that lasts long enough to be cancelled
+    long_reads: ClassVar[int] = 10_000
+    #: the id of no job
+    unknown_id: ClassVar[str] = "00000000-0000-4000-8000-000000000000"
+
+    @pytest.fixture
+    def job(self, driver: Qpu, lease: str) -> Qpu:
+        """Return the job's side, under a lease."""
+        made = qpu.from_environment(qpu.environment([(driver, lease)]))
+        assert made is not None
+        return made
+
+    @pytest.fixture
+    def described(self, driver: Qpu) -> Description:
+        """Return what the QPU says of itself."""
+        return driver.describe()
+
+    def payload(self, kind: Kind, described: Description) -> str:
+        """Write a job of two variables, qubits or atoms."""
+        if kind == "problem":
+            return json.dumps(problem())
+        return json.dumps(BELL if kind == "circuit" else _sequence(described.specs))
+
+    def task(
+        self, kind: Kind, described: Description, reads: int | None = READS
+    ) -> Task:
+        """Make a submission with a tag of its own."""
+        payload = self.payload(kind, described)
+        return Task(secrets.token_hex(16), kind, payload, {"num_reads": reads})
+
+    def test_it_describes_itself(
+        self, driver: Qpu, described: Description, job: Qpu
+    ) -> None:
+        assert described.technology == driver.status().technology
+        assert described.kinds
+        assert set(described.kinds) <= set(job.kinds)
+        assert described.qubits >= 0
+        assert described.shots is None or described.shots >= READS
+        if (timing := described.timing) is not None:
+            assert timing.job_seconds(READS) > 0
+        if described.calibration is not None:
+            assert described.calibration["id"]
+        if (topology := described.topology) is not None:
+            assert list(topology.couplers) == sorted(set(topology.couplers))
+            assert all(a < b < topology.labels for a, b in topology.couplers)
+
+    def test_jobs_run(self, described: Description, job: Qpu) -> None:
+        for kind in described.kinds:
+            task = self.task(kind, described)
+            job_id = job.submit(task)
+            assert job_id
+            assert _end(job, job_id) == "Completed"
+            outcome = job.result(job_id, task)
+            _check(outcome, task)
+            # it can be read again
+            assert job.result(job_id, task).result == outcome.result
+            job.cancel(job_id)
+            assert job.poll(job_id).state == "Completed"
+
+    def test_jobs_are_found_by_their_tags(
+        self, described: Description, job: Qpu
+    ) -> None:
+        tasks = [self.task(kind, described) for kind in described.kinds * 2]
+        ids = [job.submit(task) for task in tasks]
+        assert len(set(ids)) == len(ids)
+        if job.finds:
+            assert [job.find(task.tag) for task in tasks] == ids
+            assert job.find(secrets.token_hex(16)) is None
+
+    def test_a_job_is_cancelled(self, described: Description, job: Qpu) -> None:
+        for kind in described.kinds:
+            task = self.task(kind, described, self.long_reads)
+            job_id = job.submit(task)
+            assert job.poll(job_id).state in ("Queued", "Running")
+            job.cancel(job_id)
+            assert _end(job, job_id) == "Cancelled"
+            job.cancel(job_id)
+            outcome = job.result(job_id, task)
+            assert (outcome.result, outcome.failure) == (None, None)
+
+    def test_an_unknown_job_is_unknown(self, described: Description, job: Qpu) -> None:
+        task = self.task(described.kinds[0], described)
+        with pytest.raises(UnknownJob):
+            job.poll(self.unknown_id)
+        with pytest.raises(UnknownJob):
+            job.result(self.unknown_id, task)
+
+    def test_a_job_that_cannot_run_is_refused(
+        self, described: Description, job: Qpu
+    ) -> None:
+        for kind in described.kinds:
+            nonsense = '{"nonsense": 1}' if kind == "problem" else '"nonsense"'
+            tag = secrets.token_hex(16)
+            with pytest.raises(InputError) as caught:
+                job.submit(Task(tag, kind, nonsense, {"num_reads": 1}))
+            assert "\n" not in str(caught.value)
+            if described.shots is not None:
+                with pytest.raises(InputError):
+                    job.submit(self.task(kind, described, described.shots + 1))
+
+
+def _end(job: Qpu, job_id: str) -> State:
+    deadline = Deadline(SECONDS)
+    for pause in REQUEST.pauses():
+        if (state := job.poll(job_id).state) in OVER:
+            return state
+        assert deadline.left, f"job {job_id} is {state} after {SECONDS:g} s"
+        time.sleep(pause)
+    raise AssertionError  # the pauses do not end
+
+
+def _check(outcome: Outcome, task: Task) -> None:
+    assert outcome.failure is None
+    assert outcome.result is not None
+    assert outcome.qpu_seconds is None or outcome.qpu_seconds >= 0
+    assert outcome.seconds is None or outcome.seconds >= 0
+    content = json.loads(outcome.result.whole)
+    if task.kind == "problem":
+        model = BinaryQuadraticModel.from_serializable(json.loads(task.payload))
+        samples: SampleSet = SampleSet.from_serializable(content)  # type: ignore[no-untyped-call]
+        assert set(samples.variables) == set(model.variables)
+        assert samples.record.energy == pytest.approx(model.energies(samples))
+        assert samples.first.sample == {"one": 1, "other": 0}
+        assert int(samples.record.num_occurrences.sum()) == task.shots
+    else:
+        assert {len(bits) for bits in content["counter"]} == {2}
+        assert set("".join(content["counter"])) <= {"0", "1"}
+        assert sum(content["counter"].values()) == task.shots
+
+
+def _sequence(specs: str | None) -> str:
+    """Write a pulse on two atoms, in Pulser's abstract representation."""
+    constant: dict[str, JSON] = {"kind": "constant", "duration": 400}
+    pulse: dict[str, JSON] = {
+        "op": "pulse",
+        "channel": "global",
+        "protocol": "min-delay",
+        "amplitude": {**constant, "value": 6.0},
+        "detuning": {**constant, "value": 0.0},
+        "phase": 0.0,
+        "post_phase_shift": 0.0,
+    }
+    sequence: dict[str, JSON] = {
+        "version": "1",
+        "name": "two atoms",
+        "register": [{"name": name, "x": 0.0, "y": y} for name, y in TWO_ATOMS],
+        "channels": {"global": "rydberg_global"},
+        "variables": {},
+        "operations": [pulse],
+        "measurement": "ground-rydberg",
+        "device": json.loads(specs or "null"),
+    }
+    return json.dumps(sequence)

@@ -10,7 +10,7 @@ import pytest
 from sf_quantum import qpu
 from sf_quantum.qpu import Qpu
 from sf_quantum.service.device.emulated import EmulatedDevice
-from sf_quantum.testing.qpus import QpuContract
+from sf_quantum.testing.qpus import JobContract, QpuContract
 from tests.integration.services import QpuService
 from tests.service import running_service
 
@@ -21,6 +21,19 @@ class TestSfq(QpuContract):
     @pytest.fixture
     def driver(self) -> Iterator[Qpu]:
         with running_service(EmulatedDevice(time_scale=0, noise=1)) as service:
+            yield qpu.load("sfq").from_config("one", {"url": service.url})
+
+
+# a job of 100 reads lasts about half a second, one of 10,000 some twenty seconds
+LASTING = 20.0
+
+
+class TestJobsOfSfq(JobContract):
+    """Our own service as the vendor, on a Unix socket."""
+
+    @pytest.fixture
+    def driver(self) -> Iterator[Qpu]:
+        with running_service(EmulatedDevice(time_scale=LASTING)) as service:
             yield qpu.load("sfq").from_config("one", {"url": service.url})
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TypeAlias
 
 import pytest
 from dimod import BinaryQuadraticModel
@@ -20,7 +22,9 @@ from sf_quantum.backoff import Backoff
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.net import munge
+from sf_quantum.net.transport import Unreachable
 from sf_quantum.qpu import AuthenticationError, NoLease, sfq
+from sf_quantum.qpu.jobs import LeaseLost, NotAccepted, Task, Timing, UnknownJob
 from sf_quantum.qpu.leases import AcquireOptions, acquire
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
@@ -546,11 +550,16 @@ def test_nobody_listens(bqm: dict[str, JSON]) -> None:
         assert "\n" not in str(error.value)
 
 
-Reply = tuple[int, dict[str, JSON]] | None
+Content: TypeAlias = "JSON | Mapping[str, JSON]"
+# a status, a content and perhaps further headers
+Reply = tuple[int, Content] | tuple[int, Content, dict[str, str]] | None
 
 
 class _Scripted(HTTPServer):
-    """Gives one reply after the other; ``None`` closes the connection without one."""
+    """Gives one reply after the other, a text as it is and other content as JSON.
+
+    ``None`` closes the connection without a reply.
+    """
 
     def __init__(self, replies: list[Reply]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -576,9 +585,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.keys.append(body.get("idempotency_key", ""))
         reply = next(self.server.replies, None)
         if reply is not None:
-            content = json.dumps(reply[1]).encode()
-            self.send_response(reply[0])
-            self.send_header("Content-Length", str(len(content)))
+            status, text, *further = reply
+            content = (text if isinstance(text, str) else json.dumps(text)).encode()
+            headers = {"Content-Length": str(len(content))}
+            self.send_response(status)
+            for name, value in ChainMap(*further, headers).items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(content)
 
@@ -672,3 +684,236 @@ def test_a_service_in_trouble(
     server = scripted(replies)
     with pytest.raises(QpuError, match=words):
         SfqQpu("q", server.url, lease="t").solve(bqm, PARAMETERS)
+
+
+def _task(bqm: dict[str, JSON], tag: str = "t") -> Task:
+    return Task(tag, "problem", json.dumps(bqm), {"num_reads": 10, "seed": 1})
+
+
+def test_a_job_is_submitted_by_its_tag_and_ends_as_the_service_tells(
+    service: RunningService, bqm: dict[str, JSON]
+) -> None:
+    qpu, task = _job_side(service, service.acquire()), _task(bqm)
+    job_id = qpu.submit(task)
+    assert qpu.submit(task) == job_id
+    until(lambda: qpu.poll(job_id).state == "Completed", "the job's end")
+    outcome = qpu.result(job_id, task)
+    job = service.ask("GET", f"/v1/jobs/{job_id}").json()
+    whole = service.ask("GET", f"/v1/jobs/{job_id}/result").json()
+    assert outcome.result is not None
+    assert json.loads(outcome.result.whole) == whole
+    assert outcome.result.info == whole["info"]
+    assert '"info": {' not in outcome.result.text
+    assert (outcome.qpu_seconds, outcome.seconds) == (
+        job["qpu_seconds"],
+        job["seconds"],
+    )
+    assert outcome.calibration == job["calibration"]
+    assert outcome.calibration is not None
+    assert outcome.calibration.keys() == {"id", "time", "values"}
+    with pytest.raises(InputError, match="key"):
+        qpu.submit(Task("t", "problem", task.payload, {"num_reads": 11}))
+
+
+def test_jobs_in_the_queue_tell_position_and_eta(bqm: dict[str, JSON]) -> None:
+    with running_service(EmulatedDevice(technology="neutral-atom")) as service:
+        lease = service.acquire()
+        qpu = _job_side(service, lease)
+        running, queued = (qpu.submit(_task(bqm, tag)) for tag in "ab")
+        service.until(lease, "Running")
+        assert qpu.poll(running).state == "Running"
+        progress = qpu.poll(queued)
+        assert (progress.state, progress.position) == ("Queued", 1)
+        assert progress.eta_seconds is not None
+        assert 100 < progress.eta_seconds <= 130
+        with pytest.raises(QpuError, match="is Queued"):
+            qpu.result(queued, _task(bqm))
+        qpu.cancel(running)
+        outcome = qpu.result(running, _task(bqm))
+        assert (outcome.result, outcome.failure) == (None, None)
+        assert outcome.qpu_seconds is not None
+        assert outcome.qpu_seconds > 0
+
+
+def test_only_ones_own_jobs_are_found_by_their_keys(
+    bqm: dict[str, JSON], tmp_path: Path
+) -> None:
+    tokens = tmp_path / "tokens.yml"
+    tokens.touch(0o600)
+    made = {user: auth.new_token() for user in ("ada", "bob", "admin")}
+    tokens.write_text(
+        json.dumps([auth.entry(u, made[u], admin=u == "admin") for u in made])
+    )
+    with running_service(vqpus=3, authenticate=auth.Tokens(tokens)) as service:
+        found: dict[str, str | None] = {}
+        for user, token in made.items():
+            (file := tmp_path / user).write_text(token)
+            config: dict[str, JSON] = {"url": service.url, "tokenFile": str(file)}
+            driver = SfqQpu.from_config("q", config)
+            variables = driver.environment(driver.acquire("test"))
+            qpu = SfqQpu.from_environment("q", variables)
+            if user == "ada":
+                job_id = qpu.submit(_task(bqm, "a&b=1"))
+                assert qpu.find("a") is None
+            found[user] = qpu.find("a&b=1")
+    assert found == {"ada": job_id, "bob": None, "admin": None}
+
+
+def test_a_lost_lease_is_told_from_a_refusal(
+    service: RunningService, bqm: dict[str, JSON]
+) -> None:
+    lease = service.acquire()
+    qpu = _job_side(service, lease)
+    job_id = qpu.submit(_task(bqm))
+    until(lambda: qpu.poll(job_id).state == "Completed", "the job's end")
+    service.ask("DELETE", f"/v1/leases/{lease}")
+    with pytest.raises(LeaseLost, match="the lease has ended"):
+        qpu.submit(_task(bqm, "another"))
+    # what was submitted under it is still known
+    assert qpu.find("t") == job_id
+    assert qpu.result(job_id, _task(bqm)).result is not None
+
+
+def test_a_closed_service_accepts_no_job(
+    service: RunningService, bqm: dict[str, JSON]
+) -> None:
+    qpu = _job_side(service, service.acquire())
+    service.ask("POST", "/v1/device/close", {"message": "helium"})
+    with pytest.raises(
+        NotAccepted, match="takes no job now: the QPU is closed: helium"
+    ):
+        qpu.submit(_task(bqm))
+    assert qpu.find("t") is None
+
+
+def test_what_the_service_says_of_its_device() -> None:
+    with running_service(EmulatedDevice(technology="superconducting")) as service:
+        described = SfqQpu("q", service.url).describe()
+    assert (described.technology, described.qubits) == ("superconducting", 5000)
+    assert described.kinds == ("problem", "sequence", "circuit")
+    assert described.timing == Timing(9.75, 250e-6, 0.0)
+    assert described.calibration is not None
+    assert described.calibration.keys() == {"id", "time", "values"}
+    assert (described.out_of_service, described.shots) == (frozenset(), None)
+
+
+JOB: dict[str, JSON] = {"id": "j", "state": "Completed", "idempotency_key": "t"}
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected", "words", "seconds"),
+    [
+        ((503, {"detail": "draining"}), NotAccepted, "draining", None),
+        ((429, {}, {"Retry-After": "7"}), NotAccepted, "429", 7.0),
+        ((429, {}, {"Retry-After": "1e9"}), NotAccepted, "429", None),
+        ((429, {}, {"Retry-After": "9" * 400}), NotAccepted, "429", 86400.0),
+        ((408, {}), NotAccepted, "408", None),
+        ((500, {}), QpuError, "in trouble: HTTP status 500", None),
+        ((502, {}), QpuError, "in trouble: HTTP status 502", None),
+        ((504, {}), QpuError, "in trouble: HTTP status 504", None),
+        (None, QpuError, "closed without an answer", None),
+        ((201, "<html>"), QpuError, "no 'id'", None),
+        ((201, [JOB]), QpuError, "no 'id'", None),
+        ((422, {"detail": "wrong"}), InputError, "refuses: wrong", None),
+        ((413, {}), InputError, "refuses: HTTP status 413", None),
+        ((401, {"detail": "who"}), AuthenticationError, "refuses: who", None),
+        ((403, {"detail": "who"}), AuthenticationError, "refuses: who", None),
+        ((403, {"field": "X-SFQ-Lease"}), LeaseLost, "X-SFQ-Lease", None),
+    ],
+)
+def test_after_which_answers_there_may_be_a_job(
+    scripted: Serve,
+    bqm: dict[str, JSON],
+    reply: Reply,
+    expected: type[Exception],
+    words: str,
+    seconds: float | None,
+) -> None:
+    server = scripted([reply])
+    with pytest.raises(expected, match=words) as caught:
+        SfqQpu("q", server.url, lease="l").submit(_task(bqm))
+    assert type(caught.value) in (expected, Unreachable)
+    assert "\n" not in str(caught.value)
+    if isinstance(caught.value, NotAccepted):
+        assert caught.value.retry_seconds == seconds
+    # a submission is never repeated here
+    assert server.keys == ["t"]
+
+
+def test_nothing_was_submitted_where_nobody_listens(bqm: dict[str, JSON]) -> None:
+    for url in ("unix:/nowhere/socket", "http://127.0.0.1:1"):
+        with pytest.raises(NotAccepted, match="does not answer"):
+            SfqQpu("q", url, lease="l").submit(_task(bqm))
+
+
+RESULT = '{"counter": {"a, \\"info\\": {}": 1}, "info": {"seed": 1, "info": {}}}'
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        ((200, "<html>"), "the result of job j is malformed"),
+        ((200, ""), "the result of job j is malformed"),
+        ((200, [1]), "the result of job j is malformed"),
+        ((200, {"counter": {}}), "the result of job j is malformed"),
+        ((200, {"counter": {}, "info": 1}), "the result of job j is malformed"),
+        ((200, RESULT[:-2]), "the result of job j is malformed"),
+        ((200, "x" * 1001), "more than 1,000 bytes"),
+        ((200, RESULT, {"Content-Length": "900"}), r"IncompleteRead\(\d+ bytes read, "),
+        ((503, {}), "HTTP status 503"),
+        ((404, {"detail": "no such job"}), "no such job"),
+        (None, "without an answer"),
+    ],
+)
+def test_a_result_that_is_none(
+    scripted: Serve, monkeypatch: pytest.MonkeyPatch, reply: Reply, words: str
+) -> None:
+    server = scripted([(200, JOB), reply])
+    qpu = SfqQpu("q", server.url, lease="l")
+    monkeypatch.setattr(qpu.service._client, "_most_bytes", 1000)
+    with pytest.raises(QpuError, match=words) as caught:
+        qpu.result("j", _task({}))
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value, UnknownJob) == (
+        reply is not None and reply[0] == 404
+    )
+
+
+def test_info_is_told_from_what_looks_like_it(scripted: Serve) -> None:
+    server = scripted([(200, JOB), (200, RESULT)])
+    outcome = SfqQpu("q", server.url, lease="l").result("j", _task({}))
+    assert outcome.result is not None
+    assert outcome.result.info == {"seed": 1, "info": {}}
+    assert outcome.result.whole == RESULT
+
+
+@pytest.mark.parametrize(
+    ("reply", "found"),
+    [
+        ((200, []), None),
+        ((200, [JOB]), "j"),
+        ((200, [{**JOB, "idempotency_key": "other"}]), QpuError),
+        ((200, {}), None),
+        ((200, [1]), QpuError),
+        ((200, "<html>"), QpuError),
+        ((500, []), QpuError),
+        (None, QpuError),
+    ],
+)
+def test_looking_a_job_up(
+    scripted: Serve, reply: Reply, found: str | type[QpuError] | None
+) -> None:
+    qpu = SfqQpu("q", scripted([reply]).url, lease="l")
+    if isinstance(found, type):
+        with pytest.raises(found, match=r"QPU 'q' at http://127"):
+            qpu.find("t")
+    else:
+        assert qpu.find("t") == found
+
+
+@pytest.mark.parametrize(
+    "reply", [(200, {"state": "Odd"}), (200, {"state": []}), (200, "x"), (200, {})]
+)
+def test_a_state_that_nobody_knows(scripted: Serve, reply: Reply) -> None:
+    with pytest.raises(QpuError, match="its answer is not a job"):
+        SfqQpu("q", scripted([reply]).url, lease="l").poll("j")

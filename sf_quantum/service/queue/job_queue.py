@@ -228,6 +228,7 @@ class JobQueue:
         who: Identity,
         *,
         lease: str | None = None,
+        key: str | None = None,
         dialect: Dialect | None = None,
         before: int | None = None,
         live: bool = False,
@@ -238,6 +239,7 @@ class JobQueue:
         return self.store.jobs(
             lease=lease,
             user=user,
+            key=key,
             dialect=dialect,
             before=before,
             live=live,
@@ -250,6 +252,7 @@ class JobQueue:
         show: Callable[[Sequence[Listed]], T],
         *,
         lease: str | None = None,
+        key: str | None = None,
         before: str | None = None,
         live: bool = False,
         limit: int = 1000,
@@ -257,8 +260,12 @@ class JobQueue:
         """List jobs as :meth:`list_jobs` does, with their forecasts.
 
         :param show: makes the answer; called in another thread
+        :param key: lists only the caller's own job with this key, under any lease
         :param before: id of a job; lists only those submitted before it
         """
+        if key is not None:
+            # not an admin's view of all jobs
+            who, lease = Identity(who.user, admin=False), None
         if lease is not None:
             self.leases.find(who, lease)
             self.leases.touch(lease)
@@ -266,7 +273,7 @@ class JobQueue:
         async with self.lists.turn(who.user):
             jobs = await self.lists.run(
                 lambda: self.list_jobs(
-                    who, lease=lease, before=last, live=live, limit=limit
+                    who, lease=lease, key=key, before=last, live=live, limit=limit
                 )
             )
             forecasts = await self.forecasts(jobs)

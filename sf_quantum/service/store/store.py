@@ -226,6 +226,7 @@ class Store(Database):
         *,
         lease: str | None = None,
         user: str | None = None,
+        key: str | None = None,
         dialect: Dialect | None = None,
         before: int | None = None,
         live: bool = False,
@@ -239,7 +240,7 @@ class Store(Database):
         # + keeps SQLite from searching all jobs of a user for few that are live
         by_user = "+user = ?" if live else "user = ?"
         terms = {"lease = ?": lease, by_user: user, "number < ?": before}
-        terms["dialect = ?"] = dialect
+        terms |= {"dialect = ?": dialect, "key = ?": key}
         given = {term: value for term, value in terms.items() if value is not None}
         where = " AND ".join([LIVE] * live + [*given]) or "1"
         query = f"{_JOB} WHERE {where} ORDER BY number DESC LIMIT ?"

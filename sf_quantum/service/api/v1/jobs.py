@@ -141,6 +141,13 @@ async def jobs(
         str | None, Query(description="A job's id: list those submitted before it.")
     ] = None,
     live: Annotated[bool, Query(description="Only jobs that are not over.")] = False,
+    key: Annotated[
+        str | None,
+        Query(
+            description="Only the caller's own job with this idempotency key, under "
+            "any lease; an empty list if there is none."
+        ),
+    ] = None,
     x_sfq_lease: LeaseId = None,
 ) -> Response:
     """List the latest jobs, oldest first: of the lease in the header, or of the caller.
@@ -152,13 +159,13 @@ async def jobs(
     def shown(listed: Sequence[Listed]) -> Response:
         content = _JOBS.dump_json([shown_job(*each) for each in listed], by_alias=True)
         headers = {}
-        if len(listed) == limit:
+        if len(listed) == limit and key is None:
             query = f"limit={limit}&before={listed[0][0].id}{'&live=true' * live}"
             headers["Link"] = f'<{router.prefix}?{query}>; rel="next"'
         return Response(content, media_type="application/json", headers=headers)
 
     return await queue.page(
-        who, shown, lease=x_sfq_lease, before=before, live=live, limit=limit
+        who, shown, lease=x_sfq_lease, key=key, before=before, live=live, limit=limit
     )
 
 
