@@ -15,6 +15,7 @@ from sf_quantum.samplers.problem import document
 from sf_quantum.service.app import Service, build
 from sf_quantum.service.device.computation import Computation
 from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.domain.jobs import Size
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.http.auth import LOCAL_USER, Authenticate
@@ -98,7 +99,7 @@ class RunningService:
 
 @asynccontextmanager
 async def running_queue(
-    path: Path, device: EmulatedDevice, settings: ServiceSettings | None = None
+    path: Path, device: Device, settings: ServiceSettings | None = None
 ) -> AsyncIterator[JobQueue]:
     """Run a queue in the caller's event loop.
 
@@ -117,7 +118,7 @@ async def running_queue(
 
 @contextmanager
 def running_service(
-    device: EmulatedDevice | None = None,
+    device: Device | None = None,
     *,
     vqpus: int = 1,
     state: Path | None = None,

@@ -88,11 +88,13 @@ def since_epoch(time: datetime | None) -> float | None:
 
 
 def qpu_status(queue: JobQueue) -> Literal["online", "draining", "closed", "offline"]:
-    """Return the QPU's status; ``offline`` if the service cannot run jobs."""
+    """Return the QPU's status; ``offline`` if service or device cannot run jobs."""
     if queue.failure:
         return "offline"
     status = queue.availability.status
-    return "online" if status == "open" else status
+    if status != "open":
+        return status
+    return "offline" if queue.availability.device_reason else "online"
 
 
 def qpu_reason(queue: JobQueue) -> str:

@@ -25,6 +25,7 @@ from itertools import islice
 
 from sf_quantum import backoff
 from sf_quantum.errors import InputError, QpuError
+from sf_quantum.files import JSON
 from sf_quantum.qpu import AuthenticationError
 from sf_quantum.qpu.jobs import OVER, NotAccepted, Outcome, Progress, Task, UnknownJob
 from sf_quantum.samplers.problem import FieldError
@@ -104,6 +105,7 @@ class Attempt:
         :raises Detached: if it was left to the next service
         """
         begin = time.monotonic()
+        calibration = self._device.description.calibration
         try:
             outcome = self._run()
         except InputError as error:
@@ -112,6 +114,12 @@ class Attempt:
             raise
         except Exception as error:  # noqa: BLE001 - no job's content ends the service
             outcome = Outcome(failure=f"{type(error).__name__}: {error}")
+        told = outcome.calibration
+        if told is None and self._id and calibration is not None:
+            # unless it has been renewed meanwhile
+            same = self._device.description.calibration == calibration
+            told = calibration if same else None
+        outcome = replace(outcome, calibration=told and _summary(told))
         return self._timed(outcome, time.monotonic() - begin)
 
     def _run(self) -> Outcome:
@@ -263,3 +271,19 @@ class Attempt:
                 modelled = min(modelled, outcome.seconds or 0.0)
             outcome = replace(outcome, qpu_seconds=modelled)
         return outcome
+
+
+def _summary(calibration: dict[str, JSON]) -> dict[str, JSON]:
+    """Return what the service tells of a calibration, whatever its vendor tells."""
+    known = calibration.get("values")
+    values: dict[str, JSON] = {
+        name: value
+        for name, value in (known if isinstance(known, dict) else {}).items()
+        if isinstance(value, int | float)
+    }
+    id_, made = calibration.get("id"), calibration.get("time")
+    return {
+        "id": str(id_ or ""),
+        **({"time": str(made)} if made else {}),
+        "values": values,
+    }

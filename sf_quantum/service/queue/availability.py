@@ -68,6 +68,8 @@ class Availability:
     """The status and the maintenance windows of one QPU, kept in the store."""
 
     def __init__(self, store: Store) -> None:
+        #: why the device itself takes no work, in its vendor's words; empty if it does
+        self.device_reason = ""
         self._store = store
         status, message = store.availability() or ("open", "")
         self._status = cast("Status", status)
@@ -127,7 +129,13 @@ class Availability:
 
     @property
     def is_open(self) -> bool:
+        """Whether its operators let it take work."""
         return self.status == "open"
+
+    @property
+    def works(self) -> bool:
+        """Whether it takes work, and the device does."""
+        return self.is_open and not self.device_reason
 
     @property
     def reason(self) -> str:
@@ -135,11 +143,16 @@ class Availability:
         if self._status != "open":
             return _with_message(_REASONS[self._status], self._message)
         window = self.window
-        return window.reason if window else ""
+        return window.reason if window else self.device_reason
+
+    def check_open(self) -> None:
+        """Refuse new jobs, with 503, unless the QPU is open; the device may be offline."""
+        if not self.is_open:
+            raise Refused(503, self.reason)
 
     def check(self) -> None:
-        """Refuse new work, with 503, while the QPU takes none."""
-        if not self.is_open:
+        """Refuse new leases, with 503, while the QPU takes no work."""
+        if not self.works:
             raise Refused(503, self.reason)
 
     def seconds_until_start(self, wait: float, seconds: float) -> float | None:
@@ -149,7 +162,7 @@ class Availability:
         :param seconds: the job's own duration
         :returns: seconds from now; ``None`` if unknown
         """
-        if self._status != "open":
+        if self._status != "open" or self.device_reason:
             return None
         now = at = time.time()
         for window in self.windows:

@@ -423,17 +423,16 @@ class JobQueue:
         position, wait = self.jobs.estimator.wait(entry, works, overtaking)
         run_seconds = self.jobs.estimator.run_seconds(entry)
         eta = None
-        status = self.device.status
-        if not self.jobs.stopping and status.online:
+        if not self.jobs.stopping:
             if not self.jobs.on_device:  # else the vendor's queue is behind these
-                wait += status.eta_seconds
+                wait += self.device.status.eta_seconds
             eta = self.availability.seconds_until_start(wait, run_seconds)
         return Forecast(position, eta, entry.qpu_seconds, run_seconds)
 
     def _check_open(self) -> None:
         if self.failure:
             raise Refused(503, self.failure)
-        self.availability.check()
+        self.availability.check_open()
 
     async def _check_device(self, user: str, submission: Submission) -> Size:
         kind, content = submission.kind, submission.content
@@ -475,22 +474,25 @@ class JobQueue:
                 logger.info("%s", window.reason if window else "maintenance is over")
             self.observations.enter(self.jobs.device_state)
             if self.availability.status == "closed":
-                self.jobs.interrupt_all(Interruption(Cause.QPU_CLOSED))
+                closed = Interruption(Cause.QPU_CLOSED)
+                self.jobs.take_back([*self.jobs.on_device], closed)
             self.jobs.look()
             self.leases.availability_changed()
             await self.availability.changed(window)
 
     async def _follow_device(self) -> None:
         """Follow what the vendor says of the device."""
-        known = self.device.status.online
+        availability = self.availability
         while (seconds := self.device.refresh_seconds) is not None:
             await asyncio.wrap_future(in_thread(self.device.refresh))
             status = self.device.status
-            if known != (known := status.online):
-                logger.info(status.reason if not status.online else "it is online")
+            reason = "" if status.online else status.reason or "the device is offline"
+            if reason != availability.device_reason:
+                availability.device_reason = reason
+                logger.info("%s: %s", self.device.name, reason or "online again")
                 self.observations.enter(self.jobs.device_state)
                 self.leases.availability_changed()
-            self.jobs.look()
+                self.jobs.look()
             await asyncio.sleep(seconds)
 
     async def _record_operation(self) -> None:

@@ -218,9 +218,9 @@ class Leases:
         self._grant()
 
     def availability_changed(self) -> None:
-        """Grant leases if the QPU is open, else refuse the waiting requests."""
+        """Grant leases if the QPU takes work, else refuse the waiting requests."""
         self._grant()
-        if not self._availability.is_open:
+        if not self._availability.works:
             self._refuse_waiting(self._availability.reason)
 
     async def acquire(
@@ -234,7 +234,7 @@ class Leases:
 
         :param gone: set when the client has disconnected
         :raises Refused: 403 without permission, 409 if no vQPU was free in time, 503 if
-            the QPU is not open
+            the QPU takes no work
         """
         user = entitlements.lease_user(self.settings, who, request.user)
         if (same := await self._known(user, request.key)) is not None:
@@ -431,7 +431,7 @@ class Leases:
     def _grant(self) -> None:
         while (
             self._waiting
-            and self._availability.is_open
+            and self._availability.works
             and len(held := self.held) < self.vqpus
         ):
             rank = self._waiting[0].rank

@@ -45,7 +45,7 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -223,6 +223,7 @@ class LiveJobs:
         self._jobs: dict[int, LiveJob] = {}
         # those that take jobs
         self._leases: dict[str, Lease] = {}
+        self._taking: asyncio.Task[None] | None = None
 
     def resume(self) -> None:
         """Load the unfinished jobs of the previous service."""
@@ -377,8 +378,7 @@ class LiveJobs:
 
     @property
     def may_start(self) -> bool:
-        online = self.device.status.online
-        return online and self.availability.is_open and not self.stopping
+        return self.availability.works and not self.stopping
 
     def look(self) -> None:
         """Wake the worker, and pre-empt jobs on the device if the policy says so."""
@@ -388,9 +388,30 @@ class LiveJobs:
             return
         if (first := self.pending.first()) is None:
             return
-        for live in self.on_device:
-            if self.policy.preempts(first, live.entry):
-                self.interrupt(live, Interruption(Cause.PREEMPTION, first.job_class))
+        preempts = self.policy.preempts
+        taken = [live for live in self.on_device if preempts(first, live.entry)]
+        if not self._taking_back:
+            self.take_back(taken, Interruption(Cause.PREEMPTION, first.job_class))
+
+    def take_back(self, taken: Sequence[LiveJob], interruption: Interruption) -> None:
+        """Interrupt jobs on the device, the last one first, so that none of them starts."""
+        if len(taken) < 2 or self._taking_back:
+            for live in taken:
+                self.interrupt(live, interruption)
+        else:
+            self._taking = asyncio.create_task(self._take_back(taken, interruption))
+
+    @property
+    def _taking_back(self) -> bool:
+        return self._taking is not None and not self._taking.done()
+
+    async def _take_back(
+        self, taken: Sequence[LiveJob], interruption: Interruption
+    ) -> None:
+        for live in reversed(taken):
+            if live in self.on_device:
+                self.interrupt(live, interruption)
+                await self._until(live, {_P, _D}, LET_GO_SECONDS)
 
     def stop(self, drain_seconds: float) -> None:
         """Start no more jobs, and interrupt the running one after a while."""
@@ -422,7 +443,7 @@ class LiveJobs:
     def device_state(self) -> DeviceState:
         if any(live.attempt is not None for live in self.on_device):
             return "busy"
-        if self.finished.is_set() or self.stopping or not self.device.status.online:
+        if self.finished.is_set() or self.stopping or self.availability.device_reason:
             return "offline"
         status = self.availability.status
         if status != "open":

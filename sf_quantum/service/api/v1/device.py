@@ -293,7 +293,7 @@ def _calibration(device: Device) -> CalibrationAnswer | None:
         return None
     return CalibrationAnswer(
         id=str(told.get("id") or ""),
-        time=str(told.get("time") or ""),
+        time=str(told["time"]) if told.get("time") else None,
         values=device.calibrated_values,
     )
 

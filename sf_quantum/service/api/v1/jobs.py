@@ -74,7 +74,7 @@ class JobAnswer(Strict):
         "if the clock was set between them."
     )
     qpu_seconds: float = Field(
-        description="Modelled time on hardware, of the attempt that ended it."
+        description="Time on hardware, as billed or modelled, of the attempt that ended it."
     )
     seconds: float = Field(
         description="Actual time on the device, of the same attempt."
@@ -88,6 +88,13 @@ class JobAnswer(Strict):
     )
     calibration: CalibrationAnswer | None = Field(
         description="The calibration it ran under; null unless it ran."
+    )
+    repeatable: bool = Field(
+        description="Whether it may run twice; see its submission."
+    )
+    device_job: str | None = Field(
+        description="Its id at the device's vendor, of the last attempt; null where there "
+        "is none."
     )
 
 

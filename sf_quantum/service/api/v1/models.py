@@ -61,6 +61,13 @@ class JobBody(Strict):
         "calibration is at most so many seconds old.",
     )
 
+    repeatable: bool = Field(
+        default=False,
+        strict=True,
+        description="Whether it may run twice, where it cannot be found out whether it has "
+        "run: after a crash, on a device that cannot be asked. Without it, such a job fails.",
+    )
+
     def submission(self) -> Submission:
         """Convert the body for the queue.
 
@@ -84,6 +91,7 @@ class JobBody(Strict):
             self.idempotency_key,
             purpose=self.purpose,
             calibrated_within=self.calibrated_within,
+            repeatable=self.repeatable,
         )
 
 
@@ -91,7 +99,8 @@ class CalibrationAnswer(Strict):
     """A calibration of the device."""
 
     id: str
-    time: str = Field(description="When it was made.")
+    time: str | None = Field(default=None, description="When it was made, if known.")
     values: dict[str, float] = Field(
-        description="The errors that the device measured last, by name, as ratios."
+        default_factory=dict,
+        description="What the device measured last, by name; errors are ratios.",
     )

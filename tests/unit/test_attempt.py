@@ -1,0 +1,568 @@
+"""Jobs on a device whose vendor keeps them: crashes, lost answers, cancellation, its queue."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import threading
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from sf_quantum import backoff
+from sf_quantum.backoff import Backoff
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.files import JSON
+from sf_quantum.qpu import AuthenticationError
+from sf_quantum.qpu.jobs import (
+    Description,
+    JobParameters,
+    NotAccepted,
+    Outcome,
+    Progress,
+    Result,
+    State,
+    Task,
+    UnknownJob,
+)
+from sf_quantum.service.device.protocol import Cost, Device, DeviceStatus
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import (
+    Identity,
+    Job,
+    LeaseRequest,
+    Recovery,
+    Size,
+    Submission,
+    UserClass,
+)
+from sf_quantum.service.domain.reasons import NOT_FOUND_AGAIN, VANISHED
+from sf_quantum.service.domain.settings import ServiceSettings
+from sf_quantum.service.queue.job_queue import JobQueue
+from tests.service import example_bqm, running_queue
+from tests.waiting import SECONDS, until_async
+
+ANN = Identity("ann", admin=True)
+
+
+@dataclass
+class VendorJob:
+    """A job as its vendor has it."""
+
+    id: str
+    tag: str
+    task: Task
+    state: State = "Queued"
+    billed: float = 0.0
+
+
+@dataclass
+class Vendor:
+    """A vendor's service, which outlives ours; it runs one job after the other.
+
+    :param trouble: what the next requests of a kind raise, before they have an effect, or
+        after it if they are in ``late``
+    """
+
+    jobs: dict[str, VendorJob] = field(default_factory=dict)
+    trouble: dict[str, list[Exception]] = field(default_factory=dict)
+    late: dict[str, list[Exception]] = field(default_factory=dict)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    online: bool = True
+    qubits: int = 10
+
+    def raises(self, when: dict[str, list[Exception]], what: str) -> None:
+        if when.get(what):
+            raise when[what].pop(0)
+
+    def submit(self, task: Task) -> str:
+        with self.changed:
+            self.raises(self.trouble, "submit")
+            job = VendorJob(f"v{len(self.jobs) + 1}", task.tag, task)
+            self.jobs[job.id] = job
+            self.go_on()
+            self.raises(self.late, "submit")
+            return job.id
+
+    def go_on(self) -> None:
+        """Start the next job if none runs; call it with the lock."""
+        live = [job for job in self.jobs.values() if job.state == "Running"]
+        queued = [job for job in self.jobs.values() if job.state == "Queued"]
+        if not live and queued:
+            queued[0].state = "Running"
+        self.changed.notify_all()
+
+    def end(self, job_id: str, state: State = "Completed", billed: float = 2.0) -> None:
+        with self.changed:
+            job = self.jobs[job_id]
+            if job.state in ("Queued", "Running"):
+                job.billed = billed if job.state == "Running" else 0.0
+                job.state = state
+            self.go_on()
+
+    @property
+    def names(self) -> list[str]:
+        """What was submitted, in order."""
+        jobs = self.jobs.values()
+        return [str(json.loads(job.task.payload)["info"]["name"]) for job in jobs]
+
+
+class VendorDevice(Device):
+    """A client of the vendor, with the means to find jobs again that a test chooses."""
+
+    def __init__(
+        self, vendor: Vendor, recovery: Recovery = Recovery.BY_TAG, depth: int = 1
+    ) -> None:
+        self.name = "vendor"
+        self.vendor = vendor
+        self._recovery = recovery
+        self._depth = depth
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, JSON]) -> Self:
+        raise NotImplementedError
+
+    @property
+    def description(self) -> Description:
+        return Description("annealer", self.vendor.qubits, ("problem",))
+
+    @property
+    def status(self) -> DeviceStatus:
+        online = self.vendor.online
+        return DeviceStatus(online, "" if online else "the cryostat is warm")
+
+    @property
+    def refresh_seconds(self) -> float | None:
+        return 0.01
+
+    def cost(self, parameters: JobParameters, size: Size | None = None) -> Cost:
+        return Cost(1.0, 0.5)
+
+    @property
+    def recovery(self) -> Recovery:
+        return self._recovery
+
+    @property
+    def depth(self) -> int:
+        return self._depth
+
+    def submit(self, task: Task) -> str:
+        return self.vendor.submit(task)
+
+    def find(self, tag: str) -> str | None:
+        self.vendor.raises(self.vendor.trouble, "find")
+        found = [job.id for job in self.vendor.jobs.values() if job.tag == tag]
+        return found[0] if found else None
+
+    def poll(self, job_id: str, task: Task) -> Progress:
+        vendor = self.vendor
+        with vendor.changed:
+            vendor.raises(vendor.trouble, "poll")
+            job = self._job(job_id)
+            if job.state in ("Queued", "Running"):
+                vendor.changed.wait(0.01)
+            return Progress(job.state, eta_seconds=7.0)
+
+    def result(self, job_id: str, task: Task) -> Outcome:
+        self.vendor.raises(self.vendor.trouble, "result")
+        job = self._job(job_id)
+        assert job.task.payload == task.payload
+        result = Result('{"type": "SampleSet"}', {"by": job_id})
+        failure = "it broke" if job.state == "Failed" else None
+        completed = result if job.state == "Completed" else None
+        return Outcome(completed, failure, job.billed, None, {"id": "c1"})
+
+    def cancel(self, job_id: str) -> None:
+        self.vendor.raises(self.vendor.trouble, "cancel")
+        self.vendor.end(job_id, "Cancelled", billed=0.5)
+
+    def _job(self, job_id: str) -> VendorJob:
+        if (job := self.vendor.jobs.get(job_id)) is None:
+            raise UnknownJob(f"no job {job_id}")
+        return job
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backoff, "VENDOR", Backoff(1e-3, 1e-3))
+
+
+@pytest.fixture
+def vendor() -> Vendor:
+    return Vendor()
+
+
+def problem(name: str) -> dict[str, JSON]:
+    return {**example_bqm(), "info": {"name": name}}
+
+
+async def submit(
+    queue: JobQueue,
+    name: str,
+    job_class: UserClass = "test",
+    *,
+    repeatable: bool = False,
+) -> Job:
+    held = [lease for lease in queue.leases.held if lease.job_class == job_class]
+    request = LeaseRequest(job_class=job_class)
+    lease = held[0] if held else await queue.leases.acquire(ANN, request)
+    asked = Submission(
+        "problem", problem(name), {"num_reads": 5}, name, repeatable=repeatable
+    )
+    return (await queue.submit(ANN, lease.id, asked))[0]
+
+
+async def over(queue: JobQueue, job: Job) -> Job:
+    found = await queue.wait(ANN, job.id, SECONDS)
+    assert found.final
+    return found
+
+
+@asynccontextmanager
+async def service(path: Path, device: VendorDevice) -> AsyncIterator[JobQueue]:
+    async with running_queue(path, device, ServiceSettings(vqpus=9)) as queue:
+        yield queue
+
+
+def _copy(path: Path, kept: Path) -> None:
+    kept.mkdir()
+    for one in path.glob("service.sqlite*"):
+        shutil.copy(one, kept)
+
+
+@asynccontextmanager
+async def killed(path: Path, device: VendorDevice) -> AsyncIterator[JobQueue]:
+    """A service that leaves nothing but what is on disk when the block ends."""
+    async with service(path, device) as queue:
+        yield queue
+        queue.store.change(lambda db: None).result()
+        _copy(path, path / "kept")
+
+
+async def test_a_job_runs_at_the_vendor_and_is_billed_there(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    async with service(tmp_path, VendorDevice(vendor)) as queue:
+        job = await submit(queue, "a")
+        await until_async(lambda: queue.find(ANN, job.id).state == "Running")
+        found = queue.find(ANN, job.id)
+        assert (found.device, found.device_job) == ("vendor", "v1")
+        assert vendor.jobs["v1"].tag == f"sfq-{job.id}-1"
+        vendor.end("v1", billed=2.5)
+        done = await over(queue, job)
+        assert (done.state, done.qpu_seconds, done.device) == ("Completed", 2.5, None)
+        assert done.calibration == {"id": "c1", "values": {}}
+        told = json.loads(queue.store.result(job.number) or "")
+        assert told["info"]["by"] == "v1"
+        assert told["info"]["timing"]["qpu_seconds"] == 2.5
+
+
+async def test_the_next_job_waits_in_the_vendors_queue(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    async with service(tmp_path, VendorDevice(vendor, depth=2)) as queue:
+        jobs = [await submit(queue, name) for name in "abc"]
+        await until_async(lambda: len(vendor.jobs) == 2)
+        await until_async(lambda: queue.find(ANN, jobs[0].id).state == "Running")
+        assert queue.find(ANN, jobs[1].id).state == "Queued"
+        forecasts = [queue.forecast(queue.find(ANN, job.id)) for job in jobs]
+        assert [f and f.position for f in forecasts] == [0, 1, 2]
+        # as the vendor tells
+        assert forecasts[1] is not None
+        assert forecasts[1].eta_seconds == 7.0
+        vendor.end("v1")
+        assert (await over(queue, jobs[0])).state == "Completed"
+        await until_async(lambda: len(vendor.jobs) == 3)
+        await until_async(lambda: queue.find(ANN, jobs[1].id).state == "Running")
+        vendor.end("v2")
+        vendor.end("v3")
+        for job in jobs:
+            await over(queue, job)
+        assert vendor.names == ["a", "b", "c"]
+
+
+async def test_production_takes_back_what_waits_at_the_vendor(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    async with service(tmp_path, VendorDevice(vendor, depth=2)) as queue:
+        low = [await submit(queue, name) for name in "ab"]
+        await until_async(lambda: len(vendor.jobs) == 2)
+        high = await submit(queue, "high", "production")
+        await until_async(lambda: len(vendor.jobs) == 4)
+        assert vendor.names == ["a", "b", "high", "a"]
+        assert [job.state for job in vendor.jobs.values()] == [
+            *("Cancelled", "Cancelled", "Running", "Queued")
+        ]
+        first, second = (queue.find(ANN, job.id) for job in low)
+        # what the vendor bills for the part that ran
+        assert (first.attempt, first.lost_qpu_seconds) == (2, 0.5)
+        assert (second.attempt, second.lost_qpu_seconds) == (2, 0.0)
+        assert first.note == "pre-empted by a production job during attempt 1"
+        vendor.end("v3")
+        assert (await over(queue, high)).state == "Completed"
+
+
+@pytest.mark.parametrize("recovery", [Recovery.BY_TAG, Recovery.BY_ID])
+async def test_after_a_crash_it_goes_on_where_it_was(
+    tmp_path: Path, vendor: Vendor, recovery: Recovery
+) -> None:
+    device = VendorDevice(vendor, recovery, depth=2)
+    async with killed(tmp_path, device) as queue:
+        jobs = [await submit(queue, name) for name in "abc"]
+        await until_async(lambda: queue.find(ANN, jobs[0].id).state == "Running")
+        await until_async(lambda: queue.find(ANN, jobs[1].id).device_job == "v2")
+    assert [job.state for job in vendor.jobs.values()] == ["Running", "Queued"]
+    async with service(tmp_path / "kept", device) as queue:
+        states = [queue.find(ANN, job.id).state for job in jobs]
+        assert states == ["Running", "Queued", "Queued"]
+        vendor.end("v1")
+        vendor.end("v2")
+        await until_async(lambda: "v3" in vendor.jobs)
+        vendor.end("v3")
+        done = [await over(queue, job) for job in jobs]
+    assert [(job.state, job.attempt) for job in done] == [("Completed", 1)] * 3
+    assert vendor.names == ["a", "b", "c"]
+
+
+async def test_what_was_submitted_in_the_moment_of_a_crash_is_found_by_its_tag(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    vendor.late["submit"] = [QpuError("the connection was cut")]
+    vendor.trouble["find"] = [QpuError("it does not answer")] * 10_000
+    device = VendorDevice(vendor)
+    async with killed(tmp_path, device) as queue:
+        job = await submit(queue, "a")
+        await until_async(lambda: vendor.jobs)
+        await until_async(lambda: queue.find(ANN, job.id).device is not None)
+    vendor.trouble.clear()
+    async with service(tmp_path / "kept", device) as queue:
+        await until_async(lambda: queue.find(ANN, job.id).device_job == "v1")
+        vendor.end("v1")
+        assert (await over(queue, job)).state == "Completed"
+    assert vendor.names == ["a"]
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+async def test_a_submission_without_an_answer_is_looked_for_before_it_is_repeated(
+    tmp_path: Path, vendor: Vendor, arrived: bool
+) -> None:
+    lost: list[Exception] = [QpuError("the connection was cut")]
+    (vendor.late if arrived else vendor.trouble)["submit"] = lost
+    vendor.trouble["find"] = [QpuError("it does not answer")]
+    async with service(tmp_path, VendorDevice(vendor)) as queue:
+        job = await submit(queue, "a")
+        await until_async(lambda: queue.find(ANN, job.id).device_job == "v1")
+        vendor.end("v1")
+        assert (await over(queue, job)).state == "Completed"
+    assert vendor.names == ["a"]
+
+
+@pytest.mark.parametrize("recovery", [Recovery.BY_ID, Recovery.LOST])
+@pytest.mark.parametrize("repeatable", [True, False])
+async def test_where_nothing_can_be_found_it_does_not_run_twice_in_silence(
+    tmp_path: Path, vendor: Vendor, recovery: Recovery, repeatable: bool
+) -> None:
+    vendor.late["submit"] = [QpuError("the connection was cut")]
+    async with service(tmp_path, VendorDevice(vendor, recovery)) as queue:
+        job = await submit(queue, "a", repeatable=repeatable)
+        if repeatable:
+            await until_async(lambda: "v2" in vendor.jobs)
+            vendor.end("v1")
+            vendor.end("v2")
+        done = await over(queue, job)
+    assert done.state == ("Completed" if repeatable else "Failed")
+    if not repeatable:
+        assert done.note == f"the connection was cut; {NOT_FOUND_AGAIN}"
+        assert vendor.names == ["a"]
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+async def test_what_cannot_be_found_after_a_crash_says_so(
+    tmp_path: Path, vendor: Vendor, repeatable: bool
+) -> None:
+    device = VendorDevice(vendor, Recovery.LOST)
+    async with killed(tmp_path, device) as queue:
+        job = await submit(queue, "a", repeatable=repeatable)
+        await until_async(lambda: queue.find(ANN, job.id).state == "Running")
+    async with service(tmp_path / "kept", device) as queue:
+        if repeatable:
+            await until_async(lambda: "v2" in vendor.jobs)
+            vendor.end("v1")
+            vendor.end("v2")
+        done = await over(queue, job)
+    expected = ("Completed", 2) if repeatable else ("Failed", 1)
+    assert (done.state, done.attempt) == expected
+    if not repeatable:
+        assert done.note == f"interrupted: the service ended; {NOT_FOUND_AGAIN}"
+
+
+async def test_an_ordinary_stop_leaves_the_job_at_the_vendor(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    device = VendorDevice(vendor)
+    async with service(tmp_path, device) as queue:
+        job = await submit(queue, "a")
+        await until_async(lambda: queue.find(ANN, job.id).state == "Running")
+    assert vendor.jobs["v1"].state == "Running"
+    async with service(tmp_path, device) as queue:
+        vendor.end("v1")
+        done = await over(queue, job)
+    assert (done.state, done.attempt) == ("Completed", 1)
+    assert vendor.names == ["a"]
+
+
+async def test_a_job_of_another_device_is_not_looked_for_here(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    async with service(tmp_path, VendorDevice(vendor)) as queue:
+        job = await submit(queue, "a")
+        await until_async(lambda: queue.find(ANN, job.id).state == "Running")
+    other = VendorDevice(Vendor())
+    other.name = "another"
+    async with service(tmp_path, other) as queue:
+        done = await over(queue, job)
+    assert done.state == "Failed"
+    assert NOT_FOUND_AGAIN in (done.note or "")
+
+
+async def test_a_cancellation_that_a_crash_cut_short_reaches_the_vendor(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    device = VendorDevice(vendor)
+    vendor.trouble["cancel"] = [QpuError("it does not answer")] * 10_000
+    async with killed(tmp_path, device) as queue:
+        job = await submit(queue, "a")
+        await until_async(lambda: queue.find(ANN, job.id).state == "Running")
+        cancelling = asyncio.create_task(queue.cancel(ANN, job.id))
+        await until_async(lambda: queue.find(ANN, job.id).cancelling)
+        cancelling.cancel()
+    vendor.trouble.clear()
+    async with service(tmp_path / "kept", device) as queue:
+        done = await over(queue, job)
+    assert (done.state, done.note, done.qpu_seconds) == ("Cancelled", "cancelled", 0.5)
+    assert vendor.jobs["v1"].state == "Cancelled"
+
+
+@pytest.mark.parametrize("how", ["cancel", "release", "close"])
+async def test_whatever_ends_it_here_ends_it_at_the_vendor(
+    tmp_path: Path, vendor: Vendor, how: str
+) -> None:
+    vendor.trouble["cancel"] = [QpuError("it does not answer")] * 2
+    async with service(tmp_path, VendorDevice(vendor)) as queue:
+        job = await submit(queue, "a")
+        await until_async(lambda: queue.find(ANN, job.id).state == "Running")
+        if how == "cancel":
+            await queue.cancel(ANN, job.id)
+        elif how == "release":
+            await queue.leases.release(ANN, job.lease)
+        else:
+            await queue.availability.set_status("closed")
+        await until_async(lambda: vendor.jobs["v1"].state == "Cancelled")
+        state = "Queued" if how == "close" else "Cancelled"
+        await until_async(lambda: queue.find(ANN, job.id).state == state)
+        found = queue.find(ANN, job.id)
+        assert (found.qpu_seconds, found.lost_qpu_seconds) == (
+            (0.0, 0.5) if how == "close" else (0.5, 0.0)
+        )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [NotAccepted("too many requests", 0.001), AuthenticationError("the key expired")],
+    ids=["busy", "credentials"],
+)
+async def test_a_vendor_that_takes_nothing_is_asked_again(
+    tmp_path: Path, vendor: Vendor, error: Exception
+) -> None:
+    vendor.trouble["submit"] = [error] * 3
+    async with service(tmp_path, VendorDevice(vendor)) as queue:
+        job = await submit(queue, "a")
+        await until_async(lambda: vendor.jobs)
+        vendor.end("v1")
+        assert (await over(queue, job)).state == "Completed"
+
+
+async def test_trouble_on_the_way_is_waited_out(tmp_path: Path, vendor: Vendor) -> None:
+    for what in ("poll", "result"):
+        vendor.trouble[what] = [QpuError("500"), AuthenticationError("401")]
+    async with service(tmp_path, VendorDevice(vendor)) as queue:
+        job = await submit(queue, "a")
+        await until_async(lambda: vendor.jobs)
+        vendor.end("v1")
+        assert (await over(queue, job)).state == "Completed"
+
+
+@pytest.mark.parametrize(
+    ("trouble", "note"),
+    [
+        ({"submit": [InputError("too many couplers")]}, "too many couplers"),
+        ({"poll": [UnknownJob("no job v1")]}, f"no job v1; {VANISHED}"),
+        ({"result": [UnknownJob("no job v1")]}, f"no job v1; {VANISHED}"),
+        (
+            {"result": [QpuError("its answer is no JSON")] * 100},
+            "its result cannot be read: its answer is no JSON",
+        ),
+        ({"poll": [LookupError("oops")]}, "LookupError: oops"),
+    ],
+    ids=["refused", "vanished", "no result", "malformed", "unexpected"],
+)
+async def test_a_job_that_cannot_go_on_says_why(
+    tmp_path: Path, vendor: Vendor, trouble: dict[str, list[Exception]], note: str
+) -> None:
+    vendor.trouble.update(trouble)
+    async with service(tmp_path, VendorDevice(vendor)) as queue:
+        job = await submit(queue, "a")
+        if "submit" not in trouble:
+            await until_async(lambda: vendor.jobs)
+            vendor.end("v1")
+        done = await over(queue, job)
+        assert (done.state, done.note) == ("Failed", note)
+        # the next one runs
+        after = await submit(queue, "b")
+        await until_async(lambda: "b" in vendor.names)
+        vendor.end([*vendor.jobs][-1])
+        vendor.trouble.clear()
+        assert (await over(queue, after)).state == "Completed"
+
+
+async def test_while_the_vendor_is_offline_jobs_wait_and_no_lease_is_given(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    async with service(tmp_path, VendorDevice(vendor)) as queue:
+        lease = await queue.leases.acquire(ANN, LeaseRequest())
+        vendor.online = False
+        await until_async(lambda: queue.jobs.device_state == "offline")
+        asked = Submission("problem", problem("a"), {"num_reads": 5}, "a")
+        job = (await queue.submit(ANN, lease.id, asked))[0]
+        forecast = queue.forecast(job)
+        assert forecast is not None
+        assert forecast.eta_seconds is None
+        with pytest.raises(Refused, match="the cryostat is warm"):
+            await queue.leases.acquire(ANN, LeaseRequest())
+        assert vendor.jobs == {}
+        vendor.online = True
+        await until_async(lambda: vendor.jobs)
+        vendor.end("v1")
+        assert (await over(queue, job)).state == "Completed"
+
+
+async def test_what_no_longer_fits_fails_before_it_is_sent(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    async with service(tmp_path, VendorDevice(vendor)) as queue:
+        first, second = await submit(queue, "a"), await submit(queue, "b")
+        await until_async(lambda: vendor.jobs)
+        vendor.qubits = 2
+        vendor.end("v1")
+        assert (await over(queue, first)).state == "Completed"
+        done = await over(queue, second)
+    assert done.note == (
+        "the device has changed since the job was submitted: "
+        "problem.variable_labels: 3 variables do not fit on 2 qubits"
+    )
+    assert vendor.names == ["a"]
