@@ -436,19 +436,23 @@ class EmulatedDevice(DeviceSettings, Device):
         return Progress(_state(outcome.result()))
 
     def result(self, job_id: str, task: Task) -> Outcome:
-        """See :meth:`Device.result`.
-
-        :raises InputError: if the job could not be computed
-        """
+        """See :meth:`Device.result`."""
         run = self._run(job_id)
         try:
             return run.outcome.result()
+        except InputError as error:  # it could not be computed
+            return Outcome(failure=str(error))
         finally:
             del self.runs[job_id]
 
     def cancel(self, job_id: str) -> None:
         """See :meth:`Device.cancel`."""
         if (run := self.runs.get(job_id)) is not None:
+            run.stop.set()
+
+    def close(self) -> None:
+        """See :meth:`Device.close`: its jobs are run again by the next service."""
+        for run in [*self.runs.values()]:
             run.stop.set()
 
     def _run(self, job_id: str) -> _Run:

@@ -1,0 +1,471 @@
+"""The contract tests of devices.
+
+Tests that need no device run for every registered type, a site's own included::
+
+    pytest --pyargs sf_quantum.testing.devices -k TYPE
+
+For the other tests, subclass :class:`DeviceContract`, with a device or a stand-in for it::
+
+    class TestMine(DeviceContract):
+        @pytest.fixture
+        def make(self) -> Callable[[], Device]:
+            return lambda: devices.load("mine").from_config({"url": ...})
+
+        @pytest.fixture
+        def make_lasting(self) -> Callable[[], Device]:
+            return lambda: devices.load("mine").from_config({"url": ..., "slow": True})
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import socket
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TypeVar, cast, get_args
+
+import pytest
+from dimod import BinaryQuadraticModel, SampleSet
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.qpu.jobs import Kind, NotAccepted, Outcome, State, Task, UnknownJob
+from sf_quantum.samplers.neutral_atom import NeutralAtomSampler
+from sf_quantum.samplers.problem import FieldError, document
+from sf_quantum.service import device as devices
+from sf_quantum.service.device.protocol import Device, Recovery
+from sf_quantum.service.domain.jobs import Size
+from sf_quantum.testing.qpus import problem
+
+T = TypeVar("T")
+#: shots of each job: enough for any working device to find the optimum of two variables
+SHOTS = 100
+#: after which a test that waits for the device fails
+SECONDS = 150.0
+#: flips one qubit of two: every error-free shot is 01, the last bit first
+CIRCUIT = """OPENQASM 3.0;
+include "stdgates.inc";
+qubit[2] q;
+bit[2] c;
+x q[0];
+c[0] = measure q[0];
+c[1] = measure q[1];
+"""
+
+
+@pytest.fixture(params=devices.names())
+def kind(request: pytest.FixtureRequest) -> type[Device]:
+    """Each registered type."""
+    return devices.load(str(request.param))
+
+
+def test_it_is_a_device_that_can_be_made(kind: type[Device]) -> None:
+    assert issubclass(kind, Device)
+    assert not inspect.isabstract(kind)
+
+
+def test_it_says_what_it_is(kind: type[Device]) -> None:
+    assert (kind.__doc__ or "").strip()
+
+
+def test_an_unknown_key_is_named(kind: type[Device]) -> None:
+    with pytest.raises(InputError, match="no_such_key"):
+        kind.from_config({"no_such_key": "x"})
+
+
+class DeviceContract:
+    """The contract of a device that is online; override the first two fixtures."""
+
+    @pytest.fixture
+    def make(self) -> Callable[[], Device]:
+        """Return what makes a device, always from the same configuration."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def make_lasting(self) -> Callable[[], Device]:
+        """Return what makes a device whose jobs run for minutes unless cancelled."""
+        raise NotImplementedError
+
+    def payload(self, kind: Kind, device: Device) -> str | None:
+        """Make the payload of a job, or ``None`` if there is none of this kind.
+
+        By default: a problem of two variables, a circuit of two qubits and, where Pulser
+        is installed, a sequence of two atoms.
+        """
+        match kind:
+            case "problem":
+                return json.dumps(problem())
+            case "circuit":
+                return json.dumps(CIRCUIT)
+        missing = NeutralAtomSampler.problem()
+        return json.dumps(sequence_of(device)) if missing is None else None
+
+    @pytest.fixture
+    def device(self, make: Callable[[], Device]) -> Iterator[Device]:
+        """Make a device, and close it in the end."""
+        with closing(make()) as device:
+            yield refreshed(device)
+
+    def tasks(self, device: Device) -> list[Task]:
+        """Make a job of each kind that the device takes and there is a payload for."""
+        told = device.description
+        shots = min(SHOTS, told.shots or SHOTS)
+        payloads = {kind: self.payload(kind, device) for kind in told.kinds}
+        tasks = [
+            Task(new_tag(), kind, payload, {"num_reads": shots})
+            for kind, payload in payloads.items()
+            if payload is not None
+        ]
+        assert tasks, f"override payload(): there is none of {told.kinds}"
+        return tasks
+
+    # how it is
+
+    def test_it_describes_itself(self, device: Device) -> None:
+        told = device.description
+        assert device.name
+        assert told.technology
+        assert told.kinds
+        assert {*told.kinds} <= {*get_args(Kind)}
+        assert told.qubits >= 0
+        assert told.shots is None or told.shots >= 1
+        assert all(qubit >= 0 for qubit in told.out_of_service)
+        assert told.timing is None or 0 <= told.timing.job_seconds(1) < math.inf
+        json.dumps(told.calibration, allow_nan=False)
+        assert isinstance(json.loads(device.specs()), dict)
+        if (topology := told.topology) is not None:
+            couplers = [*topology.couplers]
+            assert couplers == sorted({*couplers})
+            assert all(0 <= low < high < topology.labels for low, high in couplers)
+            used = {qubit for pair in couplers for qubit in pair}
+            assert used.isdisjoint(told.out_of_service)
+
+    def test_it_is_online(self, device: Device) -> None:
+        status = device.status
+        assert (status.online, status.reason) == (True, "")
+        assert status.queue_length >= 0
+        assert 0 <= status.eta_seconds < math.inf
+        device.refresh()
+        assert device.status.online
+
+    def test_what_is_known_is_told_without_blocking(
+        self, make: Callable[[], Device], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        names = [name for name, _ in inspect.getmembers(Device, _is_property)]
+        assert "description" in names
+        with closing(make()) as device:
+            for _ in ("before it was asked anything", "after it"):
+                with no_waiting(monkeypatch):
+                    for name in names:
+                        getattr(device, name)
+                    device.elapsed_seconds(device.cost({"num_reads": SHOTS}))
+                refreshed(device)
+
+    def test_its_calibrations_are_in_order(self, device: Device) -> None:
+        made, age = device.calibrated, device.calibration_age
+        assert (made is None) == (age is None)
+        assert 0 <= device.calibration_wear <= 1
+        if (history := device.history()) is not None:
+            assert [*history.times] == sorted(history.times)
+            assert [*history.renewals] == sorted(history.renewals)
+            for values in history.values.values():
+                assert len(values) == len(history.times)
+
+    def test_the_same_configuration_is_the_same_device(
+        self, make: Callable[[], Device], device: Device
+    ) -> None:
+        with closing(make()) as again:
+            assert again.name == device.name
+            assert again.identity == device.identity
+            assert again.recovery is device.recovery
+        assert device.depth >= 1
+
+    # what a job may be, and costs
+
+    def test_more_shots_never_cost_less(self, device: Device) -> None:
+        sizes = [None, *(checked(device, task) for task in self.tasks(device))]
+        for size in sizes:
+            costs = [device.cost({"num_reads": 10**n}, size) for n in range(6)]
+            seconds = [cost.qpu_seconds for cost in costs]
+            assert seconds == sorted(seconds)
+            for cost in costs:
+                assert 0 <= cost.qpu_seconds < math.inf
+                assert 0 <= cost.spread < math.inf
+                assert 0 <= cost.compute_seconds < math.inf
+                assert 0 <= device.elapsed_seconds(cost) < math.inf
+
+    def test_a_job_that_does_not_fit_is_refused_by_its_field(
+        self, device: Device
+    ) -> None:
+        told = device.description
+        wrong = cast("Kind", "no-such-kind")
+        kinds = [wrong, *(kind for kind in get_args(Kind) if kind not in told.kinds)]
+        for kind in kinds:
+            for check in (device.check_parameters, _checking(device, "")):
+                with pytest.raises(FieldError) as refused:
+                    check(kind, {"num_reads": 1})
+                assert refused.value.field == kind
+        if told.shots is not None:
+            for task in self.tasks(device):
+                with pytest.raises(FieldError) as refused:
+                    device.check_parameters(task.kind, {"num_reads": told.shots + 1})
+                assert refused.value.field == "parameters.num_reads"
+        if told.qubits and "problem" in told.kinds:
+            with pytest.raises(FieldError) as refused:
+                _checking(device, variables(told.qubits + 1))("problem", {})
+            assert refused.value.field.startswith("problem")
+            checked(device, task_of(variables(told.qubits)))
+
+    # jobs
+
+    def test_each_kind_of_job_runs(self, device: Device) -> None:
+        for task in self.tasks(device):
+            assert isinstance(checked(device, task), Size)
+            job_id = submitted(device, task)
+            assert over(device, job_id, task) == "Completed"
+            outcome = device.result(job_id, task)
+            assert_completed(outcome, task)
+
+    def test_as_many_jobs_as_it_takes(self, device: Device) -> None:
+        task, *_ = self.tasks(device)
+        tasks = [replace(task, tag=new_tag()) for _ in range(min(device.depth, 3))]
+        jobs = {submitted(device, task): task for task in tasks}
+        assert len(jobs) == len(tasks)
+        for job_id, task in jobs.items():
+            assert over(device, job_id, task) == "Completed"
+            assert_completed(device.result(job_id, task), task)
+
+    def test_a_cancelled_job_ends(self, make_lasting: Callable[[], Device]) -> None:
+        with closing(make_lasting()) as device:
+            task, *_ = self.tasks(device)
+            job_id = submitted(refreshed(device), task)
+            until(lambda: device.poll(job_id, task).state == "Running", "it runs")
+            device.cancel(job_id)
+            device.cancel(job_id)
+            assert over(device, job_id, task) == "Cancelled"
+            device.cancel(job_id)
+            outcome = device.result(job_id, task)
+            assert (outcome.result, outcome.failure) == (None, None)
+            assert_times(outcome)
+
+    def test_a_job_that_is_over_can_be_cancelled(self, device: Device) -> None:
+        task, *_ = self.tasks(device)
+        job_id = submitted(device, task)
+        assert over(device, job_id, task) == "Completed"
+        device.cancel(job_id)
+        assert_completed(device.result(job_id, task), task)
+        device.cancel(job_id)
+
+    def test_a_job_that_it_does_not_know(self, device: Device) -> None:
+        task, *_ = self.tasks(device)
+        for ask in (device.poll, device.result):
+            with pytest.raises(UnknownJob):
+                ask("no-such-job", task)
+        device.cancel("no-such-job")
+
+    def test_a_wrong_payload_is_refused(self, device: Device) -> None:
+        for task in self.tasks(device):
+            wrong = replace(task, payload=json.dumps({"no": "such"}))
+            if task.kind == "problem":
+                with pytest.raises(FieldError):
+                    checked(device, wrong)
+            # at once, or when it would run
+            with suppress(InputError):
+                job_id = submitted(device, wrong)
+                assert over(device, job_id, wrong) == "Failed"
+                outcome = device.result(job_id, wrong)
+                assert outcome.failure
+                assert outcome.result is None
+
+    def test_a_job_outlives_the_service_as_its_recovery_says(
+        self, make: Callable[[], Device], device: Device
+    ) -> None:
+        task, *_ = self.tasks(device)
+        job_id = submitted(device, task)
+        device.close()
+        with closing(make()) as again:
+            refreshed(again)
+            if device.recovery in (Recovery.AGAIN, Recovery.LOST):
+                with pytest.raises(UnknownJob):
+                    again.poll(job_id, task)
+                return
+            if device.recovery is Recovery.BY_TAG:
+                assert again.find(task.tag) == job_id
+            assert over(again, job_id, task) == "Completed"
+            assert_completed(again.result(job_id, task), task)
+
+    def test_a_tag_that_was_never_used(self, device: Device) -> None:
+        assert device.find(new_tag()) is None
+
+    def test_it_gives_everything_back(self, make_lasting: Callable[[], Device]) -> None:
+        before = {*threading.enumerate()}
+        device = refreshed(make_lasting())
+        task, *_ = self.tasks(device)
+        submitted(device, task)
+        device.close()
+        device.close()
+        until(lambda: {*threading.enumerate()} <= before, "its threads end")
+
+
+# what the tests are made of
+
+
+def new_tag() -> str:
+    """Make the tag of one submission."""
+    return f"contract-{uuid.uuid4()}"
+
+
+def task_of(content: JSON) -> Task:
+    """Make a problem's task, of one shot."""
+    return Task(new_tag(), "problem", json.dumps(content), {"num_reads": 1})
+
+
+def variables(count: int) -> dict[str, JSON]:
+    """Make a problem of some variables that do not interact."""
+    return document([*range(count)], [-1.0] * count, [], [], "BINARY")
+
+
+def refreshed(device: Device) -> Device:
+    """Ask the device how it is, until it is online."""
+
+    def online() -> bool:
+        device.refresh()
+        return device.status.online
+
+    until(online, f"{device.name} is online")
+    return device
+
+
+@contextmanager
+def closing(device: Device) -> Iterator[Device]:
+    """Close a device in the end."""
+    try:
+        yield device
+    finally:
+        device.close()
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Ask until the answer is true; the test fails if it is not in time."""
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end, f"not in {SECONDS:g} s: {what}"
+        time.sleep(0.01)
+
+
+def submitted(device: Device, task: Task) -> str:
+    """Submit a job, again as long as there is certainly none."""
+    job_ids: list[str] = []
+
+    def accepted() -> bool:
+        try:
+            job_ids.append(device.submit(task))
+        except NotAccepted:
+            device.refresh()
+        return bool(job_ids)
+
+    until(accepted, "the job is accepted")
+    return job_ids[0]
+
+
+def over(device: Device, job_id: str, task: Task) -> State:
+    """Wait until a job is over, and return its last state."""
+    states: list[State] = []
+
+    def ended() -> bool:
+        states.append(device.poll(job_id, task).state)
+        assert states[-1] in get_args(State)
+        return states[-1] not in ("Queued", "Running")
+
+    until(ended, "the job is over")
+    return states[-1]
+
+
+def checked(device: Device, task: Task) -> Size:
+    """Check a job as the queue does when it is submitted."""
+    return device.check(task.kind, json.loads(task.payload), task.parameters)
+
+
+def assert_completed(outcome: Outcome, task: Task) -> None:
+    """Check the result of a task that :meth:`DeviceContract.tasks` made."""
+    assert outcome.failure is None
+    assert outcome.result is not None
+    assert_times(outcome)
+    json.dumps(outcome.calibration, allow_nan=False)
+    told = json.loads(outcome.result.whole)
+    assert isinstance(told["info"], dict)
+    if task.kind != "problem":
+        counter = told["counter"]
+        assert sum(counter.values()) == task.shots
+        assert {*map(len, counter)} == {2}
+        assert task.kind == "sequence" or max(counter, key=counter.get) == "01"
+        return
+    samples: SampleSet = SampleSet.from_serializable(told)  # type: ignore[no-untyped-call]
+    assert samples.first.sample == {"one": 1, "other": 0}
+    assert samples.first.energy == pytest.approx(-1.5)
+    assert int(samples.record.num_occurrences.sum()) == task.shots
+
+
+def assert_times(outcome: Outcome) -> None:
+    """Check that times are told as numbers, or not at all."""
+    for seconds in (outcome.qpu_seconds, outcome.seconds):
+        assert seconds is None or 0 <= seconds < math.inf
+
+
+class _Recorder:
+    """Takes the sequence that the neutral-atom sampler makes for a device."""
+
+    def __init__(self, device: Device) -> None:
+        self.name = device.name
+        self.specs = device.specs
+        self.sequence = ""
+
+    def run(self, sequence: str, shots: int) -> tuple[Mapping[str, int], JSON]:
+        self.sequence = sequence
+        return {"10": shots}, None
+
+
+def sequence_of(device: Device) -> str:
+    """Make a sequence of two atoms for a device, from its specification."""
+    recorder = _Recorder(device)
+    bqm = BinaryQuadraticModel.from_serializable(problem())
+    NeutralAtomSampler(recorder).sample(bqm, num_reads=1, seed=1)
+    return recorder.sequence
+
+
+def _is_property(member: T) -> bool:
+    return isinstance(member, property)
+
+
+def _checking(
+    device: Device, content: JSON
+) -> Callable[[Kind, Mapping[str, int | None]], Size]:
+    return lambda kind, parameters: device.check(kind, content, parameters)
+
+
+@contextmanager
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fail if this thread uses the network, starts a process or sleeps."""
+    mine = threading.get_ident()
+
+    def refusing(name: str, call: Callable[..., T]) -> Callable[..., T]:
+        def checked(*arguments: JSON, **options: JSON) -> T:
+            assert threading.get_ident() != mine, f"{name} may block"
+            return call(*arguments, **options)
+
+        return checked
+
+    with monkeypatch.context() as patch:
+        for owner, name in [
+            *((socket.socket, call) for call in ("connect", "send", "sendall", "recv")),
+            *((socket, "getaddrinfo"), (subprocess.Popen, "__init__"), (time, "sleep")),
+        ]:
+            patch.setattr(owner, name, refusing(name, getattr(owner, name)))
+        yield
