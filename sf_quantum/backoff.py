@@ -33,6 +33,9 @@ class Backoff:
 REQUEST = Backoff(0.2, 3.0)
 #: leases of a QPU that is in trouble or does not queue lease requests
 LEASE = Backoff(0.1, 10.0, growth=1.6)
+#: the vendor of a device that is in trouble, and one that refuses the service's credentials
+VENDOR = Backoff(1.0, 30.0)
+ACCESS = Backoff(1.0, 60.0)
 #: Slurm's controller and the login node, which many users share
 CLUSTER = Backoff(0.5, 30.0)
 #: job details, which Slurm writes a moment after the job has ended

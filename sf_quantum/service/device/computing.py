@@ -23,7 +23,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeAlias, cast
 
-from sf_quantum.errors import InputError
+from sf_quantum import qpu
+from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import JobParameters
 from sf_quantum.samplers import problem
@@ -70,7 +71,7 @@ def answered(request: bytes) -> tuple[bytes, bool]:
     try:
         answer = CALLS[head["call"]](payload.decode(), **head["arguments"])
         text = json.dumps({key: answer[key] for key in answer if key != "info"})
-    except InputError as refused:
+    except QuantumError as refused:
         error = str(refused)
     except MemoryError:
         limit = f"{limits.memory_gib:g} GiB"
@@ -100,8 +101,24 @@ def run(
     return {"counter": errors.misread(counter) if errors else {**counter}}
 
 
+def solve(
+    payload: str, environment: Mapping[str, str], parameters: JobParameters
+) -> Answer:
+    """Sample a problem on a QPU, by the client of its vendor.
+
+    :param environment: the job's variables, as a step would have them
+    """
+    # some clients read their variables by themselves
+    os.environ.update(environment)
+    client = qpu.from_environment(environment)
+    if client is None:
+        raise InputError("the environment names no QPU")
+    return client.solve(json.loads(payload), parameters)
+
+
 CALLS: Mapping[str, Callable[..., Answer]] = {
     "run": run,
+    "solve": solve,
     "check": pulses.check,
     "specs": pulses.specs,
 }

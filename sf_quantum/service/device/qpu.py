@@ -1,0 +1,543 @@
+"""A real QPU, of any registered kind, as a device.
+
+Its jobs go through the client of its vendor, as those of a workflow's steps do, under a
+lease of the vendor's. A kind whose vendor's API has no jobs runs its sampler in a process
+of its own; such a job cannot be found again after a restart of the service.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Annotated, Literal, Self, TypeAlias, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import Field, GetPydanticSchema
+from pydantic_core import core_schema
+
+from sf_quantum import backoff
+from sf_quantum import qpu as clients
+from sf_quantum.backoff import Backoff
+from sf_quantum.errors import InputError, QpuError, QuantumError
+from sf_quantum.files import JSON
+from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, QpuStatus, selection
+from sf_quantum.qpu.jobs import (
+    Description,
+    JobParameters,
+    LeaseLost,
+    NotAccepted,
+    Outcome,
+    Progress,
+    Task,
+    UnknownJob,
+)
+from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.device.protocol import Cost, Device, DeviceStatus, Recovery
+from sf_quantum.service.device.sampling import Samplings
+from sf_quantum.service.device.vendor_lease import Held, VendorLease
+from sf_quantum.service.domain.jobs import Size
+from sf_quantum.service.domain.settings import NotNegative, Positive
+from sf_quantum.validation import Section, dotted, validated
+
+T = TypeVar("T")
+Pause: TypeAlias = Annotated[float, Field(gt=0, le=3600)]
+logger = logging.getLogger(__name__)
+# keys whose values would be credentials, unless they name a file
+_CREDENTIAL = re.compile(
+    r"(password|passwd|passphrase|secret|token|credential|api_?key|private_?key)s?$",
+    re.IGNORECASE,
+)
+# requests without an answer in a row after which a QPU is offline: one may be chance
+FAILURES = 2
+# a job that nobody asks about does not keep the lease
+FORGOTTEN_SECONDS = 600.0
+# the longest Retry-After that is believed
+RETRY_AFTER_SECONDS = 3600.0
+# weight of the latest job in what jobs have cost
+LATEST = 0.2
+
+
+def _config(content: JSON) -> dict[str, JSON]:
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ValueError("expected keys and values")
+    for key, value in content.items():
+        # values are left out of messages
+        url = urlsplit(value) if isinstance(value, str) and "://" in value else None
+        if _CREDENTIAL.search(key) or (url is not None and url.password):
+            raise ValueError(
+                f"{key} holds a credential: name a file that has it instead "
+                "(tokenFile, or qrmiConfig with an entry for this QPU)"
+            )
+    return content
+
+
+class QpuSettings(Section):
+    """The configuration of a real QPU.
+
+    :param type: ``qpu``
+    :param qpu: kind of QPU: the type of a deployment's QPU, or of an entry of
+        ``qrmi_config.json``
+    :param name: name of the QPU; two services of one user on one machine need different
+        names for the same QPU
+    :param config: keys of that kind of QPU, or ``qrmiConfig``, a site's file; credentials
+        are in files only
+    :param cost_per_second: price of QPU time, in the site's own unit; by default the
+        vendor's, if it tells one
+    :param idle_seconds: time without jobs after which the vendor's lease is given back
+    :param refresh_seconds: pause between two questions for the QPU's status
+    :param describe_seconds: pause between two questions for its size, limits and
+        calibration
+    :param poll_seconds: pause between two questions for the state of a job
+    :param expected_seconds: QPU time of a job, until the vendor or past jobs tell it
+    :param ahead: jobs that wait in the vendor's queue while one runs
+    """
+
+    type: Literal["qpu"] = "qpu"
+    qpu: str
+    name: Annotated[str, Field(min_length=1)] = "qpu"
+    config: Annotated[
+        dict[str, JSON],
+        # pydantic cannot build a schema of the recursive type
+        GetPydanticSchema(
+            lambda *_: core_schema.no_info_plain_validator_function(_config)
+        ),
+    ] = Field(default_factory=dict)
+    cost_per_second: NotNegative | None = None
+    idle_seconds: Positive = 60.0
+    refresh_seconds: Pause = 1.0
+    describe_seconds: Pause = 60.0
+    poll_seconds: Pause = 1.0
+    expected_seconds: Positive = 10.0
+    ahead: Annotated[int, Field(ge=0, le=100)] = 1
+
+    def client(self) -> Qpu:
+        """Make the driver's side of the QPU, with its credentials as they are now.
+
+        :raises InputError: if a key of ``config`` is wrong, or the kind cannot be used
+        """
+        kind = clients.load(self.qpu)
+        problem = kind.problem()
+        if problem is None and not kind.kinds:
+            problem = kind.lack()
+        if problem is not None:
+            raise InputError(f"QPU type {self.qpu!r}: {problem}")
+        return selection.client(self.qpu, self.name, self.config)
+
+
+class Trouble:
+    """When to ask again that has failed; safe in threads."""
+
+    def __init__(self, pauses: Backoff) -> None:
+        self._backoff = pauses
+        self._pauses: Iterator[float] = pauses.pauses()
+        self._until = 0.0
+        self.why = ""
+
+    @property
+    def left(self) -> float:
+        """Seconds until the next attempt."""
+        return max(0.0, self._until - time.monotonic())
+
+    def noted(self, error: QuantumError) -> None:
+        pause = next(self._pauses)
+        if isinstance(error, NotAccepted) and error.retry_seconds is not None:
+            pause = min(error.retry_seconds, RETRY_AFTER_SECONDS)
+        self.why = str(error)
+        self._until = time.monotonic() + pause
+
+    def over(self) -> None:
+        self.why, self._until = "", 0.0
+        self._pauses = self._backoff.pauses()
+
+
+@dataclass(eq=False)
+class _Job:
+    """A job at the vendor.
+
+    :param calibration: the QPU's, when the job was submitted
+    """
+
+    expected_seconds: float
+    calibration: dict[str, JSON] | None = None
+    #: when the vendor was last asked about it, and when it was first seen to run
+    asked: float = -math.inf
+    seen: float = field(default_factory=time.monotonic)
+    running_since: float | None = None
+    cancelled: bool = False
+    woken: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def left(self) -> float:
+        """The seconds that it will still need, as expected."""
+        began = self.running_since
+        ran = 0.0 if began is None else time.monotonic() - began
+        return max(0.0, self.expected_seconds - ran)
+
+
+class QpuDevice(Device):
+    """Any registered kind of QPU; see :class:`QpuSettings`.
+
+    :raises InputError: if the kind cannot be used, or ``config`` is wrong
+    """
+
+    def __init__(self, settings: QpuSettings) -> None:
+        self.name = settings.name
+        self._settings = settings
+        digest = hashlib.sha256(
+            json.dumps([socket.gethostname(), self.identity]).encode()
+        ).hexdigest()
+        self._lease = VendorLease(
+            settings.client,
+            f"sfq-serve-{digest[:32]}",
+            wait_seconds=settings.poll_seconds,
+            idle_seconds=settings.idle_seconds,
+        )
+        self._kind = type(self._lease.driver)
+        self._samplings = None if self._kind.kinds else Samplings(self._wake)
+        self._description = Description("unknown", 0, self._kind.kinds or ("problem",))
+        self._described = -math.inf
+        self._calibration: str | None = None
+        self._status: QpuStatus | None = None
+        # requests for its status that have failed in a row, and since when
+        self._failures = 0
+        self._silence = ""
+        # answers that do not come, or tell of trouble; refusals of the service's user
+        self._vendor = Trouble(backoff.VENDOR)
+        self._access = Trouble(backoff.ACCESS)
+        self._lock = threading.Lock()
+        self._jobs: dict[str, _Job] = {}
+        self._billed: tuple[float, float] | None = None
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, JSON]) -> Self:
+        def name(key: tuple[int | str, ...], value: JSON) -> str:
+            shown = f" {value}" if isinstance(value, str | int | float) else ""
+            return f"{dotted(key)}{shown}"
+
+        return cls(validated(QpuSettings, {**config}, name))
+
+    # how it is
+
+    @property
+    def description(self) -> Description:
+        return self._description
+
+    @property
+    def refresh_seconds(self) -> float:
+        return self._settings.refresh_seconds
+
+    @property
+    def price(self) -> float | None:
+        told = self._status.cost_per_second if self._status else None
+        own = self._settings.cost_per_second
+        return told if own is None else own
+
+    @property
+    def status(self) -> DeviceStatus:
+        told, length, eta = self._status, 0, 0.0
+        if told is not None:
+            with self._lock:
+                ours = [job.left for job in self._jobs.values()]
+            length = max(0, told.queue_length - len(ours))
+            eta = max(0.0, (told.eta_seconds or 0.0) - sum(ours))
+        reason = self._obstacle(told)
+        return DeviceStatus(reason is None, reason or "", length, eta)
+
+    def _obstacle(self, told: QpuStatus | None) -> str | None:
+        if self._access.why:
+            return self._access.why
+        if self._silence and (told is None or self._failures >= FAILURES):
+            return self._silence
+        if told is None:
+            return "its vendor has not been asked yet"
+        return None if told.online else told.reason or "its vendor gives no reason"
+
+    def refresh(self) -> None:
+        """See :meth:`Device.refresh`; also keeps the vendor's lease, or gives it back."""
+        if self._vendor.left or self._access.left:
+            return
+        try:
+            if self._access.why:
+                self._lease.read_credentials()
+            self._status = status = self._lease.driver.status()
+            self._describe(status)
+            self._answered()
+            self._lease.maintain(self._busy)
+            if self._access.why:  # is it accepted again?
+                self._lease.take()
+                self._lease.done()
+                self._access.why = ""
+        except NotAccepted as error:
+            self._vendor.noted(error)  # too many requests
+        except NoLease:
+            self._access.why = ""
+        except QpuError as error:
+            self._unanswered(error)
+        except InputError as error:
+            self._refused(error)
+
+    def _describe(self, status: QpuStatus) -> None:
+        age = time.monotonic() - self._described
+        renewed = status.calibration != self._calibration
+        if renewed or age >= self._settings.describe_seconds:
+            self._description = self._lease.driver.describe()
+            self._described = time.monotonic()
+            self._calibration = status.calibration
+
+    def _answered(self) -> None:
+        if self._silence:
+            logger.warning("QPU %s answers again", self.name)
+        self._failures, self._silence = 0, ""
+        self._vendor.over()
+
+    def _unanswered(self, error: QpuError) -> None:
+        self._vendor.noted(error)
+        self._failures += 1
+        if not self._silence:
+            since = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+            self._silence = f"does not answer since {since}: {error}"
+            logger.warning("QPU %s %s", self.name, self._silence)
+
+    def _refused(self, error: InputError) -> None:
+        if not self._access.why:
+            logger.warning("QPU %s refuses the service: %s", self.name, error)
+        self._access.noted(error)
+
+    # what a job costs
+
+    def check_size(self, size: Size, parameters: JobParameters) -> None:
+        most = self.description.qubits
+        if 0 < most < size.values:
+            detail = f"{size.values} variables do not fit on {most} qubits"
+            raise FieldError("problem.variable_labels", detail)
+
+    def cost(self, parameters: JobParameters, size: Size | None = None) -> Cost:
+        """See :meth:`Device.cost`; as the vendor tells, or else as past jobs were billed."""
+        if (timing := self.description.timing) is not None:
+            return Cost(timing.job_seconds(parameters.get("num_reads") or 1))
+        if self._billed is None:
+            expected = self._settings.expected_seconds
+            return Cost(expected, expected)
+        mean, variance = self._billed
+        return Cost(mean, math.sqrt(variance))
+
+    def _learn(self, job: _Job, outcome: Outcome) -> None:
+        seconds = outcome.qpu_seconds
+        if seconds is None:
+            seconds = outcome.seconds
+        if seconds is None and job.running_since is not None:
+            seconds = time.monotonic() - job.running_since
+        if outcome.result is None or seconds is None:
+            return
+        with self._lock:
+            if self._billed is None:
+                self._billed = (seconds, 0.0)
+                return
+            # West, "Updating mean and variance estimates" (CACM 22, 1979), where the
+            # weights of the past decrease
+            mean, variance = self._billed
+            step = seconds - mean
+            variance = (1 - LATEST) * (variance + LATEST * step * step)
+            self._billed = (mean + LATEST * step, variance)
+
+    # jobs
+
+    @property
+    def recovery(self) -> Recovery:
+        if self._samplings is not None:
+            return Recovery.LOST
+        return Recovery.BY_TAG if self._kind.finds else Recovery.BY_ID
+
+    @property
+    def identity(self) -> str:
+        """See :meth:`Device.identity`; where its credentials are does not matter."""
+        chosen = self._settings
+        used = {k: v for k, v in chosen.config.items() if k != "tokenFile"}
+        text = json.dumps([chosen.qpu, chosen.name, used], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def depth(self) -> int:
+        return 1 if self._samplings is not None else 1 + self._settings.ahead
+
+    def submit(self, task: Task) -> str:
+        """See :meth:`Device.submit`; refused credentials are no fault of a job."""
+        for trouble in (self._access, self._vendor):
+            if left := trouble.left:
+                raise NotAccepted(trouble.why, left)
+        job = _Job(self.cost(task.parameters).qpu_seconds, self.description.calibration)
+        if (samplings := self._samplings) is not None:
+            job_id = self._ask(lambda held: samplings.submit(task, held.variables))
+        else:
+            job_id = self._ask(lambda held: held.jobs.submit(task))
+        with self._lock:
+            self._jobs[job_id] = job
+        return job_id
+
+    def find(self, tag: str) -> str | None:
+        if not self._kind.finds:
+            return None
+        try:
+            return self._ask(lambda held: held.jobs.find(tag))
+        except InputError as error:
+            raise QpuError(str(error)) from error
+
+    def poll(self, job_id: str, task: Task) -> Progress:
+        job = self._job(job_id, task)
+        pause = self._settings.poll_seconds
+        vendor = self._vendor if self._samplings is None else None
+        wait = job.asked + pause - time.monotonic()
+        if vendor is not None:
+            wait = max(wait, min(pause, vendor.left))
+        woken = wait > 0 and job.woken.wait(wait)
+        job.woken.clear()
+        if vendor is not None and vendor.left and not woken:
+            raise QpuError(vendor.why)
+        job.asked = time.monotonic()
+        progress = self._about(job_id, lambda jobs: jobs.poll(job_id))
+        if progress.state == "Running" and job.running_since is None:
+            job.running_since = time.monotonic()
+        return progress
+
+    def result(self, job_id: str, task: Task) -> Outcome:
+        job = self._job(job_id, task)
+        outcome = self._about(job_id, lambda jobs: jobs.result(job_id, task))
+        if self._samplings is not None and outcome.result is None:
+            # its client was killed or has failed, and may have left a job there
+            self._lease.abandon()
+        self._forget(job_id)
+        self._learn(job, outcome)
+        # of the whole job, unless the QPU was calibrated meanwhile
+        known = self.description.calibration
+        if outcome.calibration is None and known == job.calibration:
+            return replace(outcome, calibration=known)
+        return outcome
+
+    def cancel(self, job_id: str) -> None:
+        with self._lock:
+            job = self._jobs.get(job_id)
+        try:
+            with suppress(UnknownJob):
+                self._about(job_id, lambda jobs: jobs.cancel(job_id))
+        finally:
+            if job is not None:
+                job.cancelled = True
+                job.woken.set()
+
+    def close(self) -> None:
+        """Kill samplings, and give the lease back, unless jobs go on at the vendor."""
+        with self._lock:
+            jobs = [*self._jobs.values()]
+        for job in jobs:
+            job.woken.set()
+        if self._samplings is not None:
+            self._samplings.close()
+        self._lease.close(self._samplings is None and self._busy)
+
+    @property
+    def _busy(self) -> bool:
+        """Whether jobs that are wanted are at the vendor."""
+        now = time.monotonic()
+        with self._lock:
+            self._jobs = {
+                job_id: job
+                for job_id, job in self._jobs.items()
+                if now - job.seen < FORGOTTEN_SECONDS
+            }
+            return any(not job.cancelled for job in self._jobs.values())
+
+    def _job(self, job_id: str, task: Task) -> _Job:
+        with self._lock:
+            job = self._jobs.get(job_id)
+            if job is None:  # of an earlier service
+                job = _Job(self.cost(task.parameters).qpu_seconds)
+                self._jobs[job_id] = job
+        job.seen = time.monotonic()
+        return job
+
+    def _forget(self, job_id: str) -> None:
+        with self._lock:
+            self._jobs.pop(job_id, None)
+
+    def _wake(self, job_id: str) -> None:
+        with self._lock:
+            job = self._jobs.get(job_id)
+        if job is not None:
+            job.woken.set()
+
+    # requests
+
+    def _about(self, job_id: str, call: Callable[[Qpu | Samplings], T]) -> T:
+        """Make a request about a job, to which a refusal is no answer."""
+        try:
+            if self._samplings is not None:
+                return call(self._samplings)
+            return self._ask(lambda held: call(held.jobs))
+        except UnknownJob:
+            self._forget(job_id)
+            raise
+        except InputError as error:
+            raise QpuError(str(error)) from error
+
+    def _ask(self, call: Callable[[Held], T]) -> T:
+        """Make a request under the lease, or under another one if it has been lost."""
+        with self._leased() as held, suppress(LeaseLost):
+            return self._answer(call, held)
+        with self._leased() as held:
+            return self._answer(call, held)
+
+    @contextmanager
+    def _leased(self) -> Iterator[Held]:
+        """Use the lease. If there is none, a request was not made."""
+        try:
+            held = self._lease.take()
+        except NoLease as error:
+            raise NotAccepted(str(error)) from error
+        except InputError as error:
+            self._refused(error)
+            raise NotAccepted(str(error)) from error
+        except QpuError as error:
+            self._vendor.noted(error)
+            raise NotAccepted(str(error)) from error
+        try:
+            yield held
+        finally:
+            self._lease.done()
+
+    def _answer(self, call: Callable[[Held], T], held: Held) -> T:
+        try:
+            answer = call(held)
+        except AuthenticationError as error:
+            self._refused(error)
+            raise NotAccepted(str(error)) from error
+        except InputError as error:
+            # of the request, or of a lease that has ended
+            if self._lease.has_ended(held):
+                raise LeaseLost(str(error)) from error
+            raise
+        except LeaseLost as error:
+            self._lease.lost(held, error)
+            raise
+        except (NotAccepted, UnknownJob) as error:
+            if isinstance(error, NotAccepted) and error.retry_seconds is not None:
+                self._vendor.noted(error)
+            raise
+        except QpuError as error:
+            self._lease.doubt()
+            self._vendor.noted(error)
+            raise
+        self._access.over()
+        self._vendor.over()
+        return answer

@@ -1,0 +1,220 @@
+"""The lease under which a device's jobs run at its vendor.
+
+It is acquired when there is work, renewed, and given back when there is none. A lease
+that the vendor has ended is replaced by the next request.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sf_quantum import backoff, qpu
+from sf_quantum.errors import InputError, QpuError, QuantumError
+from sf_quantum.qpu import AuthenticationError, Qpu
+
+logger = logging.getLogger(__name__)
+# between two renewals, whatever the vendor says
+RENEWAL_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Held:
+    """A lease, and the client of the jobs under it."""
+
+    token: str
+    variables: dict[str, str]
+    jobs: Qpu
+
+
+class VendorLease:
+    """At most one lease at a time; safe in threads.
+
+    :param make: makes the driver's side anew, with the credentials as they are now
+    :param key: tells one service's requests for a lease from another's: a service that
+        was killed gets its lease back
+    :param wait_seconds: the longest wait of a request in the vendor's queue for leases
+    :param idle_seconds: without work, after which it is given back
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Qpu],
+        key: str,
+        *,
+        wait_seconds: float,
+        idle_seconds: float,
+    ) -> None:
+        self._make = make
+        self.driver = make()
+        self._key = key
+        self._wait_seconds = wait_seconds
+        self._idle_seconds = idle_seconds
+        # of the fields below; never held during a request
+        self._lock = threading.Lock()
+        # held while a lease is acquired or given back, one after the other: by the key, the
+        # vendor would take a new request for that of a lease which is being given back
+        self._exchange = threading.Lock()
+        self._held: Held | None = None
+        # tokens of leases to give back as soon as the vendor answers
+        self._unwanted: list[str] = []
+        self._closed = False
+        self._requests = 0
+        self._used = 0.0
+        self._renewal = math.inf
+
+    def read_credentials(self) -> None:
+        """Read the credentials again; a lease that is held stays.
+
+        :raises InputError: if they cannot be read
+        """
+        driver = self._make()
+        with self._lock:
+            self.driver = driver
+            if self._held is not None:
+                self._held = _held(driver, self._held.token)
+
+    def take(self) -> Held:
+        """Use the lease for a request until :meth:`done`; acquire it if need be.
+
+        :raises NoLease: if none is free now
+        :raises AuthenticationError: if the vendor refuses the user
+        :raises InputError: if it refuses the lease
+        :raises QpuError: if it does not answer
+        """
+        if (held := self._present()) is not None:
+            return held
+        with self._exchange:
+            if (held := self._present()) is not None:  # another thread has acquired it
+                return held
+            if self._closed:
+                raise QpuError("the service is stopping")
+            self._give_back_unwanted()
+            driver = self.driver
+            token = driver.acquire_waiting(
+                f"{driver.name} of a QPU service",
+                wait_seconds=self._wait_seconds,
+                key=self._key,
+            )
+            held = _held(driver, token)
+            with self._lock:
+                self._held = held
+                self._renewal = 0.0
+                self._requests += 1
+            logger.info("acquired a lease of QPU %s", driver.name)
+            return held
+
+    def done(self) -> None:
+        """End the use of the lease for a request."""
+        with self._lock:
+            self._requests -= 1
+            self._used = time.monotonic()
+
+    def _present(self) -> Held | None:
+        with self._lock:
+            if self._held is not None:
+                self._requests += 1
+            return self._held
+
+    def lost(self, held: Held, error: QuantumError) -> None:
+        """Forget a lease that the vendor has ended."""
+        with self._lock:
+            if self._held is None or self._held.token != held.token:
+                return
+            self._held = None
+        text = "the lease of QPU %s is lost, the next request acquires another: %s"
+        logger.warning(text, self.driver.name, error)
+
+    def abandon(self) -> None:
+        """Have the lease given back soon, since something may still run under it."""
+        with self._lock:
+            if self._held is not None:
+                self._unwanted.append(self._held.token)
+                self._held = None
+
+    def doubt(self) -> None:
+        """Have the lease renewed soon, since a request under it has failed."""
+        with self._lock:
+            self._renewal = 0.0
+
+    def has_ended(self, held: Held) -> bool:
+        """Ask whether the vendor has ended a lease; forget it if so."""
+        try:
+            self._renew(held)
+        except (AuthenticationError, QpuError):
+            return False
+        except InputError as error:
+            self.lost(held, error)
+            return True
+        return False
+
+    def maintain(self, busy: bool) -> None:
+        """Renew the lease if it is time, or give it back if it has been idle for long.
+
+        :param busy: whether jobs at the vendor depend on it
+        :raises AuthenticationError: if the vendor refuses the user
+        :raises QpuError: if it does not answer; it is then given back later
+        """
+        with self._exchange:
+            with self._lock:
+                held, now = self._held, time.monotonic()
+                unused = not busy and self._requests == 0
+                if held and unused and now - self._used >= self._idle_seconds:
+                    self._held = None
+                    self._unwanted.append(held.token)
+                    held = None
+            self._give_back_unwanted()
+        if held is None or now < self._renewal:
+            return
+        try:
+            self._renew(held)
+        except AuthenticationError:
+            raise
+        except InputError as error:
+            self.lost(held, error)
+
+    def close(self, busy: bool) -> None:
+        """Give the lease back, unless jobs at the vendor depend on it."""
+        with self._exchange:
+            self._closed = True
+            with self._lock:
+                if self._held is not None and not busy:
+                    self._unwanted.append(self._held.token)
+                self._held = None
+            try:
+                self._give_back_unwanted()
+            except QuantumError as error:
+                text = "the lease of QPU %s was not given back: %s"
+                logger.warning(text, self.driver.name, error)
+
+    def _give_back_unwanted(self) -> None:
+        while self._unwanted:
+            try:
+                self.driver.release(self._unwanted[-1])
+                logger.info("gave back the lease of QPU %s", self.driver.name)
+            except AuthenticationError:
+                raise
+            except InputError as error:  # it has ended
+                logger.info("a lease of QPU %s: %s", self.driver.name, error)
+            self._unwanted.pop()
+
+    def _renew(self, held: Held) -> None:
+        pause: float | None = backoff.LEASE.longest_seconds
+        try:
+            pause = self.driver.renew(held.token)
+        finally:
+            with self._lock:
+                seconds = math.inf if pause is None else max(pause, RENEWAL_SECONDS)
+                self._renewal = time.monotonic() + seconds
+
+
+def _held(driver: Qpu, token: str) -> Held:
+    variables = qpu.environment([(driver, token)])
+    jobs = qpu.from_environment(variables)
+    if jobs is None:
+        raise InputError(f"QPU type {driver.type!r} names no QPU in its environment")
+    return Held(token, variables, jobs)

@@ -1,0 +1,799 @@
+"""A real QPU as a device: its lease, its status, what jobs cost, and all kinds of trouble."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar, Self
+
+import psutil
+import pytest
+from dimod import BinaryQuadraticModel, SampleSet
+from dimod.core.sampler import Sampler
+
+from sf_quantum import backoff, qpu
+from sf_quantum.backoff import Backoff
+from sf_quantum.errors import InputError, QpuError, QuantumError
+from sf_quantum.files import JSON
+from sf_quantum.qpu import TOKEN, AuthenticationError, NoLease, Qpu, QpuStatus
+from sf_quantum.qpu.jobs import (
+    Description,
+    Kind,
+    LeaseLost,
+    NotAccepted,
+    Outcome,
+    Progress,
+    Result,
+    State,
+    Task,
+    Timing,
+    UnknownJob,
+)
+from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.device import processes
+from sf_quantum.service.device.protocol import Cost, DeviceStatus, Recovery
+from sf_quantum.service.device.qpu import QpuDevice
+from sf_quantum.service.domain.jobs import Size
+from tests.service import example_bqm
+from tests.waiting import until
+
+TASK = Task("a-1", "problem", json.dumps(example_bqm()), {"num_reads": 5})
+STATUS = QpuStatus("acme", "annealer", True, qubits=8, calibration="c1")
+DESCRIPTION = Description(
+    "annealer", 8, ("problem",), shots=100, calibration={"id": "c1"}
+)
+COMPLETED = Outcome(Result('{"x": 1}'), qpu_seconds=2.0)
+ENTRY_POINTS = """[sf_quantum.qpus]
+acme = tests.unit.test_qpu_device:Acme
+acme-sampler = tests.unit.test_qpu_device:AcmeSampler
+"""
+
+
+@dataclass
+class Vendor:
+    """A vendor that does as it is told.
+
+    :param raises: by method, what its next calls raise
+    :param lease: that is held, if any
+    :param jobs: their states by id
+    :param under: each job that was asked about, with the lease
+    """
+
+    told: QpuStatus = STATUS
+    description: Description = DESCRIPTION
+    raises: dict[str, list[QuantumError]] = field(default_factory=dict)
+    password: str = "right"
+    lease: str | None = None
+    renewal: float | None = 0.0
+    leases: int = 0
+    keys: set[str | None] = field(default_factory=set)
+    calls: Counter[str] = field(default_factory=Counter)
+    jobs: dict[str, State] = field(default_factory=dict)
+    under: list[tuple[str, str]] = field(default_factory=list)
+    outcome: Outcome = COMPLETED
+
+    def called(self, method: str, password: str | None = None) -> None:
+        self.calls[method] += 1
+        if waiting := self.raises.get(method):
+            raise waiting.pop(0)
+        if password not in (None, self.password):
+            raise AuthenticationError("acme refuses: wrong password (p.txt)")
+
+
+VENDORS: dict[str, Vendor] = {}
+
+
+class AcmeLeases(Qpu):
+    """Leases of the vendor, and its status."""
+
+    def __init__(self, name: str, config: Mapping[str, str], token: str = "") -> None:
+        super().__init__(name)
+        self._config = config
+        self._token = token
+        self._password = Path(config["passwordFile"]).read_text()
+
+    @property
+    def vendor(self) -> Vendor:
+        return VENDORS[self._config["vendor"]]
+
+    @classmethod
+    def from_config(cls, name: str, config: Mapping[str, JSON]) -> Self:
+        qpu.check_keys(config, ("vendor", "passwordFile", "password"))
+        return cls(name, {key: str(value) for key, value in config.items()})
+
+    def status(self) -> QpuStatus:
+        self.vendor.called("status")
+        return self.vendor.told
+
+    def describe(self) -> Description:
+        self.vendor.called("describe")
+        return self.vendor.description
+
+    def acquire(self, job: str | None = None) -> str:
+        return self.acquire_waiting(job, wait_seconds=0)
+
+    def acquire_waiting(
+        self, job: str | None, *, wait_seconds: float, key: str | None = None
+    ) -> str:
+        vendor = self.vendor
+        vendor.called("acquire", self._password)
+        vendor.keys.add(key)
+        vendor.leases += 1
+        vendor.lease = f"lease-{vendor.leases}"
+        return vendor.lease
+
+    def renew(self, token: str) -> float | None:
+        self.vendor.called("renew", self._password)
+        if token != self.vendor.lease:
+            raise InputError(f"there is no lease {token}")
+        return self.vendor.renewal
+
+    def release(self, token: str) -> None:
+        self.vendor.called("release")
+        if token == self.vendor.lease:
+            self.vendor.lease = None
+
+    def environment(self, token: str) -> dict[str, str]:
+        variables = {TOKEN: token, **self._config}
+        return {f"{self.name}_{key}": value for key, value in variables.items()}
+
+    @classmethod
+    def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
+        own = {
+            key.removeprefix(f"{name}_"): value
+            for key, value in environment.items()
+            if key.startswith(f"{name}_")
+        }
+        token = own.pop(TOKEN, "")
+        if not token:
+            raise InputError(f"{name}_{TOKEN} is not set")
+        return cls(name, own, token)
+
+    def sampler(self) -> Sampler:
+        return ForEver(self._config["vendor"], self._config["passwordFile"])
+
+
+class Acme(AcmeLeases):
+    """A kind whose vendor's API has jobs."""
+
+    type = "acme"
+    kinds: ClassVar[tuple[Kind, ...]] = ("problem",)
+    finds = True
+
+    def asked(self, method: str, job_id: str) -> Vendor:
+        vendor = self.vendor
+        vendor.called(method, self._password)
+        if self._token != vendor.lease:
+            raise LeaseLost(f"lease {self._token} has ended")
+        vendor.under.append((job_id, self._token))
+        if method not in ("submit", "find") and job_id not in vendor.jobs:
+            raise UnknownJob(f"there is no job {job_id}")
+        return vendor
+
+    def submit(self, task: Task) -> str:
+        vendor = self.asked("submit", task.tag)
+        job_id = f"job-{len(vendor.jobs)}"
+        vendor.jobs[job_id] = "Running"
+        return job_id
+
+    def find(self, tag: str) -> str | None:
+        self.asked("find", tag)
+        return None
+
+    def poll(self, job_id: str) -> Progress:
+        return Progress(self.asked("poll", job_id).jobs[job_id])
+
+    def result(self, job_id: str, task: Task) -> Outcome:
+        return self.asked("result", job_id).outcome
+
+    def cancel(self, job_id: str) -> None:
+        self.asked("cancel", job_id).jobs[job_id] = "Cancelled"
+
+
+class AcmeSampler(AcmeLeases):
+    """A kind that has a sampler only."""
+
+    type = "acme-sampler"
+
+
+class ForEver(Sampler):
+    """Tells its process in a file; ends at once, or never."""
+
+    def __init__(self, folder: str, password_file: str) -> None:
+        self._folder = Path(folder)
+        self._password_file = password_file
+
+    @property
+    def parameters(self) -> dict[str, list[str]]:
+        return {"num_reads": []}
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return {}
+
+    def sample(self, bqm: BinaryQuadraticModel, *, num_reads: int = 1) -> SampleSet:
+        (self._folder / "pid").write_text(str(os.getpid()))
+        if num_reads == 13:
+            raise QpuError("acme has bad luck")
+        while num_reads == 99:
+            time.sleep(60)
+        samples: SampleSet = SampleSet.from_samples_bqm(  # type: ignore[no-untyped-call]
+            dict.fromkeys(bqm.variables, 0), bqm
+        )
+        samples.info.update(
+            timing={"qpu_seconds": 0.25}, variable=os.environ[f"one_{TOKEN}"]
+        )
+        return samples
+
+
+@pytest.fixture
+def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Vendor]:
+    """A vendor whose kinds of QPU are installed, also for new processes."""
+    installed = tmp_path / "site" / "acme-1.0.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\n")
+    (installed / "entry_points.txt").write_text(ENTRY_POINTS)
+    (tmp_path / "p.txt").write_text("right")
+    monkeypatch.syspath_prepend(str(installed.parent))
+    monkeypatch.setenv("PYTHONPATH", str(installed.parent))
+    for name in ("VENDOR", "ACCESS"):
+        monkeypatch.setattr(backoff, name, Backoff(0.001, 0.01))
+    VENDORS[str(tmp_path)] = vendor = Vendor()
+    yield vendor
+    del VENDORS[str(tmp_path)]
+
+
+@pytest.fixture
+def make(acme: Vendor, tmp_path: Path) -> Iterator[Callable[..., QpuDevice]]:
+    """Makes a device with some keys; all are closed in the end."""
+    made = []
+
+    def device(**keys: JSON) -> QpuDevice:
+        config: dict[str, JSON] = {
+            "vendor": str(tmp_path),
+            "passwordFile": str(tmp_path / "p.txt"),
+        }
+        settings = {"qpu": "acme", "name": "one", "poll_seconds": 0.01, **keys}
+        made.append(QpuDevice.from_config({"config": config, **settings}))
+        return made[-1]
+
+    yield device
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def device(make: Callable[..., QpuDevice]) -> QpuDevice:
+    one = make()
+    one.refresh()
+    return one
+
+
+def refreshed(device: QpuDevice) -> DeviceStatus:
+    device.refresh()
+    return device.status
+
+
+def submitted(device: QpuDevice) -> str:
+    """Submit a job as soon as the vendor takes it."""
+
+    def submit() -> str | None:
+        device.refresh()
+        try:
+            return device.submit(TASK)
+        except NotAccepted:
+            return None
+
+    return until(submit, "it is submitted")
+
+
+# what it is
+
+
+def test_it_is_what_its_vendor_says(
+    make: Callable[..., QpuDevice], acme: Vendor
+) -> None:
+    device = make()
+    assert device.status == DeviceStatus(False, "its vendor has not been asked yet")
+    assert device.description == Description("unknown", 0, ("problem",))
+    assert refreshed(device) == DeviceStatus()
+    assert device.description == acme.description
+    assert (device.depth, device.recovery) == (2, Recovery.BY_TAG)
+    assert device.refresh_seconds == 1.0
+    assert make(ahead=4).depth == 5
+
+
+def test_its_identity_is_its_vendors(make: Callable[..., QpuDevice]) -> None:
+    here, again, there = make(), make(), make(name="other")
+    assert here.identity == again.identity != there.identity
+    elsewhere = {"vendor": "x", "passwordFile": str(__file__)}
+    assert make(config=elsewhere).identity != here.identity
+
+
+def test_jobs_are_checked_against_the_qpu_of_now(
+    device: QpuDevice, acme: Vendor
+) -> None:
+    assert device.check("problem", example_bqm(), {"num_reads": 100}) == Size(3)
+    with pytest.raises(FieldError, match="101 shots; at most 100"):
+        device.check_parameters("problem", {"num_reads": 101})
+    with pytest.raises(FieldError, match="runs problem only"):
+        device.check("circuit", "OPENQASM 3;", {})
+    acme.description = replace(acme.description, qubits=2)
+    acme.told = replace(acme.told, calibration="c2")  # it tells of a change
+    device.refresh()
+    with pytest.raises(FieldError, match="3 variables do not fit on 2 qubits"):
+        device.check("problem", example_bqm(), {"num_reads": 1})
+    with pytest.raises(FieldError, match="3 variables do not fit on 2 qubits"):
+        device.check_size(Size(3), {"num_reads": 1})
+
+
+def test_it_is_described_rarely(make: Callable[..., QpuDevice], acme: Vendor) -> None:
+    rare, often = make(), make(describe_seconds=1e-9)
+    for _ in range(3):
+        rare.refresh()
+    assert acme.calls["describe"] == 1
+    for _ in range(3):
+        often.refresh()
+    assert acme.calls["describe"] == 4
+
+
+def test_the_price_is_the_sites_or_the_vendors(
+    make: Callable[..., QpuDevice], acme: Vendor
+) -> None:
+    acme.told = replace(acme.told, cost_per_second=3.0)
+    theirs, ours = make(), make(cost_per_second=5)
+    theirs.refresh()
+    ours.refresh()
+    assert (theirs.price, ours.price) == (3.0, 5.0)
+
+
+# whether it takes work
+
+
+def test_a_vendor_that_is_offline_says_why(device: QpuDevice, acme: Vendor) -> None:
+    acme.told = replace(acme.told, online=False, reason="maintenance until noon")
+    assert refreshed(device) == DeviceStatus(False, "maintenance until noon")
+    acme.told = replace(acme.told, reason="")
+    assert refreshed(device).reason == "its vendor gives no reason"
+
+
+def test_one_answer_may_be_lost(device: QpuDevice, acme: Vendor) -> None:
+    acme.raises["status"] = [QpuError("HTTP status 500"), QpuError("HTTP status 500")]
+    assert refreshed(device).online
+    until(lambda: not refreshed(device).online, "it is offline")
+    reason = device.status.reason
+    assert reason.startswith("does not answer since 20")
+    assert reason.endswith(" UTC: HTTP status 500")
+    until(lambda: refreshed(device).online, "it answers again")
+
+
+def test_a_vendor_that_has_never_answered_is_offline(
+    make: Callable[..., QpuDevice], acme: Vendor
+) -> None:
+    acme.raises["status"] = [QpuError("no route to host")]
+    assert "no route to host" in refreshed(make()).reason
+
+
+def test_what_others_have_in_its_queue_is_told(device: QpuDevice, acme: Vendor) -> None:
+    acme.told = replace(acme.told, queue_length=3, eta_seconds=25.0)
+    assert refreshed(device) == DeviceStatus(queue_length=3, eta_seconds=25.0)
+    device.submit(TASK)  # the vendor counts it, too; 10 s are expected of it
+    acme.told = replace(acme.told, queue_length=4, eta_seconds=35.0)
+    assert refreshed(device) == DeviceStatus(queue_length=3, eta_seconds=25.0)
+
+
+def test_a_vendor_that_asks_for_a_pause_gets_it(
+    device: QpuDevice, acme: Vendor
+) -> None:
+    acme.raises["submit"] = [NotAccepted("too many requests", 1000.0)]
+    with pytest.raises(NotAccepted, match="too many requests"):
+        device.submit(TASK)
+    with pytest.raises(NotAccepted, match="too many requests") as told:
+        device.submit(TASK)
+    assert told.value.retry_seconds is not None
+    assert 900 < told.value.retry_seconds <= 1000
+    acme.jobs["job-7"] = "Running"
+    with pytest.raises(QpuError, match="too many requests"):
+        device.poll("job-7", TASK)
+    before = acme.calls.copy()
+    assert refreshed(device).online
+    assert acme.calls == before
+
+
+# its lease
+
+
+def test_a_lease_is_held_while_there_is_work(
+    make: Callable[..., QpuDevice], acme: Vendor
+) -> None:
+    device = make(idle_seconds=1e-9)
+    device.refresh()
+    assert acme.lease is None
+    first, second = device.submit(TASK), device.submit(TASK)
+    device.refresh()
+    assert acme.lease == "lease-1"
+    assert acme.calls["renew"] == 1
+    for job in (first, second):
+        acme.jobs[job] = "Completed"
+        assert device.poll(job, TASK).state == "Completed"
+        assert acme.lease == "lease-1"
+        assert device.result(job, TASK).qpu_seconds == 2.0
+    device.refresh()
+    assert acme.lease is None
+    device.submit(TASK)
+    assert acme.lease == "lease-2"
+    # one that the service was killed with would be found
+    assert len(acme.keys) == 1
+
+
+def test_an_idle_lease_is_kept_for_a_while(device: QpuDevice, acme: Vendor) -> None:
+    job = device.submit(TASK)
+    device.result(job, TASK)
+    device.refresh()
+    assert acme.lease == "lease-1"
+    device.close()
+    assert acme.lease is None
+    with pytest.raises(NotAccepted, match="is stopping"):
+        device.submit(TASK)
+
+
+def test_jobs_that_go_on_keep_their_lease(
+    make: Callable[..., QpuDevice], acme: Vendor
+) -> None:
+    killed, stopped = make(), make()
+    killed.submit(TASK)
+    killed.close()
+    assert acme.lease == "lease-1"
+    acme.lease = None
+    stopped.cancel(stopped.submit(TASK))
+    stopped.close()
+    assert acme.lease is None
+    assert acme.leases == 2
+
+
+def test_a_lease_that_cannot_be_given_back_is_given_back_later(
+    make: Callable[..., QpuDevice], acme: Vendor
+) -> None:
+    device = make(idle_seconds=1e-9)
+    device.refresh()
+    device.result(device.submit(TASK), TASK)
+    acme.raises["release"] = [QpuError("HTTP status 502"), QpuError("HTTP status 502")]
+    device.refresh()
+    assert acme.lease == "lease-1"
+    until(lambda: refreshed(device).online and not acme.lease, "it is given back")
+    assert acme.calls["release"] == 3
+
+
+def test_many_threads_take_one_lease(device: QpuDevice, acme: Vendor) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        jobs = [*threads.map(lambda _: device.submit(TASK), range(40))]
+    assert len(jobs) == 40
+    assert acme.leases == 1
+
+
+def test_a_job_waits_for_a_lease(device: QpuDevice, acme: Vendor) -> None:
+    acme.raises["acquire"] = [NoLease("all leases are held")]
+    with pytest.raises(NotAccepted, match="all leases are held"):
+        device.submit(TASK)
+    assert refreshed(device).online
+    device.submit(TASK)
+
+
+def test_a_lease_that_is_refused_makes_the_device_offline(
+    device: QpuDevice, acme: Vendor
+) -> None:
+    acme.raises["acquire"] = [InputError("class: production is not for you")]
+    with pytest.raises(NotAccepted, match="not for you"):
+        device.submit(TASK)
+    assert device.status.reason == "class: production is not for you"
+    until(lambda: refreshed(device).online, "it is accepted")
+
+
+@pytest.mark.parametrize(
+    "refusal", [LeaseLost("HTTP status 403"), InputError("HTTP status 403")]
+)
+def test_a_lost_lease_is_taken_anew(
+    device: QpuDevice, acme: Vendor, refusal: QuantumError
+) -> None:
+    early = device.submit(TASK)
+    acme.lease = None
+    acme.raises["submit"] = [refusal]
+    late = device.submit(TASK)
+    assert acme.lease == "lease-2"
+    device.poll(early, TASK)
+    device.poll(late, TASK)
+    # those of the old lease are asked about under the new one
+    assert acme.under[-2:] == [(early, "lease-2"), (late, "lease-2")]
+
+
+def test_a_lease_that_is_lost_while_jobs_run_is_noticed(
+    device: QpuDevice, acme: Vendor
+) -> None:
+    job = device.submit(TASK)
+    acme.lease = "another's"
+    device.refresh()
+    device.poll(job, TASK)
+    assert acme.under[-1] == (job, "lease-2")
+
+
+def test_a_job_of_which_an_answer_was_lost_renews_the_lease(
+    device: QpuDevice, acme: Vendor
+) -> None:
+    acme.renewal = None  # it does not expire
+    job = device.submit(TASK)
+    device.refresh()
+    device.refresh()
+    assert acme.calls["renew"] == 1
+    acme.raises["poll"] = [QpuError("connection reset")]
+    with pytest.raises(QpuError, match="connection reset"):
+        device.poll(job, TASK)
+    until(lambda: refreshed(device).online and acme.calls["renew"] == 2, "renewed")
+
+
+def test_a_refused_job_is_refused(device: QpuDevice, acme: Vendor) -> None:
+    acme.raises["submit"] = [InputError("num_reads: at most 3")]
+    with pytest.raises(InputError, match="at most 3"):
+        device.submit(TASK)
+    assert acme.leases == 1
+    assert device.status.online
+
+
+# credentials
+
+
+def test_wrong_credentials_are_no_fault_of_a_job(
+    device: QpuDevice, acme: Vendor, tmp_path: Path
+) -> None:
+    job = device.submit(TASK)
+    acme.password = "changed"
+    with pytest.raises(NotAccepted, match="wrong password"):
+        device.submit(TASK)
+    assert device.status == DeviceStatus(False, "acme refuses: wrong password (p.txt)")
+    with pytest.raises(NotAccepted, match="wrong password"):
+        device.poll(job, TASK)
+    assert not refreshed(device).online
+    (tmp_path / "p.txt").write_text("changed")
+    until(lambda: refreshed(device).online, "they are accepted")
+    device.poll(job, TASK)
+    assert acme.under[-1] == (job, "lease-1")
+    assert submitted(device) == "job-1"
+
+
+def test_credentials_may_be_missing_for_a_while(
+    device: QpuDevice, acme: Vendor, tmp_path: Path
+) -> None:
+    acme.raises["status"] = [AuthenticationError("expired")]
+    assert refreshed(device).reason == "expired"
+    (tmp_path / "p.txt").unlink()
+    with pytest.raises(FileNotFoundError):  # of this kind; ours raise an InputError
+        until(lambda: refreshed(device).online, "they are read again")
+    (tmp_path / "p.txt").write_text("right")
+    until(lambda: refreshed(device).online, "they are accepted")
+
+
+# jobs
+
+
+def test_poll_waits_between_requests_and_is_woken_by_a_cancellation(
+    make: Callable[..., QpuDevice], acme: Vendor
+) -> None:
+    device = make(poll_seconds=3600)
+    device.refresh()
+    job = device.submit(TASK)
+    assert device.poll(job, TASK).state == "Running"
+    with ThreadPoolExecutor(1) as thread:
+        second = thread.submit(device.poll, job, TASK)
+        device.cancel(job)
+        assert second.result().state == "Cancelled"
+    assert acme.calls["poll"] == 2
+
+
+def test_a_job_that_the_vendor_has_forgotten_is_unknown(
+    device: QpuDevice, acme: Vendor
+) -> None:
+    for call in (device.poll, device.result):
+        with pytest.raises(UnknownJob, match="no job job-9"):
+            call("job-9", TASK)
+    device.cancel("job-9")
+    device.close()
+    assert acme.lease is None
+
+
+def test_a_refusal_is_no_answer_about_a_job(device: QpuDevice, acme: Vendor) -> None:
+    job = device.submit(TASK)
+    for method, call in (("poll", device.poll), ("result", device.result)):
+        acme.raises[method] = [InputError("HTTP status 400")]
+        with pytest.raises(QpuError, match="HTTP status 400"):
+            call(job, TASK)
+    acme.raises["find"] = [InputError("HTTP status 400")]
+    with pytest.raises(QpuError, match="HTTP status 400"):
+        device.find("a-1")
+    assert device.find("a-1") is None
+
+
+def test_an_outcome_has_the_calibration_of_the_whole_job(
+    device: QpuDevice, acme: Vendor
+) -> None:
+    job = device.submit(TASK)
+    assert device.result(job, TASK).calibration == {"id": "c1"}
+    job = device.submit(TASK)
+    acme.description = replace(acme.description, calibration={"id": "c2"})
+    acme.told = replace(acme.told, calibration="c2")
+    device.refresh()
+    assert device.result(job, TASK).calibration is None
+    acme.outcome = replace(acme.outcome, calibration={"id": "told"})
+    assert device.result(device.submit(TASK), TASK).calibration == {"id": "told"}
+
+
+# what jobs cost
+
+
+def test_the_cost_is_as_the_vendor_tells(device: QpuDevice, acme: Vendor) -> None:
+    timing = Timing(1.0, 0.1, 0.1)
+    acme.description = replace(acme.description, timing=timing)
+    acme.told = replace(acme.told, calibration="c2")
+    device.refresh()
+    assert device.cost({"num_reads": 10}) == Cost(3.0)
+
+
+def test_the_cost_is_learnt_from_what_was_billed(
+    make: Callable[..., QpuDevice], acme: Vendor
+) -> None:
+    device = make(expected_seconds=7)
+    device.refresh()
+    assert device.cost({}) == Cost(7.0, 7.0)
+    for billed in (2.0, 3.0):
+        acme.outcome = Outcome(Result(), qpu_seconds=billed)
+        device.result(device.submit(TASK), TASK)
+    assert device.cost({}).qpu_seconds == pytest.approx(2.2)
+    assert device.cost({}).spread == pytest.approx(0.4)
+    # one that failed or was cancelled says nothing of the others
+    acme.outcome = Outcome(failure="it burnt", qpu_seconds=1000.0)
+    device.result(device.submit(TASK), TASK)
+    # where nothing is billed, the time that it was seen to run counts
+    acme.outcome = Outcome(Result())
+    job = device.submit(TASK)
+    device.result(job, TASK)
+    assert device.cost({}).qpu_seconds == pytest.approx(2.2)
+    job = device.submit(TASK)
+    device.poll(job, TASK)
+    device.result(job, TASK)
+    assert device.cost({}).qpu_seconds < 2.2
+
+
+# a kind without jobs
+
+
+@pytest.fixture
+def sampling(
+    make: Callable[..., QpuDevice], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[QpuDevice]:
+    """A device whose vendor has no jobs; its processes are its own."""
+    pool = processes._Processes()
+    monkeypatch.setattr(processes, "_processes", lambda: pool)
+    device = make(qpu="acme-sampler")
+    device.refresh()
+    yield device
+    device.close()
+    pool.end()
+
+
+def ended(device: QpuDevice, job: str, task: Task) -> State:
+    def state() -> State | None:
+        told = device.poll(job, task).state
+        return None if told == "Running" else told
+
+    return until(state, "it ends")
+
+
+def test_a_sampler_runs_in_a_process_of_its_own(
+    sampling: QpuDevice, tmp_path: Path
+) -> None:
+    assert (sampling.depth, sampling.recovery) == (1, Recovery.LOST)
+    assert sampling.find("a-1") is None
+    job = sampling.submit(TASK)
+    assert ended(sampling, job, TASK) == "Completed"
+    outcome = sampling.result(job, TASK)
+    assert outcome.result is not None
+    assert json.loads(outcome.result.text)["type"] == "SampleSet"
+    assert outcome.result.info["variable"] == "lease-1"
+    assert outcome.qpu_seconds == 0.25
+    assert int((tmp_path / "pid").read_text()) != os.getpid()
+    assert sampling.cost({}).qpu_seconds == 0.25
+
+
+def test_a_sampler_is_killed_by_a_cancellation(
+    sampling: QpuDevice, acme: Vendor, tmp_path: Path
+) -> None:
+    task = replace(TASK, parameters={"num_reads": 99})
+    job = sampling.submit(task)
+    pid = until(lambda: file_text(tmp_path / "pid"), "it runs")
+    process = psutil.Process(int(pid))
+    assert "acme" not in " ".join(process.cmdline())
+    sampling.cancel(job)
+    assert ended(sampling, job, task) == "Cancelled"
+    assert not process.is_running()
+    # what it left at the vendor ends with the lease
+    outcome = sampling.result(job, task)
+    assert (outcome.result, outcome.failure) == (None, None)
+    sampling.refresh()
+    assert acme.lease is None
+    assert acme.calls["release"] == 1
+
+
+def test_a_sampler_that_fails_tells_why(sampling: QpuDevice) -> None:
+    task = replace(TASK, parameters={"num_reads": 13})
+    job = sampling.submit(task)
+    assert ended(sampling, job, task) == "Failed"
+    assert sampling.result(job, task).failure == "acme has bad luck"
+
+
+def test_a_sampler_of_an_earlier_service_cannot_be_found(sampling: QpuDevice) -> None:
+    for call in (sampling.poll, sampling.result):
+        with pytest.raises(UnknownJob, match="cannot be found again"):
+            call("0123", TASK)
+    sampling.cancel("0123")
+
+
+def test_a_sampler_ends_with_the_service(
+    sampling: QpuDevice, acme: Vendor, tmp_path: Path
+) -> None:
+    sampling.submit(replace(TASK, parameters={"num_reads": 99}))
+    pid = until(lambda: file_text(tmp_path / "pid"), "it runs")
+    process = psutil.Process(int(pid))
+    sampling.close()
+    assert not process.is_running()
+    assert acme.lease is None
+
+
+def file_text(path: Path) -> str | None:
+    return path.read_text() if path.exists() else None
+
+
+# its configuration
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"qpu": "acmee"}, "unknown QPU type 'acmee', did you mean 'acme'"),
+        ({"ahed": 1}, "ahed: unknown key 'ahed', did you mean 'ahead'"),
+        ({"poll_seconds": 0}, "poll_seconds 0: expected more than 0"),
+        ({"config": {"passwort": 1, "vendor": "x"}}, "did you mean 'password'"),
+        ({"config": {"password": "hidden"}}, "config: password holds a credential"),
+        ({"config": {"url": "https://me:hidden@host"}}, "url holds a credential"),
+        ({"config": "x"}, "config x: expected keys and values"),
+    ],
+)
+def test_a_wrong_configuration_is_refused(
+    make: Callable[..., QpuDevice], keys: dict[str, JSON], message: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        make(**keys)
+    assert message in str(refused.value)
+    assert "hidden" not in str(refused.value)
+
+
+def test_a_kind_that_cannot_be_used_here_is_refused(
+    make: Callable[..., QpuDevice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Acme, "problem", classmethod(lambda _: "no acme (pip it)"))
+    with pytest.raises(InputError, match=r"QPU type 'acme': no acme \(pip it\)"):
+        make()
+    monkeypatch.setattr(AcmeSampler, "lack", classmethod(lambda _: "no embedding"))
+    with pytest.raises(InputError, match="no embedding"):
+        make(qpu="acme-sampler")
+
+
+def test_a_device_leaves_no_thread(device: QpuDevice) -> None:
+    before = threading.active_count()
+    device.submit(TASK)
+    device.refresh()
+    assert threading.active_count() == before
