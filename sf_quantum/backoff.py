@@ -33,15 +33,14 @@ class Backoff:
 REQUEST = Backoff(0.2, 3.0)
 #: leases of a QPU that is in trouble or does not queue lease requests
 LEASE = Backoff(0.1, 10.0, growth=1.6)
-#: the vendor of a device that is in trouble, and one that refuses the service's credentials
-VENDOR = Backoff(1.0, 30.0)
-ACCESS = Backoff(1.0, 60.0)
 #: Slurm's controller and the login node, which many users share
 CLUSTER = Backoff(0.5, 30.0)
 #: job details, which Slurm writes a moment after the job has ended
 DETAIL = Backoff(0.05, 0.4)
 #: a QPU vendor's API: requests of the service about the jobs of its device
 VENDOR = Backoff(0.2, 30.0)
+#: a vendor that refuses the service's credentials, and may lock its account
+ACCESS = Backoff(1.0, 60.0)
 #: the service's background tasks, after an error that nobody expected
 TASK = Backoff(1.0, 60.0)
 #: the service's own database, on a disk that is full or slow

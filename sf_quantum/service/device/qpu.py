@@ -164,13 +164,9 @@ class Trouble:
 
 @dataclass(eq=False)
 class _Job:
-    """A job at the vendor.
-
-    :param calibration: the QPU's, when the job was submitted
-    """
+    """A job at the vendor."""
 
     expected_seconds: float
-    calibration: dict[str, JSON] | None = None
     #: when the vendor was last asked about it, and when it was first seen to run
     asked: float = -math.inf
     seen: float = field(default_factory=time.monotonic)
@@ -377,7 +373,7 @@ class QpuDevice(Device):
         for trouble in (self._access, self._vendor):
             if left := trouble.left:
                 raise NotAccepted(trouble.why, left)
-        job = _Job(self.cost(task.parameters).qpu_seconds, self.description.calibration)
+        job = _Job(self.cost(task.parameters).qpu_seconds)
         if (samplings := self._samplings) is not None:
             job_id = self._ask(lambda held: samplings.submit(task, held.variables))
         else:
@@ -395,7 +391,7 @@ class QpuDevice(Device):
             raise QpuError(str(error)) from error
 
     def poll(self, job_id: str, task: Task) -> Progress:
-        job = self._job(job_id, task)
+        job = self._job(job_id)
         pause = self._settings.poll_seconds
         vendor = self._vendor if self._samplings is None else None
         wait = job.asked + pause - time.monotonic()
@@ -412,29 +408,26 @@ class QpuDevice(Device):
         return progress
 
     def result(self, job_id: str, task: Task) -> Outcome:
-        job = self._job(job_id, task)
+        job = self._job(job_id)
         outcome = self._about(job_id, lambda jobs: jobs.result(job_id, task))
         if self._samplings is not None and outcome.result is None:
             # its client was killed or has failed, and may have left a job there
             self._lease.abandon()
         self._forget(job_id)
         self._learn(job, outcome)
-        # of the whole job, unless the QPU was calibrated meanwhile
-        known = self.description.calibration
-        if outcome.calibration is None and known == job.calibration:
-            return replace(outcome, calibration=known)
+        stopped = outcome.result is None and outcome.failure is None
+        if stopped and not job.cancelled:
+            return replace(outcome, failure="the vendor cancelled it")
         return outcome
 
     def cancel(self, job_id: str) -> None:
-        with self._lock:
-            job = self._jobs.get(job_id)
+        job = self._job(job_id)
+        job.cancelled = True
         try:
             with suppress(UnknownJob):
                 self._about(job_id, lambda jobs: jobs.cancel(job_id))
         finally:
-            if job is not None:
-                job.cancelled = True
-                job.woken.set()
+            job.woken.set()
 
     def close(self) -> None:
         """Kill samplings, and give the lease back, unless jobs go on at the vendor."""
@@ -458,12 +451,10 @@ class QpuDevice(Device):
             }
             return any(not job.cancelled for job in self._jobs.values())
 
-    def _job(self, job_id: str, task: Task) -> _Job:
+    def _job(self, job_id: str) -> _Job:
         with self._lock:
-            job = self._jobs.get(job_id)
-            if job is None:  # of an earlier service
-                job = _Job(self.cost(task.parameters).qpu_seconds)
-                self._jobs[job_id] = job
+            if (job := self._jobs.get(job_id)) is None:  # of an earlier service
+                job = self._jobs[job_id] = _Job(self._settings.expected_seconds)
         job.seen = time.monotonic()
         return job
 
