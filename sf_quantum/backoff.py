@@ -31,6 +31,8 @@ class Backoff:
 
 #: requests to a QPU service, which restarts within seconds
 REQUEST = Backoff(0.2, 3.0)
+#: jobs in a vendor's queue
+JOB = Backoff(0.05, 2.0, growth=1.5)
 #: leases of a QPU that is in trouble or does not queue lease requests
 LEASE = Backoff(0.1, 10.0, growth=1.6)
 #: Slurm's controller and the login node, which many users share

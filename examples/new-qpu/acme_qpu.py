@@ -1,173 +1,199 @@
 """A QPU of a vendor that sf_quantum has never heard of, with a REST API of its own.
 
-=======================  ==================================  =================================
-``GET /machine``                                             ``{state, spins, jobs}``
-``PUT /booking/ID``                                          201, or 423 while booked
-``DELETE /booking/ID``                                       204
-``GET /booking/ID``                                          ``{runs: [{run, phase, micros}]}``
-``POST /booking/ID/run`` ``{h, J: [[i, j, value]], shots}``  ``{run}``
-``GET /run/ID``                                              ``{phase, spins, micros}``
-=======================  ==================================  =================================
+``test_acme_qpu.py`` has a small server with that API.
 """
 
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Mapping
-from typing import Self
+from contextlib import suppress
+from typing import Annotated, Self, TypeAlias
 
-from dimod import BinaryQuadraticModel, SampleSet, Vartype
 from dimod.core.sampler import Sampler
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, JsonValue
 
-from sf_quantum import samplers
-from sf_quantum.errors import InputError, QpuError
+from sf_quantum import qpu
+from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.net.transport import Client, Response, Unreachable
+from sf_quantum.net.transport import Client
 from sf_quantum.qpu import NoLease, Qpu, QpuStatus
+from sf_quantum.qpu.ising import ising, samples
+from sf_quantum.qpu.jobs import (
+    Description,
+    Outcome,
+    Progress,
+    Result,
+    State,
+    Task,
+    Timing,
+    UnknownJob,
+)
+from sf_quantum.qpu.rest import RestApi
+from sf_quantum.qpu.sampler import JobSampler
 
-POLL_SECONDS = 0.05
-MICROSECONDS = 1e6
-# of a run, as sf_quantum calls them
-STATES = {"waiting": "Queued", "running": "Running", "done": "Completed"}
+Calibration: TypeAlias = dict[str, JsonValue]
+# Acme's durations are microseconds
+Micros: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seconds: TypeAlias = Annotated[Micros, AfterValidator(lambda micros: micros / 1e6)]
+STATES: dict[str, State] = {
+    "waiting": "Queued",
+    "running": "Running",
+    "done": "Completed",
+    "failed": "Failed",
+    "stopped": "Cancelled",
+}
+Phase: TypeAlias = Annotated[State, BeforeValidator(lambda told: STATES.get(str(told)))]
+# when Acme has certainly done nothing: it is booked, too many ask, or it is in maintenance
+NOTHING_DONE = (423, 429, 503)
+
+
+class Machine(BaseModel):
+    """How the machine is; ``wait`` is the time until a new job would start."""
+
+    state: str
+    reason: str
+    qubits: int
+    dead: frozenset[int]
+    shots: int
+    ahead: int
+    wait: Seconds
+    setup: Seconds
+    shot: Seconds
+    calibration: Calibration
+
+
+class Job(BaseModel):
+    """How a job is; ``took`` is its time on the machine."""
+
+    job: str
+    phase: Phase
+    ahead: int | None
+    wait: Seconds | None
+    took: Seconds
+    billed: Seconds
+    error: str
+    calibration: Calibration | None
 
 
 class AcmeQpu(Qpu):
     """Acme's QPU; a lease is a booking.
 
+    :param key_file: its content goes with each request
     :param booking: on the job's side
     """
 
     type = "acme"
+    kinds = ("problem",)
+    finds = True
 
-    def __init__(self, name: str, url: str, booking: str = "") -> None:
+    def __init__(self, name: str, url: str, key_file: str, booking: str = "") -> None:
         super().__init__(name)
-        self._client = Client(url, {})
-        self.booking = booking
+        self._known = {"URL": url, "KEY_FILE": key_file}
+        self._booking = booking
+        client = Client(url, {}, lambda: {"X-Acme-Key": qpu.read_token(key_file)})
+        self._api = RestApi(name, client, nothing_done=NOTHING_DONE)
 
     @classmethod
     def from_config(cls, name: str, config: Mapping[str, JSON]) -> Self:
-        """See :meth:`Qpu.from_config`; the key is ``url``."""
-        for key in config:
-            if key != "url":
-                raise InputError(samplers.unknown("key", key, ["url"]))
-        if not isinstance(config.get("url"), str):
-            raise InputError(f"url: missing in the configuration of QPU {name!r}")
-        return cls(name, str(config["url"]))
+        qpu.check_keys(config, keys := ("url", "keyFile"))
+        return cls(name, *(qpu.config_required(name, config, key) for key in keys))
 
     def status(self) -> QpuStatus:
-        """See :meth:`Qpu.status`."""
-        told = self.ask("GET", "/machine").json()
-        spins, jobs = told["spins"], told["jobs"]
-        if not isinstance(spins, int) or not isinstance(jobs, int):
-            raise QpuError(f"QPU {self.name!r}: no machine of Acme's")
-        up = told["state"] == "up"
-        reason = "" if up else f"it is {told['state']}"
-        return QpuStatus("acme", "annealer", up, reason, spins, 1, 0, jobs)
+        told = self._api.get(Machine, "/machine")
+        return QpuStatus(
+            self.name,
+            "annealer",
+            online=(up := told.state == "up"),
+            reason="" if up else told.reason or f"it is {told.state}",
+            qubits=told.qubits,
+            queue_length=told.ahead,
+            calibration=str(told.calibration.get("id")),
+            eta_seconds=told.wait,
+            payloads=self.kinds,
+        )
+
+    def describe(self) -> Description:
+        told = self._api.get(Machine, "/machine")
+        return Description(
+            "annealer",
+            told.qubits,
+            self.kinds,
+            out_of_service=told.dead,
+            shots=told.shots,
+            timing=Timing(told.setup, told.shot),
+            calibration=told.calibration,
+        )
 
     def acquire(self, job: str | None = None) -> str:
-        """See :meth:`Qpu.acquire`."""
         booking = secrets.token_hex(8)
-        if self.ask("PUT", f"/booking/{booking}").status == 423:
-            raise NoLease(f"QPU {self.name!r} is booked")
+        answer = self._api.send("PUT", f"/bookings/{booking}", expected=(423, 503))
+        if answer.status in (423, 503):
+            raise NoLease(self._api.reason(answer))
         return booking
 
-    def jobs(self, token: str) -> list[dict[str, JSON]] | None:
-        """See :meth:`Qpu.jobs`."""
-        runs = self.ask("GET", f"/booking/{token}").json()["runs"]
-        return [_told(run) for run in runs] if isinstance(runs, list) else None
+    def renew(self, token: str) -> None:
+        self._api.send("GET", f"/bookings/{token}")
 
     def release(self, token: str) -> None:
-        """See :meth:`Qpu.release`."""
-        self.ask("DELETE", f"/booking/{token}")
+        self._api.send("DELETE", f"/bookings/{token}")
+
+    def jobs(self, token: str) -> list[dict[str, JSON]]:
+        return [
+            {
+                "id": job.job,
+                "state": job.phase,
+                "seconds": job.took,
+                "qpu_seconds": job.billed,
+            }
+            for job in self._api.get(list[Job], f"/jobs?booking={token}")
+        ]
 
     def environment(self, token: str) -> dict[str, str]:
-        """See :meth:`Qpu.environment`."""
-        told = {"ACME_URL": self._client.url, "ACME_BOOKING": token}
-        return {f"{self.name}_{key}": value for key, value in told.items()}
+        known = {**self._known, "BOOKING": token}
+        return {f"{self.name}_ACME_{key}": value for key, value in known.items()}
 
     @classmethod
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
-        """See :meth:`Qpu.from_environment`."""
-        values = []
-        for key in (f"{name}_ACME_URL", f"{name}_ACME_BOOKING"):
-            if not environment.get(key):
-                raise InputError(f"{key} is not set, though QPU {name!r} is there")
-            values.append(environment[key])
-        return cls(name, *values)
+        keys = ("ACME_URL", "ACME_KEY_FILE", "ACME_BOOKING")
+        return cls(name, *(qpu.required(name, environment, key) for key in keys))
 
     def sampler(self) -> Sampler:
-        """See :meth:`Qpu.sampler`."""
-        return AcmeSampler(self)
+        return JobSampler(self)
 
-    def ask(
-        self, method: str, path: str, body: Mapping[str, JSON] | None = None
-    ) -> Response:
-        """Send a request.
+    def submit(self, task: Task) -> str:
+        if task.parameters.get("num_sweeps") is not None:
+            raise InputError("num_sweeps: Acme's machine has no such parameter")
+        fields, couplings = ising(task)
+        body: dict[str, JSON] = {
+            "tag": task.tag,
+            "booking": self._booking,
+            "h": [*fields],
+            "J": [[*coupling] for coupling in couplings],
+            "shots": task.shots,
+            "seed": task.parameters.get("seed"),
+        }
+        return self._api.checked(Job, self._api.send("POST", "/jobs", body)).job
 
-        :raises InputError: if it is refused
-        :raises QpuError: if there is no answer, or none that is any use
-        """
-        try:
-            answer = self._client.request(method, path, body)
-        except Unreachable as error:
-            raise QpuError(f"QPU {self.name!r} does not answer: {error}") from error
-        words = f"QPU {self.name!r}: status {answer.status}"
-        if answer.status >= 500:
-            raise QpuError(words)
-        if answer.status >= 400 and answer.status != 423:
-            raise InputError(words)
-        return answer
+    def find(self, tag: str) -> str | None:
+        found = self._api.get(list[Job], f"/jobs?tag={tag}")
+        return found[0].job if found else None
 
+    def poll(self, job_id: str) -> Progress:
+        told = self._api.get(Job, f"/jobs/{job_id}")
+        return Progress(told.phase, told.ahead, told.wait)
 
-def _told(run: JSON) -> dict[str, JSON]:
-    told = run if isinstance(run, dict) else {}
-    micros = told.get("micros")
-    return {
-        "id": str(told.get("run")),
-        "state": STATES.get(str(told.get("phase")), "Failed"),
-        "qpu_seconds": micros / MICROSECONDS if isinstance(micros, int | float) else 0,
-    }
+    def result(self, job_id: str, task: Task) -> Outcome:
+        told, result = self._api.get(Job, f"/jobs/{job_id}"), None
+        if told.phase == "Completed":
+            spins = self._api.get(list[list[int]], f"/jobs/{job_id}/spins")
+            timing: JSON = {"qpu_seconds": told.billed}
+            info: dict[str, JSON] = {"sampler": "acme", "qpu": self.name}
+            info |= {"calibration": told.calibration, "timing": timing}
+            result = Result(samples(task, spins), info)
+        failure = told.error if told.phase == "Failed" else None
+        return Outcome(result, failure, told.billed, told.took, told.calibration)
 
-
-class AcmeSampler(Sampler):
-    """Sends each problem to the machine, as spins."""
-
-    def __init__(self, qpu: AcmeQpu) -> None:
-        self._qpu = qpu
-
-    @property
-    def parameters(self) -> dict[str, list[str]]:
-        """The keywords :meth:`sample` takes."""
-        return {"num_reads": []}
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """Which QPU this is."""
-        return {"qpu": self._qpu.name}
-
-    def sample(self, bqm: BinaryQuadraticModel, *, num_reads: int = 1) -> SampleSet:
-        """Run a problem and wait; energies are those of the problem as it is given."""
-        spins = bqm.change_vartype(Vartype.SPIN, inplace=False)
-        labels = [*spins.variables]
-        place = {label: number for number, label in enumerate(labels)}
-        fields: list[JSON] = [float(spins.linear[label]) for label in labels]
-        couplings: list[JSON] = [
-            [place[u], place[v], float(bias)]
-            for (u, v), bias in spins.quadratic.items()
-        ]
-        body: dict[str, JSON] = {"h": fields, "J": couplings, "shots": num_reads}
-        run = self._qpu.ask("POST", f"/booking/{self._qpu.booking}/run", body).json()
-        while (told := self._qpu.ask("GET", f"/run/{run['run']}").json())["phase"] in (
-            "waiting",
-            "running",
-        ):
-            time.sleep(POLL_SECONDS)
-        micros, rows = told.get("micros"), told.get("spins")
-        if told["phase"] != "done" or not isinstance(micros, int | float):
-            raise QpuError(f"QPU {self._qpu.name!r}: run {run['run']} {told['phase']}")
-        samples: SampleSet = SampleSet.from_samples_bqm((rows, labels), spins)  # type: ignore[no-untyped-call]
-        samples.change_vartype(bqm.vartype, inplace=True)  # type: ignore[no-untyped-call]
-        timing = {"qpu_seconds": micros / MICROSECONDS}
-        samples.info.update(sampler="acme", qpu=self._qpu.name, timing=timing)
-        return samples
+    def cancel(self, job_id: str) -> None:
+        with suppress(UnknownJob):
+            self._api.send("DELETE", f"/jobs/{job_id}")

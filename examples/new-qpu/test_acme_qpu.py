@@ -1,4 +1,21 @@
-"""The contract of sf_quantum, on a stand-in for Acme's machine."""
+"""The contract of sf_quantum, on a stand-in for Acme's machine.
+
+========================  =============================================================
+``GET /machine``          ``Machine``
+``PUT /bookings/ID``      423 while another booking is open
+``GET /bookings/ID``      409 after its end
+``DELETE /bookings/ID``   ends it, and stops its jobs
+``POST /jobs``            ``{tag, booking, h, J: [[i, j, value]], shots, seed}``: ``Job``
+``GET /jobs?tag=TAG``     ``[Job]``, oldest first; also ``?booking=ID``
+``GET /jobs/ID``          ``Job``
+``GET /jobs/ID/spins``    ``[[1, -1, ...]]``, a row for each shot
+``DELETE /jobs/ID``       stops it, unless it is over
+========================  =============================================================
+
+A refusal is ``{error}``: 401 of the key, 404 of what is not there, 410 of a job under a
+booking that has ended; 423, 429 and 503 for as long as it is booked, too many ask, or it is
+in maintenance.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +33,21 @@ from neal import SimulatedAnnealingSampler
 from sf_quantum import qpu
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import NoLease, Qpu, selection
+from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, selection
+from sf_quantum.qpu.jobs import LeaseLost, NotAccepted, Task, UnknownJob
 from sf_quantum.qpu.selection import QpuSelection
 from sf_quantum.testing.qpus import QpuContract, problem
 
+KEY = "a user's"
+CALIBRATION: JSON = {"id": "c1", "time": "2026-01-01T00:00:00+00:00", "values": {}}
 
-class Machine(BaseHTTPRequestHandler):
-    """Acme's REST API."""
+
+class Refused(Exception):
+    """With its status and reason."""
+
+
+class Request(BaseHTTPRequestHandler):
+    """A request to Acme's REST API."""
 
     def handle_one_request(self) -> None:
         """Take any method."""
@@ -30,81 +55,118 @@ class Machine(BaseHTTPRequestHandler):
         if self.raw_requestline and self.parse_request():
             length = int(self.headers.get("content-length") or 0)
             body = json.loads(self.rfile.read(length) or "{}")
-            status, answer = self.answer(self.path.strip("/").split("/"), body)
-            text = json.dumps(answer).encode()
+            key = self.headers.get("X-Acme-Key")
+            status, told = 200, None
+            try:
+                told = cast("Stand", self.server).answer(
+                    key, self.command, self.path, body
+                )
+            except Refused as error:
+                status, told = error.args[0], {"error": error.args[1]}
+            text = json.dumps(told).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(text)))
+            if status == 429:
+                self.send_header("Retry-After", "1")
             self.end_headers()
             self.wfile.write(text)
         self.close_connection = True
-
-    def answer(
-        self, path: list[str], body: dict[str, JSON]
-    ) -> tuple[int, dict[str, JSON]]:
-        server = cast("Stand", self.server)
-        match self.command, path:
-            case "GET", ["machine"]:
-                return 200, {"state": server.state, "spins": 64, "jobs": 0}
-            case "PUT", ["booking", booking]:
-                if server.booking:
-                    return 423, {}
-                server.booking = booking
-                return 201, {}
-            case "DELETE", ["booking", booking]:
-                if server.booking == booking:
-                    server.booking = ""
-                return 200, {}
-            case "GET", ["booking", booking]:
-                return 200, {"runs": server.of.get(booking, [])}
-            case "POST", ["booking", booking, "run"] if booking == server.booking:
-                return 202, {"run": server.run(body)}
-            case "GET", ["run", number]:
-                return 200, server.told(int(number))
-        return 404, {}
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
 
 
 class Stand(ThreadingHTTPServer):
-    """The machine; each run is seen running once before it is over."""
+    """The machine; each job is seen waiting and running once before it is over."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Machine)
-        self.state, self.phase, self.booking = "up", "done", ""
-        self.runs: list[dict[str, JSON]] = []
-        self.of: dict[str, list[JSON]] = {}
-        self.seen: set[int] = set()
+        super().__init__(("127.0.0.1", 0), Request)
+        self.state, self.reason, self.booking = "up", "", ""
+        self.phase, self.busy = "done", 0
+        self.jobs: list[dict[str, JSON]] = []
+        self.spins: list[JSON] = []
+        self.sent: list[dict[str, JSON]] = []
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
-    def run(self, body: dict[str, JSON]) -> int:
-        bqm = BinaryQuadraticModel("SPIN")
-        for number, bias in enumerate(cast("list[float]", body["h"])):
-            bqm.add_linear(number, bias)
-        for u, v, bias in cast("list[tuple[int, int, float]]", body["J"]):
-            bqm.add_quadratic(u, v, bias)
-        found = SimulatedAnnealingSampler().sample(bqm, num_reads=body["shots"])
-        rows: list[JSON] = [
-            [int(row[number]) for number in range(len(bqm.variables))]
-            for row in found.samples()
-        ]
-        self.runs.append({"phase": self.phase, "spins": rows, "micros": 20.0})
-        told: JSON = {
-            "run": len(self.runs) - 1,
-            "phase": self.phase,
-            "micros": 20.0,
-        }
-        self.of.setdefault(self.booking, []).append(told)
-        return len(self.runs) - 1
+    def answer(
+        self, key: str | None, method: str, path: str, body: dict[str, JSON]
+    ) -> JSON:
+        if key != KEY:
+            raise Refused(401, "this key is not known")
+        match method, path.replace("?", "/").replace("=", "/").strip("/").split("/"):
+            case _, ["machine"]:
+                return self.machine()
+            case _, ["bookings", booking]:
+                return self.book(method, booking)
+            case "POST", ["jobs"]:
+                return self.accept(body)
+            case _, ["jobs", "tag" | "booking" as field, value]:
+                found = zip(self.jobs, self.sent, strict=True)
+                return [job for job, sent in found if sent[field] == value]
+            case _, ["jobs", job, *what] if job.isdecimal() and int(job) < len(
+                self.sent
+            ):
+                return self.job(method, int(job), bool(what))
+        raise Refused(404, "there is no such thing")
 
-    def told(self, number: int) -> dict[str, JSON]:
-        if number in self.seen:
-            return self.runs[number]
-        self.seen.add(number)
-        return {"phase": "running"}
+    def machine(self) -> JSON:
+        told: dict[str, JSON] = {"state": self.state, "reason": self.reason}
+        told |= {"qubits": 62, "dead": [3, 9], "shots": 1000}
+        told |= {"ahead": 0, "wait": 0.0, "setup": 10, "shot": 0.1}
+        return told | {"calibration": CALIBRATION}
+
+    def book(self, method: str, booking: str) -> JSON:
+        if method == "GET" and self.booking != booking:
+            raise Refused(409, "the booking has ended")
+        if method == "PUT":
+            if self.booking or self.state != "up":
+                raise Refused(423 if self.booking else 503, "it is not free")
+            self.booking = booking
+        if method == "DELETE" and self.booking == booking:
+            self.booking = ""
+            for number in range(len(self.jobs)):
+                self.job(method, number)
+        return {}
+
+    def accept(self, sent: dict[str, JSON]) -> JSON:
+        if sent["booking"] != self.booking:
+            raise Refused(410, "the booking has ended")
+        if self.busy > 0:
+            self.busy -= 1
+            raise Refused(429, "too many ask")
+        bqm = BinaryQuadraticModel("SPIN")
+        for number, bias in enumerate(cast("list[float]", sent["h"])):
+            bqm.add_linear(number, bias)
+        for u, v, bias in cast("list[tuple[int, int, float]]", sent["J"]):
+            bqm.add_quadratic(u, v, bias)
+        if len(bqm.variables) > 62:
+            raise Refused(422, f"{len(bqm.variables)} spins on 62 qubits")
+        found = SimulatedAnnealingSampler().sample(bqm, num_reads=sent["shots"])
+        order = [found.variables.index(number) for number in range(len(bqm.variables))]
+        self.spins.append(found.record.sample[:, order].tolist())
+        self.sent.append(sent)
+        job: dict[str, JSON] = {"job": str(len(self.jobs)), "phase": "waiting"}
+        job |= {"ahead": 2, "wait": 3e6, "took": 0, "billed": 0, "error": ""}
+        self.jobs.append({**job, "calibration": None})
+        return self.jobs[-1]
+
+    def job(self, method: str, number: int, spins: bool = False) -> JSON:
+        if spins:
+            return self.spins[number]
+        job = self.jobs[number]
+        told, now = {**job}, job["phase"]
+        if now in ("waiting", "running"):
+            job |= {"phase": "running", "ahead": None, "wait": None}
+            if method == "DELETE":
+                job |= {"phase": "stopped"}
+            elif now == "running":
+                job |= {"phase": self.phase, "took": 25.0, "billed": 20.0}
+                job |= {"calibration": CALIBRATION}
+                job |= {"error": "it burnt" if self.phase == "failed" else ""}
+        return told
 
 
 @pytest.fixture
@@ -117,30 +179,48 @@ def stand() -> Iterator[Stand]:
         thread.join()
 
 
+@pytest.fixture
+def config(stand: Stand, tmp_path: Path) -> dict[str, JSON]:
+    """The configuration of the QPU."""
+    (tmp_path / "key").write_text(f"{KEY}\n")
+    return {"url": stand.url, "keyFile": str(tmp_path / "key")}
+
+
+def under(driver: Qpu, lease: str) -> Qpu:
+    """The job's side of a QPU."""
+    job = qpu.from_environment(qpu.environment([(driver, lease)]))
+    assert job is not None
+    return job
+
+
+def task(tag: str = "first", shots: int = 3) -> Task:
+    """A job with a problem of two variables."""
+    return Task(tag, "problem", json.dumps(problem()), {"num_reads": shots})
+
+
 class TestAcme(QpuContract):
     """All that sf_quantum expects of a QPU."""
 
     @pytest.fixture
-    def driver(self, stand: Stand) -> Qpu:
-        return qpu.load("acme").from_config("one", {"url": stand.url})
+    def driver(self, config: dict[str, JSON]) -> Qpu:
+        return qpu.load("acme").from_config("one", config)
 
-    def test_one_booking_at_a_time(self, driver: Qpu) -> None:
-        token = driver.acquire()
-        with pytest.raises(NoLease, match="'one' is booked"):
+    def test_one_booking_at_a_time(self, driver: Qpu, lease: str) -> None:
+        with pytest.raises(NoLease, match="'one': it is not free"):
             driver.acquire()
-        driver.release(token)
+        assert driver.renew(lease) is None
 
     def test_what_a_lease_was_used_for_is_told(self, driver: Qpu) -> None:
         token = driver.acquire()
-        job = qpu.from_environment(qpu.environment([(driver, token)]))
-        assert job is not None
-        job.solve(problem(), {"num_reads": 1})
+        under(driver, token).solve(problem(), {"num_reads": 1})
         driver.release(token)
-        told = driver.jobs(token)
-        assert told == [{"id": "0", "state": "Completed", "qpu_seconds": 20e-6}]
+        used = {"seconds": pytest.approx(25e-6), "qpu_seconds": pytest.approx(20e-6)}
+        assert driver.jobs(token) == [{"id": "0", "state": "Completed", **used}]
 
-    def test_a_sites_file_describes_it(self, stand: Stand, tmp_path: Path) -> None:
-        entry = {"name": "one", "type": "acme", "environment": {"url": stand.url}}
+    def test_a_sites_file_describes_it(
+        self, config: dict[str, JSON], tmp_path: Path
+    ) -> None:
+        entry = {"name": "one", "type": "acme", "environment": config}
         file = tmp_path / "qrmi_config.json"
         file.write_text(json.dumps({"resources": [entry]}))
         (found,) = QpuSelection(["one"], qrmi_config=str(file)).qpus({})
@@ -155,15 +235,67 @@ class TestAcme(QpuContract):
         ):
             QpuSelection(["one"], qrmi_config=str(file)).qpus({})
 
-    def test_trouble_is_told(self, driver: Qpu, stand: Stand) -> None:
+    def test_the_machine_as_it_is_now(self, driver: Qpu) -> None:
+        told = driver.describe()
+        assert (told.qubits, told.shots) == (62, 1000)
+        assert sorted(told.out_of_service) == [3, 9]
+        assert told.timing is not None
+        assert told.timing.job_seconds(1000) == pytest.approx(110e-6)
+        assert told.calibration == CALIBRATION
+
+    def test_a_job_from_its_submission_to_its_result(
+        self, driver: Qpu, lease: str
+    ) -> None:
+        job = under(driver, lease)
+        number = job.submit(task())
+        assert job.find("first") == number
+        assert job.find("second") is None
+        assert (known := job.poll(number)).state == "Queued"
+        assert (known.position, known.eta_seconds) == (2, 3.0)
+        assert job.poll(number).state == "Running"
+        assert job.poll(number).state == "Completed"
+        outcome = job.result(number, task())
+        assert outcome.result is not None
+        assert outcome.calibration == CALIBRATION
+        job.cancel(number)
+        assert job.poll(number).state == "Completed"
+
+    def test_a_job_is_cancelled(self, driver: Qpu, lease: str) -> None:
+        job = under(driver, lease)
+        number = job.submit(task())
+        job.cancel(number)
+        assert job.poll(number).state == "Cancelled"
+        outcome = job.result(number, task())
+        assert (outcome.result, outcome.failure) == (None, None)
+        job.cancel("7")
+        with pytest.raises(UnknownJob):
+            job.poll("7")
+
+    def test_trouble_is_told(
+        self, driver: Qpu, stand: Stand, config: dict[str, JSON]
+    ) -> None:
         stand.state = "down"
         assert driver.status().reason == "it is down"
-        stand.phase = "burnt"
+        with pytest.raises(NoLease):
+            driver.acquire()
+        stand.state, stand.reason = "maintenance", "a new cryostat"
+        assert driver.status().reason == "a new cryostat"
+        stand.state, stand.phase = "up", "failed"
         token = driver.acquire()
-        job = qpu.from_environment(qpu.environment([(driver, token)]))
-        assert job is not None
-        with pytest.raises(QpuError, match="run 0 burnt"):
+        job = under(driver, token)
+        with pytest.raises(QpuError, match="job 0: it burnt"):
             job.solve(problem(), {"num_reads": 1})
+        with pytest.raises(InputError, match="num_sweeps"):
+            job.solve(problem(), {"num_sweeps": 1})
+        stand.busy = 1
+        with pytest.raises(NotAccepted, match="too many ask") as caught:
+            job.submit(task())
+        assert caught.value.retry_seconds == 1
         driver.release(token)
-        with pytest.raises(InputError, match="status 404"):
-            job.solve(problem(), {"num_reads": 1})
+        with pytest.raises(LeaseLost, match="the booking has ended"):
+            job.submit(task())
+        with pytest.raises(InputError, match="the booking has ended"):
+            driver.renew(token)
+        Path(str(config["keyFile"])).write_text("another's")
+        with pytest.raises(AuthenticationError, match="not known"):
+            driver.status()

@@ -67,7 +67,7 @@ class Client:
     :param url: ``unix:/path.sock``, ``http://127.0.0.1:port`` or ``https://...``
     :param headers: sent with every request
     :param credential: called for each request; returns further headers
-    :param most_bytes: of an answer
+    :param most_bytes: of an answer; by default 256 MiB
     :raises InputError: if the URL has another form, or plain HTTP would go to another
         machine, or a header is not printable ASCII
     """
@@ -78,12 +78,12 @@ class Client:
         headers: Mapping[str, str],
         credential: Callable[[], Mapping[str, str]] = dict,
         *,
-        most_bytes: int = ANSWER_BYTES,
+        most_bytes: int | None = None,
     ) -> None:
         self.url = url
         self._headers = {**headers, "Connection": "close"}
         self._credential = credential
-        self._most_bytes = most_bytes
+        self._most_bytes = ANSWER_BYTES if most_bytes is None else most_bytes
         _check(headers)
         self._socket = _socket_path(url)
         self._base = _base("http://localhost" if self._socket else url)

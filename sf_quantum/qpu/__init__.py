@@ -383,6 +383,13 @@ def config_text(config: Mapping[str, JSON], key: str) -> str | None:
     return value
 
 
+def config_required(name: str, config: Mapping[str, JSON], key: str) -> str:
+    """Read a text without which a QPU cannot be reached."""
+    if (value := config_text(config, key)) is None:
+        raise InputError(f"{key}: missing in the configuration of QPU {name!r}")
+    return value
+
+
 def read_token(path: str) -> str:
     """Read a credential from a file, which must not be empty."""
     try:

@@ -1,0 +1,50 @@
+"""Problems as annealers take them, and samples from the spins that they answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+from dimod import BinaryQuadraticModel, SampleSet, Vartype
+
+from sf_quantum.errors import QpuError
+from sf_quantum.qpu.jobs import Task
+
+
+def ising(task: Task) -> tuple[list[float], list[tuple[int, int, float]]]:
+    """Write a problem as a field for each spin, and couplings of pairs of spins.
+
+    :returns: the fields, and for each coupling both spins and its strength
+    """
+    bqm = BinaryQuadraticModel.from_serializable(json.loads(task.payload)).spin
+    place = {label: number for number, label in enumerate(bqm.variables)}
+    return [float(bqm.linear[label]) for label in place], [
+        (place[one], place[other], float(bias))
+        for (one, other), bias in bqm.quadratic.items()
+    ]
+
+
+def samples(task: Task, spins: Sequence[Sequence[int]]) -> str:
+    """Serialize spins as samples of a problem, with the energies of that problem.
+
+    :param spins: 1 or -1, a row for each shot
+    :returns: the text of a :class:`~sf_quantum.qpu.jobs.Result`
+    :raises QpuError: if they are not the spins of all variables and shots
+    """
+    bqm = BinaryQuadraticModel.from_serializable(json.loads(task.payload))
+    expected = task.shots, len(bqm.variables)
+    try:
+        rows = np.array(spins, dtype=np.int8)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise QpuError("malformed result: spins are 1 or -1") from error
+    if rows.shape != expected or not (abs(rows) == 1).all():
+        words = f"expected {expected[0]} rows of {expected[1]} spins, each 1 or -1"
+        raise QpuError(f"malformed result: {words}")
+    if bqm.vartype is Vartype.BINARY:
+        rows = (rows + 1) // 2
+    labelled = rows, [*bqm.variables]
+    found = SampleSet.from_samples_bqm(labelled, bqm)  # type: ignore[no-untyped-call]
+    document = found.to_serializable()
+    del document["info"]
+    return json.dumps(document)

@@ -1,0 +1,103 @@
+"""Requests to a vendor's REST API, for clients of QPUs: checked answers, and our errors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.files import JSON
+from sf_quantum.net.transport import Client, Response, Unreachable
+from sf_quantum.qpu import AuthenticationError
+from sf_quantum.qpu.jobs import LeaseLost, NotAccepted, UnknownJob
+
+T = TypeVar("T")
+
+
+class RestApi:
+    """A vendor's REST API, whose errors are those of :class:`~sf_quantum.qpu.Qpu`.
+
+    :param qpu: names the QPU in messages
+    :param nothing_done: statuses after which a submission has certainly made no job, and
+        another attempt may succeed; one that a proxy may answer with is not among them
+    :param reason: the field of a refusal that says why
+    """
+
+    def __init__(
+        self,
+        qpu: str,
+        client: Client,
+        *,
+        nothing_done: Collection[int] = (429,),
+        reason: str = "error",
+    ) -> None:
+        self._name = f"QPU {qpu!r}"
+        self._client = client
+        self._nothing_done = nothing_done
+        self._reason = reason
+
+    def get(self, expected: type[T], path: str) -> T:
+        """Get an answer of a type that pydantic can check; see :meth:`send`.
+
+        :raises QpuError: also if the answer is of another type
+        """
+        return self.checked(expected, self.send("GET", path))
+
+    def checked(self, expected: type[T], response: Response) -> T:
+        """Parse an answer of a type that pydantic can check.
+
+        :raises QpuError: if it is not
+        """
+        try:
+            return TypeAdapter(expected).validate_json(response.body)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"])) or "it"
+            text = f"{self._name}: malformed answer: {where}: {first['msg']}"
+            raise QpuError(text) from error
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, JSON] | None = None,
+        *,
+        expected: Collection[int] = (),
+    ) -> Response:
+        """Send one request, once.
+
+        :param expected: the statuses of refusals that the caller handles
+        :raises NotAccepted: if it has certainly had no effect, and may succeed later
+        :raises LeaseLost: if what it was to use has ended (410)
+        :raises UnknownJob: if what the path names is not there (404)
+        :raises AuthenticationError: if the user is refused (401, 403)
+        :raises InputError: if the request is
+        :raises QpuError: if there is no answer, or the service is in trouble
+        """
+        try:
+            response = self._client.request(method, path, body)
+        except Unreachable as error:
+            kind = QpuError if error.sent else NotAccepted
+            raise kind(f"{self._name} does not answer: {error}") from error
+        if 200 <= response.status < 300 or response.status in expected:
+            return response
+        raise self._refusal(response)
+
+    def reason(self, response: Response) -> str:
+        """Write a message with the vendor's own reason for a refusal."""
+        told = response.json().get(self._reason) or f"HTTP status {response.status}"
+        return f"{self._name}: {told}"
+
+    def _refusal(self, response: Response) -> QpuError | InputError:
+        status, text = response.status, self.reason(response)
+        if status in self._nothing_done:
+            return NotAccepted(text, response.retry_seconds)
+        if status in (401, 403):
+            return AuthenticationError(text)
+        if status == 404:
+            return UnknownJob(text)
+        if status == 410:
+            return LeaseLost(text)
+        return InputError(text) if 400 <= status < 500 else QpuError(text)
