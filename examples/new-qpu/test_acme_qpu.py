@@ -34,11 +34,11 @@ from sf_quantum import qpu
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, selection
-from sf_quantum.qpu.jobs import LeaseLost, NotAccepted, Task, UnknownJob
+from sf_quantum.qpu.jobs import LeaseLost, NotAccepted, Progress, Task
 from sf_quantum.qpu.selection import QpuSelection
-from sf_quantum.testing.qpus import QpuContract, problem
+from sf_quantum.testing.qpus import JobContract, QpuContract, problem
 
-KEY = "a user's"
+KEY, SHOTS = "a user's", 10_000
 CALIBRATION: JSON = {"id": "c1", "time": "2026-01-01T00:00:00+00:00", "values": {}}
 
 
@@ -114,7 +114,7 @@ class Stand(ThreadingHTTPServer):
 
     def machine(self) -> JSON:
         told: dict[str, JSON] = {"state": self.state, "reason": self.reason}
-        told |= {"qubits": 62, "dead": [3, 9], "shots": 1000}
+        told |= {"qubits": 62, "dead": [3, 9], "shots": SHOTS}
         told |= {"ahead": 0, "wait": 0.0, "setup": 10, "shot": 0.1}
         return told | {"calibration": CALIBRATION}
 
@@ -144,6 +144,8 @@ class Stand(ThreadingHTTPServer):
             bqm.add_quadratic(u, v, bias)
         if len(bqm.variables) > 62:
             raise Refused(422, f"{len(bqm.variables)} spins on 62 qubits")
+        if not 1 <= cast("int", sent["shots"]) <= SHOTS:
+            raise Refused(422, f"{sent['shots']} shots")
         found = SimulatedAnnealingSampler().sample(bqm, num_reads=sent["shots"])
         order = [found.variables.index(number) for number in range(len(bqm.variables))]
         self.spins.append(found.record.sample[:, order].tolist())
@@ -193,12 +195,12 @@ def under(driver: Qpu, lease: str) -> Qpu:
     return job
 
 
-def task(tag: str = "first", shots: int = 3) -> Task:
+def task() -> Task:
     """A job with a problem of two variables."""
-    return Task(tag, "problem", json.dumps(problem()), {"num_reads": shots})
+    return Task("first", "problem", json.dumps(problem()), {"num_reads": 3})
 
 
-class TestAcme(QpuContract):
+class TestAcme(QpuContract, JobContract):
     """All that sf_quantum expects of a QPU."""
 
     @pytest.fixture
@@ -237,39 +239,17 @@ class TestAcme(QpuContract):
 
     def test_the_machine_as_it_is_now(self, driver: Qpu) -> None:
         told = driver.describe()
-        assert (told.qubits, told.shots) == (62, 1000)
+        assert (told.qubits, told.shots) == (62, SHOTS)
         assert sorted(told.out_of_service) == [3, 9]
         assert told.timing is not None
         assert told.timing.job_seconds(1000) == pytest.approx(110e-6)
         assert told.calibration == CALIBRATION
 
-    def test_a_job_from_its_submission_to_its_result(
-        self, driver: Qpu, lease: str
-    ) -> None:
-        job = under(driver, lease)
+    def test_a_queued_job_is_told_when_it_starts(self, job: Qpu) -> None:
         number = job.submit(task())
-        assert job.find("first") == number
-        assert job.find("second") is None
-        assert (known := job.poll(number)).state == "Queued"
-        assert (known.position, known.eta_seconds) == (2, 3.0)
-        assert job.poll(number).state == "Running"
-        assert job.poll(number).state == "Completed"
-        outcome = job.result(number, task())
-        assert outcome.result is not None
-        assert outcome.calibration == CALIBRATION
-        job.cancel(number)
-        assert job.poll(number).state == "Completed"
-
-    def test_a_job_is_cancelled(self, driver: Qpu, lease: str) -> None:
-        job = under(driver, lease)
-        number = job.submit(task())
-        job.cancel(number)
-        assert job.poll(number).state == "Cancelled"
-        outcome = job.result(number, task())
-        assert (outcome.result, outcome.failure) == (None, None)
-        job.cancel("7")
-        with pytest.raises(UnknownJob):
-            job.poll("7")
+        queued = job.poll(number)
+        assert (queued.state, queued.position, queued.eta_seconds) == ("Queued", 2, 3.0)
+        assert job.poll(number) == Progress("Running")
 
     def test_trouble_is_told(
         self, driver: Qpu, stand: Stand, config: dict[str, JSON]

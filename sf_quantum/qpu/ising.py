@@ -8,16 +8,19 @@ from collections.abc import Sequence
 import numpy as np
 from dimod import BinaryQuadraticModel, SampleSet, Vartype
 
-from sf_quantum.errors import QpuError
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Task
+from sf_quantum.samplers.problem import check
 
 
 def ising(task: Task) -> tuple[list[float], list[tuple[int, int, float]]]:
     """Write a problem as a field for each spin, and couplings of pairs of spins.
 
     :returns: the fields, and for each coupling both spins and its strength
+    :raises InputError: if it is no problem
     """
-    bqm = BinaryQuadraticModel.from_serializable(json.loads(task.payload)).spin
+    bqm = BinaryQuadraticModel.from_serializable(_checked(task)).spin
     place = {label: number for number, label in enumerate(bqm.variables)}
     return [float(bqm.linear[label]) for label in place], [
         (place[one], place[other], float(bias))
@@ -32,7 +35,7 @@ def samples(task: Task, spins: Sequence[Sequence[int]]) -> str:
     :returns: the text of a :class:`~sf_quantum.qpu.jobs.Result`
     :raises QpuError: if they are not the spins of all variables and shots
     """
-    bqm = BinaryQuadraticModel.from_serializable(json.loads(task.payload))
+    bqm = BinaryQuadraticModel.from_serializable(_checked(task))
     expected = task.shots, len(bqm.variables)
     try:
         rows = np.array(spins, dtype=np.int8)
@@ -48,3 +51,10 @@ def samples(task: Task, spins: Sequence[Sequence[int]]) -> str:
     document = found.to_serializable()
     del document["info"]
     return json.dumps(document)
+
+
+def _checked(task: Task) -> dict[str, JSON]:
+    try:
+        return check(json.loads(task.payload), task.kind)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{task.kind}: not JSON: {error}") from error

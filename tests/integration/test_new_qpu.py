@@ -41,8 +41,8 @@ def test_it_keeps_the_contract(environment: dict[str, str]) -> None:
     files = ["test_acme_qpu.py", "--pyargs", "sf_quantum.testing.qpus"]
     done = run(environment, "pytest", *options, *files)
     assert done.returncode == 0, done.stdout
-    # four need no QPU, five need one, and seven are the example's own
-    assert "16 passed" in done.stdout
+    # four need no QPU, eleven need one, and six are the example's own
+    assert "21 passed" in done.stdout
 
 
 def test_the_contract_needs_pytest_alone(environment: dict[str, str]) -> None:

@@ -28,7 +28,7 @@ from sf_quantum.qpu.jobs import (
     UnknownJob,
 )
 from sf_quantum.samplers.problem import document
-from sf_quantum.testing.qpus import QpuContract, problem
+from sf_quantum.testing.qpus import JobContract, QpuContract, problem
 from tests.vendor import Vendor, VendorProcess
 from tests.waiting import SECONDS, until
 
@@ -74,11 +74,13 @@ def samples(outcome: Outcome) -> SampleSet:
     return answer
 
 
-class TestContract(QpuContract):
+class TestContract(QpuContract, JobContract):
     """The example keeps the contract here too."""
 
     @pytest.fixture
-    def driver(self, driver: Qpu) -> Qpu:
+    def driver(self, driver: Qpu, vendor: Vendor) -> Qpu:
+        # 10,000 shots last long enough to be cancelled
+        vendor.set(shot=1000.0)
         return driver
 
 
