@@ -31,6 +31,7 @@ from sf_quantum.qpu.jobs import (
 )
 from sf_quantum.qpu.rest import RestApi
 from sf_quantum.qpu.sampler import JobSampler
+from sf_quantum.samplers.neal import SWEEPS
 
 Calibration: TypeAlias = dict[str, JsonValue]
 # Acme's durations are microseconds
@@ -162,7 +163,8 @@ class AcmeQpu(Qpu):
         return JobSampler(self)
 
     def submit(self, task: Task) -> str:
-        if task.parameters.get("num_sweeps") is not None:
+        # the QPU service sends the default
+        if task.parameters.get("num_sweeps") not in (None, SWEEPS):
             raise InputError("num_sweeps: Acme's machine has no such parameter")
         fields, couplings = ising(task)
         body: dict[str, JSON] = {

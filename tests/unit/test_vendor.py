@@ -27,12 +27,15 @@ from sf_quantum.qpu.jobs import (
     Task,
     UnknownJob,
 )
+from sf_quantum.samplers.neal import SWEEPS
 from sf_quantum.samplers.problem import document
 from sf_quantum.testing.qpus import JobContract, QpuContract, problem
 from tests.vendor import Vendor, VendorProcess
 from tests.waiting import SECONDS, until
 
-TASK = Task("first", "problem", json.dumps(problem()), {"num_reads": 10, "seed": 1})
+# as the QPU service sends it
+PARAMETERS = {"num_reads": 10, "seed": 1, "num_sweeps": SWEEPS}
+TASK = Task("first", "problem", json.dumps(problem()), PARAMETERS)
 
 
 @pytest.fixture
