@@ -3,11 +3,17 @@
 Libraries such as tenacity repeat a call until it succeeds. The loops of this package also
 wait for events, and go back to the first pause when there is progress, so they use only
 the pauses.
+
+Clients that are refused at the same moment, or lose a service that is restarted, would all
+come back at the same moment. So half of each pause is drawn at random: the "equal jitter"
+of M. Brooker, Exponential Backoff And Jitter, AWS Architecture Blog, 2015. The "full jitter"
+there spreads clients further, but has some ask again at once.
 """
 
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,17 +21,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Backoff:
-    """Growing pauses between attempts; each is ``growth`` times the previous one."""
+    """Growing pauses between attempts.
+
+    :param first_seconds: upper bound of the first pause
+    :param longest_seconds: upper bound of all pauses
+    :param growth: from each upper bound to the next
+    :param jitter: the part of each pause that is drawn at random; 0 where nobody else
+        makes attempts at the same thing
+    """
 
     first_seconds: float
     longest_seconds: float
     growth: float = 2.0
+    jitter: float = 0.5
 
     def pauses(self) -> Iterator[float]:
         """Yield the pauses in seconds, endlessly."""
         pause = self.first_seconds
         while True:
-            yield pause
+            yield pause * (1 - self.jitter * random.random())
             pause = min(pause * self.growth, self.longest_seconds)
 
 
@@ -42,11 +56,11 @@ DETAIL = Backoff(0.05, 0.4)
 #: a QPU vendor's API: requests of the service about the jobs of its device
 VENDOR = Backoff(0.2, 30.0)
 #: a vendor that refuses the service's credentials, and may lock its account
-ACCESS = Backoff(1.0, 60.0)
+ACCESS = Backoff(1.0, 60.0, jitter=0.0)
 #: the service's background tasks, after an error that nobody expected
-TASK = Backoff(1.0, 60.0)
+TASK = Backoff(1.0, 60.0, jitter=0.0)
 #: the service's own database, on a disk that is full or slow
-DATABASE = Backoff(0.1, 2.0, growth=3.0)
+DATABASE = Backoff(0.1, 2.0, growth=3.0, jitter=0.0)
 
 
 class Deadline:

@@ -343,7 +343,7 @@ async def test_a_job_that_can_run_nowhere_else_asks_with_pauses(
     monkeypatch: pytest.MonkeyPatch,
     put_hints: Callable[[JobHints], None],
 ) -> None:
-    monkeypatch.setattr(backoff, "CLUSTER", Backoff(0.2, 0.2))
+    monkeypatch.setattr(backoff, "CLUSTER", Backoff(0.2, 0.2, jitter=0.0))
     qpus, asked = site.quantum(definitions, "a"), 0
 
     async def ask(*_: object) -> list[quantum._QpuState]:

@@ -259,12 +259,12 @@ async def test_a_job_that_is_given_up_between_two_attempts_is_cancelled(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(backoff, "CLUSTER", Backoff(600, 600))
+    monkeypatch.setattr(backoff, "CLUSTER", Backoff(600, 600, jitter=0.0))
     slurm.sbatches[:] = [WorkflowExecutionException("the connection was lost")]
     given_up = BatchJob("job /job/0", _usage("elastic"))
     with caplog.at_level(logging.WARNING, "streamflow"):
         submission = asyncio.create_task(jobs.submit(given_up, "", ""))
-        await _until(lambda: "next attempt in 600 s" in caplog.text)
+        await _until(lambda: "next attempt in 600.0 s" in caplog.text)
     submission.cancel()
     await asyncio.wait({submission})
     await _until(lambda: slurm.count(f"sfq:run:{given_up.key}[^ ]* //p") == 1)

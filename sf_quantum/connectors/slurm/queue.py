@@ -111,7 +111,7 @@ class SlurmQueue:
                     )
                 pause = next(pauses)
                 logger.warning(
-                    f"Slurm cannot accept {job.name} now, next attempt in {pause:g} s: {message}"
+                    f"Slurm cannot accept {job.name} now, next attempt in {pause:.1f} s: {message}"
                 )
                 await asyncio.sleep(pause)
         except asyncio.CancelledError:
