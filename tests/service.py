@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -126,6 +127,7 @@ def running_service(
     authenticate: Authenticate = LOCAL_USER,
     public_metrics: bool = True,
     certificate: Path | None = None,
+    tcp: bool = False,
 ) -> Iterator[RunningService]:
     """Run the service in a thread, on a Unix socket in a temporary folder.
 
@@ -133,6 +135,7 @@ def running_service(
     :param vqpus: of the default settings
     :param state: the SQLite file, to be found again by another service
     :param certificate: with its key, for TLS on the socket
+    :param tcp: on a port of the loopback instead, for clients that know no socket
     """
     # a short path: pytest's own folders can be too long for a socket
     with tempfile.TemporaryDirectory(prefix="sfq-") as folder:
@@ -148,11 +151,13 @@ def running_service(
         config = server_config(service.guard, certificate, certificate)
         server = Server(config, settings.limits.connections)
         path = Path(folder) / "s"
-        with unix_socket(path) as listener:
+        port = socket.create_server(("127.0.0.1", 0)) if tcp else None
+        url = f"http://127.0.0.1:{port.getsockname()[1]}" if port else f"unix:{path}"
+        with port or unix_socket(path) as listener:
             thread = threading.Thread(target=server.run, args=([listener],))
             thread.start()
             try:
-                yield RunningService(f"unix:{path}", service)
+                yield RunningService(url, service)
             finally:
                 service.queue.request_stop()
                 server.should_exit = True

@@ -125,7 +125,9 @@ class Client:
             connection.request(method, prefix + path, body, headers)
             with connection.getresponse() as response:
                 answer = _body(response, self._most_bytes)
-                return Response(response.status, answer, _retry_seconds(response))
+                told = response.headers
+                wait = retry_seconds(told["Retry-After"], told["Date"])
+                return Response(response.status, answer, wait)
         except TimeoutError as error:
             text = f"no answer within {timeout_seconds:g} s"
             raise Unreachable(text, sent=sent) from error
@@ -160,14 +162,18 @@ def _body(response: http.client.HTTPResponse, most_bytes: int) -> bytes:
     raise Unreachable(f"the answer has more than {most_bytes:,} bytes")
 
 
-def _retry_seconds(response: http.client.HTTPResponse) -> float | None:
-    # RFC 9110, 10.2.3: seconds, or a date, which is compared with the service's own clock
-    value = response.headers.get("Retry-After", "").strip()
+def retry_seconds(retry_after: str | None, date: str | None) -> float | None:
+    """Read how long an answer asks to wait; ``None`` if it does not.
+
+    :param retry_after: the header (RFC 9110, 10.2.3): seconds, or a date
+    :param date: the header, the service's own clock
+    """
+    value = (retry_after or "").strip()
     if value.isdecimal():
         return min(float(value), MOST_RETRY_SECONDS)
     with suppress(ValueError, TypeError):
         then = parsedate_to_datetime(value)
-        now = parsedate_to_datetime(response.headers["Date"])
+        now = parsedate_to_datetime(date or "")
         return min(max(0.0, (then - now).total_seconds()), MOST_RETRY_SECONDS)
     return None
 

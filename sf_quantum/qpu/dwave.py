@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import secrets
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Self
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from dimod import BinaryQuadraticModel, SampleSet
 from dimod.core.sampler import Sampler
 
+from sf_quantum import backoff
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.net.transport import ANSWER_BYTES, retry_seconds
 from sf_quantum.qpu import (
     TOKEN,
     AuthenticationError,
@@ -28,14 +33,36 @@ from sf_quantum.qpu import (
     read_token,
     required,
 )
-from sf_quantum.samplers.parameters import check, check_number, seeded
-from sf_quantum.text import described
+from sf_quantum.qpu.embedding import (
+    MICROSECONDS,
+    Embedded,
+    WrongEmbedding,
+    access_seconds,
+)
+from sf_quantum.qpu.jobs import (
+    Description,
+    Kind,
+    NotAccepted,
+    Outcome,
+    Progress,
+    Result,
+    State,
+    Task,
+    Timing,
+    Topology,
+    UnknownJob,
+)
+from sf_quantum.samplers.neal import SWEEPS
+from sf_quantum.samplers.parameters import SEEDS, check, check_number, seeded
+from sf_quantum.samplers.problem import check as check_problem
+from sf_quantum.text import described, one_line
 
 if TYPE_CHECKING:
     from dwave.cloud.api import Problems
-    from dwave.cloud.api.models import ProblemStatus
+    from dwave.cloud.api.models import ProblemStatus, ProblemStatusMaybeWithAnswer
     from dwave.cloud.solver import StructuredSolver
-    from dwave.system import DWaveSampler
+    from requests import RequestException
+    from requests import Response as Answer
 
 KEYS = ("url", "tokenFile", "resource", "qrmiConfig")
 # the variables of D-Wave's client, and its options
@@ -47,7 +74,7 @@ VARIABLES = {
 LEASE_PREFIX = "sfq-lease"
 MISSING = "dwave-system is not installed (pip install 'sf-quantum[dwave]')"
 # D-Wave's states, and QRMI's
-STATES = {
+STATES: Mapping[str, State] = {
     "PENDING": "Queued",
     "IN_PROGRESS": "Running",
     "COMPLETED": "Completed",
@@ -57,7 +84,17 @@ STATES = {
 LIVE = ("PENDING", "IN_PROGRESS")
 # client errors after which another attempt may succeed
 TRANSIENT = (408, 409, 425, 429)
-MICROSECONDS = 1e6
+# statuses after which there is no problem, and another attempt may succeed; 404 if the
+# working graph has changed
+NOT_ACCEPTED = (404, 408, 425, 429, 503)
+OFFLINE = "solver is offline"
+REQUEST_SECONDS = 30.0
+# as long as SAPI keeps a request for the end of a problem
+POLL_SECONDS = 30
+# several times those of the largest QPU
+LARGEST_SHAPE = 64
+# of problems that are not over, kept in memory
+EMBEDDINGS = 32
 
 
 class DWaveQpu(Qpu):
@@ -72,6 +109,8 @@ class DWaveQpu(Qpu):
 
     type = "dwave"
     reads_qrmi_config = True
+    kinds: ClassVar[tuple[Kind, ...]] = ("problem",)
+    finds = True
 
     def __init__(
         self, name: str, connection: Mapping[str, str], lease: str | None = None
@@ -79,6 +118,10 @@ class DWaveQpu(Qpu):
         super().__init__(name)
         self.connection = dict(connection)
         self.lease = lease
+        self._graph: StructuredSolver | None = None
+        # by the problem's id, the latest last
+        self._embedded: dict[str, Embedded] = {}
+        self._lock = threading.Lock()
 
     @classmethod
     def problem(cls) -> str | None:
@@ -132,7 +175,7 @@ class DWaveQpu(Qpu):
         A user's program may choose its own labels, so all problems submitted since the lease
         was acquired count, except those with the label of another lease.
         """
-        with self._problems() as problems:
+        with self._problems(patient=True) as problems:
             return [
                 _job(problems, one)
                 for one in problems.list_problems()
@@ -140,7 +183,7 @@ class DWaveQpu(Qpu):
             ]
 
     def release(self, token: str) -> None:
-        with self._problems() as problems:
+        with self._problems(patient=True) as problems:
             found = problems.list_problems(label=token)
             if live := [one.id for one in found if one.status.value in LIVE]:
                 problems.cancel_problems(live)
@@ -197,13 +240,190 @@ class DWaveQpu(Qpu):
             kind = InputError if useless else QpuError
             raise kind(f"QPU {self.name!r}: {described(error)}") from error
 
+    # Jobs. Problems are read and written one request at a time: D-Wave's samplers would
+    # wait for the answer, in threads of their own.
+
+    def describe(self) -> Description:
+        """See :meth:`Qpu.describe`; the calibration is that of the working graph."""
+        solver = self.graph(renew=True)
+        with self.well_formed():
+            told = solver.properties
+            topology = Topology(
+                str(told["topology"]["type"]),
+                tuple(map(int, told["topology"]["shape"])),
+                int(told["num_qubits"]),
+                tuple(sorted(solver.undirected_edges)),
+            )
+            return Description(
+                "annealer",
+                solver.num_active_qubits,
+                self.kinds,
+                out_of_service=_fabric(topology.kind, topology.shape) - solver.nodes,
+                shots=int(told["num_reads_range"][1]),
+                timing=_timing(solver),
+                calibration={"id": solver.graph_id},
+                topology=topology,
+            )
+
+    def submit(self, task: Task) -> str:
+        """See :meth:`Qpu.submit`; the tag is the problem's label.
+
+        A number of sweeps is an annealing time: as many times the solver's default as
+        times the default of the samplers.
+        """
+        try:
+            solver = self.graph()
+        except QpuError as error:  # no problem is sent yet
+            raise NotAccepted(str(error)) from error
+        given: dict[str, JSON] = {"num_reads": task.shots}
+        sweeps = task.parameters.get("num_sweeps") or SWEEPS
+        if sweeps != SWEEPS:
+            usual = _number(solver.properties, "default_annealing_time") or 0.0
+            given["annealing_time"] = usual * sweeps / SWEEPS
+        check_fits(given, solver.properties)
+        embedded = Embedded.of(_model(task), solver, _seed(task))
+        job_id = self.send(embedded, given, task.tag)
+        with self._lock:
+            self._embedded[job_id] = embedded
+            if len(self._embedded) > EMBEDDINGS:
+                del self._embedded[next(iter(self._embedded))]
+        return job_id
+
+    def find(self, tag: str) -> str | None:
+        with self._asking() as problems:
+            found = problems.list_problems(label=tag)
+            return next((one.id for one in found if one.label == tag), None)
+
+    def poll(self, job_id: str) -> Progress:
+        with self._asking() as problems:
+            return Progress(STATES[problems.get_problem_status(job_id).status.value])
+
+    def result(self, job_id: str, task: Task) -> Outcome:
+        """See :meth:`Qpu.result`.
+
+        The embedding of a problem that an earlier process has submitted is searched again,
+        with the same seed. If it is another one, since the working graph has changed or
+        the search takes too long, the job has failed.
+        """
+        with self._asking() as problems:
+            problem = problems.get_problem(job_id)
+        status = problem.status.value
+        if status == "CANCELLED":
+            return Outcome()
+        if status == "FAILED":
+            return Outcome(failure=ending(problem))
+        if status in LIVE:
+            raise QpuError(f"QPU {self.name!r}: problem {job_id} is {status}")
+        with self.well_formed():
+            seconds = access_seconds(problem.answer and problem.answer.timing)
+            embedded = self._embedded.get(job_id)
+            try:
+                if embedded is None:
+                    embedded = Embedded.of(_model(task), self.graph(), _seed(task))
+                samples = embedded.samples(problem)
+            except (WrongEmbedding, InputError):
+                failure = "its embedding is lost, and another one is found now"
+                return Outcome(failure=failure, qpu_seconds=seconds)
+            content = samples.to_serializable()  # type: ignore[no-untyped-call]
+        info = {"sampler": "dwave", "seed": _seed(task), **content.pop("info")}
+        calibration = info["calibration"]
+        result = Result(json.dumps(content), info)
+        return Outcome(result, qpu_seconds=seconds, calibration=calibration)
+
+    def cancel(self, job_id: str) -> None:
+        with self._asking() as problems:
+            from dwave.cloud.api.exceptions import ResourceConflictError
+
+            with suppress(ResourceConflictError):  # it is over
+                problems.cancel_problem(job_id)
+
+    def graph(self, *, renew: bool = False) -> StructuredSolver:
+        """Get the solver, as it was last known."""
+        if self._graph is None or renew:
+            with self._solver() as solver:
+                self._graph = solver
+        return self._graph
+
+    def send(
+        self, embedded: Embedded, parameters: Mapping[str, JSON], label: str | None
+    ) -> str:
+        """Submit a problem; return its id once the service has accepted it."""
+        with self._accepting(), self._problems() as problems, self.well_formed():
+            from dwave.cloud.api.exceptions import RequestError
+            from dwave.cloud.api.models import ProblemJob, ProblemSubmitError
+
+            job = ProblemJob(
+                data=embedded.data(),
+                params=parameters,
+                solver=embedded.solver.identity,
+                type=embedded.type,
+                label=label,
+            )
+            (told,) = problems.submit_problems([job])
+            if isinstance(told, ProblemSubmitError):
+                raise RequestError(told.error_msg, error_code=told.error_code)
+            return str(told.id)
+
+    def wait(self, job_id: str) -> ProblemStatusMaybeWithAnswer:
+        """Wait for the end of a problem."""
+        with self._problems(patient=True) as problems, self.well_formed():
+            for pause in backoff.REQUEST.pauses():
+                problem = problems.get_problem(job_id, timeout=POLL_SECONDS)
+                if problem.status.value not in LIVE:
+                    break
+                time.sleep(pause)
+        return problem
+
+    @contextmanager
+    def _accepting(self) -> Iterator[None]:
+        """Tell submissions that have certainly made no problem."""
+        try:
+            yield
+        except (QpuError, InputError) as error:
+            from requests import RequestException
+
+            cause = error.__cause__
+            if not isinstance(cause, RequestException) or not _refused(cause):
+                raise
+            self._graph = None  # it may have changed
+            headers = {} if cause.response is None else cause.response.headers
+            wait = retry_seconds(headers.get("Retry-After"), headers.get("Date"))
+            raise NotAccepted(str(error), wait) from error
+
+    @contextmanager
+    def well_formed(self) -> Iterator[None]:
+        """Convert the errors of reading a malformed answer."""
+        from requests import RequestException
+
+        try:
+            yield
+        except (RequestException, WrongEmbedding):
+            raise
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            text = f"QPU {self.name!r}: a malformed answer: {described(error)}"
+            raise QpuError(text) from error
+
+    @contextmanager
+    def _asking(self) -> Iterator[Problems]:
+        """Send one request about a problem."""
+        with self._problems() as problems, self.well_formed():
+            from dwave.cloud.api.exceptions import ResourceNotFoundError
+
+            try:
+                yield problems
+            except ResourceNotFoundError as error:
+                text = f"QPU {self.name!r}: {described(error)}"
+                raise UnknownJob(text) from error
+
     @contextmanager
     def _solver(self) -> Iterator[StructuredSolver]:
         with self.errors():
             from dwave.cloud import Client
             from dwave.cloud.exceptions import SolverNotFoundError
 
-            with Client.from_config(**client_options(self.connection)) as client:
+            options = client_options(self.connection)
+            once = {"request_timeout": REQUEST_SECONDS, "http_retry_total": 0}
+            with Client.from_config(**options, **once) as client:
                 try:
                     solver = client.get_solver(refresh=True)
                 except SolverNotFoundError:  # it may be offline
@@ -212,21 +432,31 @@ class DWaveQpu(Qpu):
                 yield solver
 
     @contextmanager
-    def _problems(self) -> Iterator[Problems]:
+    def _problems(self, *, patient: bool = False) -> Iterator[Problems]:
+        """Send requests.
+
+        :param patient: repeat requests that change nothing
+        """
         with self.errors():
             from dwave.cloud.api import Problems
 
             known = self.connection
-            with Problems(endpoint=known["endpoint"], token=known["token"]) as problems:
+            once = {"timeout": REQUEST_SECONDS, "retry": {"total": 0}}
+            with Problems(
+                endpoint=known["endpoint"],
+                token=known["token"],
+                **({} if patient else once),
+            ) as problems:
+                problems.session.hooks["response"].insert(0, _check_length)
                 yield problems
 
 
 class DWaveEmbedded(Sampler):
     """Embeds each problem in the QPU's graph, and samples it there.
 
-    A variable is a chain of qubits. The chain strength is that of Ocean's
-    ``uniform_torque_compensation``; broken chains are resolved by majority vote. ``info``
-    has the strength and the fraction of broken chains.
+    A variable is a chain of qubits, unless the variables are qubits already. The chain
+    strength is that of Ocean's ``uniform_torque_compensation``; broken chains are resolved
+    by majority vote. ``info`` has the strength and the fraction of broken chains.
     """
 
     def __init__(self, qpu: DWaveQpu) -> None:
@@ -275,72 +505,31 @@ class DWaveEmbedded(Sampler):
         :raises InputError: if the QPU refuses it, or no embedding is found
         :raises QpuError: if the QPU fails or does not answer
         """
-        parameters: dict[str, JSON] = {
-            "num_reads": num_reads,
-            "annealing_time": annealing_time,
-            "chain_strength": chain_strength,
-        }
-        self.check_parameters(**parameters)
-        seed = seeded(seed)
-        parameters["label"] = self._qpu.lease
-        given = {name: value for name, value in parameters.items() if value is not None}
-        with self._qpu.errors():
-            from dwave.system import DWaveSampler
-
-            with DWaveSampler(**client_options(self._qpu.connection)) as child:
-                check_fits(given, child.properties)
-                try:
-                    return self._embedded(child, bqm, seed, given)
-                except BaseException:
-                    # else the client would wait for the problem's end; without a label,
-                    # the user's other problems would be cancelled too
-                    if self._qpu.lease:
-                        with suppress(QpuError, InputError):
-                            self._qpu.release(self._qpu.lease)
-                    raise
-
-    def _embedded(
-        self,
-        child: DWaveSampler,
-        bqm: BinaryQuadraticModel,
-        seed: int,
-        given: Mapping[str, JSON],
-    ) -> SampleSet:
-        from dwave.system import EmbeddingComposite
-
-        begin = time.monotonic()
-        search = {"random_seed": seed}
-        composite = EmbeddingComposite(child, embedding_parameters=search)
+        self.check_parameters(
+            num_reads=num_reads,
+            annealing_time=annealing_time,
+            chain_strength=chain_strength,
+        )
+        seed, begin, qpu = seeded(seed), time.monotonic(), self._qpu
+        wanted = {"num_reads": num_reads, "annealing_time": annealing_time}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        solver = qpu.graph()
+        check_fits(given, solver.properties)
+        embedded = Embedded.of(bqm, solver, seed, chain_strength)
         try:
-            samples: SampleSet = composite.sample(bqm, return_embedding=True, **given)
-        except (ValueError, KeyError) as error:
-            detail = f"{len(bqm.variables)} variables: {described(error)}"
-            raise InputError(f"QPU {self._qpu.name!r}: {detail}") from error
-        samples.resolve()  # type: ignore[no-untyped-call]
-        context = samples.info["embedding_context"]
-        chains = [len(chain) for chain in context["embedding"].values()]
-        weights = samples.record.num_occurrences
-        broken = samples.record.chain_break_fraction
-        qpu_seconds = _access_seconds(samples.info["timing"])
-        summary = {
-            "sampler": "dwave",
-            "reads": int(weights.sum()),
-            "job": samples.info["problem_id"],
-            # absent where no variable needs a second qubit
-            "chain_strength": context["chain_strength"],
-            "chain_break_method": context["chain_break_method"],
-            "chain_break_fraction": float((broken * weights).sum() / weights.sum()),
-            "longest_chain": max(chains),
-            "qubits": sum(chains),
-            "timing": {"qpu_seconds": qpu_seconds, "seconds": time.monotonic() - begin},
-            "qpu": child.solver.name,
-            "technology": "annealer",
-            "calibration": {"id": child.solver.graph_id},
-            "seed": seed,
-        }
-        # without the client's NumPy numbers and tuples, which JSON does not have
-        samples.info.clear()
-        samples.info.update(summary)
+            problem = qpu.wait(qpu.send(embedded, given, qpu.lease))
+        except BaseException:
+            # without a label, the user's other problems would be cancelled too
+            if qpu.lease:
+                with suppress(QpuError, InputError):
+                    qpu.release(qpu.lease)
+            raise
+        if problem.status.value != "COMPLETED":
+            raise QpuError(f"QPU {qpu.name!r}: {ending(problem)}")
+        with qpu.well_formed():
+            samples = embedded.samples(problem)
+        samples.info.update(sampler="dwave", seed=seed)
+        samples.info["timing"]["seconds"] = time.monotonic() - begin
         return samples
 
 
@@ -411,10 +600,79 @@ def _job(problems: Problems, one: ProblemStatus) -> dict[str, JSON]:
         "state": STATES.get(one.status.value, "Failed"),
         "submitted": one.submitted_on.timestamp(),
         "ended": None if one.solved_on is None else one.solved_on.timestamp(),
-        "qpu_seconds": _access_seconds(answer and answer.timing),
+        "qpu_seconds": access_seconds(answer and answer.timing),
         "found": False,
     }
 
 
-def _access_seconds(timing: Mapping[str, float] | None) -> float:
-    return float((timing or {}).get("qpu_access_time", 0.0)) / MICROSECONDS
+def ending(problem: ProblemStatus) -> str:
+    """Say how a problem without an answer ended."""
+    if problem.status.value == "CANCELLED":
+        return f"problem {problem.id} was cancelled"
+    # which the client's models do not declare
+    why = getattr(problem, "error_message", None) or "no reason given"
+    return f"problem {problem.id} failed: {one_line(str(why))[:300]}"
+
+
+def _model(task: Task) -> BinaryQuadraticModel:
+    try:
+        content = json.loads(task.payload)
+    except ValueError as error:
+        raise InputError("problem: not JSON") from error
+    return BinaryQuadraticModel.from_serializable(check_problem(content, "problem"))
+
+
+def _seed(task: Task) -> int:
+    """Return the seed of the search for an embedding, which every process derives."""
+    seed = task.parameters.get("seed")
+    if seed is None:
+        digest = hashlib.sha256(task.tag.encode()).digest()
+        seed = int.from_bytes(digest[:4], "big") % SEEDS
+    return seed
+
+
+def _refused(error: RequestException) -> bool:
+    """Whether the request has certainly not been accepted, but might be."""
+    from dwave.cloud.utils.exception import is_caused_by
+    from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+
+    code = getattr(error, "error_code", None)
+    unsent = is_caused_by(error, (NewConnectionError, ConnectTimeoutError))
+    return bool(code in NOT_ACCEPTED or unsent or OFFLINE in str(error).lower())
+
+
+def _check_length(answer: Answer, **_: JSON) -> None:
+    """Refuse an answer that is too large, before it is read."""
+    from requests import RequestException
+
+    length = answer.headers.get("Content-Length", "0")
+    if length.isdecimal() and int(length) > ANSWER_BYTES:
+        answer.close()
+        raise RequestException(f"the answer has more than {ANSWER_BYTES:,} bytes")
+
+
+def _timing(solver: StructuredSolver) -> Timing | None:
+    """Read the timing of a problem that uses all qubits, if the solver publishes it."""
+    qubits = solver.num_active_qubits
+    try:
+        one, two = (solver.estimate_qpu_access_time(qubits, reads) for reads in (1, 2))
+        known = solver.properties["problem_timing_data"]
+        shot = known["default_annealing_time"] + known["qpu_delay_time_per_sample"]
+    except (KeyError, ValueError):
+        return None
+    read = two - one
+    seconds = (float(time) / MICROSECONDS for time in (one - read, shot, read - shot))
+    return Timing(*seconds)
+
+
+@lru_cache(4)
+def _fabric(kind: str, shape: tuple[int, ...]) -> frozenset[int]:
+    """List the qubits of a graph without defects, if it is known."""
+    try:
+        from dwave import graphs
+    except ImportError:  # before dwave-system 1.36
+        return frozenset()
+    known = ("chimera", "pegasus", "zephyr")
+    if kind not in known or max(shape, default=0) > LARGEST_SHAPE:
+        return frozenset()
+    return frozenset(getattr(graphs, f"{kind}_graph")(*shape))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sf_quantum import qpu
+from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu
 from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.testing.qpus import JobContract, QpuContract
@@ -35,6 +36,23 @@ class TestJobsOfSfq(JobContract):
     def driver(self) -> Iterator[Qpu]:
         with running_service(EmulatedDevice(time_scale=LASTING)) as service:
             yield qpu.load("sfq").from_config("one", {"url": service.url})
+
+
+class TestJobsOfDWave(JobContract):
+    """Our annealer as the vendor, by D-Wave's own client."""
+
+    @pytest.fixture
+    def driver(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Qpu]:
+        pytest.importorskip("dwave.system", reason="the extra dwave is not installed")
+        monkeypatch.setenv("DWAVE_CACHE_HOME", str(tmp_path / "cache"))
+        (tmp_path / "token").write_text("any")
+        device = EmulatedDevice(qubits=40, time_scale=LASTING)
+        with running_service(device, tcp=True) as service:
+            config: dict[str, JSON] = {
+                "url": f"{service.url}/sapi/v2",
+                "tokenFile": str(tmp_path / "token"),
+            }
+            yield qpu.load("dwave").from_config("one", config)
 
 
 class TestDWave(QpuContract):

@@ -46,7 +46,7 @@ PURE = ("candidates.decision", "candidates.attempts")
 # by the files that may import them; dimod is the field's common format, nobody's own
 VENDORS = {
     "neal": "samplers/neal.py",
-    "dwave": "qpu/dwave.py",
+    **dict.fromkeys(("dwave", "minorminer"), "qpu/dwave.py qpu/embedding.py"),
     **dict.fromkeys(("qrmi", "iqm"), "qpu/qrmi.py"),
     **dict.fromkeys(
         ("pulser", "pulser_simulation"),

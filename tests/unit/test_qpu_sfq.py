@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TypeAlias
 
 import pytest
 from dimod import BinaryQuadraticModel
@@ -35,6 +32,7 @@ from sf_quantum.service.domain.settings import (
     ServiceSettings,
 )
 from sf_quantum.service.http import auth
+from tests.scripted import Reply, Serve, scripted_server
 from tests.service import RunningService, example_bqm, running_service
 from tests.waiting import until
 
@@ -550,75 +548,12 @@ def test_nobody_listens(bqm: dict[str, JSON]) -> None:
         assert "\n" not in str(error.value)
 
 
-Content: TypeAlias = "JSON | Mapping[str, JSON]"
-# a status, a content and perhaps further headers
-Reply = tuple[int, Content] | tuple[int, Content, dict[str, str]] | None
-
-
-class _Scripted(HTTPServer):
-    """Gives one reply after the other, a text as it is and other content as JSON.
-
-    ``None`` closes the connection without a reply.
-    """
-
-    def __init__(self, replies: list[Reply]) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.replies: Iterator[Reply] = iter(replies)
-        self.keys: list[str] = []
-        self.bodies: list[dict[str, JSON]] = []
-        self.credentials: list[str | None] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Scripted
-
-    def _reply(self) -> None:
-        self.server.credentials.append(self.headers.get("X-Munge-Cred"))
-        length = int(self.headers.get("Content-Length", 0))
-        if length:
-            body = json.loads(self.rfile.read(length))
-            self.server.bodies.append(body)
-            self.server.keys.append(body.get("idempotency_key", ""))
-        reply = next(self.server.replies, None)
-        if reply is not None:
-            status, text, *further = reply
-            content = (text if isinstance(text, str) else json.dumps(text)).encode()
-            headers = {"Content-Length": str(len(content))}
-            self.send_response(status)
-            for name, value in ChainMap(*further, headers).items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(content)
-
-    do_GET = do_POST = do_DELETE = _reply
-
-    def log_message(self, *_: str) -> None:
-        pass
-
-
 @pytest.fixture
-def scripted() -> Iterator[Callable[[list[Reply]], _Scripted]]:
-    servers: list[tuple[_Scripted, threading.Thread]] = []
-
-    def start(replies: list[Reply]) -> _Scripted:
-        server = _Scripted(replies)
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        servers.append((server, thread))
-        return server
-
-    yield start
-    for server, thread in servers:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+def scripted() -> Iterator[Serve]:
+    with ExitStack() as stack:
+        yield lambda replies: stack.enter_context(scripted_server(replies))
 
 
-Serve = Callable[[list[Reply]], _Scripted]
 SAMPLES: dict[str, JSON] = {"type": "SampleSet"}
 
 
