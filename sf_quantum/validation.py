@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, cannot_read
+from sf_quantum.files import JSON, cannot_read, mapping
 from sf_quantum.samplers import unknown
 
 # a location in a file: ("classes", "limits", "test") or ("tokens", 2, "user")
@@ -122,7 +122,7 @@ def validated(
         return model.model_validate(content)
     except ValidationError as error:
         errors = error.errors()
-        lines = [_line(model, details, name) for details in errors]
+        lines = [_line(model, content, details, name) for details in errors]
         raise ValidationErrors(lines, [details["loc"] for details in errors]) from None
 
 
@@ -150,22 +150,25 @@ def dotted(path: KeyPath) -> str:
 
 
 def _line(
-    model: type[Section], details: ErrorDetails, name: Callable[[KeyPath, JSON], str]
+    model: type[Section],
+    content: JSON,
+    details: ErrorDetails,
+    name: Callable[[KeyPath, JSON], str],
 ) -> str:
     path, value = details["loc"], details["input"]
     if path[-1:] == (_KEY,):
         path, value = path[:-1], None
     if details["type"] == "extra_forbidden":
         value = None
-    return f"{name(path, value)}: {_message(model, details)}"
+    return f"{name(path, value)}: {_message(model, content, details)}"
 
 
-def _message(model: type[Section], details: ErrorDetails) -> str:
+def _message(model: type[Section], content: JSON, details: ErrorDetails) -> str:
     context = details.get("ctx", {})
     kind, value = details["type"], details["input"]
     if kind == "extra_forbidden":
         *parents, key = details["loc"]
-        return unknown("key", str(key), _known_keys(model, parents))
+        return unknown("key", str(key), _known_keys(model, content, parents))
     if kind == "literal_error":
         choices = re.findall("'([^']*)'", context["expected"])
         return unknown("value", str(value), choices)
@@ -175,17 +178,28 @@ def _message(model: type[Section], details: ErrorDetails) -> str:
     return message.format(**context) if message else details["msg"].lower()
 
 
-def _known_keys(model: type[Section], parents: Sequence[int | str]) -> list[str]:
+def _known_keys(
+    model: type[Section], content: JSON, parents: Sequence[int | str]
+) -> list[str]:
     section: type[BaseModel] | None = model
     for key in parents:
+        content = mapping(content).get(str(key))
         if section is not None and key in section.model_fields:
             annotation = section.model_fields[str(key)].annotation
+            sections = [
+                type_
+                for type_ in (annotation, *get_args(annotation))
+                if isinstance(type_, type) and issubclass(type_, BaseModel)
+            ]
+            # of several, the one of the type that the content names
+            named = mapping(content).get("type")
             section = next(
-                (
-                    type_
-                    for type_ in (annotation, *get_args(annotation))
-                    if isinstance(type_, type) and issubclass(type_, BaseModel)
-                ),
-                None,
+                (one for one in sections if _type(one) == named),
+                next(iter(sections), None),
             )
     return [*section.model_fields] if section is not None else []
+
+
+def _type(section: type[BaseModel]) -> JSON:
+    known = section.model_fields.get("type")
+    return None if known is None else cast("JSON", known.default)

@@ -159,12 +159,19 @@ def run(args: argparse.Namespace) -> int:
         for line in error.lines:
             print(f"sfq serve: {escaped(line)}", file=sys.stderr)
         return error.exit_code
+    from sf_quantum.service.config import make_device
     from sf_quantum.service.http.logs import configure as configure_logs
     from sf_quantum.service.run import serve
 
     configure_logs(args.log, args.log_format)
+    try:
+        device = make_device(config.device)
+    except InputError as error:
+        where = f"{args.config}: " if args.config else ""
+        raise InputError(f"{where}device: {error}") from error
     serve(
         config,
+        device,
         lambda url: print(json.dumps({"url": url}), flush=True),
         load=lambda: _configuration(args),
         until_eof=args.until_eof,

@@ -16,6 +16,7 @@ from sf_quantum.service.config import (
     Finding,
     Flags,
     conflicts_of,
+    make_device,
     naming,
     policy_conflicts,
     read,
@@ -42,7 +43,7 @@ def check(path: Path | None, values: Mapping[KeyPath, JSON], flags: Flags) -> No
     :raises InputError: if there is no such file, or it is not YAML
     :raises ValidationErrors: with every finding, each with its key or option
     """
-    content = read(path, values)
+    content = read(path, values, flags)
     name = naming(path, values, flags)
     lines: list[str] = []
     wrong: set[int | str] = set()
@@ -150,6 +151,15 @@ def _unreadable(database: Path) -> str | None:
     return None
 
 
+def _device(config: Configuration) -> Iterator[Finding]:
+    try:
+        make_device(config.device).close()
+    except ValidationErrors as error:
+        yield from ((("device",), None, line) for line in error.lines)
+    except InputError as error:
+        yield ("device",), None, str(error)
+
+
 def _shares(config: Configuration) -> Iterator[Finding]:
     shares, projects_of = config.shares, config.user_projects
     if not policies.load(config.policy.type).uses_shares:
@@ -193,6 +203,7 @@ _CHECKS: tuple[Callable[[Configuration], Iterator[Finding]], ...] = (
     _certificate,
     _socket,
     _state,
+    _device,
     _shares,
     _classes,
 )

@@ -12,6 +12,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
+    ConfigDict,
     Field,
     GetCoreSchemaHandler,
     GetPydanticSchema,
@@ -23,7 +25,11 @@ from pydantic_core import core_schema
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import is_loopback
-from sf_quantum.service.device.emulated import DeviceSettings
+from sf_quantum.samplers import unknown
+from sf_quantum.service import device as devices
+from sf_quantum.service.device.emulated import DeviceSettings, EmulatedDevice
+from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.device.qpu import QpuDevice, QpuSettings
 from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings, Shares
 from sf_quantum.service.http.limits import Limits
 from sf_quantum.service.scheduling import policies
@@ -120,17 +126,65 @@ def _by_policy(*_: type | GetCoreSchemaHandler) -> core_schema.CoreSchema:
     return core_schema.no_info_plain_validator_function(_policy)
 
 
+class OwnDevice(Section):
+    """The configuration of a site's own device.
+
+    :param type: name of the entry point in the group ``sf_quantum.devices``; the other
+        keys are the device's
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+
+
+_SECTIONS: Mapping[str, type[Section]] = {
+    "emulated": DeviceSettings,
+    "qpu": QpuSettings,
+}
+
+
+def _device(content: JSON | Section) -> JSON | Section:
+    """Validate the section by the model of its type."""
+    if isinstance(content, Section):
+        return content
+    content = empty_mapping(content)
+    type_ = content.get("type", "emulated") if isinstance(content, dict) else "emulated"
+    if not isinstance(type_, str):
+        raise ValueError("expected the type of a device as type")
+    if type_ not in _SECTIONS and type_ not in devices.names():
+        raise ValueError(unknown("device type", type_, devices.names()))
+    return _SECTIONS.get(type_, OwnDevice).model_validate(content)
+
+
+DeviceChoice: TypeAlias = DeviceSettings | QpuSettings | OwnDevice
+
+
+def make_device(settings: DeviceChoice) -> Device:
+    """Make the device of a configuration.
+
+    :raises InputError: if it cannot be made of its keys
+    """
+    if isinstance(settings, DeviceSettings):
+        return EmulatedDevice(**dict(settings))
+    if isinstance(settings, QpuSettings):
+        return QpuDevice(settings)
+    kind = devices.load(settings.type)
+    return kind.from_config(settings.model_extra or {})
+
+
 class ProcessSettings(Section):
     """The service's address, its state directory, its users and its device.
 
     :param state: directory of jobs, results and leases; without it they are kept in
         memory only
+    :param device: the device that the service drives
     """
 
     listen: Listen = Listen()
     state: File | None = None
     auth: Auth = Auth()
-    device: DeviceSettings = DeviceSettings()
+    device: Annotated[DeviceChoice, BeforeValidator(_device)] = DeviceSettings()
 
 
 class Configuration(ServiceSettings, ProcessSettings):
@@ -184,7 +238,7 @@ def load(
     :raises InputError: if there is no such file, or it is not YAML
     :raises ValidationErrors: with every error, each with its key or option
     """
-    content = read(path, values)
+    content = read(path, values, flags)
     name = naming(path, values, flags)
     config = validated(Configuration, content, name)
     if conflicts := [*conflicts_of(config), *policy_conflicts(config)]:
@@ -193,16 +247,24 @@ def load(
     return config
 
 
-def read(path: Path | None, values: Mapping[KeyPath, JSON]) -> dict[str, JSON]:
-    """Read the configuration without a look at it.
+def read(
+    path: Path | None, values: Mapping[KeyPath, JSON], flags: Flags
+) -> dict[str, JSON]:
+    """Read the configuration without validating it.
 
-    :param values: see :func:`load`
-    :raises InputError: if there is no such file, or it is not YAML
+    :param values: see :func:`load`, as are flags
+    :raises InputError: if there is no such file, or it is not YAML, or an option is not
+        for its device
     """
     content = empty_mapping(None if path is None else read_yaml(path, "configuration"))
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected keys and values")
+    section = content.get("device")
+    type_ = section.get("type", "emulated") if isinstance(section, dict) else "emulated"
     for key, value in values.items():
+        if type_ != "emulated" and key[0] == "device" and key[1] != "name":
+            message = f"is for the emulated device; that of {path} has type {type_!r}"
+            raise InputError(f"{flags[key]} {message}")
         _override(content, key, value)
     return content
 

@@ -30,7 +30,8 @@ def merged(old: Configuration, new: Configuration) -> tuple[Configuration, list[
         ours, theirs = getattr(old, key), getattr(new, key)
         if ours == theirs:
             continue
-        parts = type(ours).model_fields if isinstance(ours, Section) else ()
+        same = isinstance(ours, Section) and type(ours) is type(theirs)
+        parts = type(ours).model_fields if same else ()
         changed = [
             part for part in parts if getattr(ours, part) != getattr(theirs, part)
         ]

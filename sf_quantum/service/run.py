@@ -25,7 +25,7 @@ from sf_quantum.net.transport import SOCKET_PATH_BYTES
 from sf_quantum.service.app import Service, build
 from sf_quantum.service.config import Auth, Configuration, Listen
 from sf_quantum.service.device import processes
-from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.http import auth
 from sf_quantum.service.http.connections import Server, raise_limit
 from sf_quantum.service.http.limits import Guard
@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 def serve(
     config: Configuration,
+    device: Device,
     ready: Callable[[str], None],
     *,
     load: Callable[[], Configuration] | None = None,
@@ -49,6 +50,7 @@ def serve(
 ) -> None:
     """Run the service until it is stopped.
 
+    :param device: that of the configuration; closed in the end
     :param ready: called with the service's URL once it answers there
     :param load: reads the configuration again after SIGHUP; by default nothing does
     :param until_eof: stop when standard input closes, and leave nothing behind
@@ -65,16 +67,18 @@ def serve(
             # before a state folder is made for nothing
             listener, url = stack.enter_context(_tcp_listener(config.listen))
         store = stack.enter_context(store_in(config.state, until_eof))
+        stack.callback(device.close)
         if config.listen.socket is not None:
             # under the lock of the state folder, so that no service which is ending
             # removes the socket of the next
             listener, url = stack.enter_context(
                 _unix_listener(config.listen.socket.absolute(), config.auth)
             )
-        processes.start()  # its imports take half a second
+        if config.device.type == "emulated":
+            processes.start()  # its imports take half a second
         service = build(
             store,
-            EmulatedDevice(**dict(config.device)),
+            device,
             config,
             authenticate=authenticate,
             limits=config.request_limits(),

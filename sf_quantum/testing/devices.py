@@ -244,8 +244,8 @@ class DeviceContract:
 
     def test_a_cancelled_job_ends(self, make_lasting: Callable[[], Device]) -> None:
         with closing(make_lasting()) as device:
-            task, *_ = self.tasks(device)
-            job_id = submitted(refreshed(device), task)
+            task, *_ = self.tasks(refreshed(device))
+            job_id = submitted(device, task)
             until(lambda: device.poll(job_id, task).state == "Running", "it runs")
             device.cancel(job_id)
             device.cancel(job_id)

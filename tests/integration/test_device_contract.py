@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.device.qpu import QpuDevice
 from sf_quantum.service.device.technologies import TECHNOLOGIES
 from sf_quantum.testing.devices import DeviceContract
+from tests.integration.services import QpuService
+from tests.service import running_service
 
 
 class TestEmulated(DeviceContract):
@@ -37,3 +41,35 @@ class TestEmulated(DeviceContract):
         return lambda: EmulatedDevice.from_config(
             {"technology": technology, "time_scale": 1e6}
         )
+
+
+def device_at(url: str) -> Callable[[], Device]:
+    return lambda: QpuDevice.from_config(
+        {"qpu": "sfq", "config": {"url": url}, "poll_seconds": 0.1}
+    )
+
+
+class TestQpu(DeviceContract):
+    """The QPU of another service of ours, whose gates run jobs of all kinds."""
+
+    @pytest.fixture
+    def make(self) -> Iterator[Callable[[], Device]]:
+        device = EmulatedDevice.from_config(
+            {
+                "technology": "superconducting",
+                "qubits": 20,
+                "shots": 500,
+                "time_scale": 0,
+            }
+        )
+        with running_service(device) as vendor:
+            yield device_at(vendor.url)
+
+    @pytest.fixture
+    def make_lasting(self, tmp_path: Path) -> Iterator[Callable[[], Device]]:
+        # apart from the tests, which look for threads of the device
+        options = "--technology superconducting --time-scale 1e6 --socket"
+        vendor = QpuService(tmp_path / "v", *options.split(), str(tmp_path / "s"))
+        vendor.start()
+        yield device_at(vendor.url)
+        vendor.kill()

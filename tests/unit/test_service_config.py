@@ -9,19 +9,22 @@ import ssl
 import subprocess
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Self, get_args
 
 import pytest
 from pydantic import BaseModel
 from starlette.types import Message, Scope
 
+from sf_quantum import qpu
 from sf_quantum.cli import main
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.service.app import Service, build
-from sf_quantum.service.config import Configuration, load
+from sf_quantum.service.config import Configuration, load, make_device
 from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.qpu import QpuDevice, QpuSettings
 from sf_quantum.service.domain.settings import (
     ClassLimits,
     PolicyChoice,
@@ -69,14 +72,14 @@ def test_without_a_file_everything_is_as_the_queue_has_it() -> None:
     of_queue = {name: getattr(config, name) for name in ServiceSettings.model_fields}
     assert of_queue == dict(ServiceSettings())
     assert config.request_limits().rate is None
-    device = EmulatedDevice(**dict(config.device))
-    assert (device.name, device.technology) == ("emulator", "annealer")
+    device = make_device(config.device)
+    assert (device.name, device.description.technology) == ("emulator", "annealer")
 
 
 def test_the_example_says_what_it_says() -> None:
     config = load(EXAMPLE, {}, {})
     assert config.auth.mode == "munge"
-    assert EmulatedDevice(**dict(config.device)).qubits == 100
+    assert make_device(config.device).description.qubits == 100
     assert config.vqpus == 4
     assert config.leases.by == "users"
     assert config.classes.users == {"operator": "production"}
@@ -96,10 +99,9 @@ def test_the_example_says_what_it_says() -> None:
 def keys(model: type[BaseModel]) -> set[str]:
     names = set(model.model_fields)
     for field in model.model_fields.values():
-        if isinstance(field.annotation, type) and issubclass(
-            field.annotation, BaseModel
-        ):
-            names |= keys(field.annotation)
+        for part in (field.annotation, *get_args(field.annotation)):
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                names |= keys(part)
     return names
 
 
@@ -215,6 +217,97 @@ def test_what_a_policy_does_not_take(tmp_path: Path, text: str, words: str) -> N
 def test_what_no_device_is(tmp_path: Path, text: str, words: str) -> None:
     (line,) = lines(written(tmp_path, f"device: {{{text}}}"))
     assert line.startswith(f"device.{words}")
+
+
+QPU = "type: qpu, qpu: sfq, config: {url: 'unix:/x'}"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("type: qup", "device: unknown device type 'qup', did you mean 'qpu'? (known"),
+        ("type: [qpu]", "device: expected the type of a device as type"),
+        ("type: qpu", "device.qpu: missing"),
+        (f"{QPU}, technology: annealer", "device.technology: unknown key 'technology'"),
+        (f"{QPU}, ahed: 1", "device.ahed: unknown key 'ahed', did you mean 'ahead'?"),
+        (f"{QPU}, poll_seconds: 0", "device.poll_seconds 0: expected more than 0"),
+        (
+            "type: qpu, qpu: sfq, config: {token: secret}",
+            "device.config: token holds a credential: name a file that has it instead",
+        ),
+        ("type: emulated, qbits: 3", "device.qbits: unknown key 'qbits', did you mean"),
+    ],
+)
+def test_what_no_real_qpu_is(tmp_path: Path, text: str, words: str) -> None:
+    (line,) = lines(written(tmp_path, f"device: {{{text}}}"))
+    assert line.startswith(words)
+    assert "secret" not in line
+
+
+def test_a_real_qpu_is_a_device(tmp_path: Path) -> None:
+    config = load(written(tmp_path, f"device: {{{QPU}, name: front}}"), {}, {})
+    device = make_device(config.device)
+    assert isinstance(device, QpuDevice)
+    assert device.name == "front"
+    device.close()
+    example = EXAMPLE.read_text().partition("# device:\n")[2].partition("\n\n")[0]
+    text = "device:\n" + re.sub("^#", "", example, flags=re.M)
+    shown = load(written(tmp_path, text), {}, {}).device
+    assert isinstance(shown, QpuSettings)
+    given = {"qpu": shown.qpu, "name": "fresnel", "config": shown.config}
+    assert shown == QpuSettings.model_validate(given)
+
+
+class _Own(EmulatedDevice):
+    """A site's own device, whose keys are its own."""
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, JSON]) -> Self:
+        if config != {"bulbs": [1, {"lit": True}]}:
+            raise InputError("bulbs: expected one that is lit")
+        return cls(name="own")
+
+
+def test_a_sites_own_device_gets_its_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = tmp_path / "own-1.0.dist-info"
+    site.mkdir()
+    (site / "METADATA").write_text("Metadata-Version: 2.1\nName: own\n")
+    (site / "entry_points.txt").write_text(
+        f"[sf_quantum.devices]\nbulbs = {__name__}:_Own\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = written(tmp_path, "device: {type: bulbs, bulbs: [1, {lit: true}]}")
+    old = load(path, {}, {})
+    assert make_device(old.device).name == "own"
+    assert merged(old, load(None, {}, {})) == (old, ["device"])
+    path.write_text("device: {type: bulbs}")
+    assert main(["check", str(path)]) == 2
+    line = f"{path}: device: bulbs: expected one that is lit\n"
+    assert capsys.readouterr().out == line
+    assert main(["serve", "--config", str(path)]) == 2
+    assert capsys.readouterr().err == f"sfq serve: {line}"
+    assert main(["serve", "--config", str(path), "--qubits", "5"]) == 2
+    assert capsys.readouterr().err == (
+        f"sfq serve: --qubits is for the emulated device; that of {path} has type "
+        "'bulbs'\n"
+    )
+
+
+def test_a_check_makes_the_device(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, "device: {type: qpu, qpu: sfqq}\nvqpus: 0")
+    assert main(["serve", "--config", str(path), "--check"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"sfq serve: {path}: vqpus 0: expected 1 or more",
+        f"sfq serve: {path}: device: unknown QPU type 'sfqq', did you mean 'sfq'? "
+        f"(known: {', '.join(sorted(qpu.names()))})",
+    ]
+    path.write_text("device: {type: qpu, qpu: sfq, config: {tokenfile: t, url: u}}")
+    assert main(["check", str(path)]) == 2
+    assert f"{path}: device: unknown key 'tokenfile'" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["interleave", "{type: interleave, patience: 2.5}"])

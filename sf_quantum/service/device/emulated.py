@@ -14,7 +14,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Annotated, Self, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -120,6 +120,7 @@ def _bounds(bounds: dict[str, list[float]]) -> dict[str, list[float]]:
 class DeviceSettings(Section):
     """The configuration of an emulated device.
 
+    :param type: ``emulated``
     :param name: name of the QPU
     :param technology: kind of QPU: ``annealer``, ``superconducting`` or ``neutral-atom``
     :param qubits: number of qubits, including those out of service
@@ -138,6 +139,7 @@ class DeviceSettings(Section):
         most] by name
     """
 
+    type: Literal["emulated"] = "emulated"
     name: Annotated[str, Field(min_length=1)] = "emulator"
     technology: Annotated[str, _known_name("technology", TECHNOLOGIES)] = "annealer"
     qubits: Count = 5000

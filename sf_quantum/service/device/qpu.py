@@ -245,7 +245,8 @@ class QpuDevice(Device):
         told, length, eta = self._status, 0, 0.0
         if told is not None:
             with self._lock:
-                ours = [job.left for job in self._jobs.values()]
+                jobs = [job for job in self._jobs.values() if not job.cancelled]
+            ours = [job.left for job in jobs]
             length = max(0, told.queue_length - len(ours))
             eta = max(0.0, (told.eta_seconds or 0.0) - sum(ours))
         reason = self._obstacle(told)
