@@ -15,6 +15,7 @@ from tests.docs.examples import FILES, PAGES, ROOT, SHOWN, Block, Page, blocks
 # what cannot run in a test, or would run everything else; each says why on its page
 NOT_RUN = 20
 README_LINES = 200
+DEVICE_LINES = 120
 
 
 def running(page: Path) -> list[Block]:
@@ -72,6 +73,15 @@ def test_every_block_names_a_language() -> None:
         for block in blocks(page)
         if block.language not in known and not ours.fullmatch(block.language)
     ]
+
+
+def test_the_example_of_a_device_is_short() -> None:
+    (module,) = [
+        block.text
+        for block in blocks(ROOT / "docs/howto/own-device.md")
+        if block.file == "bench/bench_device.py"
+    ]
+    assert len(module.splitlines()) < DEVICE_LINES
 
 
 def test_the_readme_is_short() -> None:
