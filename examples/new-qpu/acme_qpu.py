@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
+from hashlib import sha256
 from typing import Annotated, Self, TypeAlias
 
 from dimod.core.sampler import Sampler
@@ -127,7 +128,13 @@ class AcmeQpu(Qpu):
         )
 
     def acquire(self, job: str | None = None) -> str:
-        booking = secrets.token_hex(8)
+        return self.acquire_waiting(job, wait_seconds=0)
+
+    def acquire_waiting(
+        self, job: str | None, *, wait_seconds: float, key: str | None = None
+    ) -> str:
+        # whoever asks again, after a lost answer or a crash, gets the same booking
+        booking = sha256((key or secrets.token_hex()).encode()).hexdigest()
         answer = self._api.send("PUT", f"/bookings/{booking}", expected=(423, 503))
         if answer.status in (423, 503):
             raise NoLease(self._api.reason(answer))
@@ -140,14 +147,10 @@ class AcmeQpu(Qpu):
         self._api.send("DELETE", f"/bookings/{token}")
 
     def jobs(self, token: str) -> list[dict[str, JSON]]:
+        jobs = self._api.get(list[Job], f"/jobs?booking={token}")
         return [
-            {
-                "id": job.job,
-                "state": job.phase,
-                "seconds": job.took,
-                "qpu_seconds": job.billed,
-            }
-            for job in self._api.get(list[Job], f"/jobs?booking={token}")
+            {"id": one.job, "state": one.phase, "qpu_seconds": one.billed}
+            for one in jobs
         ]
 
     def environment(self, token: str) -> dict[str, str]:

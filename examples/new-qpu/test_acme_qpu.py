@@ -122,8 +122,9 @@ class Stand(ThreadingHTTPServer):
         if method == "GET" and self.booking != booking:
             raise Refused(409, "the booking has ended")
         if method == "PUT":
-            if self.booking or self.state != "up":
-                raise Refused(423 if self.booking else 503, "it is not free")
+            other = self.booking not in ("", booking)
+            if other or self.state != "up":
+                raise Refused(423 if other else 503, "it is not free")
             self.booking = booking
         if method == "DELETE" and self.booking == booking:
             self.booking = ""
@@ -212,12 +213,19 @@ class TestAcme(QpuContract, JobContract):
             driver.acquire()
         assert driver.renew(lease) is None
 
+    def test_who_asks_again_gets_the_same_booking(self, driver: Qpu) -> None:
+        tokens = {driver.acquire_waiting(None, wait_seconds=0, key="k") for _ in "ab"}
+        assert len(tokens) == 1
+        driver.release(*tokens)
+        driver.release(driver.acquire_waiting(None, wait_seconds=0, key="another"))
+
     def test_what_a_lease_was_used_for_is_told(self, driver: Qpu) -> None:
         token = driver.acquire()
         under(driver, token).solve(problem(), {"num_reads": 1})
         driver.release(token)
-        used = {"seconds": pytest.approx(25e-6), "qpu_seconds": pytest.approx(20e-6)}
-        assert driver.jobs(token) == [{"id": "0", "state": "Completed", **used}]
+        (used,) = driver.jobs(token) or []
+        assert used.pop("qpu_seconds") == pytest.approx(20e-6)
+        assert used == {"id": "0", "state": "Completed"}
 
     def test_a_sites_file_describes_it(
         self, config: dict[str, JSON], tmp_path: Path

@@ -41,8 +41,8 @@ def test_it_keeps_the_contract(environment: dict[str, str]) -> None:
     files = ["test_acme_qpu.py", "--pyargs", "sf_quantum.testing.qpus"]
     done = run(environment, "pytest", *options, *files)
     assert done.returncode == 0, done.stdout
-    # four need no QPU, eleven need one, and six are the example's own
-    assert "21 passed" in done.stdout
+    # four need no QPU, eleven need one, and seven are the example's own
+    assert "22 passed" in done.stdout
 
 
 def test_the_contract_needs_pytest_alone(environment: dict[str, str]) -> None:
@@ -78,7 +78,7 @@ def test_the_tutorial_shows_it_in_25_lines() -> None:
     assert len(snippet) <= 25
     module = (EXAMPLE / "acme_qpu.py").read_text()
     defined = {line.split("(")[0].strip() for line in snippet if "def " in line}
-    assert len(defined) == 15
+    assert len(defined) == 16
     assert all(f"    {line}(" in module for line in defined)
     assert snippet[-1] in (EXAMPLE / "pyproject.toml").read_text()
 

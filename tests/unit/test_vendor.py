@@ -145,6 +145,21 @@ def test_a_vendor_that_is_away_has_certainly_no_job(job: Qpu, vendor: Vendor) ->
     assert over(job, job.submit(TASK)) == "Completed"
 
 
+def test_a_lease_is_acquired_once_though_the_answer_was_lost(
+    driver: Qpu, vendor: Vendor
+) -> None:
+    vendor.fault("cut after", "/bookings")
+    with pytest.raises(QpuError, match="closed") as caught:
+        driver.acquire_waiting(None, wait_seconds=0, key="of a service")
+    assert not isinstance(caught.value, NoLease)
+    with pytest.raises(NoLease, match="it is booked"):
+        driver.acquire()
+    lease = driver.acquire_waiting(None, wait_seconds=0, key="of a service")
+    assert driver.renew(lease) is None
+    driver.release(lease)
+    driver.release(driver.acquire())
+
+
 def test_a_vendor_that_is_away_has_no_lease_to_wait_for(
     driver: Qpu, vendor: Vendor
 ) -> None:
