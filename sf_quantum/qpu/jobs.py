@@ -55,6 +55,7 @@ class Task:
     :param parameters: ``num_reads`` (shots), optionally ``seed`` and ``num_sweeps``
     :param number: of the job in its queue
     :param attempt: at the job, from 1
+    :param part: number of the slice, from 0
     """
 
     tag: str
@@ -63,6 +64,7 @@ class Task:
     parameters: JobParameters
     number: int = 0
     attempt: int = 1
+    part: int = 0
 
     @property
     def shots(self) -> int:

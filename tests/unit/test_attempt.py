@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+from dimod import SampleSet
+from scipy.stats import chi2_contingency
 
 from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
@@ -30,6 +33,7 @@ from sf_quantum.qpu.jobs import (
     Task,
     UnknownJob,
 )
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.device.protocol import Cost, Device, DeviceStatus
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
@@ -43,6 +47,8 @@ from sf_quantum.service.domain.jobs import (
 )
 from sf_quantum.service.domain.reasons import NOT_FOUND_AGAIN, VANISHED
 from sf_quantum.service.domain.settings import ServiceSettings
+from sf_quantum.service.queue import job_queue
+from sf_quantum.service.queue.attempt import MOST_SETUP, slice_shots
 from sf_quantum.service.queue.job_queue import JobQueue
 from tests.service import example_bqm, running_queue
 from tests.waiting import SECONDS, until_async
@@ -141,7 +147,7 @@ class VendorDevice(Device):
         return 0.01
 
     def cost(self, parameters: JobParameters, size: Size | None = None) -> Cost:
-        return Cost(1.0, 0.5)
+        return Cost(0.1 * (parameters.get("num_reads") or 1), 0.5)
 
     @property
     def recovery(self) -> Recovery:
@@ -172,7 +178,8 @@ class VendorDevice(Device):
         self.vendor.raises(self.vendor.trouble, "result")
         job = self._job(job_id)
         assert job.task.payload == task.payload
-        result = Result('{"type": "SampleSet"}', {"by": job_id})
+        counter = json.dumps({"counter": {job_id: task.shots, "all": task.shots}})
+        result = Result(counter, {"by": job_id})
         failure = "it broke" if job.state == "Failed" else None
         completed = result if job.state == "Completed" else None
         return Outcome(completed, failure, job.billed, None, {"id": "c1"})
@@ -190,6 +197,7 @@ class VendorDevice(Device):
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff, "VENDOR", Backoff(1e-3, 1e-3))
+    monkeypatch.setattr(job_queue, "STOP_SECONDS", 0.2)
 
 
 @pytest.fixture
@@ -207,25 +215,27 @@ async def submit(
     job_class: UserClass = "test",
     *,
     repeatable: bool = False,
+    shots: int = 5,
 ) -> Job:
     held = [lease for lease in queue.leases.held if lease.job_class == job_class]
     request = LeaseRequest(job_class=job_class)
     lease = held[0] if held else await queue.leases.acquire(ANN, request)
     asked = Submission(
-        "problem", problem(name), {"num_reads": 5}, name, repeatable=repeatable
+        "problem", problem(name), {"num_reads": shots}, name, repeatable=repeatable
     )
     return (await queue.submit(ANN, lease.id, asked))[0]
 
 
 async def over(queue: JobQueue, job: Job) -> Job:
     found = await queue.wait(ANN, job.id, SECONDS)
-    assert found.final
+    assert found.final, queue.failure
     return found
 
 
 @asynccontextmanager
 async def service(path: Path, device: VendorDevice) -> AsyncIterator[JobQueue]:
-    async with running_queue(path, device, ServiceSettings(vqpus=9)) as queue:
+    settings = ServiceSettings(vqpus=9, slice_seconds=1.0)
+    async with running_queue(path, device, settings) as queue:
         yield queue
 
 
@@ -272,9 +282,7 @@ async def test_the_next_job_waits_in_the_vendors_queue(
         assert queue.find(ANN, jobs[1].id).state == "Queued"
         forecasts = [queue.forecast(queue.find(ANN, job.id)) for job in jobs]
         assert [f and f.position for f in forecasts] == [0, 1, 2]
-        # as the vendor tells
-        assert forecasts[1] is not None
-        assert forecasts[1].eta_seconds == 7.0
+        await until_async(lambda: _eta(queue, jobs[1]) == 7.0, "as the vendor tells")
         vendor.end("v1")
         assert (await over(queue, jobs[0])).state == "Completed"
         await until_async(lambda: len(vendor.jobs) == 3)
@@ -284,6 +292,11 @@ async def test_the_next_job_waits_in_the_vendors_queue(
         for job in jobs:
             await over(queue, job)
         assert vendor.names == ["a", "b", "c"]
+
+
+def _eta(queue: JobQueue, job: Job) -> float | None:
+    forecast = queue.forecast(queue.find(ANN, job.id))
+    return None if forecast is None else forecast.eta_seconds
 
 
 async def test_production_takes_back_what_waits_at_the_vendor(
@@ -566,3 +579,168 @@ async def test_what_no_longer_fits_fails_before_it_is_sent(
         "problem.variable_labels: 3 variables do not fit on 2 qubits"
     )
     assert vendor.names == ["a"]
+
+
+# slices
+
+
+async def ran(
+    queue: JobQueue, vendor: Vendor, job: Job, slices: int
+) -> dict[str, JSON]:
+    """Let the slices of a job run to their ends, and read its result."""
+    for number in range(max(1, len(vendor.jobs)), slices + 1):
+        await until_async(lambda number=number: f"v{number}" in vendor.jobs)  # type: ignore[misc]
+        vendor.end(f"v{number}")
+    assert (await over(queue, job)).state == "Completed"
+    told: dict[str, JSON] = json.loads(queue.store.result(job.number) or "")
+    return told
+
+
+async def test_a_long_job_runs_in_slices_that_are_merged(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    async with service(tmp_path, VendorDevice(vendor)) as queue:
+        job = await submit(queue, "a", shots=25)
+        told = await ran(queue, vendor, job, 3)
+        done = queue.find(ANN, job.id)
+    assert [one.task.shots for one in vendor.jobs.values()] == [9, 8, 8]
+    assert [one.tag for one in vendor.jobs.values()] == [
+        f"sfq-{job.id}-1-{part}" for part in range(3)
+    ]
+    assert told["counter"] == {"all": 25, "v1": 9, "v2": 8, "v3": 8}
+    info = told["info"]
+    assert isinstance(info, dict)
+    assert info["slices"] == [
+        {"shots": shots, "qpu_seconds": 2.0, "calibration": "c1"} for shots in (9, 8, 8)
+    ]
+    assert (done.qpu_seconds, done.attempt) == (6.0, 1)
+
+
+async def test_a_preempting_job_waits_for_one_slice(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    async with service(tmp_path, VendorDevice(vendor)) as queue:
+        low = await submit(queue, "low", shots=25)
+        await until_async(lambda: queue.find(ANN, low.id).state == "Running")
+        whole = queue.forecast(queue.find(ANN, low.id))
+        high = await submit(queue, "high", "production")
+        # the slice that runs is not cut
+        assert vendor.jobs["v1"].state == "Running"
+        vendor.end("v1")
+        await until_async(lambda: "v2" in vendor.jobs)
+        assert vendor.names == ["low", "high"]
+        found = queue.find(ANN, low.id)
+        assert (found.state, found.attempt, found.slices) == ("Queued", 2, 1)
+        assert (found.lost_qpu_seconds, found.qpu_seconds) == (0.0, 2.0)
+        rest = queue.forecast(found)
+        assert whole is not None
+        assert rest is not None
+        assert rest.expected_run_seconds < whole.expected_run_seconds
+        vendor.end("v2")
+        assert (await over(queue, high)).state == "Completed"
+        told = await ran(queue, vendor, low, 4)
+        done = queue.find(ANN, low.id)
+    assert told["counter"] == {"all": 25, "v1": 9, "v3": 8, "v4": 8}
+    assert (done.qpu_seconds, done.lost_qpu_seconds, done.attempt) == (6.0, 0.0, 2)
+
+
+async def test_after_a_crash_the_slices_that_are_over_stay(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    device = VendorDevice(vendor)
+    async with killed(tmp_path, device) as queue:
+        job = await submit(queue, "a", shots=25)
+        await until_async(lambda: "v1" in vendor.jobs)
+        vendor.end("v1")
+        await until_async(lambda: queue.find(ANN, job.id).device_job == "v2")
+    async with service(tmp_path / "kept", device) as queue:
+        told = await ran(queue, vendor, job, 3)
+        done = queue.find(ANN, job.id)
+    assert told["counter"] == {"all": 25, "v1": 9, "v2": 8, "v3": 8}
+    assert (done.qpu_seconds, done.attempt) == (6.0, 1)
+
+
+async def test_a_slice_that_is_cancelled_is_charged_with_those_before(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    async with service(tmp_path, VendorDevice(vendor)) as queue:
+        job = await submit(queue, "a", shots=25)
+        await until_async(lambda: "v1" in vendor.jobs)
+        vendor.end("v1")
+        await until_async(lambda: queue.find(ANN, job.id).device_job == "v2")
+        await queue.cancel(ANN, job.id)
+        done = queue.find(ANN, job.id)
+        assert (done.state, done.qpu_seconds) == ("Cancelled", 2.5)
+        assert queue.store.slices(job.number) == []
+
+
+@pytest.mark.parametrize(
+    ("technology", "reads", "seconds", "expected"),
+    [
+        # set-up 18 ms, 86 us for each read
+        ("annealer", 1000, 60.0, 1000),
+        ("annealer", 2_000_000, 60.0, 698_000),
+        ("annealer", 2_000_000, None, 2_000_000),
+        # set-up dominates
+        ("superconducting", 1_000_000, 40.0, 1_000_000),
+        ("superconducting", 1_000_000, 60.0, 201_000),
+        ("neutral-atom", 10_000, 60.0, 10_000),
+    ],
+)
+def test_slices_are_made_where_they_pay(
+    technology: str, reads: int, seconds: float | None, expected: int
+) -> None:
+    device = EmulatedDevice(technology=technology, time_scale=1)
+    shots = slice_shots(device, {"num_reads": reads}, seconds)
+    assert shots == pytest.approx(expected, rel=1e-3)
+    if shots < reads:
+        assert device.cost({"num_reads": shots}).qpu_seconds <= (seconds or 0)
+
+
+class Unhurried(EmulatedDevice):
+    """Runs at once what would take its time, as a device that has no time scale."""
+
+    def elapsed_seconds(self, cost: Cost) -> float:
+        """See :meth:`Device.elapsed_seconds`."""
+        return cost.qpu_seconds
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+async def test_merged_samples_are_distributed_as_those_of_one_slice(
+    tmp_path: Path, seed: int | None
+) -> None:
+    reads = 4000
+    device = Unhurried(time_scale=0, noise=20.0, seed=1)
+    counts = []
+    for number, slice_seconds in enumerate((None, 0.02 / MOST_SETUP)):
+        path = tmp_path / str(number)
+        path.mkdir()
+        settings = ServiceSettings(slice_seconds=slice_seconds)
+        async with running_queue(path, device, settings) as queue:
+            lease = await queue.leases.acquire(ANN, LeaseRequest())
+            parameters = {"num_reads": reads, "num_sweeps": 5, "seed": seed}
+            asked = Submission("problem", example_bqm(), parameters, "a")
+            job = (await queue.submit(ANN, lease.id, asked))[0]
+            done = await over(queue, job)
+            assert done.state == "Completed"
+            text = queue.store.result(job.number) or ""
+        samples: SampleSet = SampleSet.from_serializable(json.loads(text))  # type: ignore[no-untyped-call]
+        counts.append(_counted(samples))
+        slices = samples.info.get("slices", [])
+        assert (len(slices) > 1) == (slice_seconds is not None)
+        assert sum(one["shots"] for one in slices) in (0, reads)
+        seeds = [one["seed"] for one in slices]
+        assert len(set(seeds)) == len(seeds)
+    assert [sum(one.values()) for one in counts] == [reads] * 2
+    states = sorted(set(counts[0]) | set(counts[1]))
+    table = [[one[state] for state in states] for one in counts]
+    assert chi2_contingency(table).pvalue > 1e-3
+
+
+def _counted(samples: SampleSet) -> Counter[tuple[int, ...]]:
+    counted = Counter[tuple[int, ...]]()
+    columns = [samples.variables.index(name) for name in "abc"]
+    record = samples.record
+    for row, times in zip(record.sample, record.num_occurrences, strict=True):
+        counted[tuple(int(row[column]) for column in columns)] += int(times)
+    return counted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import sqlite3
 import threading
 import time
@@ -27,6 +28,7 @@ from sf_quantum.service.queue.telemetry import (
     QualityResult,
 )
 from sf_quantum.service.store.retention import purge
+from sf_quantum.service.store.schema import UPGRADES
 from sf_quantum.service.store.store import Store
 from tests.service import RunningService, emulated, example_bqm, running_service
 from tests.waiting import SECONDS, until
@@ -121,8 +123,10 @@ def test_the_leases_that_a_file_of_version_12_left_are_forgotten(
     store.close()
     with sqlite3.connect(path) as db:
         db.execute("UPDATE leases SET closed_steady = NULL")
-        for column in ("device", "device_job", "repeatable"):  # of version 14
+        # what version 14 added
+        for column in re.findall(r"jobs ADD COLUMN (\w+)", UPGRADES[13]):
             db.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
+        db.execute("DROP TABLE slices")
         db.execute("PRAGMA user_version = 12")
     db.close()
     store = Store(path)

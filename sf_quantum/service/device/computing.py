@@ -29,7 +29,7 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import JobParameters
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.neal import NealSampler
-from sf_quantum.service.device import circuit, pulses
+from sf_quantum.service.device import circuit, merging, pulses
 from sf_quantum.service.device.computation import NOISE, ComputeLimits
 from sf_quantum.service.domain.jobs import Kind
 
@@ -116,11 +116,17 @@ def solve(
     return client.solve(json.loads(payload), parameters)
 
 
+def merge(payload: str) -> Answer:
+    """Merge the results of slices."""
+    return merging.merge(json.loads(payload))
+
+
 CALLS: Mapping[str, Callable[..., Answer]] = {
     "run": run,
     "solve": solve,
     "check": pulses.check,
     "specs": pulses.specs,
+    "merge": merge,
 }
 
 

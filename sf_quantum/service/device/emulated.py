@@ -468,13 +468,16 @@ class EmulatedDevice(DeviceSettings, Device):
         :param stop: stops the job at once, without a result
         """
         begin = time.monotonic()
-        draws = self._random("faults", task.number, task.attempt)
+        part = [task.part] if task.part else []
+        draws = self._random("faults", task.number, task.attempt, *part)
         if draws.random() < self.faults.offline:
             return Outcome(None, QPU_OFFLINE, 0.0, 0.0)
         modelled = self.cost(task.parameters).qpu_seconds * self.faults.slow
         parameters = dict(task.parameters)
         if parameters.get("seed") is None:
-            parameters["seed"] = self._random("seed", task.number).randrange(SEEDS)
+            parameters["seed"] = self._random("seed", task.number, *part).randrange(
+                SEEDS
+            )
         summary = self.reading.summary
         result = self._compute(task, parameters, stop.is_set)
         wait = modelled * self.time_scale - (time.monotonic() - begin)
@@ -498,7 +501,9 @@ class EmulatedDevice(DeviceSettings, Device):
     ) -> Result:
         noise = None
         if self.errors != Errors():
-            seed = self._random("errors", task.number, task.attempt).getrandbits(64)
+            part = [task.part] if task.part else []
+            draws = self._random("errors", task.number, task.attempt, *part)
+            seed = draws.getrandbits(64)
             noise = Noise(self.errors, self.calibration, seed)
         computation = Computation(task.payload, parameters, noise, self.compute)
         return self.runners[task.kind].run(computation, interrupted)

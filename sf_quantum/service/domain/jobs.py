@@ -244,6 +244,9 @@ class Job:
     :param device: identity of the device that may have it; ``None`` if none has
     :param device_job: its id on the device, of the last attempt
     :param cancelling: the note of a cancellation that has not reached the device yet
+    :param slices: number of its slices that are over
+    :param shots_done: shots of these
+    :param slice_shots: shots of the slice that the device may have
     """
 
     number: int
@@ -278,6 +281,13 @@ class Job:
     device: str | None = None
     device_job: str | None = None
     cancelling: str | None = None
+    slices: int = 0
+    shots_done: int = 0
+    slice_shots: int | None = None
+
+    @property
+    def shots(self) -> int:
+        return self.parameters.get("num_reads") or 1
 
     @property
     def final(self) -> bool:

@@ -200,6 +200,8 @@ class ServiceSettings(Section):
         for ever
     :param service_deaths: number of times that the service may die during a job, after
         which the job fails
+    :param slice_seconds: time on the device of a slice of a long job, after which a job that
+        pre-empts it may run; ``None``: jobs are not sliced
     :param slurm_poll_seconds: interval of polling Slurm for the jobs that hold leases
     :param slurm_cluster: name of the cluster whose Slurm is polled; ``None``: it is asked.
         Leases of other clusters' jobs end by the idle limit
@@ -223,5 +225,6 @@ class ServiceSettings(Section):
     metrics: MetricsSettings = MetricsSettings()
     retention_seconds: Positive | None = 7 * 24 * 3600.0
     service_deaths: Count = 3
+    slice_seconds: Positive | None = 60.0
     slurm_poll_seconds: Positive = 15.0
     slurm_cluster: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None = None

@@ -1,58 +1,59 @@
-"""One attempt at a job on the device: submit, follow, read the result; cancel at any time.
+"""One attempt at a job: what is left of its shots, slice by slice, on the device.
 
-It runs in a thread of its own and blocks there. What happens to it when the service dies
-depends on where it is::
-
-    to be submitted    on disk: the device's identity, which says that there may be a job
-    submitted          on disk: the job's id on the device as well
-    over               on disk: how the job ended; then the device may forget it
-
-The next service goes on from there (:meth:`~sf_quantum.service.store.store.Store.recover`).
+A job that takes the device for long is cut into slices, so that one which pre-empts it waits
+for a slice at most. The slices that are over stay on disk: an attempt that is interrupted, or
+whose service dies, has lost the slice that ran, and the next attempt goes on from there.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-import sqlite3
-import threading
+import math
+import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import replace
-from enum import Enum, auto
-from itertools import islice
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from sf_quantum import backoff
-from sf_quantum.errors import InputError, QpuError
+from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import AuthenticationError
-from sf_quantum.qpu.jobs import OVER, NotAccepted, Outcome, Progress, Task, UnknownJob
+from sf_quantum.qpu.jobs import JobParameters, Outcome, Progress, Result, Task
+from sf_quantum.samplers.neal import SEEDS
 from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.device.merging import merged
 from sf_quantum.service.device.protocol import Device
-from sf_quantum.service.domain.jobs import Job, Recovery
-from sf_quantum.service.domain.reasons import NOT_FOUND_AGAIN, VANISHED
-from sf_quantum.service.store.store import Store
+from sf_quantum.service.domain.jobs import Job
+from sf_quantum.service.queue.device_job import (
+    Control,
+    Detached,
+    DeviceJob,
+    Interrupt,
+    written,
+)
+from sf_quantum.service.store.store import Slice, Store
 from sf_quantum.threads import in_thread
 
-logger = logging.getLogger(__name__)
-# of an answer of the device about a job that is over
-RESULT_TRIES = 6
-# of the id of a submitted job
-WRITE_TRIES = 5
+# the most that the set-up of slices may take, as a fraction of their time: where set-up
+# dominates, slices would cost more than they save
+MOST_SETUP = 0.2
 
 
-class Interrupt(Enum):
-    """How an attempt is interrupted."""
+@dataclass(frozen=True)
+class Ended:
+    """The end of an attempt.
 
-    #: the job is cancelled on the device
-    CANCEL = auto()
-    #: the job goes on, for the next service
-    DETACH = auto()
+    :param outcome: of the job, with the times of its last slice
+    :param used: QPU seconds, and seconds on the device, of all its slices
+    :param spent: QPU seconds of this attempt
+    """
 
+    outcome: Outcome
+    used: tuple[float, float]
+    spent: float
 
-class Detached(Exception):
-    """The attempt was left to the next service."""
+    @property
+    def last(self) -> tuple[float, float]:
+        """QPU seconds, and seconds on the device, of the last slice."""
+        return self.outcome.qpu_seconds or 0.0, self.outcome.seconds or 0.0
 
 
 class Attempt:
@@ -60,6 +61,7 @@ class Attempt:
 
     :param job: as on disk; with the job's id on the device if it is there already
     :param running: called once, when the device is seen to run the job
+    :param slice_seconds: the longest that a slice should take; ``None``: no slices
     :param check: whether the device has changed since the job was checked against it
     :param unsure: whether a former service may have submitted it
     """
@@ -71,101 +73,135 @@ class Attempt:
         job: Job,
         running: Callable[[], None],
         *,
+        slice_seconds: float | None = None,
         check: bool = False,
         unsure: bool = False,
     ) -> None:
-        self.progress = Progress("Queued")
         self._store = store
         self._device = device
         self._job = job
         self._running = running
         self._seen_running = False
         self._check = check
-        self._id = job.device_job
-        self._interrupt: Interrupt | None = None
-        self._wake = threading.Event()
-        self._cancelling = threading.Lock()
-        self._cancelled = False
-        # the former service may have submitted it, and lost the answer
         self._unsure = unsure
+        self._control = Control()
+        self._on_device: DeviceJob | None = None
+        self._payload: str | None = None
+        self._left = job.shots - job.shots_done
+        self._part = job.slices
+        # of the slices that are over, those of former attempts as well
+        self._used = job.qpu_seconds, job.seconds
+        self._most = slice_shots(device, job.parameters, slice_seconds)
+
+    @property
+    def progress(self) -> Progress:
+        """How the device says that it is going."""
+        return (
+            Progress("Queued") if self._on_device is None else self._on_device.progress
+        )
+
+    @property
+    def sliced(self) -> bool:
+        return self._part > 0 or self._left > self._most
 
     def interrupt(self, how: Interrupt) -> None:
         """Interrupt the attempt; a cancellation takes precedence. Returns at once."""
-        if self._interrupt is not Interrupt.CANCEL:
-            self._interrupt = how
-        self._wake.set()
-        # beside the thread of run(), which may be waiting for the device
-        in_thread(self._cancel_if_asked)
+        if self._control.interrupt is not Interrupt.CANCEL:
+            self._control.interrupt = how
+        self._control.wake.set()
+        if (on_device := self._on_device) is not None:
+            # beside the thread of run(), which may be waiting for the device
+            in_thread(on_device.cancel_if_asked)
 
-    def run(self) -> Outcome:
-        """Run the job until it is over.
+    def run(self) -> Ended:
+        """Run the job until it is over or interrupted.
 
-        :returns: how it ended, with all its times; without result and failure if it was
-            cancelled
         :raises Detached: if it was left to the next service
         """
+        spent = 0.0
+        while True:
+            shots = self._next_shots()
+            outcome = self._slice(shots)
+            spent += outcome.qpu_seconds or 0.0
+            if outcome.result is None or self._left <= shots:
+                break
+            self._left -= shots
+            self._keep(outcome, shots)
+            if self._control.interrupt is not None:
+                return Ended(Outcome(None, None, 0.0, 0.0), self._used, spent)
+        if outcome.result is not None:
+            outcome = self._whole(outcome, shots)
+        self._add(outcome)
+        return Ended(outcome, self._used, spent)
+
+    def _next_shots(self) -> int:
+        """Return the shots of the next slice; slices are as long as one another."""
+        job = self._job
+        if job.slice_shots is not None and self._part == job.slices:
+            return job.slice_shots  # of the slice that the former service submitted
+        return math.ceil(self._left / math.ceil(self._left / self._most))
+
+    def _slice(self, shots: int) -> Outcome:
         begin = time.monotonic()
         calibration = self._device.description.calibration
         try:
-            outcome = self._run()
+            outcome = self._run_slice(shots)
         except InputError as error:
             outcome = Outcome(failure=str(error))
         except Detached:
             raise
         except Exception as error:  # noqa: BLE001 - no job's content ends the service
             outcome = Outcome(failure=f"{type(error).__name__}: {error}")
+        submitted = self._on_device is not None and self._on_device.id is not None
         told = outcome.calibration
-        if told is None and self._id and calibration is not None:
+        if told is None and submitted and calibration is not None:
             # unless it has been renewed meanwhile
             same = self._device.description.calibration == calibration
             told = calibration if same else None
         outcome = replace(outcome, calibration=told and _summary(told))
-        return self._timed(outcome, time.monotonic() - begin)
+        seconds = time.monotonic() - begin if submitted else 0.0
+        return self._timed(outcome, shots, seconds)
 
-    def _run(self) -> Outcome:
-        job = self._job
-        payload = self._store.payload(job.number)
-        tag = f"sfq-{job.id}-{job.attempt}"
-        task = Task(tag, job.kind, payload, job.parameters, job.number, job.attempt)
-        if self._id is None:
-            self._id = self._submitted(task)
-        if self._id is None:
-            return Outcome(qpu_seconds=0.0)
-        return self._followed(self._id, task)
+    def _run_slice(self, shots: int) -> Outcome:
+        job, part = self._job, self._part
+        first = part == job.slices
+        if self._payload is None:
+            self._payload = self._store.payload(job.number)
+        tag, parameters = f"sfq-{job.id}-{job.attempt}", job.parameters
+        if self.sliced:
+            tag = f"{tag}-{part}"
+            parameters = {**parameters, "num_reads": shots, "seed": _seed(job, part)}
+            if not (first and job.slice_shots is not None):
+                written(lambda: self._store.slice_begins(job.number, shots))
+        task = Task(
+            tag, job.kind, self._payload, parameters, job.number, job.attempt, part
+        )
+        job_id = job.device_job if first else None
+        unsure = self._unsure and first
+        if job_id is None and not unsure:
+            self._check_again(task)
+        self._on_device = DeviceJob(
+            self._store,
+            self._device,
+            job,
+            task,
+            self._control,
+            self._note_running,
+            job_id=job_id,
+            unsure=unsure,
+        )
+        return self._on_device.run() or Outcome()
 
-    # submission
-
-    def _submitted(self, task: Task) -> str | None:
-        """Submit the job; ``None`` if it was interrupted before that."""
-        device, unsure = self._device, self._unsure
-        for pause in backoff.VENDOR.pauses():
-            if self._interrupt is not None and not unsure:
-                return None
-            try:
-                if unsure and (job_id := device.find(task.tag)) is not None:
-                    return self._kept(job_id)
-                unsure = False
-                if self._interrupt is None:
-                    self._check_again(task)
-                    return self._kept(device.submit(task))
-            except NotAccepted as error:
-                self._note(error)
-                pause = max(pause, error.retry_seconds or 0.0)
-            except AuthenticationError as error:
-                # the site's credentials, no mistake of the job
-                self._note(error)
-            except QpuError as error:
-                self._note(error)
-                unsure = self._may_have_run(error)
-            self._pause(pause)
-            if self._interrupt is Interrupt.DETACH and unsure:
-                raise Detached
-        return None
+    def _note_running(self) -> None:
+        if not self._seen_running:
+            self._seen_running = True
+            self._running()
 
     def _check_again(self, task: Task) -> None:
         """Refuse a job that no longer fits the device, before it costs anything."""
         if not self._check:
             return
+        self._check = False
         try:
             self._device.check(task.kind, json.loads(task.payload), task.parameters)
         except FieldError as error:
@@ -173,104 +209,81 @@ class Attempt:
             text = f"the device has changed since the job was submitted: {what}"
             raise InputError(text) from error
 
-    def _may_have_run(self, error: QpuError) -> bool:
-        """Whether the device is asked for the job, after a submission without an answer.
-
-        :raises InputError: if it cannot be, and the job must not run twice
-        """
-        recovery = self._device.recovery
-        if recovery is Recovery.BY_TAG:
-            return True
-        if recovery is Recovery.AGAIN or self._job.repeatable:
-            return False
-        raise InputError(f"{error}; {NOT_FOUND_AGAIN}")
-
-    def _kept(self, job_id: str) -> str:
-        if self._device.recovery is Recovery.AGAIN:
-            return job_id
-        # before anything else is done with it
-        for pause in islice(backoff.DATABASE.pauses(), WRITE_TRIES):
-            try:
-                self._store.submitted(self._job.number, job_id).result()
-            except sqlite3.OperationalError as error:
-                self._note(error)
-                time.sleep(pause)
-            else:
-                return job_id
-        # after a crash, it may be found by its tag
-        return job_id
-
-    # the job on the device
-
-    def _followed(self, job_id: str, task: Task) -> Outcome:
-        device = self._device
-        pauses = backoff.VENDOR.pauses()
-        while self.progress.state not in OVER:
-            try:
-                self._cancel_if_asked()
-                self.progress = device.poll(job_id, task)
-                pauses = backoff.VENDOR.pauses()
-            except UnknownJob as error:
-                return self._vanished(error)
-            except (QpuError, AuthenticationError) as error:
-                self._note(error)
-                self._pause(next(pauses))
-            if self.progress.state == "Running" and not self._seen_running:
-                self._seen_running = True
-                self._running()
-            if self._interrupt is Interrupt.DETACH:
-                raise Detached
-        return self._read(job_id, task, pauses)
-
-    def _read(self, job_id: str, task: Task, pauses: Iterator[float]) -> Outcome:
-        for _ in range(RESULT_TRIES):
-            try:
-                return self._device.result(job_id, task)
-            except UnknownJob as error:
-                return self._vanished(error)
-            except AuthenticationError as error:
-                trouble: Exception = error
-            except QpuError as error:
-                trouble = error
-            if self._interrupt is Interrupt.DETACH:
-                raise Detached
-            self._note(trouble)
-            self._pause(next(pauses))
-        return Outcome(failure=f"its result cannot be read: {trouble}")
-
-    def _vanished(self, error: UnknownJob) -> Outcome:
-        if self._cancelled:
-            return Outcome()
-        return Outcome(failure=f"{error}; {VANISHED}")
-
-    def _cancel_if_asked(self) -> None:
-        with self._cancelling:
-            job_id, asked = self._id, self._interrupt is Interrupt.CANCEL
-            if job_id is None or self._cancelled or not asked:
-                return
-            with suppress(QpuError, InputError):
-                self._device.cancel(job_id)
-                self._cancelled = True
-
-    def _pause(self, seconds: float) -> None:
-        if self._wake.wait(seconds):
-            # once; after that, at the vendor's pace again
-            self._wake.clear()
-
-    def _note(self, error: Exception) -> None:
-        logger.warning("job %s: %s", self._job.id, error)
-
-    def _timed(self, outcome: Outcome, seconds: float) -> Outcome:
+    def _timed(self, outcome: Outcome, shots: int, seconds: float) -> Outcome:
         """Fill in the times that the device does not tell."""
-        job = self._job
         if outcome.seconds is None:
-            outcome = replace(outcome, seconds=seconds if self._id else 0.0)
+            outcome = replace(outcome, seconds=seconds)
         if outcome.qpu_seconds is None:
-            modelled = job.model_seconds if self._id else 0.0
+            modelled = self._job.model_seconds * shots / self._job.shots
             if outcome.result is None:
-                modelled = min(modelled, outcome.seconds or 0.0)
+                modelled = min(modelled, seconds)
             outcome = replace(outcome, qpu_seconds=modelled)
         return outcome
+
+    # slices
+
+    def _keep(self, outcome: Outcome, shots: int) -> None:
+        """Write a slice that is over to disk; another follows."""
+        kept = _kept(outcome, shots)
+        written(lambda: self._store.slice_ended(self._job.number, kept))
+        self._add(outcome)
+        self._part += 1
+
+    def _add(self, outcome: Outcome) -> None:
+        qpu_seconds, seconds = self._used
+        self._used = (
+            qpu_seconds + (outcome.qpu_seconds or 0.0),
+            seconds + (outcome.seconds or 0.0),
+        )
+
+    def _whole(self, last: Outcome, shots: int) -> Outcome:
+        """Merge the slices."""
+        if not self._part:
+            return last
+        slices = [*self._store.slices(self._job.number), _kept(last, shots)]
+        try:
+            text = merged([one.text for one in slices])
+        except InputError as error:
+            failure = f"the results of its slices cannot be merged: {error}"
+            return replace(last, result=None, failure=failure)
+        info = dict(last.result.info) if last.result else {}
+        told: list[JSON] = [one.info for one in slices]
+        return replace(last, result=Result(text, {**info, "slices": told}))
+
+
+def slice_shots(
+    device: Device, parameters: JobParameters, slice_seconds: float | None
+) -> int:
+    """Return how many shots a slice of a job may have; all of them if it has no slices."""
+    shots = parameters.get("num_reads") or 1
+    if slice_seconds is None:
+        return shots
+
+    def seconds(number: int) -> float:
+        return device.elapsed_seconds(device.cost({**parameters, "num_reads": number}))
+
+    setup, whole = seconds(1), seconds(shots)
+    if whole <= slice_seconds or setup > MOST_SETUP * slice_seconds:
+        return shots
+    return max(1, int((slice_seconds - setup) / (whole - setup) * (shots - 1)))
+
+
+def _kept(outcome: Outcome, shots: int) -> Slice:
+    result = outcome.result or Result()
+    info: dict[str, JSON] = {"shots": shots, "qpu_seconds": outcome.qpu_seconds}
+    info["calibration"] = (outcome.calibration or {}).get("id")
+    if "seed" in result.info:
+        info["seed"] = result.info["seed"]
+    used = outcome.qpu_seconds or 0.0, outcome.seconds or 0.0
+    return Slice(shots, result.text, info, *used)
+
+
+def _seed(job: Job, part: int) -> int | None:
+    """Return the seed of a slice, if the job has one; the same seed for all would repeat."""
+    seed = job.parameters.get("seed")
+    if seed is None or part == 0:
+        return seed
+    return random.Random(f"{seed}/{part}").randrange(SEEDS)
 
 
 def _summary(calibration: dict[str, JSON]) -> dict[str, JSON]:

@@ -55,7 +55,7 @@ from typing import TypeAlias, TypeVar
 
 from sf_quantum import backoff
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Description, Outcome, Result
+from sf_quantum.qpu.jobs import Description, Result
 from sf_quantum.service.device.protocol import Cost, Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
@@ -74,8 +74,9 @@ from sf_quantum.service.domain.reasons import (
     LeaseEnd,
 )
 from sf_quantum.service.domain.settings import ServiceSettings
-from sf_quantum.service.queue.attempt import Attempt, Detached, Interrupt
+from sf_quantum.service.queue.attempt import Attempt, Ended
 from sf_quantum.service.queue.availability import Availability
+from sf_quantum.service.queue.device_job import Detached, Interrupt
 from sf_quantum.service.queue.entitlements import JobCounts
 from sf_quantum.service.queue.events import log_done, log_interrupted, log_job
 from sf_quantum.service.queue.observations import DeviceState, Observations
@@ -202,6 +203,7 @@ class LiveJobs:
         self.policy = make(chosen.type, chosen.options, settings.shares, store.clock)
         self.availability = Availability(store)
         self.observations = Observations()
+        self._slice_seconds = settings.slice_seconds
         self.pending = PendingJobs(self.policy, may_start=self._ends_before_maintenance)
         self.counts = JobCounts(settings)
         self.estimator = Estimator(self.policy, store.clock)
@@ -338,7 +340,7 @@ class LiveJobs:
             live.interruption = interruption
             live.move(_I, interruption.cause)
             if live.attempt is not None:
-                live.attempt.interrupt(self._how(interruption))
+                live.attempt.interrupt(self._how(live.attempt, interruption))
 
     def interrupt_lease(self, lease_id: str, end: LeaseEnd) -> list[LiveJob]:
         """Interrupt the pending and running jobs of a lease, which takes no more jobs.
@@ -529,15 +531,15 @@ class LiveJobs:
             self._runs(live, job)
         attempt = live.attempt = self._new_attempt(live, job)
         if live.interruption is not None:
-            attempt.interrupt(self._how(live.interruption))
+            attempt.interrupt(self._how(attempt, live.interruption))
         self.observations.enter("busy")
         try:
-            outcome, result = await asyncio.wrap_future(
-                in_thread(lambda: self._outcome(attempt, job))
+            ended, result = await asyncio.wrap_future(
+                in_thread(lambda: self._ended(attempt, job))
             )
         except Detached:
             return
-        await self._settled(live, job, outcome, result)
+        await self._settled(live, job, ended, result)
 
     def _new_attempt(self, live: LiveJob, job: Job) -> Attempt:
         loop = asyncio.get_running_loop()
@@ -552,28 +554,29 @@ class LiveJobs:
             self.device,
             job,
             running,
+            slice_seconds=self._slice_seconds,
             check=not fits,
             unsure=live.recovered and job.device_job is None,
         )
 
-    def _outcome(self, attempt: Attempt, job: Job) -> tuple[Outcome, str | None]:
-        outcome = attempt.run()
-        if outcome.result is None:
-            return outcome, None
+    def _ended(self, attempt: Attempt, job: Job) -> tuple[Ended, str | None]:
+        ended = attempt.run()
+        if ended.outcome.result is None:
+            return ended, None
         started = self.store.job(job.number) or job
-        return outcome, _with_timing(started, outcome, outcome.result).whole
+        return ended, _with_timing(started, ended, ended.outcome.result).whole
 
     async def _settled(
-        self, live: LiveJob, job: Job, outcome: Outcome, result: str | None
+        self, live: LiveJob, job: Job, ended: Ended, result: str | None
     ) -> None:
-        number, qpu_seconds = job.number, outcome.qpu_seconds or 0.0
+        number, outcome = job.number, ended.outcome
         if live.starting is not None:
             await live.starting
         elif job.started is None and (outcome.result or outcome.failure):
             # it was over before it was seen running
             await self._write_running(live, outcome.seconds or 0.0)
-        self.observations.qpu_seconds[job.job_class] += qpu_seconds
-        settled = await _written(lambda: self._settle(live, job, outcome, result))
+        self.observations.qpu_seconds[job.job_class] += ended.spent
+        settled = await _written(lambda: self._settle(live, job, ended, result))
         if not settled.final and live.interruption is not None:
             if live.interruption.cancels:
                 # cancelled while its return to the queue was written
@@ -582,13 +585,15 @@ class LiveJobs:
                     lambda: self.store.cancel_waiting(number, note)
                 )
             else:
-                ended = self.store.clock()
-                times = live.started or ended, ended
+                now = self.store.clock()
+                times = live.started or now, now
                 cause = live.interruption.cause
                 self.observations.attempt_interrupted(job.job_class, cause, *times)
-        # as in the accounting: who is interrupted has no result for the attempt, and
-        # would else wait longer for having been interrupted
-        self._end_attempt(live, settled, qpu_seconds if settled.final else 0.0)
+        # as in the accounting: who is interrupted has no result for the slice that ran,
+        # and would else wait longer for having been interrupted
+        lost = 0.0 if settled.final else ended.last[0]
+        live.entry.seconds = self._seconds_left(settled)
+        self._end_attempt(live, settled, ended.spent - lost)
 
     def _seen_running(self, live: LiveJob) -> None:
         """Note that the device runs a job, which was in the vendor's queue until now."""
@@ -607,16 +612,16 @@ class LiveJobs:
         self.observations.attempt_started(job)
 
     def _settle(
-        self, live: LiveJob, job: Job, outcome: Outcome, result: str | None
+        self, live: LiveJob, job: Job, ended: Ended, result: str | None
     ) -> Future[Job]:
-        used = (outcome.qpu_seconds or 0.0, outcome.seconds or 0.0)
+        outcome, used = ended.outcome, ended.used
         note = outcome.failure
         state: State = "Completed" if note is None else "Failed"
         if note is None and result is None:
             interruption = live.interruption or CANCELLED
             note = job.cancelling or interruption.note(job.attempt)
             if not interruption.cancels:
-                return self.store.put_back(job.number, note, used)
+                return self.store.put_back(job.number, note, ended.last)
             state = "Cancelled"
         price = self.device.price
         return self.store.finish(
@@ -644,8 +649,10 @@ class LiveJobs:
             live.move(_P, Cause.WORKER)
             self._note_done(live.entry.lease)
 
-    def _how(self, interruption: Interruption) -> Interrupt:
+    def _how(self, attempt: Attempt, interruption: Interruption) -> Interrupt:
         """Return what an interruption does to the job on the device."""
+        if interruption.cause is Cause.PREEMPTION and attempt.sliced:
+            return Interrupt.PAUSE
         goes_on = self.device.recovery in (Recovery.BY_TAG, Recovery.BY_ID)
         stops = interruption.cause is Cause.SERVICE_STOP
         return Interrupt.DETACH if stops and goes_on else Interrupt.CANCEL
@@ -654,8 +661,7 @@ class LiveJobs:
 
     def _add(self, job: Job, cause: Cause) -> LiveJob:
         lease = self._leases.get(job.lease)
-        seconds = self._seconds(job.model_seconds, job.compute_seconds)
-        entry = PendingJob.of(job, seconds, lease)
+        entry = PendingJob.of(job, self._seconds_left(job), lease)
         live = self._jobs[job.number] = LiveJob(entry)
         live.move(_P, cause)
         self.estimator.submitted(entry)
@@ -705,6 +711,11 @@ class LiveJobs:
             if live.ends_with_lease:  # not on disk, where it has the new lease
                 self._pend_again(live, Cause.SUBMISSION)
         return []
+
+    def _seconds_left(self, job: Job) -> float:
+        """Return how long the rest of a job is expected to occupy the device."""
+        whole = self._seconds(job.model_seconds, job.compute_seconds)
+        return whole * (1 - job.shots_done / job.shots)
 
     def _seconds(self, qpu_seconds: float, compute_seconds: float) -> float:
         cost = Cost(qpu_seconds, compute_seconds=compute_seconds)
@@ -767,12 +778,12 @@ async def _written(write: Callable[[], Future[_T]]) -> _T:
     return await asyncio.wrap_future(write())
 
 
-def _with_timing(job: Job, outcome: Outcome, result: Result) -> Result:
+def _with_timing(job: Job, ended: Ended, result: Result) -> Result:
     queued = job.queued_seconds
     timing: dict[str, JSON] = {
         "queued_seconds": 0.0 if queued is None else queued,
-        "qpu_seconds": outcome.qpu_seconds,
-        "seconds": outcome.seconds,
+        "qpu_seconds": ended.used[0],
+        "seconds": ended.used[1],
     }
     ours: dict[str, JSON] = {"job": job.id, "attempt": job.attempt, "timing": timing}
     return replace(result, info={**result.info, **ours})

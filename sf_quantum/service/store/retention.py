@@ -117,6 +117,6 @@ def trim(store: Store, most_mib: float) -> Future[int]:
 
 def _delete(db: sqlite3.Connection, numbers: Sequence[int]) -> None:
     db.execute(_ADD_UP, (json.dumps(numbers),))
-    for table in ("contents", "jobs"):
+    for table in ("contents", "slices", "jobs"):
         query = f"DELETE FROM {table} WHERE number = ?"
         db.executemany(query, [(number,) for number in numbers])

@@ -223,6 +223,18 @@ _DEVICES = """
 ALTER TABLE jobs ADD COLUMN device TEXT;
 ALTER TABLE jobs ADD COLUMN device_job TEXT;
 ALTER TABLE jobs ADD COLUMN repeatable INTEGER NOT NULL DEFAULT 0;
+-- of a long job: the slices that are over, their shots, and the shots of the next
+ALTER TABLE jobs ADD COLUMN slices INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN shots_done INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN slice_shots INTEGER;
+CREATE TABLE slices (
+    number INTEGER NOT NULL,
+    slice INTEGER NOT NULL,
+    shots INTEGER NOT NULL,
+    result TEXT NOT NULL,
+    info TEXT NOT NULL,
+    PRIMARY KEY (number, slice)
+);
 """
 SCHEMA = (
     _LEASES_AND_JOBS

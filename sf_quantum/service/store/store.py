@@ -8,7 +8,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import cast
 
@@ -49,8 +49,23 @@ _ON_DEVICE = "(state = 'Running' OR state = 'Queued' AND device IS NOT NULL)"
 _CANCELLED = "state = 'Cancelled', ended = ?, ended_steady = ?, note = ?"
 _AGAIN = (
     "state = 'Queued', started = NULL, started_steady = NULL, attempt = attempt + 1, "
-    "device = NULL, device_job = NULL, note = ?"
+    "device = NULL, device_job = NULL, slice_shots = NULL, note = ?"
 )
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A slice of a job that is over.
+
+    :param text: its result, as of :class:`~sf_quantum.qpu.jobs.Result`
+    :param info: its shots, times and calibration, for the job's ``info``
+    """
+
+    shots: int
+    text: str
+    info: dict[str, JSON]
+    qpu_seconds: float = 0.0
+    seconds: float = 0.0
 
 
 class Store(Database):
@@ -288,6 +303,35 @@ class Store(Database):
         """Note the id of a job on its device."""
         return self._update(number, "device_job = ?", device_job)
 
+    def slice_begins(self, number: int, shots: int) -> Future[Job]:
+        """Note the shots of a slice before it is submitted."""
+        return self._update(number, "slice_shots = ?", shots)
+
+    def slice_ended(self, number: int, part: Slice) -> Future[None]:
+        """Keep a slice that is over; the job's times grow by its times."""
+        info = json.dumps(part.info)
+
+        def change(db: sqlite3.Connection) -> None:
+            db.execute(
+                "INSERT INTO slices SELECT number, slices, ?, ?, ? FROM jobs "
+                "WHERE number = ?",
+                (part.shots, part.text, info, number),
+            )
+            db.execute(
+                "UPDATE jobs SET slices = slices + 1, shots_done = shots_done + ?, "
+                "slice_shots = NULL, device_job = NULL, qpu_seconds = qpu_seconds + ?, "
+                "seconds = seconds + ? WHERE number = ?",
+                (part.shots, part.qpu_seconds, part.seconds, number),
+            )
+
+        return self.change(change)
+
+    def slices(self, number: int) -> list[Slice]:
+        """Read the slices of a job that are over, in order."""
+        query = "SELECT shots, result, info FROM slices WHERE number = ? ORDER BY slice"
+        rows = self.read_large(query, number)
+        return [Slice(shots, text, json.loads(info)) for shots, text, info in rows]
+
     def start(self, number: int, seconds_ago: float = 0.0) -> Future[Job]:
         """Mark a job as running if it is queued, here or on its device."""
         return self._update(
@@ -319,7 +363,8 @@ class Store(Database):
     ) -> Future[Job]:
         """Store how a running job ended.
 
-        :param used: seconds of this attempt on the device, modelled and actual
+        :param used: seconds on the device, billed or modelled and actual, without those of
+            interrupted attempts
         :param cost: of these, if the device has a price
         :param result: JSON text, for a job that completed
         :param calibration: the calibration that the job ran under, if it ran
@@ -339,6 +384,7 @@ class Store(Database):
             size = len(result or "")
             values = (state, *ended, note, calibration_text, *used, cost, size, number)
             db.execute(query, values)
+            db.execute("DELETE FROM slices WHERE number = ?", (number,))
             return _select_job(db, "WHERE number = ?", number)
 
         return self.change(change)

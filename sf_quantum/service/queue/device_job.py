@@ -1,0 +1,233 @@
+"""A job on the device: submit it, follow it, read its result; cancel it at any time.
+
+All of it blocks. What is known of the job when the service dies depends on where it is::
+
+    to be submitted    on disk: the device's identity, which says that there may be a job
+    submitted          on disk: the job's id on the device as well
+    over               on disk: how the job ended; then the device may forget it
+
+The next service goes on from there (:meth:`~sf_quantum.service.store.store.Store.recover`).
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import islice
+from typing import TypeVar
+
+from sf_quantum import backoff
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.qpu import AuthenticationError
+from sf_quantum.qpu.jobs import OVER, NotAccepted, Outcome, Progress, Task, UnknownJob
+from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.domain.jobs import Job, Recovery
+from sf_quantum.service.domain.reasons import NOT_FOUND_AGAIN, VANISHED
+from sf_quantum.service.store.store import Store
+
+logger = logging.getLogger(__name__)
+# of an answer of the device about a job that is over
+RESULT_TRIES = 6
+# of a failed write
+WRITE_TRIES = 4
+T = TypeVar("T")
+
+
+class Interrupt(Enum):
+    """How an attempt is interrupted."""
+
+    #: the job is cancelled on the device
+    CANCEL = auto()
+    #: what is on the device ends, and nothing more is submitted
+    PAUSE = auto()
+    #: the job goes on, for the next service
+    DETACH = auto()
+
+
+class Detached(Exception):
+    """The job was left to the next service."""
+
+
+def written(write: Callable[[], Future[T]]) -> T:
+    """Write to disk; repeated if the file is locked, for example. Blocks."""
+    for pause in islice(backoff.DATABASE.pauses(), WRITE_TRIES):
+        try:
+            return write().result()
+        except sqlite3.OperationalError as error:
+            logger.warning("a write failed, trying again: %s", error)
+        time.sleep(pause)
+    return write().result()
+
+
+@dataclass
+class Control:
+    """What is asked of an attempt from other threads."""
+
+    interrupt: Interrupt | None = None
+    wake: threading.Event = field(default_factory=threading.Event)
+
+
+class DeviceJob:
+    """A job, or a slice of one, on the device.
+
+    :param job: as on disk
+    :param running: called when the device is seen to run it, perhaps again
+    :param job_id: its id on the device, if it is there already
+    :param unsure: whether a former service may have submitted it
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        device: Device,
+        job: Job,
+        task: Task,
+        control: Control,
+        running: Callable[[], None],
+        *,
+        job_id: str | None = None,
+        unsure: bool = False,
+    ) -> None:
+        self.id = job_id
+        self.progress = Progress("Queued")
+        self._store = store
+        self._device = device
+        self._job = job
+        self._task = task
+        self._control = control
+        self._running = running
+        self._unsure = unsure
+        self._cancelling = threading.Lock()
+        self._cancelled = False
+
+    @property
+    def _asked(self) -> Interrupt | None:
+        return self._control.interrupt
+
+    def run(self) -> Outcome | None:
+        """Run it until it is over.
+
+        :returns: how it ended; ``None`` if it was interrupted before it was submitted
+        :raises InputError: if it is refused, or cannot be found again
+        :raises Detached: if it was left to the next service
+        """
+        if self.id is None:
+            self.id = self._submitted()
+        return None if self.id is None else self._followed(self.id)
+
+    # submission
+
+    def _submitted(self) -> str | None:
+        """Submit the job; ``None`` if it was interrupted before that."""
+        device, task, unsure = self._device, self._task, self._unsure
+        for pause in backoff.VENDOR.pauses():
+            if self._asked is not None and not unsure:
+                return None
+            try:
+                if unsure and (job_id := device.find(task.tag)) is not None:
+                    return self._kept(job_id)
+                unsure = False
+                if self._asked is None:
+                    return self._kept(device.submit(task))
+            except NotAccepted as error:
+                self._note(error)
+                pause = max(pause, error.retry_seconds or 0.0)
+            except AuthenticationError as error:
+                # the site's credentials, no mistake of the job
+                self._note(error)
+            except QpuError as error:
+                self._note(error)
+                unsure = self._may_have_run(error)
+            self._pause(pause)
+            if self._asked is Interrupt.DETACH and unsure:
+                raise Detached
+        return None
+
+    def _may_have_run(self, error: QpuError) -> bool:
+        """Whether the device is asked for the job, after a submission without an answer.
+
+        :raises InputError: if it cannot be, and the job must not run twice
+        """
+        recovery = self._device.recovery
+        if recovery is Recovery.BY_TAG:
+            return True
+        if recovery is Recovery.AGAIN or self._job.repeatable:
+            return False
+        raise InputError(f"{error}; {NOT_FOUND_AGAIN}")
+
+    def _kept(self, job_id: str) -> str:
+        if self._device.recovery is Recovery.AGAIN:
+            return job_id
+        try:
+            # before anything else is done with it
+            written(lambda: self._store.submitted(self._job.number, job_id))
+        except sqlite3.OperationalError as error:
+            # after a crash, it may be found by its tag
+            self._note(error)
+        return job_id
+
+    # the job on the device
+
+    def _followed(self, job_id: str) -> Outcome:
+        device, task = self._device, self._task
+        pauses = backoff.VENDOR.pauses()
+        while self.progress.state not in OVER:
+            try:
+                self.cancel_if_asked()
+                self.progress = device.poll(job_id, task)
+                pauses = backoff.VENDOR.pauses()
+            except UnknownJob as error:
+                return self._vanished(error)
+            except (QpuError, AuthenticationError) as error:
+                self._note(error)
+                self._pause(next(pauses))
+            if self.progress.state == "Running":
+                self._running()
+            if self._asked is Interrupt.DETACH:
+                raise Detached
+        return self._read(job_id, pauses)
+
+    def _read(self, job_id: str, pauses: Iterator[float]) -> Outcome:
+        for _ in range(RESULT_TRIES):
+            try:
+                return self._device.result(job_id, self._task)
+            except UnknownJob as error:
+                return self._vanished(error)
+            except AuthenticationError as error:
+                trouble: Exception = error
+            except QpuError as error:
+                trouble = error
+            if self._asked is Interrupt.DETACH:
+                raise Detached
+            self._note(trouble)
+            self._pause(next(pauses))
+        return Outcome(failure=f"its result cannot be read: {trouble}")
+
+    def _vanished(self, error: UnknownJob) -> Outcome:
+        if self._cancelled:
+            return Outcome()
+        return Outcome(failure=f"{error}; {VANISHED}")
+
+    def cancel_if_asked(self) -> None:
+        with self._cancelling:
+            job_id, asked = self.id, self._asked is Interrupt.CANCEL
+            if job_id is None or self._cancelled or not asked:
+                return
+            with suppress(QpuError, InputError):
+                self._device.cancel(job_id)
+                self._cancelled = True
+
+    def _pause(self, seconds: float) -> None:
+        if self._control.wake.wait(seconds):
+            # once; after that, at the vendor's pace again
+            self._control.wake.clear()
+
+    def _note(self, error: Exception) -> None:
+        logger.warning("job %s: %s", self._job.id, error)
