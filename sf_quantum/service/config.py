@@ -262,7 +262,7 @@ def read(
     section = content.get("device")
     type_ = section.get("type", "emulated") if isinstance(section, dict) else "emulated"
     for key, value in values.items():
-        if type_ != "emulated" and key[0] == "device" and key[1] != "name":
+        if type_ != "emulated" and key[0] == "device" and key[1:] != ("name",):
             message = f"is for the emulated device; that of {path} has type {type_!r}"
             raise InputError(f"{flags[key]} {message}")
         _override(content, key, value)
