@@ -6,9 +6,11 @@ whose queue drives any device in these terms.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 from sf_quantum.errors import QpuError
@@ -135,6 +137,25 @@ class Topology:
     shape: tuple[int, ...]
     labels: int
     couplers: tuple[tuple[int, int], ...]
+
+    @cached_property
+    def qubits(self) -> tuple[int, ...]:
+        """The numbers of the qubits, sorted."""
+        return tuple(sorted({qubit for pair in self.couplers for qubit in pair}))
+
+    @cached_property
+    def id(self) -> str:
+        """Hash of the graph."""
+        text = f"{self.kind}{self.shape}{self.couplers}"
+        return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+    def without(self, qubits: Collection[int]) -> Topology:
+        """Return the graph without some qubits and their couplers."""
+        if not qubits:
+            return self
+        removed = set(qubits)
+        couplers = tuple(pair for pair in self.couplers if removed.isdisjoint(pair))
+        return replace(self, couplers=couplers)
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ from sf_quantum.qpu.jobs import (
     State,
     Task,
     Timing,
+    Topology,
     UnknownJob,
 )
 
@@ -470,7 +471,7 @@ class SfqQpu(Qpu):
         return samples
 
     def describe(self) -> Description:
-        """See :meth:`Qpu.describe`; the graph of an annealer is not read."""
+        """See :meth:`Qpu.describe`."""
         device = self.service.send("GET", "/v1/device").json()
         timing, calibration = device.get("timing"), device.get("calibration")
         payloads, qubits = device.get("payloads"), device.get("out_of_service")
@@ -491,7 +492,25 @@ class SfqQpu(Qpu):
             shots=shots if isinstance(shots, int) else None,
             timing=_timing(timing) if isinstance(timing, dict) else None,
             calibration=calibration if isinstance(calibration, dict) else None,
+            topology=self._topology(),
             specs=specs,
+        )
+
+    def _topology(self) -> Topology | None:
+        send = partial(self.service.send, timeout_seconds=LARGE_SECONDS)
+        response = send("GET", "/v1/device/topology", expected=(404,))
+        if response.status == 404:  # none, or a service of an earlier version
+            return None
+        told = response.json()
+        shape, couplers = told.get("shape"), told.get("couplers")
+        if not isinstance(shape, list) or not isinstance(couplers, list):
+            raise QpuError(f"{self.service.name}: the device's graph is malformed")
+        pairs = (pair for pair in couplers if isinstance(pair, list))
+        return Topology(
+            self.service.text(told, "kind"),
+            tuple(map(_int, shape)),
+            _int(told.get("labels")),
+            tuple((_int(pair[0]), _int(pair[1])) for pair in pairs if len(pair) == 2),
         )
 
     def submit(self, task: Task) -> str:

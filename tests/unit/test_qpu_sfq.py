@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -730,6 +731,28 @@ def test_what_the_service_says_of_its_device() -> None:
     assert described.calibration is not None
     assert described.calibration.keys() == {"id", "time", "values"}
     assert (described.out_of_service, described.shots) == (frozenset(), None)
+    assert described.topology is None
+
+
+@pytest.mark.parametrize("kind", ["pegasus", "zephyr"])
+def test_what_the_service_says_of_an_annealer(kind: str) -> None:
+    out = frozenset({34, 35})
+    device = EmulatedDevice(topology=kind, qubits=40, out_of_service=out, shots=9)
+    with running_service(device) as service:
+        described = SfqQpu("q", service.url).describe()
+    told = replace(device.description, calibration=described.calibration)
+    assert described == replace(told, specs=device.specs())
+    assert described.topology is not None
+    assert {type(pair) for pair in described.topology.couplers} == {tuple}
+
+
+@pytest.mark.parametrize(
+    "graph", [[], {}, {"kind": "square", "shape": 2}, {"shape": [2], "couplers": {}}]
+)
+def test_a_graph_that_is_none(scripted: Serve, graph: JSON) -> None:
+    server = scripted([(200, {"technology": "annealer"}), (200, graph)])
+    with pytest.raises(QpuError):
+        SfqQpu("q", server.url).describe()
 
 
 JOB: dict[str, JSON] = {"id": "j", "state": "Completed", "idempotency_key": "t"}

@@ -81,6 +81,20 @@ def _waited(service: RunningService, job: str) -> dict[str, JSON]:
     return service.ask("GET", f"/v1/jobs/{job}?wait=5").json()
 
 
+def test_the_graph_of_an_annealer_is_told() -> None:
+    device = EmulatedDevice(qubits=40, out_of_service=frozenset({34}))
+    with running_service(device) as service:
+        told = service.ask("GET", "/v1/device/topology").json()
+    assert device.graph is not None
+    assert told.keys() == {"kind", "shape", "labels", "couplers"}
+    assert told["couplers"] == [[*pair] for pair in device.graph.couplers]
+    assert (told["kind"], told["shape"]) == ("pegasus", [*device.graph.shape])
+    with running_service(EmulatedDevice(technology="neutral-atom")) as service:
+        answer = service.ask("GET", "/v1/device/topology")
+    assert answer.status == 404
+    assert answer.json()["detail"] == "this device tells no graph"
+
+
 def test_health_device_and_openapi(service: RunningService) -> None:
     assert service.ask("GET", "/v1/health").json() == {"status": "ok"}
     service.acquire()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sf_quantum.qpu.jobs import Topology
 from sf_quantum.service.device.topology import (
-    Graph,
     pegasus,
     smallest_pegasus,
     smallest_zephyr,
@@ -32,7 +32,7 @@ def test_as_ocean_builds_them(size: int) -> None:
     ],
 )
 def test_sizes_of_real_ones(
-    graph: Graph, labels: int, qubits: int, couplers: int
+    graph: Topology, labels: int, qubits: int, couplers: int
 ) -> None:
     assert (graph.labels, len(graph.qubits), len(graph.couplers)) == (
         labels,

@@ -62,8 +62,8 @@ from sf_quantum.service.device.protocol import (
     Recovery,
 )
 from sf_quantum.service.device.runners import Runner, installed
-from sf_quantum.service.device.technologies import TECHNOLOGIES, Errors
-from sf_quantum.service.device.topology import TOPOLOGIES, Graph
+from sf_quantum.service.device.technologies import TECHNOLOGIES, Errors, Technology
+from sf_quantum.service.device.topology import TOPOLOGIES
 from sf_quantum.service.domain.jobs import Kind, Size
 from sf_quantum.service.domain.reasons import QPU_OFFLINE
 from sf_quantum.service.domain.settings import Count, NotNegative, Positive
@@ -215,9 +215,14 @@ class EmulatedDevice(DeviceSettings, Device):
         return self
 
     @property
+    def hardware(self) -> Technology:
+        """The hardware that it stands for."""
+        return TECHNOLOGIES[self.technology]
+
+    @property
     def timing(self) -> Timing:
         """Modelled times, without ``faults.slow`` and the time scale."""
-        return TECHNOLOGIES[self.technology].timing
+        return self.hardware.timing
 
     @property
     def payloads(self) -> tuple[Kind, ...]:
@@ -228,10 +233,6 @@ class EmulatedDevice(DeviceSettings, Device):
     @property
     def description(self) -> Description:
         """See :attr:`Device.description`."""
-        graph = self.graph
-        topology = None
-        if graph is not None:
-            topology = Topology(graph.kind, graph.shape, graph.labels, graph.couplers)
         return Description(
             self.technology,
             self.size,
@@ -240,7 +241,7 @@ class EmulatedDevice(DeviceSettings, Device):
             self.shots,
             self.timing,
             self.reading.summary,
-            topology,
+            self.graph,
         )
 
     @property
@@ -288,13 +289,13 @@ class EmulatedDevice(DeviceSettings, Device):
         return self.cost_per_second
 
     @cached_property
-    def graph(self) -> Graph | None:
+    def graph(self) -> Topology | None:
         """The working graph of an annealer; ``None`` for other technologies."""
         whole = self._whole_graph
         return None if whole is None else whole.without(self.out_of_service)
 
     @property
-    def _whole_graph(self) -> Graph | None:
+    def _whole_graph(self) -> Topology | None:
         if self.technology != "annealer":
             return None
         return TOPOLOGIES[self.topology](self.qubits)
@@ -307,14 +308,14 @@ class EmulatedDevice(DeviceSettings, Device):
     @property
     def errors(self) -> Errors:
         """The errors of a good, new calibration."""
-        return TECHNOLOGIES[self.technology].errors.times(self.noise)
+        return self.hardware.errors.times(self.noise)
 
     @property
     def calibration_period(self) -> float:
         """Lifetime of a calibration in seconds, by the clock."""
         period = self.calibration_seconds
         if period is None:
-            period = TECHNOLOGIES[self.technology].calibration_seconds
+            period = self.hardware.calibration_seconds
         # with time scale 0, calibrations are renewed in real time
         return period * (self.time_scale or 1.0)
 
@@ -397,7 +398,7 @@ class EmulatedDevice(DeviceSettings, Device):
 
     def cost(self, parameters: JobParameters, size: Size | None = None) -> Cost:
         """See :meth:`Device.cost`: the modelled seconds, without faults."""
-        modelled = TECHNOLOGIES[self.technology].job_seconds(parameters)
+        modelled = self.hardware.job_seconds(parameters)
         computed = 0.0 if size is None else compute_seconds(size, parameters)
         return Cost(modelled, compute_seconds=computed)
 

@@ -23,11 +23,11 @@ from sf_quantum.qpu.jobs import (
     Outcome,
     Progress,
     Task,
+    Topology,
 )
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.samplers.problem import check as check_problem
 from sf_quantum.service.device.computation import ComputeLimits
-from sf_quantum.service.device.topology import Graph
 from sf_quantum.service.domain.jobs import Recovery as Recovery
 from sf_quantum.service.domain.jobs import Size
 
@@ -191,17 +191,10 @@ class Device(ABC):
         return ()
 
     @property
-    def graph(self) -> Graph | None:
+    def graph(self) -> Topology | None:
         """The working graph of an annealer; ``None`` for other technologies."""
         told = self.description
-        if told.topology is None or told.technology != "annealer":
-            return None
-        return Graph(
-            told.topology.kind,
-            told.topology.shape,
-            told.topology.labels,
-            told.topology.couplers,
-        )
+        return told.topology if told.technology == "annealer" else None
 
     @property
     def price(self) -> float | None:

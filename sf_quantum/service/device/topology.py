@@ -8,11 +8,11 @@ have D-Wave's linear numbering, so that its tools recognize the graph.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from itertools import count, product
+
+from sf_quantum.qpu.jobs import Topology
 
 # offsets of the twelve qubits of a Pegasus tile, vertical and horizontal
 _SHIFTS = (2, 2, 2, 2, 10, 10, 10, 10, 6, 6, 6, 6)
@@ -22,67 +22,33 @@ _TILE = 4
 Pair = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Graph:
-    """The working graph of an annealer.
-
-    :param shape: parameters of the topology, in D-Wave's notation
-    :param labels: upper bound of the qubit numbers, some of which are unused
-    :param couplers: sorted pairs of qubits, lower number first
-    """
-
-    kind: str
-    shape: tuple[int, ...]
-    labels: int
-    couplers: tuple[Pair, ...]
-
-    @cached_property
-    def qubits(self) -> tuple[int, ...]:
-        """The numbers of the qubits, sorted."""
-        return tuple(sorted({qubit for pair in self.couplers for qubit in pair}))
-
-    @cached_property
-    def id(self) -> str:
-        """Hash of the graph."""
-        text = f"{self.kind}{self.shape}{self.couplers}"
-        return hashlib.sha256(text.encode()).hexdigest()[:10]
-
-    def without(self, qubits: Collection[int]) -> Graph:
-        """Return the graph without some qubits and their couplers."""
-        if not qubits:
-            return self
-        removed = set(qubits)
-        couplers = tuple(pair for pair in self.couplers if removed.isdisjoint(pair))
-        return replace(self, couplers=couplers)
-
-
-def pegasus(size: int) -> Graph:
+def pegasus(size: int) -> Topology:
     """Build P(size), for sizes of 2 or more, without qubits outside the main fabric."""
     pairs = sorted({(min(pair), max(pair)) for pair in _pegasus(size)})
-    return Graph("pegasus", (size,), 24 * size * (size - 1), tuple(pairs))
+    return Topology("pegasus", (size,), 24 * size * (size - 1), tuple(pairs))
 
 
-def zephyr(size: int) -> Graph:
+def zephyr(size: int) -> Topology:
     """Build Z(size, 4), for sizes of 1 or more."""
     pairs = sorted({(min(pair), max(pair)) for pair in _zephyr(size)})
     labels = 4 * _TILE * size * (2 * size + 1)
-    return Graph("zephyr", (size, _TILE), labels, tuple(pairs))
+    return Topology("zephyr", (size, _TILE), labels, tuple(pairs))
 
 
 @cache
-def smallest_pegasus(qubits: int) -> Graph:
+def smallest_pegasus(qubits: int) -> Topology:
     """Build the smallest Pegasus graph with at least the given number of qubits."""
     # P(m) has 24 m (m - 1) labels, of which 8 (m - 1) are outside the main fabric
     return pegasus(next(m for m in count(2) if 8 * (3 * m - 1) * (m - 1) >= qubits))
 
 
 @cache
-def smallest_zephyr(qubits: int) -> Graph:
+def smallest_zephyr(qubits: int) -> Topology:
     """Build the smallest Zephyr graph with at least the given number of qubits."""
     return zephyr(next(m for m in count(1) if 4 * _TILE * m * (2 * m + 1) >= qubits))
 
 
-TOPOLOGIES: Mapping[str, Callable[[int], Graph]] = {
+TOPOLOGIES: Mapping[str, Callable[[int], Topology]] = {
     "pegasus": smallest_pegasus,
     "zephyr": smallest_zephyr,
 }

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 import numpy
 
 from sf_quantum.files import JSON
+from sf_quantum.qpu.jobs import Topology
 from sf_quantum.samplers.problem import document
 from sf_quantum.service.api.sapi.solver import VARTYPES, Problem, ProblemOptions
-from sf_quantum.service.device.topology import Graph
 from sf_quantum.service.domain.errors import Refused
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _UNUSED = float("nan")
 
 
-def bqm(problem: Problem, graph: Graph) -> dict[str, JSON]:
+def bqm(problem: Problem, graph: Topology) -> dict[str, JSON]:
     """Convert a problem into a BQM over qubits, or name the invalid part with 400."""
     linear = _floats(problem.data.lin, "data.lin", len(graph.qubits), "qubits")
     used = ~numpy.isnan(linear)
@@ -55,7 +55,7 @@ def bqm(problem: Problem, graph: Graph) -> dict[str, JSON]:
     )
 
 
-def problem_data(content: Mapping[str, JSON], graph: Graph) -> dict[str, JSON]:
+def problem_data(content: Mapping[str, JSON], graph: Topology) -> dict[str, JSON]:
     """Convert a BQM of :func:`bqm` back, without couplers whose bias is 0."""
     from dimod import BinaryQuadraticModel
 
@@ -72,7 +72,7 @@ def problem_data(content: Mapping[str, JSON], graph: Graph) -> dict[str, JSON]:
 
 
 def answer(
-    result: str, options: ProblemOptions, content: Mapping[str, JSON], graph: Graph
+    result: str, options: ProblemOptions, content: Mapping[str, JSON], graph: Topology
 ) -> dict[str, JSON]:
     """Convert a sample set into an answer, without its timing.
 

@@ -13,13 +13,12 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Timing
+from sf_quantum.qpu.jobs import Timing, Topology
 from sf_quantum.samplers.neal import SWEEPS
 from sf_quantum.service.api.common import qpu_status
 from sf_quantum.service.device.noise import FIELD_RANGE
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.technologies import ANNEALING_SECONDS
-from sf_quantum.service.device.topology import Graph
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import State
 from sf_quantum.service.queue.job_queue import JobQueue
@@ -117,7 +116,7 @@ class ProblemOptions(BaseModel):
     label: str | None = None
 
 
-def graph(device: Device) -> Graph:
+def graph(device: Device) -> Topology:
     """Return the graph of an annealer; other devices have none: 404."""
     if device.graph is None:
         raise Refused(404, f"{device.name} is not an annealer and has no solver")
@@ -212,7 +211,7 @@ def _edited(
 
 
 @lru_cache(4)
-def _properties(graph: Graph) -> dict[str, JSON]:
+def _properties(graph: Topology) -> dict[str, JSON]:
     return {
         "category": "qpu",
         "supported_problem_types": ["ising", "qubo"],

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
 from sf_quantum.service.api.common import (
@@ -15,6 +16,7 @@ from sf_quantum.service.api.common import (
     Who,
     qpu_reason,
     qpu_status,
+    refusal,
 )
 from sf_quantum.service.api.v1.models import CalibrationAnswer, Strict
 from sf_quantum.service.device.computation import ComputeLimits
@@ -130,6 +132,19 @@ class DeviceAnswer(Strict):
     limits: LimitsAnswer
 
 
+class TopologyAnswer(Strict):
+    """The working graph of the device: no qubit that is out of service is in it."""
+
+    kind: str = Field(description="pegasus, zephyr or square, for example.")
+    shape: list[int] = Field(description="Its parameters, in the vendor's notation.")
+    labels: int = Field(
+        description="Upper bound of the qubit numbers, some of which are unused."
+    )
+    couplers: list[tuple[int, int]] = Field(
+        description="Sorted pairs of qubits, lower number first."
+    )
+
+
 class DeviceChange(Strict):
     """Settings that an admin may change until the next start of the service."""
 
@@ -194,6 +209,21 @@ async def device(
 ) -> DeviceAnswer:
     """Show name, technology, size, leases, queue, calibration and time scale."""
     return show(queue, job_class, who.user)
+
+
+@router.get(
+    "/device/topology",
+    summary="Show the device's graph",
+    response_model=TopologyAnswer,
+    responses={404: refusal("The device tells no graph.")},
+)
+def topology(queue: Queue, _: Who) -> Response:
+    """List the couplers of an annealer or of a gate-based device, up to some 40,000."""
+    if (told := queue.device.description.topology) is None:
+        raise Refused(404, "this device tells no graph")
+    # in a thread, and without a check of each coupler
+    content = {name: getattr(told, name) for name in TopologyAnswer.model_fields}
+    return Response(json.dumps(content), media_type="application/json")
 
 
 @router.patch(
