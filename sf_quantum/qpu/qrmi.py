@@ -13,12 +13,13 @@ import importlib.util
 import json
 import os
 import re
+import threading
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar, get_args
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
@@ -34,7 +35,21 @@ from sf_quantum.qpu import (
     qrmi_config,
     required,
 )
+from sf_quantum.qpu.jobs import (
+    Description,
+    Kind,
+    LeaseLost,
+    NotAccepted,
+    Outcome,
+    Progress,
+    Result,
+    State,
+    Task,
+    UnknownJob,
+)
 from sf_quantum.qpu.qrmi_config import Resource
+from sf_quantum.text import described
+from sf_quantum.threads import in_thread
 
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
@@ -66,9 +81,18 @@ _REFUSALS = (
     "UnsupportedResourceTypeError",
 )
 _GONE = ("ResourceNotFoundError", "TaskNotFoundError")
+# the beginning of messages of errors before a request is sent
+_UNSENT = "munge encode failed"
 # the status of an HTTP answer in the messages of its clients
 _STATUS = re.compile(r"(?:[Ss]tatus:?|body:) (\d{3})\b")
 _BUSY = (408, 425, 429)
+# statuses after which there is no job, and another attempt may succeed
+_NOT_ACCEPTED = (*_BUSY, 503)
+REQUEST_SECONDS = 30.0
+# requests of a QPU that are waited for no longer, but have not ended
+MOST_OVERDUE = 16
+STATES: Mapping[str, State] = {state: state for state in get_args(State)}
+T = TypeVar("T")
 
 
 class QrmiQpu(Qpu):
@@ -89,6 +113,7 @@ class QrmiQpu(Qpu):
     def __init__(self, resource: Resource) -> None:
         super().__init__(resource.name)
         self._resource = resource
+        self._requests = threading.BoundedSemaphore(MOST_OVERDUE)
         self._who = f"QPU {self.name!r} ({self.type})"
 
     @classmethod
@@ -126,7 +151,7 @@ class QrmiQpu(Qpu):
     def status(self) -> QpuStatus:
         """See :meth:`Qpu.status`; ``qubits`` is 0, since it takes no BQM."""
         with errors(self._who):
-            status = self._client().status()
+            status = self._ask(lambda client: client.status())
         state = _state(status.status).lower()
         slots = status.capacity
         vqpus = (slots.max_slots if slots else None) or 1
@@ -171,6 +196,22 @@ class QrmiQpu(Qpu):
             "program that uses the package qrmi, or choose a sampler that needs no QPU"
         )
 
+    def _ask(self, call: Callable[[QuantumResource], T]) -> T:
+        """Call the vendor, for a limited time.
+
+        QRMI's clients have no time limit: a call that takes longer goes on in a thread.
+        """
+        client = self._client()
+        if not self._requests.acquire(blocking=False):
+            raise QpuError(f"{self._who} leaves {MOST_OVERDUE} requests unanswered")
+        asked = in_thread(lambda: call(client))
+        asked.add_done_callback(lambda _: self._requests.release())
+        try:
+            return asked.result(REQUEST_SECONDS)
+        except TimeoutError as error:
+            text = f"no answer within {REQUEST_SECONDS:g} s"
+            raise QpuError(f"{self._who}: {text}") from error
+
     def _client(self, token: str | None = None) -> QuantumResource:
         try:
             import qrmi
@@ -194,6 +235,9 @@ class _Pasqal(QrmiQpu):
     solving = ("pulser",)
     extra = "pulser"
     takes = "pulse sequences (Pulser)"
+    kinds: ClassVar[tuple[Kind, ...]] = ("sequence",)
+    #: whether a lease is a session of the vendor's, without which it forbids jobs
+    sessions: ClassVar[bool] = False
 
     def sampler(self) -> Sampler:
         """See :meth:`Qpu.sampler`: ``neutral-atom``, on this machine."""
@@ -204,7 +248,7 @@ class _Pasqal(QrmiQpu):
     def specs(self) -> str:
         """Get the current device in Pulser's abstract representation."""
         with errors(self._who):
-            target = self._client().target().value
+            target = self._ask(lambda client: client.target().value)
         try:
             (device,) = json.loads(target)
             return str(device["specs"])
@@ -219,21 +263,125 @@ class _Pasqal(QrmiQpu):
 
         payload = qrmi.Payload.PasqalCloud(sequence=sequence, job_runs=shots)
         result, timing = run(self._client(), payload, self._who)
+        counts, _ = self._read(result)
+        return counts, {**timing}
+
+    def _read(self, result: str) -> tuple[dict[str, int], dict[str, JSON]]:
+        """Read counts of bit strings, and ``info`` if there is any, as from our service."""
         try:
-            counter = json.loads(result)["counter"]
+            content = json.loads(result)
+            counter, info = content["counter"], content.get("info")
             counts = {str(bits): int(count) for bits, count in counter.items()}
             if not {*"".join(counts)} <= {"0", "1"}:
                 raise ValueError("not bits")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             message = f"{self._who}: its answer has no counts of bit strings"
             raise QpuError(message) from error
-        return counts, {**timing}
+        return counts, info if isinstance(info, dict) else {}
+
+    def describe(self) -> Description:
+        """See :meth:`Qpu.describe`; read from the device's specs."""
+        specs = self.specs()
+        try:
+            device = json.loads(specs)
+            qubits, shots = device.get("max_atom_num"), device.get("max_runs")
+        except (ValueError, AttributeError) as error:
+            message = f"{self._who}: its specs are not those of a Pulser device"
+            raise QpuError(message) from error
+        return Description(
+            self.technology,
+            qubits if isinstance(qubits, int) else 0,
+            self.kinds,
+            shots=shots if isinstance(shots, int) else None,
+            specs=specs,
+        )
+
+    def submit(self, task: Task) -> str:
+        """See :meth:`Qpu.submit`; the vendor keeps no tag.
+
+        QRMI does not tell a connection that is refused from one that is cut during a
+        request. So whether the QPU is online is asked first.
+        """
+        sequence = json.loads(task.payload)
+        if not isinstance(sequence, str):
+            raise InputError("sequence: expected text")
+        try:
+            status = self.status()
+        except QpuError as error:
+            raise NotAccepted(str(error)) from error
+        if not status.online:
+            raise NotAccepted(f"{self._who} is not online: {status.reason}")
+        with self._errors(submitting=True):
+            import qrmi
+
+            payload = qrmi.Payload.PasqalCloud(sequence=sequence, job_runs=task.shots)
+            return str(self._ask(lambda client: client.task_start(payload)))
+
+    def poll(self, job_id: str) -> Progress:
+        with self._errors():
+            word = _state(self._ask(lambda client: client.task_status(job_id)))
+        if (state := STATES.get(word)) is None:
+            raise QpuError(f"{self._who}: unknown state {word!r}")
+        return Progress(state)
+
+    def result(self, job_id: str, task: Task) -> Outcome:
+        """See :meth:`Qpu.result`; QRMI does not tell the QPU time.
+
+        If it is in the ``info`` of the result, the QPU is behind our service.
+        """
+        state = self.poll(job_id).state
+        if state == "Cancelled":
+            return Outcome()
+        if state not in OVER:
+            raise QpuError(f"{self._who}: task {job_id} is {state}")
+        with self._errors():
+            if state == "Failed":
+                logs = self._ask(lambda client: client.task_logs(job_id))
+                why = " ".join(logs.split())[-300:]
+                return Outcome(failure=why or "no reason given")
+            text = self._ask(lambda client: client.task_result(job_id).value)
+        counts, told = self._read(text)
+        timing, calibration = told.get("timing"), told.get("calibration")
+        seconds = timing.get("qpu_seconds") if isinstance(timing, dict) else None
+        info = {"qpu": self.name, "technology": self.technology, "job": job_id, **told}
+        return Outcome(
+            Result(json.dumps({"counter": counts}), info),
+            qpu_seconds=seconds if isinstance(seconds, int | float) else None,
+            calibration=calibration if isinstance(calibration, dict) else None,
+        )
+
+    def cancel(self, job_id: str) -> None:
+        with self._errors(cancelling=True):
+            self._ask(lambda client: client.task_stop(job_id))
+
+    @contextmanager
+    def _errors(
+        self, *, submitting: bool = False, cancelling: bool = False
+    ) -> Iterator[None]:
+        """Convert the errors of a request about a job."""
+        with errors(self._who):
+            try:
+                yield
+            except RuntimeError as error:
+                name, status = _kind(error)
+                text = f"{self._who}: {described(error)}"
+                if cancelling and status == 409:  # it is over
+                    return
+                if not submitting and (name in _GONE or status == 404):
+                    raise UnknownJob(text) from error
+                if submitting and status == 403 and self.sessions:
+                    raise LeaseLost(text) from error
+                unsent = str(error).startswith(_UNSENT)
+                if submitting and (status in _NOT_ACCEPTED or unsent):
+                    raise NotAccepted(text) from error
+                raise
 
 
 class PasqalLocal(_Pasqal):
     """Neutral atoms behind a warden or our service; tested against the latter."""
 
     type = "pasqal-local"
+    sessions = True
 
 
 class PasqalCloud(_Pasqal):
@@ -405,12 +553,10 @@ def errors(who: str, *, leasing: bool = False, gone: bool = False) -> Iterator[N
     try:
         yield
     except RuntimeError as error:
-        name = type(error).__name__
-        found = _STATUS.search(str(error))
-        status = int(found[1]) if found else 0
+        name, status = _kind(error)
         if gone and (name in _GONE or status == 404):
             return
-        text = f"{who}: {' '.join(str(error).split())[:300] or name}"
+        text = f"{who}: {described(error)}"
         if status == 409:
             raise (NoLease if leasing else QpuError)(text) from error
         if status == 401 or name == "AuthenticationFailedError":
@@ -448,6 +594,12 @@ def run(
         result: str = client.task_result(task).value
     timing = {"queued_seconds": started - submitted, "qpu_seconds": seconds}
     return result, {**timing, "seconds": seconds}
+
+
+def _kind(error: RuntimeError) -> tuple[str, int]:
+    """Return the name of an error's class, and the status of the HTTP answer, or 0."""
+    found = _STATUS.search(str(error))
+    return type(error).__name__, int(found[1]) if found else 0
 
 
 def _state(status: TaskStatus | ResourceStatus) -> str:

@@ -257,9 +257,6 @@ class JobContract(_Leased):
             with pytest.raises(InputError) as caught:
                 job.submit(Task(tag, kind, nonsense, {"num_reads": 1}))
             assert "\n" not in str(caught.value)
-            if described.shots is not None:
-                with pytest.raises(InputError):
-                    job.submit(self.task(kind, described, described.shots + 1))
 
 
 def _end(job: Qpu, job_id: str) -> State:

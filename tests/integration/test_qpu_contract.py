@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +15,9 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu
 from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.testing.qpus import JobContract, QpuContract
+from tests.integration import pasqal_contract
 from tests.integration.services import QpuService
+from tests.integration.test_qrmi_client import alone as alone
 from tests.service import running_service
 
 
@@ -53,6 +58,20 @@ class TestJobsOfDWave(JobContract):
                 "tokenFile": str(tmp_path / "token"),
             }
             yield qpu.load("dwave").from_config("one", config)
+
+
+def test_jobs_of_pasqal_local(alone: list[str]) -> None:
+    # 100 shots last about a second, 2,000 some ten
+    with running_service(EmulatedDevice(time_scale=50), tcp=True) as service:
+        command = [*alone, sys.executable, "-m", "pytest", "-q", "--no-cov"]
+        options = ["-p", "no:cacheprovider", "-p", "no:xdist"]
+        done = subprocess.run(
+            [*command, *options, pasqal_contract.__file__],
+            env={**os.environ, pasqal_contract.URL: service.url},
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stdout
 
 
 class TestDWave(QpuContract):
