@@ -81,6 +81,7 @@ class Vendor:
     changed: threading.Condition = field(default_factory=threading.Condition)
     online: bool = True
     qubits: int = 10
+    late_seconds: float = 0.05
 
     def raises(self, when: dict[str, list[Exception]], what: str) -> None:
         if when.get(what):
@@ -156,6 +157,10 @@ class VendorDevice(Device):
     @property
     def depth(self) -> int:
         return self._depth
+
+    @property
+    def late_seconds(self) -> float:
+        return self.vendor.late_seconds
 
     def submit(self, task: Task) -> str:
         return self.vendor.submit(task)
@@ -369,6 +374,30 @@ async def test_a_submission_without_an_answer_is_looked_for_before_it_is_repeate
     vendor.trouble["find"] = [QpuError("it does not answer")]
     async with service(tmp_path, VendorDevice(vendor)) as queue:
         job = await submit(queue, "a")
+        await until_async(lambda: queue.find(ANN, job.id).device_job == "v1")
+        vendor.end("v1")
+        assert (await over(queue, job)).state == "Completed"
+    assert vendor.names == ["a"]
+
+
+async def test_a_submission_that_arrives_late_is_not_repeated(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    vendor.late_seconds = 3600.0
+    vendor.trouble["submit"] = [QpuError("no answer in time")]
+    looked = threading.Event()
+
+    class Looking(VendorDevice):
+        def find(self, tag: str) -> str | None:
+            found = super().find(tag)
+            looked.set()
+            return found
+
+    async with service(tmp_path, Looking(vendor)) as queue:
+        job = await submit(queue, "a")
+        await until_async(looked.is_set)
+        payload = queue.store.payload(job.number)
+        vendor.submit(Task(f"sfq-{job.id}-1", "problem", payload, {}))
         await until_async(lambda: queue.find(ANN, job.id).device_job == "v1")
         vendor.end("v1")
         assert (await over(queue, job)).state == "Completed"

@@ -285,6 +285,11 @@ class Device(ABC):
         :raises QpuError: if there may be a job
         """
 
+    @property
+    def late_seconds(self) -> float:
+        """For how long a submission that was not answered may still arrive."""
+        return 10.0
+
     def find(self, tag: str) -> str | None:
         """Look up a job by its tag, on a device whose jobs are recovered so.
 

@@ -101,6 +101,8 @@ class QpuSettings(Section):
         calibration
     :param poll_seconds: pause between two questions for the state of a job
     :param expected_seconds: QPU time of a job, until the vendor or past jobs tell it
+    :param late_seconds: time that a submission may still arrive in if it was not answered; it
+        is not repeated before
     :param ahead: jobs that wait in the vendor's queue while one runs
     """
 
@@ -120,6 +122,7 @@ class QpuSettings(Section):
     describe_seconds: Pause = 60.0
     poll_seconds: Pause = 1.0
     expected_seconds: Positive = 10.0
+    late_seconds: Pause = 10.0
     ahead: Annotated[int, Field(ge=0, le=100)] = 1
 
     def client(self) -> Qpu:
@@ -368,6 +371,10 @@ class QpuDevice(Device):
     @property
     def depth(self) -> int:
         return 1 if self._samplings is not None else 1 + self._settings.ahead
+
+    @property
+    def late_seconds(self) -> float:
+        return self._settings.late_seconds
 
     def submit(self, task: Task) -> str:
         """See :meth:`Device.submit`; refused credentials are no fault of a job."""

@@ -126,16 +126,15 @@ class DeviceJob:
 
     def _submitted(self) -> str | None:
         """Submit the job; ``None`` if it was interrupted before that."""
-        device, task, unsure = self._device, self._task, self._unsure
+        unsure = self._unsure
         for pause in backoff.VENDOR.pauses():
-            if self._asked is not None and not unsure:
-                return None
             try:
-                if unsure and (job_id := device.find(task.tag)) is not None:
+                if unsure and (job_id := self._arrived()) is not None:
                     return self._kept(job_id)
                 unsure = False
-                if self._asked is None:
-                    return self._kept(device.submit(task))
+                if self._asked is not None:
+                    return None
+                return self._kept(self._device.submit(self._task))
             except NotAccepted as error:
                 self._note(error)
                 pause = max(pause, error.retry_seconds or 0.0)
@@ -147,6 +146,18 @@ class DeviceJob:
                 unsure = self._may_have_run(error)
             self._pause(pause)
             if self._asked is Interrupt.DETACH and unsure:
+                raise Detached
+        return None
+
+    def _arrived(self) -> str | None:
+        """Look for the job of a submission without an answer while it may arrive."""
+        deadline = backoff.Deadline(self._device.late_seconds)
+        for pause in backoff.VENDOR.pauses():
+            job_id = self._device.find(self._task.tag)
+            if job_id is not None or not deadline.left:
+                return job_id
+            self._pause(min(pause, deadline.left))
+            if self._asked is Interrupt.DETACH:
                 raise Detached
         return None
 
