@@ -20,6 +20,7 @@ from sf_quantum.journal import Event
 from sf_quantum.reporting import report
 from tests import forking
 from tests.forking import BIN
+from tests.waiting import SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOW = ROOT / "workflows" / "clustering-aggregation.cwl"
@@ -74,7 +75,7 @@ def outputs(run: subprocess.Popen[str]) -> dict[str, Path]:
     """
     with run:
         try:
-            out, err = run.communicate(timeout=120)
+            out, err = run.communicate(timeout=SECONDS)
         finally:
             run.kill()
     assert run.returncode == 0, err

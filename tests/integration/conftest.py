@@ -158,7 +158,7 @@ class Project:
 
     def run(self) -> int:
         """Run a driver to its end."""
-        return self.start().wait(timeout=120)
+        return self.start().wait(timeout=waiting.SECONDS)
 
     @property
     def log(self) -> str:

@@ -27,6 +27,7 @@ from tests.integration.candidates import (
     where,
 )
 from tests.integration.services import QpuService
+from tests.waiting import SECONDS
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Project
@@ -112,7 +113,7 @@ def test_a_qpu_that_is_closed_in_mid_job(
     driver = project.start()
     until(lambda: service.jobs() == ["Running"], "the job on the QPU")
     service.ask("POST", "/v1/device/close", {"message": "helium is low"})
-    assert driver.wait(120) == 0
+    assert driver.wait(SECONDS) == 0
     assert where(project) == ["cpu", "cpu"]
     _ended_well(project)
     first, second, third = reasons(project)
@@ -136,7 +137,7 @@ def test_a_service_that_dies_in_mid_job(
     until(project.on_qpu, "the job on the QPU")
     (service,) = project.commands("sfq serve")
     service.kill()
-    assert driver.wait(120) == 0
+    assert driver.wait(SECONDS) == 0
     assert where(project) == ["cpu", "cpu"]
     _ended_well(project)
     assert "qpu failed an earlier attempt" in reasons(project)[1]
@@ -170,7 +171,7 @@ def test_a_lease_that_ends_before_the_job_uses_it(
     until(lambda: service.ask("GET", "/v1/leases?closed=true"), "a lease")
     until(lambda: not service.held(), "the lease's end")
     gate.touch()
-    assert driver.wait(120) == 0
+    assert driver.wait(SECONDS) == 0
     assert where(project) == ["cpu"]
     _ended_well(project)
     assert "the lease has ended: its time is over" in reasons(project)[1]
@@ -294,7 +295,7 @@ def test_the_earlier_end_as_the_queue_grows_and_drains(
     next_round()
     assert where(project)[3:] == ["cpu", "qpu", "cpu"]
     (gates / "5").touch()
-    assert driver.wait(120) == 0
+    assert driver.wait(SECONDS) == 0
     told = reasons(project)[3]
     assert re.fullmatch(r"cpu would end in [\d.]+ s, qpu would end in [\d.]+ s", told)
     _ended_well(project)

@@ -24,7 +24,7 @@ from sf_quantum.samplers.presolve import LeasedPresolve
 from tests.integration.services import SFQ
 from tests.integration.test_ocean import Ocean, clique, lowest
 from tests.service import example_bqm
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Project
@@ -228,7 +228,7 @@ def test_interrupted_it_cancels_its_problem(
             "another running problem",
         )
         driver.release(lease)
-        thread.join(20)
+        thread.join(SECONDS)
         assert told == ["cancelled"]
     finally:
         ocean.service.kill()

@@ -132,7 +132,9 @@ class Service:
         uid = os.geteuid() if uid is None else uid
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         sent["X-Munge-Cred"] = self.credential(uid)
-        return Client(self.url, sent).request(method, path, body, timeout_seconds=30)
+        return Client(self.url, sent).request(
+            method, path, body, timeout_seconds=SECONDS
+        )
 
     def close(self) -> None:
         for client in self._clients:
@@ -240,7 +242,7 @@ def test_solve_runs_a_qubo_on_it_as_a_sequence(
         env={**os.environ, **told},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=SECONDS,
     )
     assert done.returncode == 0, done.stderr
     info = json.loads((tmp_path / "samples.json").read_text())["info"]
@@ -476,7 +478,7 @@ def test_three_clients_share_a_device_in_the_order_of_their_classes(
         stack.callback(solve.kill)
         _until_waiting(service, 3)
         service.ask("DELETE", f"/v1/jobs/{blocker['id']}")
-        assert solve.wait(30) == 0
+        assert solve.wait(SECONDS) == 0
         assert stock.until(task, *FINAL) == "TaskStatus.Completed"
     jobs = _jobs(service)
     last = service.ask("GET", f"/v1/jobs/{jobs[-1]['id']}?wait=30").json()

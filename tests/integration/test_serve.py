@@ -181,7 +181,7 @@ def test_signals_stop_it_cleanly(start: Start, number: signal.Signals) -> None:
     service.submit(lease, "a")
     service.until(lease, "Running")
     service.process.send_signal(number)
-    assert service.process.wait(30) == 0
+    assert service.process.wait(SECONDS) == 0
     assert service.errors() == ""
     assert not service.socket.exists()
     again = start("--time-scale", "0")
@@ -224,7 +224,7 @@ def test_a_reload_changes_rights_and_leaves_the_running_job(
     job = service.until(lease, "Running")
     assert (job["attempt"], job["note"]) == (1, None)
     service.process.terminate()
-    assert service.process.wait(30) == 0
+    assert service.process.wait(SECONDS) == 0
 
 
 def test_end_of_input_stops_it_and_leaves_nothing(start: Start) -> None:
@@ -233,7 +233,7 @@ def test_end_of_input_stops_it_and_leaves_nothing(start: Start) -> None:
     service.submit(lease, "a")
     service.until(lease, "Running")
     service.close_input()
-    assert service.process.wait(30) == 0
+    assert service.process.wait(SECONDS) == 0
     assert not service.socket.exists()
     assert not service.state.exists()
 
@@ -241,10 +241,10 @@ def test_end_of_input_stops_it_and_leaves_nothing(start: Start) -> None:
 def test_end_of_input_leaves_a_state_folder_it_did_not_make(start: Start) -> None:
     service = start()
     service.process.terminate()
-    service.process.wait(30)
+    service.process.wait(SECONDS)
     again = start("--until-eof")
     again.close_input()
-    assert again.process.wait(30) == 0
+    assert again.process.wait(SECONDS) == 0
     assert service.state.is_dir()
 
 
@@ -257,8 +257,8 @@ def test_killed_it_loses_nothing_and_says_what_ran_twice(start_to_kill: Start) -
     service.process.wait()
     assert service.socket.exists()
     again = start_to_kill("--time-scale", "0")
-    first = again.ask("GET", f"/v1/jobs/{running}?wait=5")
-    second = again.ask("GET", f"/v1/jobs/{waiting}?wait=5")
+    first = again.ask("GET", f"/v1/jobs/{running}?wait=60")
+    second = again.ask("GET", f"/v1/jobs/{waiting}?wait=60")
     assert (first["state"], first["attempt"]) == ("Completed", 2)
     assert first["note"] == "interrupted: the service died during attempt 1"
     assert (second["state"], second["attempt"]) == ("Completed", 1)
@@ -302,7 +302,7 @@ def test_an_interrupted_client_cancels_its_job(
 def test_a_second_service_is_refused(start: Start, sfq: str) -> None:
     first = start()
     second = start(ready=False)
-    assert second.process.wait(30) == 2
+    assert second.process.wait(SECONDS) == 2
     assert "another service uses this state folder" in second.errors()
     third = subprocess.run(
         [sfq, "serve", "--socket", str(first.socket)],

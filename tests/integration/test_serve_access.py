@@ -27,7 +27,7 @@ from sf_quantum.service import run
 from sf_quantum.service.http import auth
 from tests import forking
 from tests.service import example_bqm
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 # in the problem, so that a log that has it can be told
 LABEL = "s3cret-label"
@@ -60,7 +60,7 @@ class Service:
     def stop(self) -> str:
         """:returns: everything it logged"""
         self.process.terminate()
-        assert self.process.wait(30) == 0
+        assert self.process.wait(SECONDS) == 0
         return self.log.read_text()
 
 
@@ -122,7 +122,7 @@ def test_tokens_tell_users_apart_and_stay_out_of_the_log(
         lease = str(service.ask("POST", "/v1/leases", {}, ada).json()["id"])
         mine = {**ada, "X-SFQ-Lease": lease}
         id_ = str(service.ask("POST", "/v1/jobs", job("key-of-ada"), mine).json()["id"])
-        shown = service.ask("GET", f"/v1/jobs/{id_}?wait=5", headers=ada).json()
+        shown = service.ask("GET", f"/v1/jobs/{id_}?wait=60", headers=ada).json()
         assert shown["state"] == "Completed"
         assert (
             LABEL.encode()
@@ -242,15 +242,15 @@ def test_sigterm_lets_the_running_job_end(tmp_path: Path) -> None:
         )
         _until_running(service, first)
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(service.ask, "GET", f"/v1/jobs/{first}?wait=5")
+            waiting = pool.submit(service.ask, "GET", f"/v1/jobs/{first}?wait=60")
             service.process.send_signal(signal.SIGTERM)
             refused = _until_refused(service)
             assert refused.json()["detail"] == "the service is being stopped"
             shown = waiting.result().json()
         assert (shown["state"], shown["attempt"]) == ("Completed", 1)
-        assert service.process.wait(30) == 0
+        assert service.process.wait(SECONDS) == 0
     with serving("--time-scale", "0", *state) as service:
-        shown = service.ask("GET", f"/v1/jobs/{second}?wait=5").json()
+        shown = service.ask("GET", f"/v1/jobs/{second}?wait=60").json()
         assert (shown["state"], shown["attempt"]) == ("Completed", 1)
 
 
@@ -262,7 +262,7 @@ def test_asked_twice_it_stops() -> None:
         service.process.terminate()
         _until_refused(service)
         service.process.terminate()
-        assert service.process.wait(60) == 0
+        assert service.process.wait(SECONDS) == 0
 
 
 def test_systemd_is_told() -> None:
@@ -272,7 +272,7 @@ def test_systemd_is_told() -> None:
     ):
         path = f"{folder}/notify"
         listener.bind(path)
-        listener.settimeout(5)
+        listener.settimeout(SECONDS)
         environment = {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "600000000"}
         config = Path(folder) / "qpu-service.yml"
         config.write_text("vqpus: 1\n")

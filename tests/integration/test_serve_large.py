@@ -13,7 +13,7 @@ from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
 from tests.integration.services import QpuService
 from tests.service import example_bqm
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 INTERACTIONS = 250_000
 
@@ -64,7 +64,7 @@ def test_others_are_answered_while_a_large_job_comes(service: QpuService) -> Non
     before = {child.pid for child in service.children()}
     with ThreadPoolExecutor(1) as pool:
         submitting = pool.submit(
-            client.request, "POST", "/v1/jobs", body, timeout_seconds=120
+            client.request, "POST", "/v1/jobs", body, timeout_seconds=SECONDS
         )
         # what reads it is held up, and so would be all that waited for it
         reader = until(

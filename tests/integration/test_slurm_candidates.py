@@ -26,6 +26,7 @@ from tests.integration.candidates import (
 )
 from tests.integration.services import QpuService
 from tests.lab import Lab
+from tests.waiting import SECONDS
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Project
@@ -98,7 +99,7 @@ def test_a_qpu_that_closes_and_opens_again(
     (gates / "1").touch()
     done(3)
     (gates / "2").touch()
-    assert driver.wait(60) == 0, cluster.log[-3000:]
+    assert driver.wait(SECONDS) == 0, cluster.log[-3000:]
     assert outcome(cluster) == "completed"
     assert _where(cluster) == ["quantum", "compute", "quantum"]
     assert reasons(cluster) == [
@@ -145,7 +146,7 @@ def test_a_qpu_that_closes_after_submission_is_left(
     driver = cluster.start()
     until(begun.exists, "the command under its lease")
     service.ask("POST", "/v1/device/close", {"message": "helium is low"})
-    assert driver.wait(60) == 0, cluster.log[-3000:]
+    assert driver.wait(SECONDS) == 0, cluster.log[-3000:]
     assert _where(cluster) == ["compute"]
     assert outcome(cluster) == "completed"
     why = "QPU a is offline: the QPU is closed: helium is low"

@@ -18,7 +18,7 @@ from tests.integration.slurm_jobs import StandIns
 from tests.integration.slurm_site import NODE, QPU, Site, allocation_id, site
 from tests.lab import Lab
 from tests.lab_conf import Options
-from tests.waiting import until_async
+from tests.waiting import SECONDS, until_async
 
 JOB = "echo $SLURM_JOB_ID"
 HOLD = "--wrap=sleep 300"
@@ -214,7 +214,7 @@ async def test_what_nobody_has_foreseen_fails_the_job(
 
     async with site(lab, tmp_path, elastic()) as held:
         monkeypatch.setattr(services, "holder_options", fail)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             with pytest.raises(WorkflowExecutionException) as error:
                 await held.run("true", step="one")
         assert re.fullmatch(

@@ -104,7 +104,7 @@ async def test_an_end_of_which_nobody_is_left_to_tell_fails_the_job(
         (first,) = held.queue()
         _kill_sruns(tmp_path)
         lab.run("scancel", str(first))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             assert f"Slurm job {first} is CANCELLED" in await failing
         assert await held.run(JOB) != str(first)
 
@@ -121,7 +121,7 @@ async def test_a_job_that_had_not_begun_when_nobody_was_left_runs_elsewhere(
         await until_async(stand_ins.switch("on").exists, "srun")
         _kill_sruns(tmp_path)
         lab.run("scancel", first)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             assert await job != first
 
 

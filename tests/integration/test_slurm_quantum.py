@@ -61,7 +61,7 @@ def spank_lab(
     plugin = tmp_path_factory.mktemp("spank") / "qpu.so"
     flags = ("-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
     subprocess.run(
-        [compiler, *flags, "-o", plugin, SPANK / "qpu.c"], check=True, timeout=60
+        [compiler, *flags, "-o", plugin, SPANK / "qpu.c"], check=True, timeout=SECONDS
     )
     line = f"{plugin} {sys.executable} {SPANK / 'helper.py'} {definitions}"
     with start_lab(Options(nodes=2, qpus=10, spank=(line,))) as lab:
@@ -138,7 +138,7 @@ class Site:
 
     def run(self) -> int:
         """Run a driver to its end."""
-        return self.start().wait(timeout=120)
+        return self.start().wait(timeout=SECONDS)
 
     def events(self, kind: str) -> list[dict[str, JSON]]:
         """The journal's entries of a kind."""

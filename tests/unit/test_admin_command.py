@@ -140,7 +140,7 @@ def _use(service: RunningService, jobs: int) -> None:
         body: dict[str, JSON] = {"problem": example_bqm(), "purpose": f"/s{number}/0"}
         body["idempotency_key"] = str(number)
         job = service.ask("POST", "/v1/jobs", body, lease=lease).json()["id"]
-        service.ask("GET", f"/v1/jobs/{job}?wait=5")
+        service.ask("GET", f"/v1/jobs/{job}?wait=60")
 
 
 def test_usage_says_what_the_service_does(service: RunningService, sfq: Sfq) -> None:

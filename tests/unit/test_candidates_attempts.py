@@ -33,6 +33,7 @@ from sf_quantum.candidates.decision import (
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event, Journal
 from sf_quantum.qpu import QpuStatus
+from tests.waiting import SECONDS
 
 ONLINE = QpuStatus("q", "annealer", True, "", 50, 1, 0, 0, eta_seconds=0.0)
 
@@ -196,7 +197,7 @@ async def test_decisions_that_overlap_know_what_was_spent(
     def slow(history: History, record: Journal) -> list[tuple[Event, bool]]:
         events = read(history, record)
         has_read.set()
-        go.wait(60)
+        go.wait(SECONDS)
         return events
 
     monkeypatch.setattr(History, "read", slow)

@@ -45,6 +45,7 @@ from sf_quantum.qpu import QpuStatus
 from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.http import auth
 from tests.service import running_service
+from tests.waiting import SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -285,7 +286,7 @@ async def test_qpus_are_asked_at_the_same_time() -> None:
     everybody = threading.Barrier(9)
 
     def answer() -> QpuStatus:
-        everybody.wait(60)
+        everybody.wait(SECONDS)
         return status
 
     names = [f"q{number}" for number in range(9)]
@@ -298,7 +299,7 @@ async def test_one_that_hangs_is_asked_once() -> None:
 
     def hang() -> QpuStatus:
         asked.append(1)
-        go.wait(60)
+        go.wait(SECONDS)
         return QpuStatus("q", "annealer", True, "", 0, 1, 0, 0)
 
     for _ in range(3):
@@ -314,7 +315,7 @@ async def test_a_late_answer_ends_the_time_for_which_one_is_not_asked() -> None:
     poller, go = StatusPoller(60), threading.Event()
 
     def late() -> QpuStatus:
-        go.wait(60)
+        go.wait(SECONDS)
         return QpuStatus("q", "annealer", True, "", 0, 1, 0, 0)
 
     silent = Exclusion(Obstacle.NO_ANSWER, limit=0.01)

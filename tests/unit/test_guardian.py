@@ -229,7 +229,7 @@ def test_a_process_that_cannot_be_ended_is_given_up(
     thread = threading.Thread(target=guardian.end_processes, args=("m",), daemon=True)
     try:
         thread.start()
-        thread.join(5)
+        thread.join(SECONDS)
         assert not thread.is_alive()
     finally:
         child.kill()
@@ -247,7 +247,9 @@ def test_leases_do_not_wait_for_processes_nor_for_a_broken_line(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
     monkeypatch.setattr(sys, "argv", ["guardian", "m"])
     monkeypatch.setattr(guardian, "give_back", lambda _: given.set())
-    monkeypatch.setattr(guardian, "end_processes", lambda _: met.append(given.wait(5)))
+    monkeypatch.setattr(
+        guardian, "end_processes", lambda _: met.append(given.wait(SECONDS))
+    )
     guardian.main()
     assert met == [True]
     assert not folder.exists()

@@ -17,6 +17,7 @@ from sf_quantum.qpu.leases import LeaseProblem, QpuLoss, QpuWatch
 from sf_quantum.qpu.sfq import Credentials, SfqQpu
 from sf_quantum.service.device.emulated import EmulatedDevice
 from tests.service import RunningService, example_bqm, running_service
+from tests.waiting import SECONDS
 
 
 @pytest.fixture
@@ -138,7 +139,7 @@ def test_a_loss_is_reported_once(
 
     with leases.watching([QpuWatch(qpu).look, QpuWatch(qpu).look], leave):
         shut(service)
-        assert lost.wait(30)
+        assert lost.wait(SECONDS)
     assert [loss.qpu for loss in losses] == ["q"]
 
 

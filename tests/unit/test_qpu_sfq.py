@@ -35,7 +35,7 @@ from sf_quantum.service.domain.settings import (
 from sf_quantum.service.http import auth
 from tests.scripted import Reply, Serve, scripted_server
 from tests.service import RunningService, example_bqm, running_service
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 PARAMETERS = {"num_reads": 10, "seed": 1, "num_sweeps": None}
 
@@ -203,7 +203,7 @@ def test_a_lease_is_waited_for_in_the_services_queue(service: RunningService) ->
         )
         assert not waits.done()
         driver.release(first)
-        assert waits.result(5)
+        assert waits.result(SECONDS)
 
 
 def test_a_lease_asked_for_again_is_the_same(service: RunningService) -> None:
@@ -525,7 +525,7 @@ def test_stopped_under_a_waiting_job(bqm: dict[str, JSON]) -> None:
         service.until(second, "Queued")
         service.queue.request_stop()
         for thread in threads:
-            thread.join(5)
+            thread.join(SECONDS)
     assert len(errors) == 2
     assert all("in trouble: the service is being stopped" in error for error in errors)
 
@@ -559,8 +559,9 @@ SAMPLES: dict[str, JSON] = {"type": "SampleSet"}
 
 
 def test_lost_connections_are_tried_again_with_the_same_key(
-    scripted: Serve, bqm: dict[str, JSON]
+    scripted: Serve, bqm: dict[str, JSON], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sfq, "RETRY_SECONDS", SECONDS)
     queued: dict[str, JSON] = {"id": "j", "state": "Queued"}
     done: dict[str, JSON] = {"id": "j", "state": "Completed"}
     replies: list[Reply] = [
@@ -578,15 +579,18 @@ def test_lost_connections_are_tried_again_with_the_same_key(
 
 
 def test_patience_begins_when_the_service_does_not_answer(
-    scripted: Serve, bqm: dict[str, JSON]
+    scripted: Serve, bqm: dict[str, JSON], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wait = threading.Event()
+    passed = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0])
+    monkeypatch.setattr(backoff, "time", clock)
+    monkeypatch.setattr(sfq, "RETRY_SECONDS", SECONDS)
     queued: dict[str, JSON] = {"id": "j", "state": "Queued"}
     done: dict[str, JSON] = {"id": "j", "state": "Completed"}
 
     def replies() -> Iterator[Reply]:
         yield 201, queued
-        wait.wait(0.3)  # ten times the patience, and then the connection is lost
+        passed[0] += 10 * SECONDS  # and then the connection is lost
         yield None
         yield 200, done
         yield 200, SAMPLES

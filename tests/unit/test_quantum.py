@@ -12,6 +12,7 @@ from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, ParamSpec, Self
 
 import pytest
@@ -42,6 +43,7 @@ from sf_quantum.journal import Journal
 from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, QpuStatus
 from sf_quantum.qpu import leases as qpu_leases
 from sf_quantum.qpu.leases import AcquireOptions, LeaseProblem, QpuLoss, QpuWatch
+from tests.waiting import SECONDS
 from tests.waiting import until_async as until
 
 P = ParamSpec("P")
@@ -321,15 +323,19 @@ async def test_undeploy_stops_who_waits_and_who_works(tmp_path: Path) -> None:
             await job
 
 
-async def test_patience_ends_with_the_qpus_reason(tmp_path: Path) -> None:
-    step = _step(tmp_path, wait=0.03)
+async def test_patience_ends_with_the_qpus_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = _step(tmp_path, wait=25)
     await step.connector.deploy(False)
     step.qpu.free.clear()
+    clock = SimpleNamespace(monotonic=lambda: 10.0 * step.qpu.refused)
+    monkeypatch.setattr(backoff, "time", clock)
     with pytest.raises(
         WorkflowExecutionException, match="no lease of QPU my_qpu: all held"
     ):
         await step.run("true")
-    assert step.qpu.refused > 1
+    assert step.qpu.refused == 3
     await step.connector.undeploy(False)
 
 
@@ -347,7 +353,7 @@ def late() -> Iterator[None]:
 @pytest.mark.usefixtures("late")
 async def test_a_job_waits_for_what_is_left_of_its_wait(step: Step) -> None:
     step.qpu.free.clear()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SECONDS):
         with pytest.raises(
             WorkflowExecutionException, match="no lease of QPU my_qpu: all held"
         ):
@@ -364,11 +370,12 @@ async def test_its_qpu_jobs_wait_for_what_is_left_of_it_too(
         if watch.wait_seconds is None:  # before the lease
             return None
         left.append(watch.wait_seconds)
+        (step.folder / "looked").touch()
         return QpuLoss(LeaseProblem.QUEUE_WAIT, "q", seconds=600)
 
     monkeypatch.setattr(QpuWatch, "look", look)
     with suppress(WorkflowExecutionException):
-        await step.run("sleep 0.2")
+        await step.run("until [ -e looked ]; do sleep 0.01; done")
     assert left == [0.0]
 
 
@@ -786,7 +793,7 @@ async def test_a_shortfall_of_leases_is_said_once(
 async def test_a_job_cancelled_at_a_kept_lease_leaves_it_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = _step(tmp_path, lease="run", idle=0.2)
+    step = _step(tmp_path, lease="run", idle=600)
     await step.connector.deploy(False)
     step.qpu.done["secret-1"] = [{"id": "1", **DONE}]
     await step.run("true")
@@ -794,11 +801,13 @@ async def test_a_job_cancelled_at_a_kept_lease_leaves_it_to_the_next(
 
     def slow(_: str) -> None:
         asked.set()
-        answer.wait(10)
+        answer.wait(SECONDS)
 
     monkeypatch.setattr(step.qpu, "renew", slow)
     job = asyncio.create_task(step.run("true", "/solve/1"))
     await until(asked.is_set)
+    assert step.connector._access is not None
+    (await step.connector._access)._keep_seconds = 0.02
     job.cancel()
     with pytest.raises(asyncio.CancelledError):
         await job

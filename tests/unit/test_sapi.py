@@ -61,7 +61,7 @@ def test_a_problem_and_its_answer(service: RunningService) -> None:
     answer = service.ask("POST", f"{routes.PREFIX}/problems", problem())
     assert answer.status == 200
     told = service.ask(
-        "GET", f"{routes.PREFIX}/problems/{answer.json()['id']}?timeout=9"
+        "GET", f"{routes.PREFIX}/problems/{answer.json()['id']}?timeout=60"
     )
     content = told.json()["answer"]
     assert isinstance(content, dict)
@@ -89,7 +89,7 @@ def test_an_answer_is_not_written_on_the_event_loop(
 
     submitted = service.ask("POST", f"{routes.PREFIX}/problems", problem())
     monkeypatch.setattr(routes, "_reply", written)
-    path = f"{routes.PREFIX}/problems/{submitted.json()['id']}?timeout=9"
+    path = f"{routes.PREFIX}/problems/{submitted.json()['id']}?timeout=60"
     assert service.ask("GET", path).json()["answer"]
     assert not waiting_loops
 

@@ -291,7 +291,7 @@ def service() -> Iterator[RunningService]:
             id_ = str(lease.json()["id"])
             asked = {**body, "idempotency_key": user}
             job = running.ask("POST", "/v1/jobs", asked, lease=id_, headers=headers)
-            running.ask("GET", f"/v1/jobs/{job.json()['id']}?wait=5", headers=headers)
+            running.ask("GET", f"/v1/jobs/{job.json()['id']}?wait=60", headers=headers)
         yield running
 
 

@@ -78,7 +78,7 @@ def test_it_tells_its_price_and_the_maintenance_that_its_operator_announced() ->
 
 
 def _waited(service: RunningService, job: str) -> dict[str, JSON]:
-    return service.ask("GET", f"/v1/jobs/{job}?wait=5").json()
+    return service.ask("GET", f"/v1/jobs/{job}?wait=60").json()
 
 
 def test_the_graph_of_an_annealer_is_told() -> None:

@@ -437,7 +437,7 @@ async def test_a_window_that_ends_as_it_is_looked_at_is_noticed(
     now = time.time()
     times = itertools.chain([now], itertools.repeat(now + 2 * DAY))
     monkeypatch.setattr(time, "time", lambda: next(times))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SECONDS):
         await availability.opened()
     store.close()
 

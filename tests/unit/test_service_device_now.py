@@ -99,7 +99,7 @@ def test_the_answer_and_the_samples_tell_the_calibration() -> None:
         job = submitted(service)[1]
         assert job["calibration"] is None
         path = f"/v1/jobs/{job['id']}"
-        told = json.loads(service.ask("GET", f"{path}?wait=10").body)["calibration"]
+        told = json.loads(service.ask("GET", f"{path}?wait=60").body)["calibration"]
         info = json.loads(service.ask("GET", f"{path}/result").body)["info"]
         present = emulated(service.queue).reading
     assert info["calibration"] == told

@@ -522,7 +522,7 @@ async def test_a_slurm_that_hangs_keeps_no_other_thread_waiting(
         ]
         await until(lambda: asked() == before + QUERIES_AT_ONCE)
         # where credentials are checked, for example
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SECONDS):
             await asyncio.to_thread(time.time)
         assert not any(other.done() for other in others)
         assert asked() == before + QUERIES_AT_ONCE
@@ -745,7 +745,7 @@ async def test_a_grant_is_answered_while_the_service_stops(
     await until(lambda: bool(queue.leases.held))
     queue.leases.stop()
     written.set_result(add_lease(queue.leases.held[0]).result())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SECONDS):
         lease = await granted
     assert queue.store.held() == [lease]
     with pytest.raises(Refused) as refused:

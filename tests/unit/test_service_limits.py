@@ -20,6 +20,7 @@ from sf_quantum.service.http import limits
 from sf_quantum.service.http.auth import MUNGE_HEADER, Unauthorized, get_sender
 from sf_quantum.service.http.buckets import TokenBuckets
 from sf_quantum.service.http.limits import Guard, Limits
+from tests.waiting import SECONDS
 
 SECRET = "s3cret"
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -296,7 +297,7 @@ async def test_a_token_does_not_wait_for_munge_credentials() -> None:
     munge = {MUNGE_HEADER.lower(): "x"}
     flood = [asyncio.create_task(Exchange(**munge).to(app)) for _ in range(20)]
     await asked.wait()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SECONDS):
         assert (await Exchange(user="bob").to(app)).status == 200
     assert not any(one.done() for one in flood)
     let_go.set()

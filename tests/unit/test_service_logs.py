@@ -73,7 +73,7 @@ def submit(service: RunningService, lease: str, key: str, reads: int = 10) -> st
 
 
 def over(service: RunningService, job: str) -> str:
-    return str(service.ask("GET", f"/v1/jobs/{job}?wait=30").json()["state"])
+    return str(service.ask("GET", f"/v1/jobs/{job}?wait=60").json()["state"])
 
 
 def test_both_formats_have_the_same_data() -> None:

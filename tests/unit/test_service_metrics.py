@@ -63,7 +63,7 @@ def acquired(service: RunningService, job_class: str) -> str:
 
 
 def over(service: RunningService, job: dict[str, str]) -> str:
-    answer = service.ask("GET", f"/v1/jobs/{job['id']}?wait=30").json()
+    answer = service.ask("GET", f"/v1/jobs/{job['id']}?wait=60").json()
     return str(answer["state"])
 
 

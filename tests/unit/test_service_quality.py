@@ -270,12 +270,12 @@ async def test_a_long_report_keeps_no_request_waiting(tmp_path: Path) -> None:
 
     def linger() -> bool:
         begun.set()
-        return end.wait(5)
+        return end.wait(SECONDS)
 
     store._reports._db.create_function("linger", 0, linger)
     queue = JobQueue(store, EmulatedDevice(time_scale=0))
     report = asyncio.create_task(asyncio.to_thread(store.report, "SELECT linger()"))
-    assert await asyncio.to_thread(begun.wait, 5)
+    assert await asyncio.to_thread(begun.wait, SECONDS)
     work = asyncio.create_task(
         QualityJobs(queue, QualitySettings(every_seconds=1e6)).work()
     )

@@ -51,6 +51,7 @@ from sf_quantum.service.queue.leases import LeaseState, LiveLease
 from sf_quantum.service.queue.live_jobs import JobState, LiveJob
 from sf_quantum.service.scheduling.work import PendingJob
 from sf_quantum.service.store.store import Store
+from tests.waiting import SECONDS
 
 T = TypeVar("T")
 ANN = Identity("ann", admin=False)
@@ -79,7 +80,7 @@ class Script:
         assert self.current is None, "two jobs on one device"
         self.attempts.append((task.number, task.attempt))
         self._outcome, self._stop, self.current = None, stop, task
-        assert stop.wait(10)
+        assert stop.wait(SECONDS)
         self.current = None
         if self._outcome == "completed":
             return Outcome(Result(), None, 1.0, 0.0)
@@ -222,7 +223,7 @@ class Machine(RuleBasedStateMachine):
 
     async def _settled(self) -> None:
         quiet = 0
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(SECONDS):
             while quiet < 5:
                 await asyncio.wrap_future(self.store.change(lambda _: None))
                 quiet = quiet + 1 if self._quiet() else 0

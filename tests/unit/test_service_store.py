@@ -25,6 +25,7 @@ from sf_quantum.service.store.database import Database
 from sf_quantum.service.store.retention import BATCH, purge, trim
 from sf_quantum.service.store.schema import UPGRADES
 from sf_quantum.service.store.store import Store
+from tests.waiting import SECONDS
 
 # of version 3, with jobs in all states
 THIRD = Path(__file__).parent / "data" / "state-3.sql"
@@ -115,7 +116,7 @@ def test_a_job_moves_to_the_lease_that_asks_for_it(store: Store) -> None:
 def in_one_commit(store: Store) -> Iterator[None]:
     """Let changes wait until all have been requested."""
     requested = threading.Event()
-    store.change(lambda _: requested.wait(5))
+    store.change(lambda _: requested.wait(SECONDS))
     yield
     requested.set()
 
@@ -129,11 +130,11 @@ def test_a_key_used_before_fails_no_other_submission(store: Store) -> None:
         wrong = store.add_job(lease, _ask("old", shots=2), 1.0)
         last = store.add_job(lease, _ask("b"), 1.0)
         twice = store.add_job(lease, _ask("b"), 1.0)
-    assert again.result(5) == (old, False)
+    assert again.result(SECONDS) == (old, False)
     with pytest.raises(Refused, match="another content"):
-        wrong.result(5)
-    assert [first.result(5)[1], last.result(5)[1]] == [True, True]
-    assert twice.result(5) == (last.result()[0], False)
+        wrong.result(SECONDS)
+    assert [first.result(SECONDS)[1], last.result(SECONDS)[1]] == [True, True]
+    assert twice.result(SECONDS) == (last.result()[0], False)
     assert [job.key for job in store.live()] == ["old", "a", "b"]
 
 
@@ -143,10 +144,10 @@ def test_changes_of_one_commit_keep_their_order(store: Store) -> None:
         before = [store.add_job(lease, _ask(key), 1.0) for key in "ab"]
         closing = store.close_lease(lease.id, "released", "cancelled")
         after = store.add_job(lease, _ask("c"), 1.0)
-    assert not closing.result(5).held
-    cancelled = [store.job(future.result(5)[0].number) for future in before]
+    assert not closing.result(SECONDS).held
+    cancelled = [store.job(future.result(SECONDS)[0].number) for future in before]
     assert [job and job.state for job in cancelled] == ["Cancelled", "Cancelled"]
-    assert [job.number for job in store.live()] == [after.result(5)[0].number]
+    assert [job.number for job in store.live()] == [after.result(SECONDS)[0].number]
 
 
 def test_from_waiting_to_over(store: Store) -> None:
@@ -453,7 +454,7 @@ def test_many_changes_share_a_commit_and_a_bad_one_fails_alone(path: Path) -> No
 
     def wait(db: sqlite3.Connection) -> None:
         db.set_trace_callback(lambda text: commits.append(text))
-        ready.wait(5)
+        ready.wait(SECONDS)
 
     def insert(db: sqlite3.Connection, number: int) -> int:
         db.execute("INSERT INTO numbers VALUES (?)", (number,))
@@ -467,8 +468,8 @@ def test_many_changes_share_a_commit_and_a_bad_one_fails_alone(path: Path) -> No
         for n in range(20)
     ]
     ready.set()
-    first.result(5)
-    done = [future for future in futures if future.exception(5) is None]
+    first.result(SECONDS)
+    done = [future for future in futures if future.exception(SECONDS) is None]
     assert [future.result() for future in done] == [n for n in range(20) if n != 7]
     with pytest.raises(ValueError, match="seven"):
         futures[7].result()
@@ -486,9 +487,9 @@ def test_a_full_disk_fails_what_was_to_be_written(path: Path) -> None:
         db.execute("INSERT INTO texts VALUES (?)", ("x" * 100_000,))
 
     with pytest.raises(sqlite3.OperationalError, match="full"):
-        database.change(fill).result(5)
+        database.change(fill).result(SECONDS)
     change = "INSERT INTO texts VALUES ('small')"
-    database.change(lambda db: bool(db.execute(change))).result(5)
+    database.change(lambda db: bool(db.execute(change))).result(SECONDS)
     assert [row[0] for row in database.read("SELECT t FROM texts")] == ["small"]
     database.close()
 
@@ -499,12 +500,12 @@ def test_a_long_report_keeps_nobody_waiting(store: Store) -> None:
 
     def linger() -> bool:
         begun.set()
-        return end.wait(5)
+        return end.wait(SECONDS)
 
     reports.create_function("linger", 0, linger)
     with ThreadPoolExecutor(1) as threads:
         report = threads.submit(store.report, "SELECT linger()")
-        assert begun.wait(5)
+        assert begun.wait(SECONDS)
         assert store.job("none") is None
         assert not report.done()
         end.set()

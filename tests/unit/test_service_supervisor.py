@@ -17,7 +17,7 @@ from sf_quantum.service.queue.supervisor import Supervisor
 from sf_quantum.service.queue.telemetry import Telemetry
 from sf_quantum.service.store.store import Store
 from tests.service import running_queue, running_service
-from tests.waiting import until, until_async
+from tests.waiting import SECONDS, until, until_async
 
 
 async def test_a_task_that_ends_is_started_again_and_counted(
@@ -36,7 +36,7 @@ async def test_a_task_that_ends_is_started_again_and_counted(
             await asyncio.Event().wait()
 
     supervisor.run("work", work)
-    await asyncio.wait_for(runs.wait(), 60)
+    await asyncio.wait_for(runs.wait(), SECONDS)
     assert supervisor.problem is None
     supervisor.stop()
     assert supervisor.deaths == {"work": 3}

@@ -17,6 +17,7 @@ from streamflow.deployment.connector.local import LocalConnector
 
 from sf_quantum.connectors.slurm import login
 from sf_quantum.connectors.slurm.login import LoginNode
+from tests.waiting import SECONDS
 
 KEY = "0123abcd"
 LOSSES = [
@@ -178,7 +179,7 @@ async def test_a_command_that_lasts_holds_up_no_other(
         node.run(f"while [ ! -e {go} ]; do sleep 0.02; done; echo slow")
     )
     await asyncio.sleep(0)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         assert await node.run("echo quick") == ("quick", 0)
         go.touch()
         assert await slow == ("slow", 0)
@@ -209,7 +210,7 @@ async def test_a_command_goes_on_without_its_caller(
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         await over.wait()
     assert ended == [True]
     assert (tmp_path / "done").exists()
@@ -250,7 +251,7 @@ async def test_a_dead_connection_holds_up_no_end(
     host.shell = lambda: shell
     await node.look(urgent=False)
     shell.hangs = True
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         await getattr(node, end)()
 
 

@@ -39,6 +39,7 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu import account
 from sf_quantum.service.device.emulated import EmulatedDevice
 from tests.service import RunningService, example_bqm, running_service
+from tests.waiting import SECONDS
 
 BIN = Path(sys.executable).parent
 LINE = "cd {folder} && sfq solve --problem problem.json --output 'it'\"'\"'s out' --reads 5"
@@ -329,7 +330,7 @@ async def test_a_job_that_can_run_elsewhere_waits_for_no_login_node_for_ever(
     # its shell ends without a word, as that of a connection that is lost does
     monkeypatch.setattr(LocalConnector, "run", _lost)
     put_hints(JobHints(wait_seconds=0.1, has_alternative=True))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SECONDS):
         with pytest.raises(
             WorkflowExecutionException,
             match="Job /one/0 is not submitted: the login node does not answer",

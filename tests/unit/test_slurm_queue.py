@@ -21,6 +21,7 @@ from sf_quantum.connectors.slurm.login import LoginNode
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import SlurmService
+from tests.waiting import SECONDS
 
 T = TypeVar("T")
 SHOWN = "JobId=7 JobState=COMPLETED ExitCode=0:0 StartTime=100 EndTime=101"
@@ -103,7 +104,7 @@ def _usage(strategy: str) -> NodeUsage:
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         while not condition():  # noqa: ASYNC110 - of what it is told it says nothing
             await asyncio.sleep(0.01)
 
@@ -167,7 +168,7 @@ async def test_nothing_unforeseen_ends_the_watch(
         slurm.looks.append([])
         await _until(lambda: len(slurm.scontrols) == 1)
         slurm.squeues[:] = ["7|7|COMPLETED|None|100|101|1|c1"]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             assert (await submitted.ended).good
     told = [record.getMessage() for record in caplog.records]
     for odd in ("look", "squeue", "scontrol"):
@@ -179,7 +180,7 @@ async def test_a_marks_times_are_more_precise_than_slurms(
 ) -> None:
     submitted = await _submitted(jobs)
     slurm.looks[:] = [[JobMark(submitted.key, "7", 0, 100.25, 100.5, 0)], []]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         outcome = await submitted.ended
     assert (outcome.started, outcome.ended) == (100.25, 100.5)
 
@@ -190,7 +191,7 @@ async def test_a_success_without_a_sign_of_its_script_is_none(
     slurm.squeues[:] = ["7|7|COMPLETED|None|100|101|1|c1"]
     slurm.lock = ""
     submitted = await _submitted(jobs)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         outcome = await submitted.ended
     assert not outcome.good
     assert (outcome.state, outcome.reason) == (answers.LOST, EndReason.NEVER_BEGAN)
@@ -230,7 +231,7 @@ async def test_an_answer_that_comes_late_revives_no_abandoned_job(
     slurm.scontrols[:] = ["JobId=7 JobState=RUNNING ExitCode=0:0 StartTime=100"]
     submitted = await _submitted(jobs)
     slurm.looks[:] = [[JobMark(submitted.key, "7", 0, 100.25, 100.5, 0)], []]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         await asked.wait()
     jobs.abandon(submitted)
     answered.set()
@@ -249,7 +250,7 @@ async def test_a_component_that_slurm_cannot_tell_about_is_asked_about_again(
     component = jobs.follow_component(leader, 1, _usage("reserved"))
     await _until(lambda: slurm.count("scontrol") > 1)
     slurm.scontrols[:] = ["JobId=8 JobState=CANCELLED ExitCode=0:15 StartTime=100"]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         assert (await component.ended).state == "CANCELLED"
 
 
@@ -288,7 +289,7 @@ async def test_what_slurm_takes_while_the_queue_is_closed_is_settled(
     slurm.squeues[:] = ["7|7|CANCELLED|None|100|101|1|c1"]
     submission = asyncio.create_task(_submitted(jobs))
     try:
-        await asyncio.wait_for(asked.wait(), 20)
+        await asyncio.wait_for(asked.wait(), SECONDS)
         taken.set()
         await jobs.close()
     finally:
@@ -303,7 +304,7 @@ async def test_nothing_is_submitted_once_the_queue_is_closed(slurm: Slurm) -> No
     slurm.sbatches[:] = ["sbatch: error: Resource temporarily unavailable"]
     await jobs.close()
     with pytest.raises(asyncio.CancelledError):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             await _submitted(jobs)
     assert slurm.count("sbatch") == 0
 
@@ -324,7 +325,7 @@ async def test_nothing_that_hangs_holds_up_the_end(
     monkeypatch.setattr(slurm, "run", hang)
     late = asyncio.create_task(_submitted(jobs))
     await asyncio.sleep(0)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         await jobs.close()
     late.cancel()
     await asyncio.wait({late})
