@@ -79,6 +79,11 @@ class RunningService:
         client = Client(self.url, {**under, **(headers or {})})
         return client.request(method, path, body, timeout_seconds=SECONDS)
 
+    def reconfigure(self, settings: ServiceSettings) -> None:
+        """Take other settings, as after a reload of the configuration."""
+        assert self.queue._loop is not None
+        self.queue._loop.call_soon_threadsafe(self.queue.reconfigure, settings)
+
     def acquire(self) -> str:
         """Take a lease and return its id."""
         return str(self.ask("POST", "/v1/leases", {"job": "test"}).json()["id"])

@@ -154,7 +154,8 @@ def test_a_lease_that_expires(project: Project, serve: Serve, tmp_path: Path) ->
     assert project.run() == 0
     assert where(project) == ["cpu"]
     _ended_well(project)
-    assert "its lease has ended: its time is over" in reasons(project)[1]
+    # before the QPU job, on a machine that is slower yet
+    assert "lease has ended: its time is over" in reasons(project)[1]
 
 
 def test_a_lease_that_ends_before_the_job_uses_it(

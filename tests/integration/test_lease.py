@@ -200,19 +200,21 @@ def test_a_signal_ends_the_wait(
 
 
 def test_killed_itself_its_command_ends_and_its_lease_runs_out() -> None:
-    idle = 1.5
+    idle = 9.0
     settings = ServiceSettings(leases=LeaseSettings(idle_seconds=idle))
     with running_service(settings=settings) as service:
         process = _start("--url", service.url, *_shell("echo $$; exec sleep 60"))
         assert process.stdout is not None
         child = psutil.Process(int(process.stdout.readline()))
         first = _idle_expires(service)
-        # renewed so often that it has outlived an idle lease
-        until(lambda: _idle_expires(service) > first + idle, "renewals")
+        # later than the one with which renewals begin
+        until(lambda: _idle_expires(service) > first + idle / 6, "a renewal")
         process.kill()
         # its end is the command's, which so closes what both wrote to
         process.communicate(timeout=SECONDS)
         until(lambda: not child.is_running() or child.status() == "zombie", "its end")
+        brief = ServiceSettings(leases=LeaseSettings(idle_seconds=0.01))
+        service.reconfigure(brief)
         until(lambda: not _held(service), "the lease's end")
 
 
@@ -310,7 +312,7 @@ def test_a_command_ends_when_its_user_is_refused(tmp_path: Path) -> None:
     tokens.touch(0o600)
     file.write_text(token := auth.new_token())
     tokens.write_text(json.dumps([auth.entry("ada", token, admin=False)]))
-    brief = ServiceSettings(leases=LeaseSettings(idle_seconds=3))
+    brief = ServiceSettings(leases=LeaseSettings(idle_seconds=9))
     with running_service(settings=brief, authenticate=auth.Tokens(tokens)) as service:
         known = ["--url", service.url, "--token-file", str(file)]
         known += ["--account", str(record)]

@@ -9,16 +9,19 @@ import re
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from dimod import BinaryQuadraticModel, ExactSolver
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Task
+from sf_quantum.qpu.jobs import Result, Task
 from sf_quantum.service.device import quality_problem
+from sf_quantum.service.device.computation import Computation
 from sf_quantum.service.device.emulated import EmulatedDevice, Faults
-from sf_quantum.service.domain.jobs import Job, Lease
+from sf_quantum.service.device.runners import ProblemRunner, Runner
+from sf_quantum.service.domain.jobs import Job, Kind, Lease
 from sf_quantum.service.domain.settings import QualitySettings, ServiceSettings
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.telemetry import (
@@ -142,8 +145,19 @@ def test_users_cannot_ask_for_its_class() -> None:
         assert answer.json()["field"] == "class"
 
 
+class LongUntilCancelled(ProblemRunner):
+    """Runs jobs of many reads until they are cancelled, and others as they are."""
+
+    def run(self, computation: Computation, interrupted: Callable[[], bool]) -> Result:
+        never = threading.Event()
+        while computation.parameters["num_reads"] == 100_000 and not interrupted():
+            never.wait(0.01)
+        return super().run(computation, interrupted)
+
+
 def test_it_goes_after_production_and_before_the_others() -> None:
-    device = EmulatedDevice(technology="superconducting", time_scale=0.01, seed=1)
+    runners: dict[Kind, Runner] = {"problem": LongUntilCancelled()}
+    device = EmulatedDevice(time_scale=0, seed=1, runners=runners)
     often = ServiceSettings(vqpus=3, quality=QualitySettings(every_seconds=0.3))
     with running_service(device, settings=often) as service:
 
@@ -162,7 +176,7 @@ def test_it_goes_after_production_and_before_the_others() -> None:
             return [job for job in service.queue.store.jobs() if job.job_class == name]
 
         ended(service, 1)
-        # it runs for minutes, while the next quality job becomes due
+        # it runs while the next quality job becomes due
         _, running = submit("production", 100_000)
         until(lambda: of("production")[0].started, "it runs")
         test, _ = submit("test", 5)
