@@ -55,6 +55,8 @@ CLUSTER = Backoff(0.5, 30.0)
 DETAIL = Backoff(0.05, 0.4)
 #: a QPU vendor's API: requests of the service about the jobs of its device
 VENDOR = Backoff(0.2, 30.0)
+#: a vendor that is in trouble, until its status is known again
+STATUS = Backoff(0.5, 10.0)
 #: a vendor that refuses the service's credentials, and may lock its account
 ACCESS = Backoff(1.0, 60.0, jitter=0.0)
 #: the service's background tasks, after an error that nobody expected

@@ -39,7 +39,7 @@ from sf_quantum.qpu.jobs import (
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import processes
 from sf_quantum.service.device.protocol import Cost, DeviceStatus, Recovery
-from sf_quantum.service.device.qpu import QpuDevice
+from sf_quantum.service.device.qpu import QpuDevice, Trouble
 from sf_quantum.service.domain.jobs import Size
 from tests.service import RunningService, example_bqm, running_service
 from tests.waiting import until
@@ -243,7 +243,7 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Vendor]:
     (tmp_path / "p.txt").write_text("right")
     monkeypatch.syspath_prepend(str(installed.parent))
     monkeypatch.setenv("PYTHONPATH", str(installed.parent))
-    for name in ("VENDOR", "ACCESS"):
+    for name in ("STATUS", "ACCESS"):
         monkeypatch.setattr(backoff, name, Backoff(0.001, 0.01))
     VENDORS[str(tmp_path)] = vendor = Vendor()
     yield vendor
@@ -387,6 +387,15 @@ def test_what_others_have_in_its_queue_is_told(device: QpuDevice, acme: Vendor) 
     device.submit(TASK)  # the vendor counts it, too; 10 s are expected of it
     acme.told = replace(acme.told, queue_length=4, eta_seconds=35.0)
     assert refreshed(device) == DeviceStatus(queue_length=3, eta_seconds=25.0)
+
+
+def test_requests_that_fail_together_make_one_pause() -> None:
+    trouble = Trouble(Backoff(1000.0, 1e9))
+    for _ in range(9):
+        trouble.noted(QpuError("no route to host"))
+    assert 0 < trouble.left <= 1000
+    trouble.over()
+    assert (trouble.left, trouble.why) == (0.0, "")
 
 
 def test_a_vendor_that_asks_for_a_pause_gets_it(

@@ -146,6 +146,7 @@ class Trouble:
         self._backoff = pauses
         self._pauses: Iterator[float] = pauses.pauses()
         self._until = 0.0
+        self._lock = threading.Lock()
         self.why = ""
 
     @property
@@ -154,15 +155,18 @@ class Trouble:
         return max(0.0, self._until - time.monotonic())
 
     def noted(self, error: QuantumError) -> None:
-        pause = next(self._pauses)
-        if isinstance(error, NotAccepted) and error.retry_seconds is not None:
-            pause = min(error.retry_seconds, RETRY_AFTER_SECONDS)
-        self.why = str(error)
-        self._until = time.monotonic() + pause
+        with self._lock:
+            # the failures of requests that were under way together count once
+            pause = self.left or next(self._pauses)
+            if isinstance(error, NotAccepted) and error.retry_seconds is not None:
+                pause = min(error.retry_seconds, RETRY_AFTER_SECONDS)
+            self.why = str(error)
+            self._until = time.monotonic() + pause
 
     def over(self) -> None:
-        self.why, self._until = "", 0.0
-        self._pauses = self._backoff.pauses()
+        with self._lock:
+            self.why, self._until = "", 0.0
+            self._pauses = self._backoff.pauses()
 
 
 @dataclass(eq=False)
@@ -213,7 +217,7 @@ class QpuDevice(Device):
         self._failures = 0
         self._silence = ""
         # answers that do not come, or tell of trouble; refusals of the service's user
-        self._vendor = Trouble(backoff.VENDOR)
+        self._vendor = Trouble(backoff.STATUS)
         self._access = Trouble(backoff.ACCESS)
         self._lock = threading.Lock()
         self._jobs: dict[str, _Job] = {}
