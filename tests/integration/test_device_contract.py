@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sf_quantum.qpu.dwave import DWaveQpu
 from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.qpu import QpuDevice
@@ -73,3 +74,34 @@ class TestQpu(DeviceContract):
         vendor.start()
         yield device_at(vendor.url)
         vendor.kill()
+
+
+@pytest.mark.skipif(DWaveQpu.problem() is not None, reason=str(DWaveQpu.problem()))
+class TestDWave(DeviceContract):
+    """An annealer, through D-Wave's own client."""
+
+    @pytest.fixture(autouse=True)
+    def cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("DWAVE_CACHE_HOME", str(tmp_path / "cache"))
+
+    def annealer(self, folder: Path, time_scale: str) -> Iterator[Callable[[], Device]]:
+        vendor = QpuService(folder, "--qubits", "100", "--time-scale", time_scale)
+        token_file = vendor.with_tokens("ada")
+        vendor.start()
+        url = f"{vendor.url}/sapi/v2"
+        yield lambda: QpuDevice.from_config(
+            {
+                "qpu": "dwave",
+                "config": {"url": url, "tokenFile": token_file},
+                "poll_seconds": 0.1,
+            }
+        )
+        vendor.kill()
+
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> Iterator[Callable[[], Device]]:
+        yield from self.annealer(tmp_path / "v", "0")
+
+    @pytest.fixture
+    def make_lasting(self, tmp_path: Path) -> Iterator[Callable[[], Device]]:
+        yield from self.annealer(tmp_path / "w", "1e6")
