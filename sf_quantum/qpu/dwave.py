@@ -88,6 +88,8 @@ TRANSIENT = (408, 409, 425, 429)
 # working graph has changed
 NOT_ACCEPTED = (404, 408, 425, 429, 503)
 OFFLINE = "solver is offline"
+# what of a solver changes often
+DYNAMIC = "none,+identity,+status"
 REQUEST_SECONDS = 30.0
 # as long as SAPI keeps a request for the end of a problem
 POLL_SECONDS = 30
@@ -154,15 +156,28 @@ class DWaveQpu(Qpu):
 
     def status(self) -> QpuStatus:
         """See :meth:`Qpu.status`; D-Wave does not report how many jobs are pending."""
-        with self._solver() as solver:
-            return QpuStatus(
-                name=solver.name,
-                technology="annealer",
-                online=bool(solver.online),
-                reason="" if solver.online else "offline",
-                qubits=solver.num_active_qubits,
-                calibration=solver.graph_id,
-            )
+        solver = self.graph()
+        with self.errors(), self.well_formed():
+            from dwave.cloud.api import Solvers
+
+            with Solvers(**self._once()) as solvers:
+                # without the graph, which may have a megabyte
+                told = solvers.get_solver(solver.name, filter=DYNAMIC)
+            version = told.identity.version
+            online = str(told.get("status", "")).lower() == "online"
+        if version is not None and version.graph_id != solver.graph_id:
+            solver = self.graph(renew=True)
+        wanted = client_options(self.connection).get("solver")
+        if not online and not (isinstance(wanted, dict) and "name" in wanted):
+            self._graph = None  # of those that were asked for, another may be online
+        return QpuStatus(
+            name=solver.name,
+            technology="annealer",
+            online=online,
+            reason="" if online else "offline",
+            qubits=solver.num_active_qubits,
+            calibration=solver.graph_id,
+        )
 
     def acquire(self, job: str | None = None) -> str:
         if not self.status().online:
@@ -431,22 +446,24 @@ class DWaveQpu(Qpu):
                     solver = client.get_solver(**{**wanted, "online": False})
                 yield solver
 
+    def _once(self) -> dict[str, JSON]:
+        """Make options for requests that are not repeated."""
+        known = {key: self.connection[key] for key in ("endpoint", "token")}
+        return {**known, "timeout": REQUEST_SECONDS, "retry": {"total": 0}}
+
     @contextmanager
     def _problems(self, *, patient: bool = False) -> Iterator[Problems]:
         """Send requests.
 
-        :param patient: repeat requests that change nothing
+        :param patient: wait longer, and repeat requests that change nothing
         """
         with self.errors():
             from dwave.cloud.api import Problems
 
-            known = self.connection
-            once = {"timeout": REQUEST_SECONDS, "retry": {"total": 0}}
-            with Problems(
-                endpoint=known["endpoint"],
-                token=known["token"],
-                **({} if patient else once),
-            ) as problems:
+            options = self._once()
+            if patient:  # as the client does by default
+                del options["retry"], options["timeout"]
+            with Problems(**options) as problems:
                 problems.session.hooks["response"].insert(0, _check_length)
                 yield problems
 

@@ -102,6 +102,39 @@ def test_the_solver_describes_its_graph_and_timing() -> None:
     assert described.calibration == {"id": graph.id}
 
 
+def test_the_status_is_asked_for_without_the_graph(
+    scripted: Serve, solver: StructuredSolver
+) -> None:
+    known: JSON = {"name": solver.name, "version": {"graph_id": solver.graph_id}}
+    replies: list[Reply] = [
+        (200, {"identity": known, "status": status}, kind("solver-definition"))
+        for status in ("ONLINE", "OFFLINE")
+    ]
+    qpu = misbehaving(scripted(replies).url, solver)
+    qpu.connection["solver"] = solver.name
+    told = qpu.status()
+    assert (told.online, told.reason, told.name) == (True, "", solver.name)
+    assert (told.qubits, told.calibration) == (len(solver.nodes), solver.graph_id)
+    told = qpu.status()
+    assert (told.online, told.reason) == (False, "offline")
+    # one request each
+    assert qpu.graph() is solver
+
+
+def test_a_new_graph_is_read_and_another_solver_looked_for(
+    annealer: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    qpu = client(annealer)
+    first = qpu.graph()
+    qpu._graph = SimpleNamespace(name=first.name, graph_id="old")
+    assert qpu.status().calibration == first.graph_id
+    assert qpu.graph() is not first
+    annealer.ask("POST", "/v1/device/close", {"message": "helium"})
+    assert not qpu.status().online
+    # no solver was named
+    assert qpu._graph is None
+
+
 def test_a_problem_over_qubits_is_submitted_as_it_is(annealer: RunningService) -> None:
     qpu = client(annealer)
     (one, other), *_ = sorted(qpu.graph().undirected_edges)
