@@ -154,6 +154,8 @@ def running_service(
             public_metrics=public_metrics,
         )
         config = server_config(service.guard, certificate, certificate)
+        # a test may be slow between two requests on a connection
+        config.timeout_keep_alive = int(SECONDS)
         server = Server(config, settings.limits.connections)
         path = Path(folder) / "s"
         port = socket.create_server(("127.0.0.1", 0)) if tcp else None

@@ -224,12 +224,12 @@ async def test_a_client_that_goes_away_is_not_answered() -> None:
 
 
 async def test_too_many_requests_of_one_user_are_not_anothers() -> None:
-    app = guard(rate=0.5, burst=2)
+    app = guard(rate=0.001, burst=2)
     assert [(await Exchange().to(app)).status for _ in range(3)] == [200, 200, 429]
     refused = await Exchange().to(app)
-    assert refused.headers["retry-after"] == "2"
+    assert 1000 - SECONDS < int(refused.headers["retry-after"]) <= 1000
     assert refused.json() == {
-        "detail": "more than 0.5 requests per second",
+        "detail": "more than 0.001 requests per second",
         "field": None,
     }
     assert (await Exchange(user="bob").to(app)).status == 200

@@ -38,6 +38,7 @@ from sf_quantum.service.domain.settings import (
     ServiceSettings,
     UserLimits,
 )
+from sf_quantum.service.queue import leases, live_jobs
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.live_jobs import LiveJob
 from sf_quantum.service.scheduling.held import HeldLeases
@@ -86,6 +87,13 @@ class Gate:
 
     def result(self, name: str) -> dict[str, JSON]:
         return {"name": name}
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test may be slow to let a job go."""
+    monkeypatch.setattr(leases, "RELEASE_SECONDS", SECONDS)
+    monkeypatch.setattr(live_jobs, "LET_GO_SECONDS", SECONDS)
 
 
 @pytest.fixture
@@ -207,9 +215,10 @@ async def test_a_lost_attempt_is_not_charged(tmp_path: Path, gate: Gate) -> None
         await until(lambda: gate.order == ["low", "high"])
         assert isinstance(queue.policy, FairShare)
         used = queue.policy.usage
-        assert used.of((("user", "ann"), None)) == pytest.approx(0.0, abs=1e-6)
-        gate.all = True
         once = device.cost({"num_reads": 1000}).qpu_seconds
+        # but for what it has decayed meanwhile
+        assert used.of((("user", "ann"), None)) == pytest.approx(0.0, abs=once / 100)
+        gate.all = True
         jobs = [await over(queue, job) for job in (low, high)]
         assert jobs[0].qpu_seconds == jobs[0].lost_qpu_seconds == once
         assert jobs[0].cost == 2.0 * once
@@ -219,7 +228,7 @@ async def test_a_lost_attempt_is_not_charged(tmp_path: Path, gate: Gate) -> None
             once,
             jobs[1].qpu_seconds,
         ]
-        assert used.of((("user", "ann"), None)) == pytest.approx(once, rel=1e-3)
+        assert used.of((("user", "ann"), None)) == pytest.approx(once, rel=1e-2)
 
 
 async def test_nobody_else_preempts(queue: JobQueue, gate: Gate) -> None:
@@ -598,7 +607,7 @@ async def test_a_device_that_does_not_let_go_does_not_keep_the_service(
     gate = Stubborn()
     device = EmulatedDevice(time_scale=0, runners={"problem": gate})
     monkeypatch.setattr("sf_quantum.service.queue.job_queue.STOP_SECONDS", 0.05)
-    monkeypatch.setattr("sf_quantum.service.queue.live_jobs.LET_GO_SECONDS", 0.05)
+    monkeypatch.setattr(live_jobs, "LET_GO_SECONDS", 0.05)
     async with running(tmp_path, device) as queue:
         job = await submit(queue, await lease(queue), "a")
         await until(lambda: gate.order == ["a"])
@@ -697,7 +706,7 @@ async def test_a_job_that_is_being_cancelled_ends_before_it_moves(
 
     class Slow(Gate):
         def result(self, name: str) -> dict[str, JSON]:
-            read.wait(60)  # the read under way
+            read.wait(SECONDS)  # the read under way
             return super().result(name)
 
     gate = Slow()
