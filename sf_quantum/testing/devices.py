@@ -83,6 +83,9 @@ def test_an_unknown_key_is_named(kind: type[Device]) -> None:
 class DeviceContract:
     """The contract of a device that is online; override the first two fixtures."""
 
+    #: the id of no job, as the device's ids are
+    unknown_id = "no-such-job"
+
     @pytest.fixture
     def make(self) -> Callable[[], Device]:
         """Return what makes a device, always from the same configuration."""
@@ -267,8 +270,8 @@ class DeviceContract:
         task, *_ = self.tasks(device)
         for ask in (device.poll, device.result):
             with pytest.raises(UnknownJob):
-                ask("no-such-job", task)
-        device.cancel("no-such-job")
+                ask(self.unknown_id, task)
+        device.cancel(self.unknown_id)
 
     def test_a_wrong_payload_is_refused(self, device: Device) -> None:
         for task in self.tasks(device):

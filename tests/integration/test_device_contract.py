@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +16,9 @@ from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.qpu import QpuDevice
 from sf_quantum.service.device.technologies import TECHNOLOGIES
 from sf_quantum.testing.devices import DeviceContract
+from tests.integration import pasqal_device_contract as pasqal
 from tests.integration.services import QpuService
+from tests.integration.test_qrmi_client import alone as alone
 from tests.service import running_service
 
 
@@ -105,3 +110,20 @@ class TestDWave(DeviceContract):
     @pytest.fixture
     def make_lasting(self, tmp_path: Path) -> Iterator[Callable[[], Device]]:
         yield from self.annealer(tmp_path / "w", "1e6")
+
+
+def test_pasqal_local(alone: list[str]) -> None:
+    command = [*alone, sys.executable, "-m", "pytest", "-q", "--no-cov"]
+    options = ["-p", "no:cacheprovider", "-p", "no:xdist"]
+    with (
+        running_service(EmulatedDevice(time_scale=0), tcp=True, vqpus=9) as vendor,
+        running_service(EmulatedDevice(time_scale=1e6), tcp=True, vqpus=9) as lasting,
+    ):
+        urls = {pasqal.URL: vendor.url, pasqal.LASTING_URL: lasting.url}
+        done = subprocess.run(
+            [*command, *options, pasqal.__file__],
+            env={**os.environ, **urls},
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stdout
