@@ -311,7 +311,10 @@ class DWaveQpu(Qpu):
 
     def poll(self, job_id: str) -> Progress:
         with self._asking() as problems:
-            return Progress(STATES[problems.get_problem_status(job_id).status.value])
+            found = problems.get_problem_statuses([job_id])
+            if not found:
+                raise UnknownJob(f"QPU {self.name!r}: no problem {job_id}")
+            return Progress(STATES[found[0].status.value])
 
     def result(self, job_id: str, task: Task) -> Outcome:
         """See :meth:`Qpu.result`.

@@ -176,6 +176,17 @@ def test_a_result_is_read_by_another_process_than_submitted(
     assert lost.qpu_seconds == known.qpu_seconds
 
 
+def test_a_problem_is_found_by_its_tag_behind_any_number_of_others(
+    annealer: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    qpu = client(annealer)
+    ids = [qpu.submit(task(example_bqm(), tag, seed=1)) for tag in "abc"]
+    store = annealer.queue.store
+    jobs = store.jobs
+    monkeypatch.setattr(store, "jobs", lambda **given: jobs(**{**given, "limit": 1}))
+    assert qpu.find("a") == ids[0]
+
+
 def test_few_embeddings_are_kept(
     annealer: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -383,6 +394,7 @@ def test_how_problems_end_without_an_answer(
         (200, problem(status="CANCELLED"), PROBLEM),
         (409, OVER),
         (200, [], PROBLEMS),
+        (200, [{"error_code": 404}], PROBLEMS),
         (200, [problem(label="other")], PROBLEMS),
     ]
     qpu = misbehaving(scripted(replies).url, solver)
@@ -391,6 +403,8 @@ def test_how_problems_end_without_an_answer(
     outcome = qpu.result("j", asked)
     assert (outcome.result, outcome.failure, outcome.qpu_seconds) == (None, None, None)
     qpu.cancel("j")
+    with pytest.raises(UnknownJob, match="no problem j"):
+        qpu.poll("j")
     with pytest.raises(QpuError, match="a malformed answer"):
         qpu.poll("j")
     assert qpu.find("tag") is None

@@ -242,6 +242,7 @@ class Store(Database):
         lease: str | None = None,
         user: str | None = None,
         key: str | None = None,
+        label: str | None = None,
         dialect: Dialect | None = None,
         before: int | None = None,
         live: bool = False,
@@ -249,6 +250,7 @@ class Store(Database):
     ) -> list[Job]:
         """List the latest jobs of a lease, of a user or of all users, oldest first.
 
+        :param label: of the problems of SAPI
         :param before: only jobs with lower numbers
         :param live: only jobs that are not over
         """
@@ -256,6 +258,7 @@ class Store(Database):
         by_user = "+user = ?" if live else "user = ?"
         terms = {"lease = ?": lease, by_user: user, "number < ?": before}
         terms |= {"dialect = ?": dialect, "key = ?": key}
+        terms["json_extract(metadata, '$.label') = ?"] = label
         given = {term: value for term, value in terms.items() if value is not None}
         where = " AND ".join([LIVE] * live + [*given]) or "1"
         query = f"{_JOB} WHERE {where} ORDER BY number DESC LIMIT ?"

@@ -73,9 +73,9 @@ class Problems:
             raise Refused(404, "no such problem")
         return job
 
-    def all(self, who: Identity) -> list[Job]:
-        """List the latest problems, oldest first."""
-        return self._queue.list_jobs(who, dialect="sapi")
+    def all(self, who: Identity, label: str | None = None) -> list[Job]:
+        """List the latest problems, or those with a label, oldest first."""
+        return self._queue.list_jobs(who, dialect="sapi", label=label)
 
     async def wait_for_any(
         self, who: Identity, ids: Sequence[str], seconds: float

@@ -162,7 +162,7 @@ async def problems(
     name = queue.device.name
 
     def listed() -> Response:
-        jobs = known.all(who) if found is None else found
+        jobs = known.all(who, label) if found is None else found
         entries = [known.status(job) for job in jobs if solver in (None, name)]
         matching: list[JSON] = [
             entry
