@@ -111,7 +111,7 @@ def _report(client: Qpu) -> QpuReport:
         return QpuReport(client, "refused", str(error))
     except QpuError as error:
         return QpuReport(client, "no answer", str(error))
-    note, stops = status.reason, status.maintenance_seconds
+    note, stops = status.reason or status.trouble, status.maintenance_seconds
     if stops is not None and status.online:
         note = f"stops taking jobs in {stops:.0f} s: maintenance is announced"
     return QpuReport(client, "online" if status.online else "offline", note, status)

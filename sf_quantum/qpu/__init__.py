@@ -50,6 +50,7 @@ class QpuStatus:
     :param cost_per_second: of QPU time, in the site's own unit, if it reports one
     :param maintenance_seconds: until a maintenance window, if one is announced
     :param payloads: what jobs may carry (``problem``, ``sequence``, ``circuit``), if known
+    :param trouble: what hinders it although it is online, if it tells
     """
 
     name: str
@@ -66,6 +67,7 @@ class QpuStatus:
     cost_per_second: float | None = None
     maintenance_seconds: float | None = None
     payloads: tuple[str, ...] = ()
+    trouble: str = ""
 
 
 class Qpu(ABC):

@@ -301,6 +301,7 @@ class SfqQpu(Qpu):
             technology=str(device.get("technology")),
             online=device.get("status") == "online",
             reason=str(device.get("reason") or ""),
+            trouble=str(device.get("trouble") or ""),
             qubits=_int(device.get("qubits")),
             vqpus=_int(device.get("vqpus")),
             leases=_int(device.get("leases")),

@@ -41,6 +41,7 @@ class DeviceStatus:
     """How a device is, beside what its service's operators say.
 
     :param reason: why it is not online, in the vendor's words
+    :param trouble: what hinders it although it is online, in one sentence
     :param queue_length: jobs in the vendor's own queue, without the service's
     :param eta_seconds: until a job that is submitted now would start there
     """
@@ -49,6 +50,7 @@ class DeviceStatus:
     reason: str = ""
     queue_length: int = 0
     eta_seconds: float = 0.0
+    trouble: str = ""
 
 
 @dataclass(frozen=True)
@@ -284,6 +286,11 @@ class Device(ABC):
         :raises InputError: if the device refuses the job
         :raises QpuError: if there may be a job
         """
+
+    @property
+    def longest_seconds(self) -> float | None:
+        """For how long a job may run, after which it is cancelled; ``None``: for ever."""
+        return None
 
     @property
     def late_seconds(self) -> float:

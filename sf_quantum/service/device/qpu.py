@@ -103,6 +103,8 @@ class QpuSettings(Section):
     :param expected_seconds: QPU time of a job, until the vendor or past jobs tell it
     :param late_seconds: time that a submission may still arrive in if it was not answered; it
         is not repeated before
+    :param longest_seconds: time that a job, or a slice of one, may run for, after which it is
+        cancelled and has failed; ``None``: for ever
     :param ahead: jobs that wait in the vendor's queue while one runs
     """
 
@@ -123,6 +125,7 @@ class QpuSettings(Section):
     poll_seconds: Pause = 1.0
     expected_seconds: Positive = 10.0
     late_seconds: Pause = 10.0
+    longest_seconds: Positive | None = None
     ahead: Annotated[int, Field(ge=0, le=100)] = 1
 
     def client(self) -> Qpu:
@@ -257,7 +260,10 @@ class QpuDevice(Device):
             length = max(0, told.queue_length - len(ours))
             eta = max(0.0, (told.eta_seconds or 0.0) - sum(ours))
         reason = self._obstacle(told)
-        return DeviceStatus(reason is None, reason or "", length, eta)
+        trouble = ""
+        if reason is None and (left := self._vendor.left):
+            trouble = f"asked again in {left:.0f} s: {self._vendor.why}"
+        return DeviceStatus(reason is None, reason or "", length, eta, trouble)
 
     def _obstacle(self, told: QpuStatus | None) -> str | None:
         if self._access.why:
@@ -375,6 +381,10 @@ class QpuDevice(Device):
     @property
     def depth(self) -> int:
         return 1 if self._samplings is not None else 1 + self._settings.ahead
+
+    @property
+    def longest_seconds(self) -> float | None:
+        return self._settings.longest_seconds
 
     @property
     def late_seconds(self) -> float:

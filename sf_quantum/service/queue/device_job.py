@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from itertools import islice
 from typing import TypeVar
@@ -106,6 +106,9 @@ class DeviceJob:
         self._unsure = unsure
         self._cancelling = threading.Lock()
         self._cancelled = False
+        # since when it has been seen to run, and whether that is too long
+        self._began: float | None = None
+        self._overdue = False
 
     @property
     def _asked(self) -> Interrupt | None:
@@ -201,9 +204,20 @@ class DeviceJob:
                 self._pause(next(pauses))
             if self.progress.state == "Running":
                 self._running()
+                self._check_duration()
             if self._asked is Interrupt.DETACH:
                 raise Detached
-        return self._read(job_id, pauses)
+        outcome = self._read(job_id, pauses)
+        if self._overdue and outcome.result is None and self._asked is None:
+            failure = f"it ran for more than {device.longest_seconds:g} s"
+            return replace(outcome, failure=failure)
+        return outcome
+
+    def _check_duration(self) -> None:
+        self._began = self._began or time.monotonic()
+        longest = self._device.longest_seconds
+        if longest is not None and time.monotonic() - self._began > longest:
+            self._overdue = True
 
     def _read(self, job_id: str, pauses: Iterator[float]) -> Outcome:
         for _ in range(RESULT_TRIES):
@@ -228,7 +242,7 @@ class DeviceJob:
 
     def cancel_if_asked(self) -> None:
         with self._cancelling:
-            job_id, asked = self.id, self._asked is Interrupt.CANCEL
+            job_id, asked = self.id, self._asked is Interrupt.CANCEL or self._overdue
             if job_id is None or self._cancelled or not asked:
                 return
             with suppress(QpuError, InputError):

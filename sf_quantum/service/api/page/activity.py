@@ -130,6 +130,9 @@ class DeviceShown(Strict):
     out_of_service: int = Field(description="How many of these are out of service.")
     status: str = Field(description="online, draining, closed or offline")
     reason: str = Field(description="Why it is not online; empty if it is.")
+    trouble: str = Field(
+        description="What hinders it although it is online, if anything."
+    )
     in_maintenance: bool = Field(
         description="Whether it is not online because of a maintenance window."
     )
@@ -291,6 +294,7 @@ class Activity:
                 out_of_service=len(told.out_of_service),
                 status=qpu_status(queue),
                 reason=qpu_reason(queue),
+                trouble=queue.device.status.trouble,
                 in_maintenance=availability.in_maintenance,
                 maintenance=next((w for w in windows if w.starts > now.wall), None),
                 windows=windows,

@@ -137,7 +137,7 @@ function showDevice(device) {
   write("kind", `${device.technology} · ${plural(device.qubits, "qubit")}${lacks}`);
   $("status").dataset.status = status;
   write("status", STATUS[status] ?? status);
-  notice("reason", device.in_maintenance ? "" : sentence(device.reason));
+  notice("reason", device.in_maintenance ? "" : sentence(device.reason || device.trouble));
   show("maintenance", [device.windows, status], () => showWindows(device.windows));
 }
 

@@ -94,6 +94,10 @@ class DeviceAnswer(Strict):
     technology: str
     status: str = Field(description="online, draining, closed or offline")
     reason: str = Field(description="Why it is not online; empty if it is.")
+    trouble: str = Field(
+        description="What hinders the device although it is online, such as its vendor's "
+        "answers; empty if nothing does."
+    )
     qubits: int = Field(description="The largest problem, in variables.")
     out_of_service: list[int] = Field(description="Qubits that are out of service.")
     shots: int | None = Field(description="The limit of one job; null for none.")
@@ -285,6 +289,7 @@ def show(
         technology=told.technology,
         status=qpu_status(queue),
         reason=qpu_reason(queue),
+        trouble=device.status.trouble,
         qubits=told.qubits,
         out_of_service=sorted(told.out_of_service),
         shots=told.shots,
