@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 
 from dimod import SPIN, BinaryQuadraticModel, SampleSet
 
-from sf_quantum.errors import InputError, QpuError
+from sf_quantum.errors import InputError
+from sf_quantum.text import one_line
 
 if TYPE_CHECKING:
     from dwave.cloud.api.models import ProblemAnswer, ProblemStatusMaybeWithAnswer
@@ -29,6 +30,8 @@ Pairs: TypeAlias = Sequence[tuple[int, int]]
 SEARCH_SECONDS = 60
 # for the start of the process on a busy machine
 SPARE_SECONDS = 60
+# of address space; 1,500 variables with 4,500 interactions take 240 MB of memory
+MOST_BYTES = 4 * 2**30
 MICROSECONDS = 1e6
 
 
@@ -61,7 +64,6 @@ class Embedded:
         """Embed a problem; the same arguments give the same embedding, if time allows.
 
         :raises InputError: if no embedding is found
-        :raises QpuError: if the search does not end
         """
         if solver.check_problem(bqm.linear, bqm.quadratic):
             return cls(bqm, bqm, None, solver)
@@ -72,8 +74,8 @@ class Embedded:
         # a variable without interactions needs a qubit, too
         pairs += [(number, number) for number in numbers.values()]
         couplers = sorted(solver.undirected_edges)
-        found = search(pairs, couplers, seed)
-        if not found:
+        fits = len(bqm.quadratic) <= len(couplers)
+        if not fits or not (found := search(pairs, couplers, seed)):
             count = f"{len(numbers)} variables"
             raise InputError(f"solver {solver.name!r}: {count}: no embedding found")
         chains = EmbeddedStructure(couplers, dict(zip(numbers, found, strict=True)))
@@ -173,7 +175,7 @@ def search(source: Pairs, target: Pairs, seed: int) -> list[list[int]]:
     :param source: interactions of the variables 0 to n - 1, and of each with itself
     :param target: couplers of the qubits
     :returns: the qubits of each variable; empty if no embedding is found
-    :raises QpuError: if the search does not end
+    :raises InputError: if the search takes too long, or needs too much memory
     """
     try:
         done = subprocess.run(
@@ -184,8 +186,12 @@ def search(source: Pairs, target: Pairs, seed: int) -> list[list[int]]:
             timeout=SEARCH_SECONDS + SPARE_SECONDS,
             check=True,
         )
-    except (subprocess.SubprocessError, OSError) as error:
-        raise QpuError(f"the search for an embedding failed: {error}") from error
+    except subprocess.TimeoutExpired as error:
+        text = f"no embedding found within {SEARCH_SECONDS + SPARE_SECONDS} s"
+        raise InputError(text) from error
+    except subprocess.CalledProcessError as error:
+        why = one_line(error.stderr[-200:])
+        raise InputError(f"the search for an embedding failed: {why}") from error
     found: list[list[int]] = json.loads(done.stdout)
     return found
 
@@ -196,6 +202,7 @@ def main() -> None:
 
     # so that it ends even if the process that started it has died
     resource.setrlimit(resource.RLIMIT_CPU, (2 * SEARCH_SECONDS, 2 * SEARCH_SECONDS))
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     source, target, seed = json.load(sys.stdin)
     found = minorminer.find_embedding(
         source, target, random_seed=seed, timeout=SEARCH_SECONDS
