@@ -17,6 +17,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self, TypeVar, get_args
@@ -169,12 +170,12 @@ class QrmiQpu(Qpu):
     def acquire(self, job: str | None = None) -> str:
         """See :meth:`Qpu.acquire`; the QPU gets the Slurm job's id, if there is one."""
         with errors(self._who, leasing=True):
-            token: str = self._client().acquire()
+            token: str = self._ask(lambda its: its.acquire(), late=self.release)
         return token
 
     def release(self, token: str) -> None:
         with errors(self._who, gone=True):
-            self._client(token).release(token)
+            self._ask(lambda client: client.release(token), token)
 
     def environment(self, token: str) -> dict[str, str]:
         """See :meth:`Qpu.environment`: exactly what ``spank_qrmi`` sets."""
@@ -196,12 +197,20 @@ class QrmiQpu(Qpu):
             "program that uses the package qrmi, or choose a sampler that needs no QPU"
         )
 
-    def _ask(self, call: Callable[[QuantumResource], T]) -> T:
+    def _ask(
+        self,
+        call: Callable[[QuantumResource], T],
+        token: str | None = None,
+        *,
+        late: Callable[[T], None] | None = None,
+    ) -> T:
         """Call the vendor, for a limited time.
 
         QRMI's clients have no time limit: a call that takes longer goes on in a thread.
+
+        :param late: takes an answer that comes later
         """
-        client = self._client()
+        client = self._client(token)
         if not self._requests.acquire(blocking=False):
             raise QpuError(f"{self._who} leaves {MOST_OVERDUE} requests unanswered")
         asked = in_thread(lambda: call(client))
@@ -209,6 +218,8 @@ class QrmiQpu(Qpu):
         try:
             return asked.result(REQUEST_SECONDS)
         except TimeoutError as error:
+            if late is not None:
+                asked.add_done_callback(lambda done: _given(late, done))
             text = f"no answer within {REQUEST_SECONDS:g} s"
             raise QpuError(f"{self._who}: {text}") from error
 
@@ -594,6 +605,11 @@ def run(
         result: str = client.task_result(task).value
     timing = {"queued_seconds": started - submitted, "qpu_seconds": seconds}
     return result, {**timing, "seconds": seconds}
+
+
+def _given(late: Callable[[T], None], done: Future[T]) -> None:
+    with suppress(QpuError, InputError, RuntimeError):
+        late(done.result())
 
 
 def _kind(error: RuntimeError) -> tuple[str, int]:

@@ -10,6 +10,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -20,7 +21,7 @@ from sf_quantum.qpu import AuthenticationError, qrmi
 from sf_quantum.qpu.jobs import LeaseLost, NotAccepted, Progress, Task, UnknownJob
 from sf_quantum.qpu.qrmi import PasqalCloud, PasqalLocal
 from sf_quantum.qpu.qrmi_config import Resource
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 ONLINE = SimpleNamespace(
     status="ResourceStatusCode.Online",
@@ -257,8 +258,26 @@ def test_a_vendor_that_never_answers_is_not_waited_for(
     answered.set()
     ended.wait()
     client.task_status = lambda _: "TaskStatus.Running"
-    monkeypatch.setattr(qrmi, "REQUEST_SECONDS", 150)
+    monkeypatch.setattr(qrmi, "REQUEST_SECONDS", SECONDS)
     until(lambda: _polled(local), "an answer")
+
+
+def test_a_lease_that_is_granted_too_late_is_given_back(
+    client: SimpleNamespace, local: PasqalLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(qrmi, "REQUEST_SECONDS", 0.01)
+    granted, released = threading.Event(), Future[str]()
+
+    def acquire() -> str:
+        granted.wait()
+        return "token"
+
+    client.acquire, client.release = acquire, released.set_result
+    with pytest.raises(QpuError, match="no answer within"):
+        local.acquire()
+    monkeypatch.setattr(qrmi, "REQUEST_SECONDS", SECONDS)
+    granted.set()
+    assert released.result(SECONDS) == "token"
 
 
 def _polled(local: PasqalLocal) -> bool:
