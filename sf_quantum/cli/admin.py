@@ -13,7 +13,7 @@ from sf_quantum.cli import service
 from sf_quantum.cli.arguments import sentence
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
-from sf_quantum.qpu.sfq import ServiceClient
+from sf_quantum.qpu.service_client import ServiceClient
 from sf_quantum.reporting.columns import align
 from sf_quantum.text import escaped
 

@@ -13,7 +13,7 @@ from sf_quantum.cli.arguments import checked
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Response
-from sf_quantum.qpu.sfq import REQUEST_SECONDS, ServiceClient
+from sf_quantum.qpu.service_client import REQUEST_SECONDS, ServiceClient
 from sf_quantum.text import escaped
 
 _JOBS = "/v1/jobs"

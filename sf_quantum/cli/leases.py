@@ -8,7 +8,7 @@ from urllib.parse import quote
 from sf_quantum.cli import service
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
-from sf_quantum.qpu.sfq import ServiceClient
+from sf_quantum.qpu.service_client import ServiceClient
 
 _LEASES = "/v1/leases"
 # of an id, which is the lease's secret: a terminal shows no more

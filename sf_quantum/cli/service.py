@@ -16,7 +16,8 @@ from sf_quantum.cli.arguments import checked, sentence
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.selection import QpuSelection
-from sf_quantum.qpu.sfq import REQUEST_SECONDS, ServiceClient, SfqQpu
+from sf_quantum.qpu.service_client import REQUEST_SECONDS, ServiceClient
+from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.reporting.columns import align
 
 _NUMBERS = ("position", "start in s", "QPU s")

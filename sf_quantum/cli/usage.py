@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from sf_quantum.cli import service
 from sf_quantum.files import JSON, mapping
-from sf_quantum.qpu.sfq import ServiceClient
+from sf_quantum.qpu.service_client import ServiceClient
 from sf_quantum.reporting.columns import align
 from sf_quantum.text import csv_cell
 

@@ -29,7 +29,8 @@ from sf_quantum.connectors.quantum import QuantumConnector, variable
 from sf_quantum.files import JSON
 from sf_quantum.journal import number
 from sf_quantum.qpu import Qpu, QpuStatus
-from sf_quantum.qpu.sfq import Credentials, SfqQpu
+from sf_quantum.qpu.service_client import Credentials
+from sf_quantum.qpu.sfq import SfqQpu
 
 POLL_SECONDS = 0.1
 START_SECONDS = 60.0  # of a busy host; a service that cannot start has ended before

@@ -21,7 +21,7 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.net import munge
 from sf_quantum.net.transport import Unreachable
-from sf_quantum.qpu import AuthenticationError, NoLease, sfq
+from sf_quantum.qpu import AuthenticationError, NoLease, service_client, sfq
 from sf_quantum.qpu.jobs import LeaseLost, NotAccepted, Task, Timing, UnknownJob
 from sf_quantum.qpu.leases import AcquireOptions, acquire
 from sf_quantum.qpu.sfq import SfqQpu
@@ -48,7 +48,7 @@ def bqm() -> dict[str, JSON]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff, "REQUEST", Backoff(0.01, 3.0))
-    monkeypatch.setattr(sfq, "RETRY_SECONDS", 0.03)
+    monkeypatch.setattr(service_client, "RETRY_SECONDS", 0.03)
 
 
 @pytest.fixture
@@ -561,7 +561,7 @@ SAMPLES: dict[str, JSON] = {"type": "SampleSet"}
 def test_lost_connections_are_tried_again_with_the_same_key(
     scripted: Serve, bqm: dict[str, JSON], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sfq, "RETRY_SECONDS", SECONDS)
+    monkeypatch.setattr(service_client, "RETRY_SECONDS", SECONDS)
     queued: dict[str, JSON] = {"id": "j", "state": "Queued"}
     done: dict[str, JSON] = {"id": "j", "state": "Completed"}
     replies: list[Reply] = [
@@ -584,7 +584,7 @@ def test_patience_begins_when_the_service_does_not_answer(
     passed = [0.0]
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0])
     monkeypatch.setattr(backoff, "time", clock)
-    monkeypatch.setattr(sfq, "RETRY_SECONDS", SECONDS)
+    monkeypatch.setattr(service_client, "RETRY_SECONDS", SECONDS)
     queued: dict[str, JSON] = {"id": "j", "state": "Queued"}
     done: dict[str, JSON] = {"id": "j", "state": "Completed"}
 

@@ -18,7 +18,7 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
-from sf_quantum.qpu import sfq
+from sf_quantum.qpu import service_client
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.samplers.qaoa import QaoaSampler
@@ -43,7 +43,7 @@ def service() -> Iterator[RunningService]:
 @pytest.fixture(autouse=True)
 def classical(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff, "REQUEST", Backoff(0.01, 3.0))
-    monkeypatch.setattr(sfq, "RETRY_SECONDS", 0.03)
+    monkeypatch.setattr(service_client, "RETRY_SECONDS", 0.03)
     for key in ("QRMI_JOB_QPU_RESOURCES", "QRMI_JOB_QPU_TYPES"):
         monkeypatch.delenv(key, raising=False)
 
