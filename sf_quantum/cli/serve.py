@@ -48,6 +48,16 @@ OPTIONS = {
     "munge-socket": Option(
         "auth.munge", "PATH", str, "munged's socket, if not the default"
     ),
+    "twin-of": Option(
+        "device.of",
+        "DEVICE",
+        str,
+        "emulate this device, as it is now, instead of the configuration's: the URL of its "
+        "service, or the file of its configuration",
+    ),
+    "token-file": Option(
+        "device.token_file", "FILE", str, "bearer token for the URL of --twin-of"
+    ),
     "name": Option("device.name", "NAME", str, "name of the QPU (default emulator)"),
     "technology": Option(
         "device.technology",
@@ -167,8 +177,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         device = make_device(config.device)
     except InputError as error:
-        where = f"{args.config}: " if args.config else ""
-        raise InputError(f"{where}device: {error}") from error
+        where = f"{args.config}: device" if args.config else "device"
+        if getattr(args, OPTIONS["twin-of"].key) is not None:
+            where = "--twin-of"
+        raise InputError(f"{where}: {error}") from error
     serve(
         config,
         device,
@@ -191,6 +203,11 @@ def _sources(args: argparse.Namespace) -> tuple[Path | None, Values, Flags]:
     values = {key: value for key in keys if (value := getattr(args, key)) is not None}
     if "listen.socket" not in values and values.keys() & {"listen.host", "listen.port"}:
         values["listen.socket"] = None  # override the configuration file
+    if "device.of" in values:
+        values = {"device": {"type": "twin"}, **values}
+        keys["device"] = "--twin-of"
+    elif "device.token_file" in values:
+        raise InputError("--token-file is for the URL of --twin-of")
     if (faults := values.get("device.faults")) is not None:
         values["device.faults"] = _faults(str(faults))
     return (

@@ -126,8 +126,12 @@ def _by_policy(*_: type | GetCoreSchemaHandler) -> core_schema.CoreSchema:
     return core_schema.no_info_plain_validator_function(_policy)
 
 
+# keys of an emulated device that a twin has from the device for which it stands
+ORIGINALS = {"technology", "qubits", "shots", "out_of_service", "topology"}
+
+
 class OwnDevice(Section):
-    """The configuration of a site's own device.
+    """The configuration of a twin, or of a site's own device.
 
     :param type: name of the entry point in the group ``sf_quantum.devices``; the other
         keys are the device's
@@ -259,14 +263,23 @@ def read(
     content = empty_mapping(None if path is None else read_yaml(path, "configuration"))
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected keys and values")
-    section = content.get("device")
+    section = values.get(("device",), content.get("device"))
     type_ = section.get("type", "emulated") if isinstance(section, dict) else "emulated"
     for key, value in values.items():
-        if type_ != "emulated" and key[0] == "device" and key[1:] != ("name",):
-            message = f"is for the emulated device; that of {path} has type {type_!r}"
-            raise InputError(f"{flags[key]} {message}")
+        why = _not_for(type_, key[-1], path) if key[0] == "device" else None
+        if why is not None:
+            raise InputError(f"{flags[key]} {why}")
         _override(content, key, value)
     return content
+
+
+def _not_for(type_: JSON, key: int | str, path: Path | None) -> str | None:
+    """Tell why a key of the emulated device is not for one of another type."""
+    if type_ == "emulated" or key == "name":
+        return None
+    if type_ != "twin":
+        return f"is for the emulated device; that of {path} has type {type_!r}"
+    return "conflicts: a twin has that of its original" if key in ORIGINALS else None
 
 
 def naming(path: Path | None, values: Mapping[KeyPath, JSON], flags: Flags) -> Naming:

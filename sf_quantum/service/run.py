@@ -25,6 +25,7 @@ from sf_quantum.net.transport import SOCKET_PATH_BYTES
 from sf_quantum.service.app import Service, build
 from sf_quantum.service.config import Auth, Configuration, Listen
 from sf_quantum.service.device import processes
+from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.http import auth
 from sf_quantum.service.http.connections import Server, raise_limit
@@ -74,7 +75,7 @@ def serve(
             listener, url = stack.enter_context(
                 _unix_listener(config.listen.socket.absolute(), config.auth)
             )
-        if config.device.type == "emulated":
+        if isinstance(device, EmulatedDevice):
             processes.start()  # its imports take half a second
         service = build(
             store,

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.qpu.dwave import DWaveQpu
-from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.emulated import DeviceSettings, EmulatedDevice
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.qpu import QpuDevice
 from sf_quantum.service.device.technologies import TECHNOLOGIES
+from sf_quantum.service.twin import Original, TwinDevice
 from sf_quantum.testing.devices import DeviceContract
 from tests.integration import pasqal_device_contract as pasqal
 from tests.integration.services import QpuService
@@ -53,6 +54,25 @@ def device_at(url: str) -> Callable[[], Device]:
     return lambda: QpuDevice.from_config(
         {"qpu": "sfq", "config": {"url": url}, "poll_seconds": 0.1}
     )
+
+
+class TestTwin(DeviceContract):
+    """The twin of another service's device."""
+
+    @pytest.fixture
+    def make(self) -> Iterator[Callable[[], Device]]:
+        with running_service(self.original()) as service:
+            url = service.url
+            yield lambda: TwinDevice.from_config({"of": url, "time_scale": 0})
+
+    @pytest.fixture
+    def make_lasting(self) -> Callable[[], Device]:
+        told = Original("cold", self.original().description)
+        return lambda: TwinDevice.of(told, DeviceSettings(time_scale=1e6))
+
+    def original(self) -> EmulatedDevice:
+        out = frozenset({34})
+        return EmulatedDevice(qubits=60, shots=500, out_of_service=out)
 
 
 class TestQpu(DeviceContract):

@@ -1,0 +1,241 @@
+"""Twins: emulated devices that stand for another device, as that is now.
+
+What a twin accepts, the other device accepts: it has the same kinds of jobs, size, graph
+and limits. Its run times are those that the other tells, and so are its errors, by the
+latest calibration, where they are of kinds that are emulated.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, GetPydanticSchema
+from pydantic_core import core_schema
+
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.files import JSON, mapping
+from sf_quantum.qpu.jobs import Description, Kind, Outcome, Task, Topology
+from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.samplers import unknown
+from sf_quantum.service.config import ORIGINALS, File, OwnDevice, load, make_device
+from sf_quantum.service.device import sequence
+from sf_quantum.service.device.computation import ComputeLimits
+from sf_quantum.service.device.emulated import DeviceSettings, EmulatedDevice
+from sf_quantum.service.device.qpu import QpuSettings
+from sf_quantum.service.device.technologies import TECHNOLOGIES, Technology
+from sf_quantum.validation import KeyPath, dotted, validated
+
+logger = logging.getLogger(__name__)
+# the values of a calibration that are emulated, by the error of a technology
+VALUES = {
+    "control": "control_error",
+    "false_one": "readout_false_one",
+    "false_zero": "readout_false_zero",
+}
+# a read-out with a larger one is wrong more often than right
+MOST_ERROR = 0.5
+
+
+class TwinSettings(DeviceSettings):
+    """The configuration of a twin; keys of an emulated device may be beside these.
+
+    :param of: the other device: the URL of its QPU service, or the path of the
+        configuration of one
+    :param token_file: for the URL, a file with the bearer token
+    """
+
+    of: str
+    token_file: File | None = None
+
+
+@dataclass(frozen=True)
+class Original:
+    """The device for which a twin stands.
+
+    :param limits: of the computation of a job, if the device is emulated itself
+    """
+
+    name: str
+    description: Description
+    limits: ComputeLimits | None = None
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """The errors of its latest calibration that are emulated, by their names here."""
+        values = mapping((self.description.calibration or {}).get("values"))
+        known = {error: values.get(name) for error, name in VALUES.items()}
+        return {
+            error: float(value)
+            for error, value in known.items()
+            if isinstance(value, int | float) and 0 <= value <= MOST_ERROR
+        }
+
+
+class TwinDevice(EmulatedDevice):
+    """An emulated device that stands for another one."""
+
+    original: Annotated[
+        Original,
+        # pydantic cannot build a schema of the description's recursive type
+        GetPydanticSchema(lambda *_: core_schema.is_instance_schema(Original)),
+    ] = Field(repr=False)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, JSON]) -> Self:
+        """Ask the other device what it is, and make its twin; see :class:`TwinSettings`.
+
+        :raises QpuError: if the other device does not answer
+        """
+        settings = validated(TwinSettings, {**config}, _key)
+        for key in settings.model_fields_set & ORIGINALS:
+            raise InputError(f"{key}: a twin has that of its original")
+        twin = cls.of(original(settings.of, settings.token_file), settings)
+        for remark in twin.remarks():
+            logger.warning("%s: %s", twin.name, remark)
+        return twin
+
+    @classmethod
+    def of(cls, original: Original, settings: DeviceSettings) -> Self:
+        """Make the twin of a device.
+
+        :raises InputError: if no such device can be emulated
+        """
+        technology = original.description.technology
+        if technology not in TECHNOLOGIES:
+            raise InputError(unknown("technology", technology, [*TECHNOLOGIES]))
+        keys = {key: getattr(settings, key) for key in DeviceSettings.model_fields}
+        if "name" not in settings.model_fields_set:
+            keys["name"] = f"{original.name}-twin"
+        if original.limits is not None:
+            keys["compute"] = _tightest(settings.compute, original.limits)
+        return cls(**{**keys, "technology": technology, "original": original})
+
+    @property
+    def _told(self) -> Description:
+        return self.original.description
+
+    @cached_property
+    def hardware(self) -> Technology:
+        """See :attr:`EmulatedDevice.hardware`: as it is told, or as is usual."""
+        usual = TECHNOLOGIES[self.technology]
+        errors = replace(usual.errors, **self.original.measured)
+        return replace(usual, timing=self._told.timing or usual.timing, errors=errors)
+
+    @property
+    def payloads(self) -> tuple[Kind, ...]:
+        """The kinds of jobs that the other device takes, as far as they are emulated."""
+        return tuple(kind for kind in self._told.kinds if kind in self.runners)
+
+    @property
+    def size(self) -> int:
+        """Number of qubits in service."""
+        return self._told.qubits or self.qubits
+
+    @cached_property
+    def graph(self) -> Topology | None:
+        """The working graph of an annealer, if it is told."""
+        return self._told.topology if self.technology == "annealer" else None
+
+    @property
+    def description(self) -> Description:
+        """See :attr:`Device.description`: the other's, with a calibration of its own."""
+        return replace(
+            self._told,
+            qubits=self.size,
+            kinds=self.payloads,
+            timing=self.timing,
+            calibration=self.reading.summary,
+        )
+
+    def specs(self) -> str:
+        """See :meth:`Device.specs`."""
+        return self._told.specs or sequence.specs(self.name, self.size)
+
+    def run(self, task: Task, stop: threading.Event) -> Outcome:
+        """See :meth:`EmulatedDevice.run`; results name the other device."""
+        outcome = super().run(task, stop)
+        if (result := outcome.result) is None:
+            return outcome
+        told = mapping(self._told.calibration)
+        twin_of: JSON = {"qpu": self.original.name, "calibration": told.get("id")}
+        info = {**result.info, "twin_of": twin_of}
+        return replace(outcome, result=replace(result, info=info))
+
+    def remarks(self) -> Iterator[str]:
+        """Tell what the other device does not tell, and how it is emulated."""
+        name, told = self.original.name, self._told
+        usual = f"as is usual for technology {self.technology}"
+        if not told.qubits:
+            yield f"{name} does not tell its size: it has {self.size} qubits"
+        if told.timing is None:
+            yield f"{name} does not tell its run times: they are {usual}"
+        if told.topology is None and self.technology == "annealer":
+            yield f"{name} does not tell its graph: there is no solver for SAPI"
+        for error, value in asdict(TECHNOLOGIES[self.technology].errors).items():
+            if value and error not in self.original.measured:
+                what = f"does not tell its {VALUES[error]}: it is {value:g}, {usual}"
+                yield f"the calibration of {name} {what}"
+
+
+def original(of: str, token_file: Path | None = None) -> Original:
+    """Ask a device what it is.
+
+    :param of: see :class:`TwinSettings`
+    :raises InputError: if there is no such device, or it refuses
+    :raises QpuError: if it does not answer
+    """
+    if "://" in of or of.startswith("unix:"):
+        return _served(of.rstrip("/").removesuffix("/v1"), token_file)
+    if token_file is not None:
+        raise InputError("token_file: is for the URL of a service")
+    return _configured(Path(of))
+
+
+def _served(url: str, token_file: Path | None) -> Original:
+    token: dict[str, JSON] = {"tokenFile": str(token_file)} if token_file else {}
+    client = SfqQpu.from_config("original", {"url": url, **token})
+    told = client.service.send("GET", "/v1/device").json()
+    bounds, limits = mapping(told.get("bounds")), None
+    if bounds:
+        content = {key: bounds.get(key) for key in ComputeLimits.model_fields}
+        try:
+            limits = validated(ComputeLimits, content, _key)
+        except InputError as error:
+            raise QpuError(f"{client.service.name}: bounds: {error}") from error
+    name = client.service.text(told, "name")
+    return Original(name, client.describe(), limits)
+
+
+def _configured(path: Path) -> Original:
+    settings = load(path, {}, {}).device
+    if isinstance(settings, OwnDevice) and settings.type == "twin":
+        raise InputError(f"{path}: its device is a twin itself: name its original")
+    try:
+        if isinstance(settings, QpuSettings):
+            return Original(settings.name, settings.client().describe())
+        device = make_device(settings)
+    except InputError as error:
+        raise InputError(f"{path}: device: {error}") from error
+    try:
+        device.refresh()
+        status, told = device.status, device.description
+        if not status.online and not told.qubits:
+            raise QpuError(f"{path}: {device.name} is offline: {status.reason}")
+        return Original(device.name, told, device.compute_limits)
+    finally:
+        device.close()
+
+
+def _tightest(own: ComputeLimits, others: ComputeLimits) -> ComputeLimits:
+    keys = ComputeLimits.model_fields
+    return ComputeLimits(**{k: min(getattr(own, k), getattr(others, k)) for k in keys})
+
+
+def _key(path: KeyPath, _: JSON) -> str:
+    return dotted(path)
