@@ -266,7 +266,7 @@ def read(
     section = values.get(("device",), content.get("device"))
     type_ = section.get("type", "emulated") if isinstance(section, dict) else "emulated"
     for key, value in values.items():
-        why = _not_for(type_, key[-1], path) if key[0] == "device" else None
+        why = _not_for(type_, key[1], path) if key[:-1] == ("device",) else None
         if why is not None:
             raise InputError(f"{flags[key]} {why}")
         _override(content, key, value)
