@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -258,40 +259,60 @@ async def test_fewer_nodes_will_do_after_a_while(small: Lab, tmp_path: Path) -> 
 
 
 async def test_nodes_are_asked_for_ahead_of_the_quantum_steps_end(
-    small: Lab, tmp_path: Path
+    small: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    follows = "sf_quantum.connectors.slurm.elastic.FOLLOWS_SECONDS"
+    monkeypatch.setattr(follows, SECONDS)
     async with site(small, tmp_path, elastic(ahead=True, idle=0)) as held:
 
         async def classical() -> set[str]:
             jobs = [held.run(f"sleep 0.3; {JOB}") for _ in range(2)]
             return set(await asyncio.gather(*jobs))
 
-        async def quantum(seconds: float) -> None:
-            with quantum_steps.running("/solve/0"):
-                await asyncio.sleep(seconds)
+        @asynccontextmanager
+        async def full() -> AsyncIterator[None]:
+            """Other users' jobs are on all nodes."""
+            hold = ("--output=/dev/null", "--array=1-3", HOLD)
+            others = small.submit(*hold)
+
+            def running() -> bool:
+                lines = small.output(
+                    "squeue", "-h", "-r", "-j", str(others), "-o", "%T"
+                )
+                return lines.split() == ["RUNNING"] * 3
+
+            await until_async(running, "the others")
+            yield
+            small.run("scancel", str(others))
 
         await classical()
         await held.counts(0)
         # nothing is asked for the first time
-        await quantum(4)
+        with quantum_steps.running("/solve/0"):
+            await asyncio.sleep(2)
         assert len(held.held()) == 2
-        # what comes now has to wait for other users' jobs, which end in 3 s
-        small.submit("--output=/dev/null", "--array=1-3", "--wrap=sleep 3")
-        await classical()
+        # what comes now has to wait, for as long as the step takes
+        async with full():
+            coming = asyncio.create_task(classical())
+            await held.counts(2, "PENDING")
+            await asyncio.sleep(2)
+        await coming
         await held.counts(0)
-        # they come again: this time nodes are asked for so early that they are there
-        solving = asyncio.create_task(quantum(6))
-        small.submit("--output=/dev/null", "--array=1-3", "--wrap=sleep 2")
-        await held.counts(2, "PENDING")
-        assert len(held.held()) == 6
-        # and wait for the step's end
-        await held.counts(2)
-        await solving
+        # this time nodes are asked for so early that they are there
+        with ExitStack() as step:
+            async with full():
+                step.enter_context(quantum_steps.running("/solve/0"))
+                await held.counts(2, "PENDING")
+                assert len(held.held()) == 6
+            # and wait for the step's end
+            await held.counts(2)
         ahead = {str(allocation_id(one)) for one in held.held()[4:]}
         assert await classical() == ahead
         assert len(held.held()) == 6
         # where nobody comes they are given back
-        await quantum(5)
+        with quantum_steps.running("/solve/0"):
+            await held.counts(2)
+            monkeypatch.setattr(follows, 0.5)
         await held.counts(0)
 
 
