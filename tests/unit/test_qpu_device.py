@@ -39,7 +39,7 @@ from sf_quantum.qpu.jobs import (
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import processes
 from sf_quantum.service.device.protocol import Cost, DeviceStatus, Recovery
-from sf_quantum.service.device.qpu import QpuDevice, Trouble
+from sf_quantum.service.device.qpu import QpuDevice, Trouble, _Job
 from sf_quantum.service.domain.jobs import Size
 from tests.service import RunningService, example_bqm, running_service
 from tests.waiting import until
@@ -601,6 +601,43 @@ def test_poll_waits_between_requests_and_is_woken_by_a_cancellation(
         device.cancel(job)
         assert second.result().state == "Cancelled"
     assert acme.calls["poll"] == 2
+
+
+def test_the_vendor_is_asked_when_a_job_should_end(
+    make: Callable[..., QpuDevice], acme: Vendor
+) -> None:
+    device = make(poll_seconds=3600, expected_seconds=1000)
+
+    def pause(ran: float, expected: float) -> float:
+        since = time.monotonic() - ran
+        return device._pause(
+            _Job(1.0, expected, running_since=since), Progress("Running")
+        )
+
+    assert pause(0, 1e6) == 3600
+    assert 1500 < pause(0, 2000) <= 2000
+    assert pause(4000, 4001) == 360
+    # rarely about one that takes longer than it should
+    assert 1000 <= pause(8000, 4000) < 1500
+    assert pause(1e6, 1) == 3600
+    # of two jobs, the second ends after the first
+    for _ in range(2):
+        device.submit(TASK)
+    first, second = device._jobs.values()
+    assert device._pause(first, Progress("Queued")) == pytest.approx(1000)
+    assert device._pause(second, Progress("Queued")) == pytest.approx(2000)
+    assert device._pause(second, Progress("Queued", 1, 500)) == pytest.approx(1500)
+
+
+def test_the_pace_of_jobs_is_learnt(device: QpuDevice, acme: Vendor) -> None:
+    acme.description = replace(acme.description, timing=Timing(2.0))
+    acme.told = replace(acme.told, calibration="c2")
+    device.refresh()
+    acme.outcome = Outcome(Result(), qpu_seconds=2.0, seconds=6.0)
+    device.result(device.submit(TASK), TASK)
+    device.submit(TASK)
+    (job,) = device._jobs.values()
+    assert job.expected_seconds == pytest.approx(6.0)
 
 
 def test_a_job_that_the_vendor_has_forgotten_is_unknown(

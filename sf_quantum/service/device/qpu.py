@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Annotated, Literal, Self, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
@@ -99,7 +100,8 @@ class QpuSettings(Section):
     :param refresh_seconds: pause between two questions for the QPU's status
     :param describe_seconds: pause between two questions for its size, limits and
         calibration
-    :param poll_seconds: pause between two questions for the state of a job
+    :param poll_seconds: longest pause between two questions for the state of a job; shorter
+        when it should end
     :param expected_seconds: QPU time of a job, until the vendor or past jobs tell it
     :param late_seconds: time that a submission may still arrive in if it was not answered; it
         is not repeated before
@@ -174,22 +176,33 @@ class Trouble:
 
 @dataclass(eq=False)
 class _Job:
-    """A job at the vendor."""
+    """A job at the vendor; times are by the monotonic clock.
 
+    :param cost_seconds: the QPU time that was expected
+    :param expected_seconds: elapsed, that it is expected to run
+    :param due: when the vendor is asked about it again
+    :param seen: when the service last asked for it
+    """
+
+    cost_seconds: float
     expected_seconds: float
-    #: when the vendor was last asked about it, and when it was first seen to run
-    asked: float = -math.inf
+    due: float = -math.inf
     seen: float = field(default_factory=time.monotonic)
     running_since: float | None = None
     cancelled: bool = False
     woken: threading.Event = field(default_factory=threading.Event)
 
     @property
-    def left(self) -> float:
-        """The seconds that it will still need, as expected."""
+    def ends_in(self) -> float:
+        """Seconds until it should end; less than 0 if it should have ended."""
         began = self.running_since
         ran = 0.0 if began is None else time.monotonic() - began
-        return max(0.0, self.expected_seconds - ran)
+        return self.expected_seconds - ran
+
+    @property
+    def left(self) -> float:
+        """The seconds that it should still need."""
+        return max(0.0, self.ends_in)
 
 
 class QpuDevice(Device):
@@ -224,7 +237,9 @@ class QpuDevice(Device):
         self._access = Trouble(backoff.ACCESS)
         self._lock = threading.Lock()
         self._jobs: dict[str, _Job] = {}
+        # mean and variance of QPU time; elapsed time per second of the expected QPU time
         self._billed: tuple[float, float] | None = None
+        self._pace = 1.0
 
     @classmethod
     def from_config(cls, config: Mapping[str, JSON]) -> Self:
@@ -344,14 +359,16 @@ class QpuDevice(Device):
         return Cost(mean, math.sqrt(variance))
 
     def _learn(self, job: _Job, outcome: Outcome) -> None:
-        seconds = outcome.qpu_seconds
-        if seconds is None:
-            seconds = outcome.seconds
-        if seconds is None and job.running_since is not None:
-            seconds = time.monotonic() - job.running_since
+        elapsed = outcome.seconds
+        if elapsed is None and job.running_since is not None:
+            elapsed = time.monotonic() - job.running_since
+        seconds = elapsed if outcome.qpu_seconds is None else outcome.qpu_seconds
         if outcome.result is None or seconds is None:
             return
         with self._lock:
+            if elapsed is not None and job.cost_seconds > 0:
+                step = elapsed / job.cost_seconds - self._pace
+                self._pace += step if self._billed is None else LATEST * step
             if self._billed is None:
                 self._billed = (seconds, 0.0)
                 return
@@ -395,7 +412,7 @@ class QpuDevice(Device):
         for trouble in (self._access, self._vendor):
             if left := trouble.left:
                 raise NotAccepted(trouble.why, left)
-        job = _Job(self.cost(task.parameters).qpu_seconds)
+        job = self._new_job(self.cost(task.parameters).qpu_seconds)
         if (samplings := self._samplings) is not None:
             job_id = self._ask(lambda held: samplings.submit(task, held.variables))
         else:
@@ -416,18 +433,39 @@ class QpuDevice(Device):
         job = self._job(job_id)
         pause = self._settings.poll_seconds
         vendor = self._vendor if self._samplings is None else None
-        wait = job.asked + pause - time.monotonic()
+        wait = job.due - time.monotonic()
         if vendor is not None:
             wait = max(wait, min(pause, vendor.left))
         woken = wait > 0 and job.woken.wait(wait)
         job.woken.clear()
         if vendor is not None and vendor.left and not woken:
             raise QpuError(vendor.why)
-        job.asked = time.monotonic()
+        job.due = time.monotonic() + pause
         progress = self._about(job_id, lambda jobs: jobs.poll(job_id))
         if progress.state == "Running" and job.running_since is None:
             job.running_since = time.monotonic()
+        job.due = time.monotonic() + self._pause(job, progress)
         return progress
+
+    def _pause(self, job: _Job, progress: Progress) -> float:
+        """Until the vendor is asked again: at the end of a job that is to end soon.
+
+        The next job is submitted then, and the QPU waits for it.
+        """
+        ends_in = job.ends_in
+        if progress.state == "Queued":
+            eta = progress.eta_seconds
+            ends_in += self._ahead_seconds(job) if eta is None else eta
+        # more and more rarely for one that takes longer than it should
+        pause = ends_in if ends_in > 0 else -ends_in / 4
+        longest = self._settings.poll_seconds
+        return min(max(pause, longest / 10), longest)
+
+    def _ahead_seconds(self, job: _Job) -> float:
+        """Seconds until the jobs that were submitted before a job should have ended."""
+        with self._lock:
+            earlier = takewhile(lambda one: one is not job, self._jobs.values())
+            return sum(one.left for one in earlier if not one.cancelled)
 
     def result(self, job_id: str, task: Task) -> Outcome:
         job = self._job(job_id)
@@ -476,9 +514,13 @@ class QpuDevice(Device):
     def _job(self, job_id: str) -> _Job:
         with self._lock:
             if (job := self._jobs.get(job_id)) is None:  # of an earlier service
-                job = self._jobs[job_id] = _Job(self._settings.expected_seconds)
+                job = self._new_job(self._settings.expected_seconds)
+                self._jobs[job_id] = job
         job.seen = time.monotonic()
         return job
+
+    def _new_job(self, cost_seconds: float) -> _Job:
+        return _Job(cost_seconds, cost_seconds * self._pace)
 
     def _forget(self, job_id: str) -> None:
         with self._lock:
