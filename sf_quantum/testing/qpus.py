@@ -161,7 +161,7 @@ class JobContract(_Leased):
     Jobs of every kind that the QPU takes are run.
     """
 
-    #: shots of a job that lasts long enough to be cancelled
+    #: shots of a job that is cancelled
     long_reads: ClassVar[int] = 10_000
     #: the id of no job
     unknown_id: ClassVar[str] = "00000000-0000-4000-8000-000000000000"
@@ -172,6 +172,11 @@ class JobContract(_Leased):
         made = qpu.from_environment(qpu.environment([(driver, lease)]))
         assert made is not None
         return made
+
+    @pytest.fixture
+    def slow_driver(self, driver: Qpu) -> Qpu:
+        """Return a QPU on which jobs of :attr:`long_reads` last for minutes."""
+        return driver
 
     @pytest.fixture
     def described(self, driver: Qpu) -> Description:
@@ -230,16 +235,22 @@ class JobContract(_Leased):
             assert [job.find(task.tag) for task in tasks] == ids
             assert job.find(secrets.token_hex(16)) is None
 
-    def test_a_job_is_cancelled(self, described: Description, job: Qpu) -> None:
+    def test_jobs_are_cancelled(self, slow_driver: Qpu) -> None:
+        token, described = slow_driver.acquire(), slow_driver.describe()
+        job = qpu.from_environment(qpu.environment([(slow_driver, token)]))
+        assert job is not None
         for kind in described.kinds:
-            task = self.task(kind, described, self.long_reads)
-            job_id = job.submit(task)
-            assert job.poll(job_id).state in ("Queued", "Running")
-            job.cancel(job_id)
-            assert _end(job, job_id) == "Cancelled"
-            job.cancel(job_id)
-            outcome = job.result(job_id, task)
-            assert (outcome.result, outcome.failure) == (None, None)
+            tasks = [self.task(kind, described, self.long_reads) for _ in range(2)]
+            ids = [job.submit(task) for task in tasks]
+            # the second one waits for the first one where jobs run one at a time
+            for job_id, task in [*zip(ids, tasks, strict=True)][::-1]:
+                assert job.poll(job_id).state in ("Queued", "Running")
+                job.cancel(job_id)
+                assert _end(job, job_id) == "Cancelled"
+                job.cancel(job_id)
+                outcome = job.result(job_id, task)
+                assert (outcome.result, outcome.failure) == (None, None)
+        slow_driver.release(token)
 
     def test_an_unknown_job_is_unknown(self, described: Description, job: Qpu) -> None:
         task = self.task(described.kinds[0], described)

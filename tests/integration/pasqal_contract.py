@@ -17,7 +17,20 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu
 from sf_quantum.testing.qpus import JobContract
 
-URL = "PASQAL_CONTRACT_URL"
+URL, SLOW_URL = "PASQAL_CONTRACT_URL", "PASQAL_CONTRACT_SLOW_URL"
+
+
+def driver_at(url: str, folder: Path) -> Qpu:
+    environment: JSON = {"QRMI_WARDEN_URL": url}
+    entry: JSON = {
+        "name": "local_qpu",
+        "type": "pasqal-local",
+        "environment": environment,
+    }
+    file = folder / "qrmi_config.json"
+    file.write_text(json.dumps({"resources": [entry]}))
+    config: dict[str, JSON] = {"qrmiConfig": str(file)}
+    return qpu.load("pasqal-local").from_config("local_qpu", config)
 
 
 class TestPasqalLocal(JobContract):
@@ -29,13 +42,8 @@ class TestPasqalLocal(JobContract):
 
     @pytest.fixture
     def driver(self, tmp_path: Path) -> Qpu:
-        environment: JSON = {"QRMI_WARDEN_URL": os.environ[URL]}
-        entry: JSON = {
-            "name": "local_qpu",
-            "type": "pasqal-local",
-            "environment": environment,
-        }
-        file = tmp_path / "qrmi_config.json"
-        file.write_text(json.dumps({"resources": [entry]}))
-        config: dict[str, JSON] = {"qrmiConfig": str(file)}
-        return qpu.load("pasqal-local").from_config("local_qpu", config)
+        return driver_at(os.environ[URL], tmp_path)
+
+    @pytest.fixture
+    def slow_driver(self, tmp_path: Path) -> Qpu:
+        return driver_at(os.environ[SLOW_URL], tmp_path)

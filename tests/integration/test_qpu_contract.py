@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,8 @@ class TestSfq(QpuContract):
             yield qpu.load("sfq").from_config("one", {"url": service.url})
 
 
-# a job of 100 reads lasts about half a second, one of 10,000 some twenty seconds
-LASTING = 20.0
+# a job of 2,000 reads lasts three minutes
+SLOW = 1000.0
 
 
 class TestJobsOfSfq(JobContract):
@@ -39,8 +40,19 @@ class TestJobsOfSfq(JobContract):
 
     @pytest.fixture
     def driver(self) -> Iterator[Qpu]:
-        with running_service(EmulatedDevice(time_scale=LASTING)) as service:
-            yield qpu.load("sfq").from_config("one", {"url": service.url})
+        with _sfq(0.0) as driver:
+            yield driver
+
+    @pytest.fixture
+    def slow_driver(self) -> Iterator[Qpu]:
+        with _sfq(SLOW) as driver:
+            yield driver
+
+
+@contextmanager
+def _sfq(time_scale: float) -> Iterator[Qpu]:
+    with running_service(EmulatedDevice(time_scale=time_scale)) as service:
+        yield qpu.load("sfq").from_config("one", {"url": service.url})
 
 
 class TestJobsOfDWave(JobContract):
@@ -48,28 +60,43 @@ class TestJobsOfDWave(JobContract):
 
     @pytest.fixture
     def driver(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Qpu]:
-        pytest.importorskip("dwave.system", reason="the extra dwave is not installed")
         monkeypatch.setenv("DWAVE_CACHE_HOME", str(tmp_path / "cache"))
-        (tmp_path / "token").write_text("any")
-        device = EmulatedDevice(qubits=40, time_scale=LASTING)
-        with running_service(device, tcp=True) as service:
-            config: dict[str, JSON] = {
-                "url": f"{service.url}/sapi/v2",
-                "tokenFile": str(tmp_path / "token"),
-            }
-            yield qpu.load("dwave").from_config("one", config)
+        with _dwave(tmp_path, 0.0) as driver:
+            yield driver
+
+    @pytest.fixture
+    def slow_driver(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[Qpu]:
+        monkeypatch.setenv("DWAVE_CACHE_HOME", str(tmp_path / "cache"))
+        with _dwave(tmp_path, SLOW) as driver:
+            yield driver
+
+
+@contextmanager
+def _dwave(folder: Path, time_scale: float) -> Iterator[Qpu]:
+    pytest.importorskip("dwave.system", reason="the extra dwave is not installed")
+    token = folder / "token"
+    token.write_text("any")
+    device = EmulatedDevice(qubits=40, time_scale=time_scale)
+    with running_service(device, tcp=True) as service:
+        config: dict[str, JSON] = {
+            "url": f"{service.url}/sapi/v2",
+            "tokenFile": str(token),
+        }
+        yield qpu.load("dwave").from_config("one", config)
 
 
 def test_jobs_of_pasqal_local(alone: list[str]) -> None:
-    # 100 shots last about a second, 2,000 some ten
-    with running_service(EmulatedDevice(time_scale=50), tcp=True) as service:
-        command = [*alone, sys.executable, "-m", "pytest", "-q", "--no-cov"]
-        options = ["-p", "no:cacheprovider", "-p", "no:xdist"]
+    command = [*alone, sys.executable, "-m", "pytest", "-q", "--no-cov"]
+    command += ["-p", "no:cacheprovider", "-p", "no:xdist", pasqal_contract.__file__]
+    with (
+        running_service(tcp=True) as service,
+        running_service(EmulatedDevice(time_scale=SLOW), tcp=True) as slow,
+    ):
+        urls = {pasqal_contract.URL: service.url, pasqal_contract.SLOW_URL: slow.url}
         done = subprocess.run(
-            [*command, *options, pasqal_contract.__file__],
-            env={**os.environ, pasqal_contract.URL: service.url},
-            capture_output=True,
-            text=True,
+            command, env={**os.environ, **urls}, capture_output=True, text=True
         )
     assert done.returncode == 0, done.stdout
 
