@@ -1,1 +1,13 @@
-"""Contract tests for registered samplers and QPUs, ours and a site's own."""
+"""Contract tests for registered samplers, QPUs and devices, ours and a site's own."""
+
+from __future__ import annotations
+
+import pytest
+
+# so that a failure shows the values, also where a site's tests import them
+pytest.register_assert_rewrite(
+    *(
+        f"{__name__}.{module}"
+        for module in ("candidates", "devices", "qpus", "samplers")
+    )
+)

@@ -8,6 +8,7 @@ whose service dies, has lost the slice that ran, and the next attempt goes on fr
 from __future__ import annotations
 
 import json
+import logging
 import math
 import random
 import time
@@ -32,6 +33,7 @@ from sf_quantum.service.queue.device_job import (
 from sf_quantum.service.store.store import Slice, Store
 from sf_quantum.threads import in_thread
 
+logger = logging.getLogger(__name__)
 # the most that the set-up of slices may take, as a fraction of their time: where set-up
 # dominates, slices would cost more than they save
 MOST_SETUP = 0.2
@@ -150,7 +152,8 @@ class Attempt:
             outcome = Outcome(failure=str(error))
         except Detached:
             raise
-        except Exception as error:  # noqa: BLE001 - no job's content ends the service
+        except Exception as error:  # no job's content ends the service
+            logger.exception("job %s: the device failed", self._job.id)
             outcome = Outcome(failure=f"{type(error).__name__}: {error}")
         submitted = self._on_device is not None and self._on_device.id is not None
         told = outcome.calibration

@@ -145,8 +145,9 @@ class DeviceJob:
                 # the site's credentials, no mistake of the job
                 self._note(error)
             except QpuError as error:
-                self._note(error)
                 unsure = self._may_have_run(error)
+                text = "job %s: it is not known whether it was submitted: %s"
+                logger.warning(text, self._job.id, error)
             self._pause(pause)
             if self._asked is Interrupt.DETACH and unsure:
                 raise Detached
