@@ -334,6 +334,40 @@ def test_jobs_are_checked_against_the_qpu_of_now(
         device.check_size(Size(3), {"num_reads": 1})
 
 
+@pytest.mark.parametrize(
+    ("kind", "content", "detail"),
+    [
+        (
+            "circuit",
+            "OPENQASM 3;\nqubit[5] q;\n  qubit [ 4 ] p;",
+            "9 qubits do not fit",
+        ),
+        ("circuit", "OPENQASM 2.0;\nqreg q[9];\ncreg c[9];", "9 qubits do not fit"),
+        ("circuit", "OPENQASM 3;\n// qubit[9] q;\nqubit[8] q;", ""),
+        ("circuit", "/*\nqubit[9] q;\n*/ qubit q;", ""),
+        ("circuit", {}, "expected text"),
+        ("sequence", json.dumps({"register": [{}] * 9}), "9 atoms do not fit on 8"),
+        ("sequence", json.dumps({"register": [{}] * 8}), ""),
+        ("sequence", "[]", ""),
+        ("sequence", "q", "expected Pulser's abstract representation"),
+        ("sequence", "[" * 10**6, "expected Pulser's abstract representation"),
+    ],
+)
+def test_circuits_and_sequences_have_to_fit(
+    make: Callable[..., QpuDevice], acme: Vendor, kind: Kind, content: JSON, detail: str
+) -> None:
+    kinds: tuple[Kind, ...] = ("circuit", "sequence")
+    acme.description = replace(acme.description, kinds=kinds)
+    device = make()
+    device.refresh()
+    if not detail:
+        assert device.check(kind, content, {}) == Size()
+        return
+    with pytest.raises(FieldError, match=detail) as refused:
+        device.check(kind, content, {})
+    assert refused.value.field == kind
+
+
 def test_it_is_described_rarely(make: Callable[..., QpuDevice], acme: Vendor) -> None:
     rare, often = make(), make(describe_seconds=1e-9)
     for _ in range(3):

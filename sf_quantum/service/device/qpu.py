@@ -30,11 +30,12 @@ from sf_quantum import backoff
 from sf_quantum import qpu as clients
 from sf_quantum.backoff import Backoff
 from sf_quantum.errors import InputError, QpuError, QuantumError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
 from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, QpuStatus, selection
 from sf_quantum.qpu.jobs import (
     Description,
     JobParameters,
+    Kind,
     LeaseLost,
     NotAccepted,
     Outcome,
@@ -57,6 +58,12 @@ logger = logging.getLogger(__name__)
 _CREDENTIAL = re.compile(
     r"(password|passwd|passphrase|secret|token|credential|api_?key|private_?key)s?$",
     re.IGNORECASE,
+)
+# in OpenQASM 3, and as in OpenQASM 2
+_REGISTER = re.compile(
+    r"^[ \t]*(?:qubit[ \t]*\[[ \t]*(\d{1,9})[ \t]*\]"
+    r"|qreg[ \t]+\w+[ \t]*\[[ \t]*(\d{1,9})[ \t]*\])",
+    re.MULTILINE,
 )
 # requests without an answer in a row after which a QPU is offline: one may be chance
 FAILURES = 2
@@ -142,6 +149,26 @@ class QpuSettings(Section):
         if problem is not None:
             raise InputError(f"QPU type {self.qpu!r}: {problem}")
         return selection.client(self.qpu, self.name, self.config)
+
+
+def _circuit_qubits(text: str) -> int:
+    """Count the qubits that a circuit declares, as far as a look at its lines tells."""
+    if "/*" in text:  # what is in a comment is not declared
+        return 0
+    return sum(int(new or old) for new, old in _REGISTER.findall(text))
+
+
+def _atoms(text: str) -> int:
+    """Count the atoms of a sequence.
+
+    :raises FieldError: if it is not JSON
+    """
+    try:
+        atoms = mapping(json.loads(text)).get("register")
+    except (ValueError, RecursionError) as error:
+        detail = "expected Pulser's abstract representation, JSON"
+        raise FieldError("sequence", detail) from error
+    return len(atoms) if isinstance(atoms, list) else 0
 
 
 class Trouble:
@@ -341,6 +368,19 @@ class QpuDevice(Device):
         self._access.noted(error)
 
     # what a job costs
+
+    def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> Size:
+        """See :meth:`Device.check`; the vendor checks the rest of a circuit or sequence."""
+        size = super().check(kind, content, parameters)
+        if kind == "problem":
+            return size
+        if not isinstance(content, str):
+            raise FieldError(kind, "expected text")
+        count = _circuit_qubits(content) if kind == "circuit" else _atoms(content)
+        if 0 < (most := self.description.qubits) < count:
+            what = "qubits" if kind == "circuit" else "atoms"
+            raise FieldError(kind, f"{count} {what} do not fit on {most} qubits")
+        return size
 
     def check_size(self, size: Size, parameters: JobParameters) -> None:
         most = self.description.qubits
