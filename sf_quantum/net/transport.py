@@ -42,6 +42,10 @@ class Unreachable(QpuError):
         self.sent = sent
 
 
+class Unsendable(InputError):
+    """A request cannot be sent: by its credential, or since the service is not trusted."""
+
+
 @dataclass(frozen=True)
 class Response:
     """The status and body of a service's answer.
@@ -101,7 +105,7 @@ class Client:
         :param body: JSON
         :raises Unreachable: if the connection fails, or no answer comes in time, or one
             that is too large
-        :raises InputError: if the service speaks no TLS, or its certificate cannot be
+        :raises Unsendable: if the service speaks no TLS, or its certificate cannot be
             verified, or a header is not printable ASCII
         """
         headers = {**self._headers, **self._credential()}
@@ -132,7 +136,7 @@ class Client:
             text = f"no answer within {timeout_seconds:g} s"
             raise Unreachable(text, sent=sent) from error
         except ssl.SSLCertVerificationError as error:
-            raise InputError(
+            raise Unsendable(
                 f"{self.url}: the certificate cannot be verified: "
                 f"{error.verify_message.rstrip('.').lower()}; SSL_CERT_FILE names the "
                 "authorities to trust"
@@ -143,7 +147,7 @@ class Client:
             right = "only services on this machine may be without it"
             if is_loopback(host):
                 right = f"use http:{self.url.partition(':')[2]}"
-            raise InputError(f"{self.url}: speaks no TLS; {right}") from error
+            raise Unsendable(f"{self.url}: speaks no TLS; {right}") from error
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(_reason(error), sent=sent) from error
         finally:
@@ -182,7 +186,7 @@ def _check(headers: Mapping[str, str]) -> None:
     for name, value in headers.items():
         if not (value.isascii() and value.isprintable()):
             # the value is not shown: it is a credential
-            raise InputError(f"{name}: the value is not printable ASCII")
+            raise Unsendable(f"{name}: the value is not printable ASCII")
 
 
 def _socket_path(url: str) -> str | None:

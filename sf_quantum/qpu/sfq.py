@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.net.transport import Response, Unreachable
+from sf_quantum.net.transport import Response, Unreachable, Unsendable
 from sf_quantum.qpu import (
     OVER,
     TOKEN,
@@ -383,6 +383,8 @@ class SfqQpu(Qpu):
         except Unreachable as error:
             if error.sent:
                 raise
+            raise NotAccepted(str(error)) from error
+        except Unsendable as error:  # no fault of the job
             raise NotAccepted(str(error)) from error
         if response.status in NOT_ACCEPTED:
             message = f"{self.service.name} takes no job now: {refusal(response)}"

@@ -24,6 +24,7 @@ from sf_quantum.net.transport import Unreachable
 from sf_quantum.qpu import AuthenticationError, NoLease, service_client, sfq
 from sf_quantum.qpu.jobs import LeaseLost, NotAccepted, Task, Timing, UnknownJob
 from sf_quantum.qpu.leases import AcquireOptions, acquire
+from sf_quantum.qpu.service_client import Credentials
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.service.device.emulated import EmulatedDevice, Faults
@@ -800,6 +801,18 @@ def test_after_which_answers_there_may_be_a_job(
         assert caught.value.retry_seconds == seconds
     # a submission is never repeated here
     assert server.keys == ["t"]
+
+
+def test_a_token_that_cannot_be_sent_is_no_fault_of_a_job(
+    service: RunningService, bqm: dict[str, JSON], tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("token")
+    known = Credentials(str(file))
+    qpu = SfqQpu("q", service.url, credentials=known, lease=service.acquire())
+    file.write_text("t\u00f6ken")
+    with pytest.raises(NotAccepted, match="Authorization: the value is not printable"):
+        qpu.submit(_task(bqm))
 
 
 def test_nothing_was_submitted_where_nobody_listens(bqm: dict[str, JSON]) -> None:
