@@ -129,6 +129,9 @@ class VendorDevice(Device):
         self.vendor = vendor
         self._recovery = recovery
         self._depth = depth
+        self._cancelled = set[str]()
+        #: whether it tells how long jobs take
+        self.timed = True
 
     @classmethod
     def from_config(cls, config: Mapping[str, JSON]) -> Self:
@@ -148,7 +151,7 @@ class VendorDevice(Device):
         return 0.01
 
     def cost(self, parameters: JobParameters, size: Size | None = None) -> Cost:
-        return Cost(0.1 * (parameters.get("num_reads") or 1), 0.5)
+        return Cost(0.1 * (parameters.get("num_reads") or 1) if self.timed else 9.0)
 
     @property
     def recovery(self) -> Recovery:
@@ -186,11 +189,14 @@ class VendorDevice(Device):
         counter = json.dumps({"counter": {job_id: task.shots, "all": task.shots}})
         result = Result(counter, {"by": job_id})
         failure = "it broke" if job.state == "Failed" else None
+        if job.state == "Cancelled" and job_id not in self._cancelled:
+            failure = "the vendor cancelled it"
         completed = result if job.state == "Completed" else None
         return Outcome(completed, failure, job.billed, None, {"id": "c1"})
 
     def cancel(self, job_id: str) -> None:
         self.vendor.raises(self.vendor.trouble, "cancel")
+        self._cancelled.add(job_id)
         self.vendor.end(job_id, "Cancelled", billed=0.5)
 
     def _job(self, job_id: str) -> VendorJob:
@@ -490,6 +496,29 @@ async def test_a_cancellation_that_a_crash_cut_short_reaches_the_vendor(
     assert vendor.jobs["v1"].state == "Cancelled"
 
 
+async def test_an_interruption_that_a_crash_cut_short_is_no_failure(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    async with killed(tmp_path, VendorDevice(vendor)) as queue:
+        job = await submit(queue, "a")
+        await until_async(lambda: queue.find(ANN, job.id).state == "Running")
+        vendor.trouble["poll"] = [QpuError("it does not answer")] * 10_000
+        high = await submit(queue, "high", "production")
+        await until_async(lambda: vendor.jobs["v1"].state == "Cancelled")
+        await queue.cancel(ANN, high.id)
+    vendor.trouble.clear()
+    async with service(tmp_path / "kept", VendorDevice(vendor)) as queue:
+        await until_async(lambda: queue.find(ANN, job.id).device_job != "v1")
+        assert queue.find(ANN, job.id).attempt == 2
+        await until_async(lambda: "v2" in vendor.jobs)
+        vendor.end("v2")
+        found = await over(queue, job)
+    assert (found.state, found.qpu_seconds, found.lost_qpu_seconds) == (
+        *("Completed", 2.0, 0.5),
+    )
+    assert found.note == "pre-empted by a production job during attempt 1"
+
+
 @pytest.mark.parametrize("how", ["cancel", "release", "close"])
 async def test_whatever_ends_it_here_ends_it_at_the_vendor(
     tmp_path: Path, vendor: Vendor, how: str
@@ -687,6 +716,26 @@ async def test_after_a_crash_the_slices_that_are_over_stay(
         done = queue.find(ANN, job.id)
     assert told["counter"] == {"all": 25, "v1": 9, "v2": 8, "v3": 8}
     assert (done.qpu_seconds, done.attempt) == (6.0, 1)
+
+
+@pytest.mark.parametrize("sliced", [True, False])
+async def test_a_slice_in_the_moment_of_a_crash_stays_as_it_was(
+    tmp_path: Path, vendor: Vendor, sliced: bool
+) -> None:
+    vendor.late["submit"] = [QpuError("the connection was cut")]
+    vendor.trouble["find"] = [QpuError("it does not answer")] * 10_000
+    device = VendorDevice(vendor)
+    device.timed = sliced
+    async with killed(tmp_path, device) as queue:
+        job = await submit(queue, "a", shots=25)
+        await until_async(lambda: vendor.jobs)
+    vendor.trouble.clear()
+    # the next service has not yet asked how long jobs take, or has just learnt it
+    device.timed = not sliced
+    async with service(tmp_path / "kept", device) as queue:
+        told = await ran(queue, vendor, job, 2 if sliced else 1)
+    parts = {"v1": 9, "v2": 16} if sliced else {"v1": 25}
+    assert told["counter"] == {"all": 25, **parts}
 
 
 async def test_a_slice_that_is_cancelled_is_charged_with_those_before(

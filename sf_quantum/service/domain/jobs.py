@@ -244,6 +244,7 @@ class Job:
     :param device: identity of the device that may have it; ``None`` if none has
     :param device_job: its id on the device, of the last attempt
     :param cancelling: the note of a cancellation that has not reached the device yet
+    :param interrupting: of an interruption after which it is queued again, likewise
     :param slices: number of its slices that are over
     :param shots_done: shots of these
     :param slice_shots: shots of the slice that the device may have
@@ -281,6 +282,7 @@ class Job:
     device: str | None = None
     device_job: str | None = None
     cancelling: str | None = None
+    interrupting: str | None = None
     slices: int = 0
     shots_done: int = 0
     slice_shots: int | None = None

@@ -23,6 +23,7 @@ from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.merging import merged
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.domain.jobs import Job
+from sf_quantum.service.domain.reasons import Interruption
 from sf_quantum.service.queue.device_job import (
     Control,
     Detached,
@@ -85,7 +86,6 @@ class Attempt:
         self._running = running
         self._seen_running = False
         self._check = check
-        self._unsure = unsure
         self._control = Control()
         self._on_device: DeviceJob | None = None
         self._payload: str | None = None
@@ -93,7 +93,14 @@ class Attempt:
         self._part = job.slices
         # of the slices that are over, those of former attempts as well
         self._used = job.qpu_seconds, job.seconds
-        self._most = slice_shots(device, job.parameters, slice_seconds)
+        self._slice_seconds = slice_seconds
+        # between two slices, it has not
+        self._unsure = unsure and not (self._part and job.slice_shots is None)
+        if self._unsure or job.device_job is not None:
+            # it stays as it was, whatever is known by now of the time that shots take
+            self._shots = job.slice_shots or self._left
+        else:
+            self._shots = self._next_shots()
 
     @property
     def progress(self) -> Progress:
@@ -104,12 +111,16 @@ class Attempt:
 
     @property
     def sliced(self) -> bool:
-        return self._part > 0 or self._left > self._most
+        return self._part > 0 or self._left > self._shots
 
-    def interrupt(self, how: Interrupt) -> None:
+    def interrupt(self, how: Interrupt, interruption: Interruption) -> None:
         """Interrupt the attempt; a cancellation takes precedence. Returns at once."""
-        if self._control.interrupt is not Interrupt.CANCEL:
-            self._control.interrupt = how
+        control = self._control
+        control.note = None
+        if not interruption.cancels:
+            control.note = interruption.note(self._job.attempt)
+        if control.interrupt is not Interrupt.CANCEL:
+            control.interrupt = how
         self._control.wake.set()
         if (on_device := self._on_device) is not None:
             # beside the thread of run(), which may be waiting for the device
@@ -122,13 +133,14 @@ class Attempt:
         """
         spent = 0.0
         while True:
-            shots = self._next_shots()
+            shots = self._shots
             outcome = self._slice(shots)
             spent += outcome.qpu_seconds or 0.0
             if outcome.result is None or self._left <= shots:
                 break
             self._left -= shots
             self._keep(outcome, shots)
+            self._shots = self._next_shots()
             if self._control.interrupt is not None:
                 return Ended(Outcome(None, None, 0.0, 0.0), self._used, spent)
         if outcome.result is not None:
@@ -138,10 +150,8 @@ class Attempt:
 
     def _next_shots(self) -> int:
         """Return the shots of the next slice; slices are as long as one another."""
-        job = self._job
-        if job.slice_shots is not None and self._part == job.slices:
-            return job.slice_shots  # of the slice that the former service submitted
-        return math.ceil(self._left / math.ceil(self._left / self._most))
+        most = slice_shots(self._device, self._job.parameters, self._slice_seconds)
+        return math.ceil(self._left / math.ceil(self._left / most))
 
     def _slice(self, shots: int) -> Outcome:
         begin = time.monotonic()

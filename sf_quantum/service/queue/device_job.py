@@ -71,6 +71,8 @@ class Control:
     """What is asked of an attempt from other threads."""
 
     interrupt: Interrupt | None = None
+    #: on disk before the device is told, if the job is to be queued again
+    note: str | None = None
     wake: threading.Event = field(default_factory=threading.Event)
 
 
@@ -246,9 +248,22 @@ class DeviceJob:
             job_id, asked = self.id, self._asked is Interrupt.CANCEL or self._overdue
             if job_id is None or self._cancelled or not asked:
                 return
+            self._note_interruption()
             with suppress(QpuError, InputError):
                 self._device.cancel(job_id)
                 self._cancelled = True
+
+    def _note_interruption(self) -> None:
+        job, note = self._job, self._control.note
+        if note is None or self._device.recovery is Recovery.AGAIN:
+            return
+        try:
+            written(
+                lambda: self._store.note_interruption(job.number, job.attempt, note)
+            )
+        except sqlite3.OperationalError as error:
+            # only a crash in the next moments would make it matter
+            self._note(error)
 
     def _pause(self, seconds: float) -> None:
         if self._control.wake.wait(seconds):

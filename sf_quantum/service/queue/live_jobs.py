@@ -32,7 +32,7 @@
     on disk as ``Completed``, ``Failed`` or ``Cancelled``, and no longer in memory.
 
 (*) A pre-emption, a cancellation, the end of its lease, the closing of the QPU, the stop
-of the service; a cancellation takes precedence. :data:`TRANSITIONS` is the whole table. A
+of the service, or one of these by the service before; a cancellation takes precedence. :data:`TRANSITIONS` is the whole table. A
 service that was killed leaves jobs on disk as ``Running``; the next one cancels those that
 were being cancelled, and queues the others again with a note, or has them fail if that
 happened too often.
@@ -118,6 +118,7 @@ _INTERRUPTIONS = {
     Cause.LEASE_END,
     Cause.QPU_CLOSED,
     Cause.SERVICE_STOP,
+    Cause.RESTART,
 }
 #: who may move a job from one state to another; ``None`` is before it is on disk
 TRANSITIONS: Mapping[tuple[JobState | None, JobState], set[Cause]] = {
@@ -340,7 +341,8 @@ class LiveJobs:
             live.interruption = interruption
             live.move(_I, interruption.cause)
             if live.attempt is not None:
-                live.attempt.interrupt(self._how(live.attempt, interruption))
+                how = self._how(live.attempt, interruption)
+                live.attempt.interrupt(how, interruption)
 
     def interrupt_lease(self, lease_id: str, end: LeaseEnd) -> list[LiveJob]:
         """Interrupt the pending and running jobs of a lease, which takes no more jobs.
@@ -523,15 +525,16 @@ class LiveJobs:
         if job.final:  # cancelled meanwhile
             self._end_attempt(live, job, 0.0)
             return
-        if job.cancelling is not None and live.interruption is None:
-            # the former service has not got round to it
-            live.interruption = CANCELLED
-            live.move(_I, Cause.CANCELLATION)
+        if live.interruption is None and (former := _interruption(job)) is not None:
+            # the former service may not have got round to it
+            live.interruption = former
+            live.move(_I, former.cause)
         if job.state == "Running":
             self._runs(live, job)
         attempt = live.attempt = self._new_attempt(live, job)
         if live.interruption is not None:
-            attempt.interrupt(self._how(attempt, live.interruption))
+            how = self._how(attempt, live.interruption)
+            attempt.interrupt(how, live.interruption)
         self.observations.enter("busy")
         try:
             ended, result = await asyncio.wrap_future(
@@ -621,6 +624,7 @@ class LiveJobs:
             interruption = live.interruption or CANCELLED
             note = job.cancelling or interruption.note(job.attempt)
             if not interruption.cancels:
+                note = job.interrupting or note
                 return self.store.put_back(job.number, note, ended.last)
             state = "Cancelled"
         price = self.device.price
@@ -761,6 +765,13 @@ class LiveJobs:
     def _ends_before_maintenance(self, entry: PendingJob) -> bool:
         end = time.time() + self.estimator.run_seconds(entry)
         return end <= (self.availability.next_maintenance or math.inf)
+
+
+def _interruption(job: Job) -> Interruption | None:
+    """Return what the former service was interrupting a job for."""
+    if job.cancelling is not None:
+        return CANCELLED
+    return None if job.interrupting is None else Interruption(Cause.RESTART)
 
 
 def _fitting(told: Description) -> Fitting:

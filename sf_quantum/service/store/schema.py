@@ -223,6 +223,8 @@ _DEVICES = """
 ALTER TABLE jobs ADD COLUMN device TEXT;
 ALTER TABLE jobs ADD COLUMN device_job TEXT;
 ALTER TABLE jobs ADD COLUMN repeatable INTEGER NOT NULL DEFAULT 0;
+-- the note of an interruption, written before the job is cancelled on the device
+ALTER TABLE jobs ADD COLUMN interrupting TEXT;
 -- of a long job: the slices that are over, their shots, and the shots of the next
 ALTER TABLE jobs ADD COLUMN slices INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN shots_done INTEGER NOT NULL DEFAULT 0;

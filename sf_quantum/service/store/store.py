@@ -49,7 +49,7 @@ _ON_DEVICE = "(state = 'Running' OR state = 'Queued' AND device IS NOT NULL)"
 _CANCELLED = "state = 'Cancelled', ended = ?, ended_steady = ?, note = ?"
 _AGAIN = (
     "state = 'Queued', started = NULL, started_steady = NULL, attempt = attempt + 1, "
-    "device = NULL, device_job = NULL, slice_shots = NULL, note = ?"
+    "device = NULL, device_job = NULL, slice_shots = NULL, interrupting = NULL, note = ?"
 )
 
 
@@ -347,6 +347,11 @@ class Store(Database):
     def note_cancellation(self, number: int, note: str) -> Future[Job]:
         """Note that a job is being cancelled; :meth:`recover` completes it."""
         return self._update(number, "cancelling = ?", note, where=LIVE)
+
+    def note_interruption(self, number: int, attempt: int, note: str) -> Future[Job]:
+        """Note that an attempt is being cancelled on its device, and is to be repeated."""
+        where = f"{LIVE} AND attempt = {attempt:d}"
+        return self._update(number, "interrupting = ?", note, where=where)
 
     def cancel_waiting(self, number: int, note: str) -> Future[Job]:
         """Cancel a job if it is queued."""
