@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sf_quantum.files import JSON
 from sf_quantum.qpu.dwave import DWaveQpu
 from sf_quantum.service.device.emulated import DeviceSettings, EmulatedDevice
 from sf_quantum.service.device.protocol import Device
@@ -21,6 +22,7 @@ from tests.integration import pasqal_device_contract as pasqal
 from tests.integration.services import QpuService
 from tests.integration.test_qrmi_client import alone as alone
 from tests.service import running_service
+from tests.vendor import VendorProcess
 
 
 class TestEmulated(DeviceContract):
@@ -130,6 +132,36 @@ class TestDWave(DeviceContract):
     @pytest.fixture
     def make_lasting(self, tmp_path: Path) -> Iterator[Callable[[], Device]]:
         yield from self.annealer(tmp_path / "w", "1e6")
+
+
+class TestAcme(DeviceContract):
+    """The QPU of ``examples/new-qpu``, at a stand-in for its vendor."""
+
+    @pytest.fixture
+    def vendor(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[VendorProcess]:
+        with VendorProcess(tmp_path / "vendor") as vendor:
+            monkeypatch.syspath_prepend(vendor.site())
+            yield vendor
+
+    @pytest.fixture
+    def make(self, vendor: VendorProcess) -> Callable[[], Device]:
+        vendor.set(shots=500)
+        return self.device_of(vendor)
+
+    @pytest.fixture
+    def make_lasting(self, vendor: VendorProcess) -> Callable[[], Device]:
+        vendor.set(setup=1e12)
+        return self.device_of(vendor)
+
+    def device_of(self, vendor: VendorProcess) -> Callable[[], Device]:
+        keys: dict[str, JSON] = {
+            "qpu": "acme",
+            "config": vendor.config,
+            "poll_seconds": 0.1,
+        }
+        return lambda: QpuDevice.from_config(keys)
 
 
 def test_pasqal_local(alone: list[str]) -> None:
