@@ -131,10 +131,13 @@ async def test_a_job_that_is_cancelled_before_slurm_knows_it_does_not_run(
     stand_ins = StandIns(tmp_path / "stand-ins", monkeypatch)
     async with site(lab, tmp_path, ELASTIC) as held:
         first = await held.run(JOB)
-        stand_ins.add("srun", ': >"$here/on"', "sleep 1")
+        hold = 'while [ ! -e "$here/go" ]; do sleep 0.05; done'
+        stand_ins.add("srun", ': >"$here/on"', hold)
         job = held.start("touch up")
         await until_async(stand_ins.switch("on").exists, "srun")
         job.cancel()
+        await until_async(lambda: not list(tmp_path.rglob("*.step")), "the cancelling")
+        stand_ins.switch("go").touch()
         with suppress(asyncio.CancelledError):
             await job
         await until_async(lambda: not list(tmp_path.rglob("*.began")), "its end")
