@@ -18,7 +18,7 @@ from dimod import BinaryQuadraticModel, SampleSet
 from dimod.core.sampler import Sampler
 
 from sf_quantum import backoff
-from sf_quantum.errors import InputError, QpuError
+from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import ANSWER_BYTES, retry_seconds
 from sf_quantum.qpu import (
@@ -233,13 +233,16 @@ class DWaveQpu(Qpu):
             known.SolverNotFoundError,
             known.UnsupportedSolverError,
             answered.ResourceBadRequestError,
+        )
+        forbidden = (
+            answered.ResourceAuthenticationError,
             answered.ResourceAccessForbiddenError,
         )
         bad_url = requests.MissingSchema, requests.InvalidSchema, requests.InvalidURL
         trouble = known.CanceledFutureError, known.PollingTimeout
         try:
             yield
-        except answered.ResourceAuthenticationError as error:
+        except forbidden as error:
             text = f"QPU {self.name!r} refuses: {described(error)}"
             raise AuthenticationError(text) from error
         except refused as error:
@@ -288,7 +291,9 @@ class DWaveQpu(Qpu):
         """
         try:
             solver = self.graph()
-        except QpuError as error:  # no problem is sent yet
+        except AuthenticationError:
+            raise
+        except QuantumError as error:  # no problem is sent yet, and it is not at fault
             raise NotAccepted(str(error)) from error
         given: dict[str, JSON] = {"num_reads": task.shots}
         sweeps = task.parameters.get("num_sweeps") or SWEEPS

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self, TypeVar, get_args
 
-from sf_quantum.errors import InputError, QpuError
+from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import (
     OVER,
@@ -318,7 +318,9 @@ class _Pasqal(QrmiQpu):
             raise InputError("sequence: expected text")
         try:
             status = self.status()
-        except QpuError as error:
+        except AuthenticationError:
+            raise
+        except QuantumError as error:  # not the task's fault
             raise NotAccepted(str(error)) from error
         if not status.online:
             raise NotAccepted(f"{self._who} is not online: {status.reason}")
@@ -380,8 +382,9 @@ class _Pasqal(QrmiQpu):
                     return
                 if not submitting and (name in _GONE or status == 404):
                     raise UnknownJob(text) from error
-                if submitting and status == 403 and self.sessions:
-                    raise LeaseLost(text) from error
+                if submitting and status == 403:
+                    kind = LeaseLost if self.sessions else AuthenticationError
+                    raise kind(text) from error
                 unsent = str(error).startswith(_UNSENT)
                 if submitting and (status in _NOT_ACCEPTED or unsent):
                     raise NotAccepted(text) from error

@@ -244,6 +244,18 @@ def test_nothing_was_submitted_where_nobody_listens(annealer: RunningService) ->
         qpu.submit(task(example_bqm()))
 
 
+def test_a_solver_that_is_not_there_is_no_fault_of_a_job(
+    annealer: RunningService, scripted: Serve
+) -> None:
+    qpu = client(annealer)
+    qpu.connection["solver"] = "another"
+    with pytest.raises(NotAccepted, match="another"):
+        qpu.submit(task(example_bqm()))
+    denied = {"endpoint": scripted([(401, {})]).url, "token": "t"}
+    with pytest.raises(AuthenticationError):
+        DWaveQpu("q", denied).submit(task(example_bqm()))
+
+
 @pytest.fixture(scope="module")
 def solver(tmp_path_factory: pytest.TempPathFactory) -> StructuredSolver:
     """The graph that a client knows when the service begins to misbehave."""
@@ -291,6 +303,7 @@ AWAY: JSON = [{"error_code": 400, "error_msg": "Solver is offline: helium"}]
         ((200, WRONG, PROBLEMS), InputError, "wrong parameter", None),
         ((400, {}), InputError, "", None),
         ((401, {}), AuthenticationError, "", None),
+        ((403, {}), AuthenticationError, "", None),
         ((500, {}), QpuError, "", None),
         ((504, {}), QpuError, "", None),
         (None, QpuError, "", None),

@@ -108,7 +108,7 @@ def test_after_which_errors_there_may_be_a_task(
 
 def test_whom_the_cloud_forbids_has_lost_no_lease(client: SimpleNamespace) -> None:
     client.task_start = raising(failed("403 Forbidden"))
-    with pytest.raises(InputError):
+    with pytest.raises(AuthenticationError):
         PasqalCloud(Resource("q", "pasqal-cloud", {})).submit(TASK)
 
 
@@ -121,6 +121,12 @@ def test_nothing_is_submitted_to_a_qpu_that_is_not_online(
     offline = {**vars(ONLINE), "status": "ResourceStatusCode.Offline"}
     client.status = lambda: SimpleNamespace(**{**offline, "status_reason": "helium"})
     with pytest.raises(NotAccepted, match="is not online: helium"):
+        local.submit(TASK)
+    client.status = raising(failed("404 Not Found"))
+    with pytest.raises(NotAccepted, match="404"):
+        local.submit(TASK)
+    client.status = raising(failed("401 Unauthorized"))
+    with pytest.raises(AuthenticationError):
         local.submit(TASK)
 
 
