@@ -49,6 +49,7 @@ from sf_quantum.service.domain.reasons import NOT_FOUND_AGAIN, VANISHED
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import job_queue
 from sf_quantum.service.queue.attempt import MOST_SETUP, slice_shots
+from sf_quantum.service.queue.device_job import RESULT_TRIES
 from sf_quantum.service.queue.job_queue import JobQueue
 from tests.service import example_bqm, running_queue
 from tests.waiting import SECONDS, until_async
@@ -562,6 +563,26 @@ async def test_trouble_on_the_way_is_waited_out(tmp_path: Path, vendor: Vendor) 
     for what in ("poll", "result"):
         vendor.trouble[what] = [QpuError("500"), AuthenticationError("401")]
     async with service(tmp_path, VendorDevice(vendor)) as queue:
+        job = await submit(queue, "a")
+        await until_async(lambda: vendor.jobs)
+        vendor.end("v1")
+        assert (await over(queue, job)).state == "Completed"
+
+
+async def test_a_result_waits_until_the_vendor_answers_again(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    class Silent(VendorDevice):
+        left = 3 * RESULT_TRIES
+
+        def result(self, job_id: str, task: Task) -> Outcome:
+            if self.left > 0:
+                self.left -= 1
+                self.vendor.trouble["poll"] = [QpuError("connection refused")]
+                raise QpuError("connection refused")
+            return super().result(job_id, task)
+
+    async with service(tmp_path, Silent(vendor)) as queue:
         job = await submit(queue, "a")
         await until_async(lambda: vendor.jobs)
         vendor.end("v1")

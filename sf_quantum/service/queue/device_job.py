@@ -33,7 +33,7 @@ from sf_quantum.service.domain.reasons import NOT_FOUND_AGAIN, VANISHED
 from sf_quantum.service.store.store import Store
 
 logger = logging.getLogger(__name__)
-# of an answer of the device about a job that is over
+# of the result of a job that is over, if the device answers other requests
 RESULT_TRIES = 6
 # of a failed write
 WRITE_TRIES = 4
@@ -223,7 +223,8 @@ class DeviceJob:
             self._overdue = True
 
     def _read(self, job_id: str, pauses: Iterator[float]) -> Outcome:
-        for _ in range(RESULT_TRIES):
+        failed = 0
+        while True:
             try:
                 return self._device.result(job_id, self._task)
             except UnknownJob as error:
@@ -236,7 +237,16 @@ class DeviceJob:
                 raise Detached
             self._note(trouble)
             self._pause(next(pauses))
-        return Outcome(failure=f"its result cannot be read: {trouble}")
+            # a vendor that does not answer at all is waited for
+            failed += self._is_answered(job_id)
+            if failed == RESULT_TRIES:
+                return Outcome(failure=f"its result cannot be read: {trouble}")
+
+    def _is_answered(self, job_id: str) -> bool:
+        with suppress(QpuError, AuthenticationError):
+            self._device.poll(job_id, self._task)
+            return True
+        return False
 
     def _vanished(self, error: UnknownJob) -> Outcome:
         if self._cancelled:
