@@ -156,7 +156,7 @@ def _device(config: Configuration) -> Iterator[Finding]:
         make_device(config.device).close()
     except ValidationErrors as error:
         yield from ((("device",), None, line) for line in error.lines)
-    except InputError as error:
+    except QuantumError as error:  # also if the original of a twin does not answer
         yield ("device",), None, str(error)
 
 

@@ -293,3 +293,11 @@ def test_the_configuration_of_a_twin_is_checked(
         assert main(["check", str(path)]) == 2
         (line,) = capsys.readouterr().out.splitlines()
         assert "unknown key 'noice', did you mean 'noise'" in line
+        path.write_text(f"device: {{type: twin, of: '{service.url}'}}")
+        assert main(["check", str(path)]) == 0
+        capsys.readouterr()
+    # it is gone
+    assert main(["check", str(path)]) == 2
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{path}: device: QPU 'original' at ")
+    assert "does not answer" in line
