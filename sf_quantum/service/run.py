@@ -33,10 +33,13 @@ from sf_quantum.service.http.limits import Guard
 from sf_quantum.service.reload import merged
 from sf_quantum.service.state import store_in
 from sf_quantum.text import one_line
+from sf_quantum.threads import in_thread
 from sf_quantum.validation import check_private
 
 # for open requests to be answered
 STOP_SECONDS = 1
+# for a device's vendor to take its lease back
+CLOSE_SECONDS = 5
 SWITCH_SECONDS = 5e-4
 logger = logging.getLogger(__name__)
 
@@ -68,7 +71,7 @@ def serve(
             # before a state folder is made for nothing
             listener, url = stack.enter_context(_tcp_listener(config.listen))
         store = stack.enter_context(store_in(config.state, until_eof))
-        stack.callback(device.close)
+        stack.callback(_close, device)
         if config.listen.socket is not None:
             # under the lock of the state folder, so that no service which is ending
             # removes the socket of the next
@@ -94,6 +97,17 @@ def serve(
             runner.run(server.serve_until_stopped(listener, until_eof))
         if (broken := service.queue.broken) is not None:
             raise QuantumError(f"the queue broke: {broken}")
+
+
+def _close(device: Device) -> None:
+    """Close the device, but do not wait for long for a vendor that does not answer."""
+    try:
+        in_thread(device.close).result(CLOSE_SECONDS)
+    except TimeoutError:
+        text = (
+            "%s is not closed in %g s; its vendor's lease may be kept until it expires"
+        )
+        logger.warning(text, device.name, CLOSE_SECONDS)
 
 
 def _authenticate(section: Auth) -> auth.Authenticate:

@@ -37,12 +37,14 @@ from sf_quantum.qpu.jobs import (
     UnknownJob,
 )
 from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service import run
 from sf_quantum.service.device import processes
+from sf_quantum.service.device import qpu as module
 from sf_quantum.service.device.protocol import Cost, DeviceStatus, Recovery
 from sf_quantum.service.device.qpu import QpuDevice, Trouble, _Job
 from sf_quantum.service.domain.jobs import Size
 from tests.service import RunningService, example_bqm, running_service
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 TASK = Task("a-1", "problem", json.dumps(example_bqm()), {"num_reads": 5})
 STATUS = QpuStatus("acme", "annealer", True, qubits=8, calibration="c1")
@@ -408,6 +410,14 @@ def test_one_answer_may_be_lost(device: QpuDevice, acme: Vendor) -> None:
     until(lambda: refreshed(device).online, "it answers again")
 
 
+def test_a_vendor_that_hangs_is_offline_at_once(
+    device: QpuDevice, acme: Vendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SILENCE_SECONDS", 0.0)
+    acme.raises["status"] = [QpuError("no answer within 10 s")]
+    assert refreshed(device).reason.endswith("no answer within 10 s")
+
+
 def test_a_vendor_that_has_never_answered_is_offline(
     make: Callable[..., QpuDevice], acme: Vendor
 ) -> None:
@@ -485,6 +495,18 @@ def test_an_idle_lease_is_kept_for_a_while(device: QpuDevice, acme: Vendor) -> N
     assert acme.lease is None
     with pytest.raises(NotAccepted, match="is stopping"):
         device.submit(TASK)
+
+
+def test_a_vendor_that_hangs_does_not_keep_the_service(
+    device: QpuDevice, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    go = threading.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr(device._lease, "close", lambda busy: go.wait(SECONDS))
+        patch.setattr(run, "CLOSE_SECONDS", 0.01)
+        run._close(device)
+    go.set()
+    assert "one is not closed in 0.01 s" in caplog.text
 
 
 def test_jobs_that_go_on_keep_their_lease(

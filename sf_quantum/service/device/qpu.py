@@ -67,6 +67,8 @@ _REGISTER = re.compile(
 )
 # requests without an answer in a row after which a QPU is offline: one may be chance
 FAILURES = 2
+# no chance, but a vendor that hangs
+SILENCE_SECONDS = 3.0
 # a job that nobody asks about does not keep the lease
 FORGOTTEN_SECONDS = 600.0
 # the longest Retry-After that is believed
@@ -320,6 +322,7 @@ class QpuDevice(Device):
         """See :meth:`Device.refresh`; also keeps the vendor's lease, or gives it back."""
         if self._vendor.left or self._access.left:
             return
+        began = time.monotonic()
         try:
             if self._access.why:
                 self._lease.read_credentials()
@@ -336,7 +339,7 @@ class QpuDevice(Device):
         except NoLease:
             self._access.why = ""
         except QpuError as error:
-            self._unanswered(error)
+            self._unanswered(error, time.monotonic() - began)
         except InputError as error:
             self._refused(error)
 
@@ -354,9 +357,9 @@ class QpuDevice(Device):
         self._failures, self._silence = 0, ""
         self._vendor.over()
 
-    def _unanswered(self, error: QpuError) -> None:
+    def _unanswered(self, error: QpuError, seconds: float) -> None:
         self._vendor.noted(error)
-        self._failures += 1
+        self._failures += 1 if seconds < SILENCE_SECONDS else FAILURES
         if not self._silence:
             since = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
             self._silence = f"does not answer since {since}: {error}"
