@@ -108,6 +108,38 @@ def test_the_workflow_gives_the_labels_of_the_emulator_with_tokens_and_with_mung
     assert labels == emulated
 
 
+@pytest.mark.parametrize("kind", ["sfq", "dwave"])
+def test_the_workflow_gives_the_labels_of_the_direct_run_through_a_service_in_front(
+    tmp_path: Path,
+    serve: Callable[..., QpuService],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    if kind == "dwave":
+        pytest.importorskip("dwave.system", reason="the extra dwave is not installed")
+        monkeypatch.setenv("DWAVE_CACHE_HOME", str(tmp_path / "cache"))
+    vendor = serve("--time-scale", "0", "--noise", "0")
+    token = vendor.with_tokens("ada")
+    vendor.start()
+    direct = _run_deployment(
+        tmp_path / "direct", "rest.yml", url=vendor.url, tokenFile=token
+    )
+    assert len(direct.splitlines()) == 121
+    path = "/sapi/v2" if kind == "dwave" else ""
+    config = {"url": f"{vendor.url}{path}", "tokenFile": token}
+    device = {"type": "qpu", "qpu": kind, "name": "behind", "config": config}
+    (tmp_path / "front.yml").write_text(yaml.safe_dump({"device": device}))
+    front = serve("--config", str(tmp_path / "front.yml"))
+    own = front.with_tokens("bob")
+    front.start()
+    labels = _run_deployment(
+        tmp_path / "front", "rest.yml", url=front.url, tokenFile=own
+    )
+    assert labels == direct
+    assert front.jobs() == ["Completed"]
+    assert vendor.jobs() == ["Completed"] * 2
+
+
 @pytest.fixture
 def service(serve: Callable[..., QpuService]) -> QpuService:
     """A QPU with three virtual ones that takes its time, and asks for tokens."""
