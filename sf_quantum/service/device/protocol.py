@@ -173,10 +173,9 @@ class Device(ABC):
         calibration, made = self.description.calibration, self.calibrated
         if calibration is None or made is None:
             return None
-        now = time.time()
         values = {name: [value] for name, value in self.calibrated_values.items()}
         id_ = str(calibration.get("id"))
-        return CalibrationHistory(id_, made, [now], [], values)
+        return CalibrationHistory(id_, made, [made], [], values)
 
     def readings(self, after: Reading | None) -> Sequence[Reading]:
         """List its measurements of its own errors after a given one, oldest first."""
