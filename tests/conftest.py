@@ -17,6 +17,7 @@ import pytest
 
 from sf_quantum.errors import QpuError
 from sf_quantum.net import munge
+from tests import devices
 from tests.lab import ROOT, Lab, running, shared
 from tests.lab_conf import Options
 from tests.lab_supervisor import SYSTEM_PATH, missing, munged_command
@@ -88,8 +89,19 @@ def slurm() -> None:
         pytest.skip(lacking)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the device of the service's tests be chosen; see ``tests/devices.py``."""
+    told = "run the tests of the service that can over another device than the emulated"
+    parser.addoption("--device", choices=devices.KINDS, default="emulated", help=told)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Ask for no coverage where Slurm is missing, and with it the tests of much code."""
+    devices.chosen = config.getoption("device")
+    told = (
+        "the devices, besides the emulated one, over which a test of the service runs"
+    )
+    config.addinivalue_line("markers", f"devices(*kinds, always=()): {told}")
     # a shell that starts tests in the background has them ignore it, and their children
     signal.signal(signal.SIGINT, signal.default_int_handler)
     measuring = config.pluginmanager.getplugin("_cov")
@@ -120,11 +132,37 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return (3 if waits else 2) * (os.cpu_count() or 1)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each worker its share of the long tests, and those first.
+@pytest.fixture(autouse=True)
+def _device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choose the device of one test."""
+    if kind := getattr(request, "param", None):
+        monkeypatch.setattr(devices, "chosen", kind)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run some tests over other devices as well, whatever was chosen."""
+    marker = metafunc.definition.get_closest_marker("devices")
+    always = marker.kwargs.get("always", ()) if marker else ()
+    if always and devices.chosen == "emulated":
+        metafunc.parametrize("_device", ["emulated", *always], indirect=True)
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Leave out what cannot run over the chosen device, and put the long tests first.
 
     A worker begins with a part of the list, and one that is idle takes from another's end.
     """
+    if devices.chosen != "emulated":
+        able: list[pytest.Item] = []
+        unable: list[pytest.Item] = []
+        for item in items:
+            marker = item.get_closest_marker("devices")
+            known = marker is not None and devices.chosen in marker.args
+            (able if known else unable).append(item)
+        config.hook.pytest_deselected(items=unable)
+        items[:] = able
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     parts: list[list[pytest.Item]] = [[] for _ in range(workers)]
     modules = [[*tests] for _, tests in groupby(items, key=lambda item: item.path)]

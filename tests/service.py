@@ -17,6 +17,7 @@ from sf_quantum.service.app import Service, build
 from sf_quantum.service.device.computation import Computation
 from sf_quantum.service.device.emulated import EmulatedDevice
 from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.device.runners import installed
 from sf_quantum.service.domain.jobs import Size
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.http.auth import LOCAL_USER, Authenticate
@@ -24,6 +25,7 @@ from sf_quantum.service.http.connections import Server
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.run import server_config, unix_socket
 from sf_quantum.service.store.store import Store
+from tests.devices import in_place_of
 from tests.waiting import SECONDS, until
 
 
@@ -40,6 +42,11 @@ def emulated(queue: JobQueue) -> EmulatedDevice:
     return queue.device
 
 
+def problem(name: str | None) -> dict[str, JSON]:
+    """The example with a name, by which a runner knows it."""
+    return {**example_bqm(), "info": {"name": name}}
+
+
 class UntilInterrupted:
     """Runs each job until one of them is interrupted; from then on they end at once."""
 
@@ -53,7 +60,7 @@ class UntilInterrupted:
         while not self._interrupted.wait(0.001):
             if interrupted():
                 self._interrupted.set()
-        return Result()
+        return installed()["problem"].run(computation, lambda: False)
 
 
 class RunningService:
@@ -111,15 +118,16 @@ async def running_queue(
 
     :param path: the folder of its state, to be found again by another queue
     """
-    store = Store(path / "service.sqlite")
-    queue = JobQueue(store, device, settings)
-    queue.start()
-    try:
-        yield queue
-    finally:
-        queue.request_stop()
-        await queue.stopped()
-        store.close()
+    with in_place_of(device, path, _vendor) as device:
+        store = Store(path / "service.sqlite")
+        queue = JobQueue(store, device, settings)
+        queue.start()
+        try:
+            yield queue
+        finally:
+            queue.request_stop()
+            await queue.stopped()
+            store.close()
 
 
 @contextmanager
@@ -144,29 +152,66 @@ def running_service(
     """
     # a short path: pytest's own folders can be too long for a socket
     with tempfile.TemporaryDirectory(prefix="sfq-") as folder:
-        store = Store(state or Path(folder) / "service.sqlite")
-        settings = settings or ServiceSettings(vqpus=vqpus)
-        service = build(
-            store,
-            device or EmulatedDevice(time_scale=0),
-            settings,
-            authenticate=authenticate,
-            public_metrics=public_metrics,
-        )
-        config = server_config(service.guard, certificate, certificate)
-        # a test may be slow between two requests on a connection
-        config.timeout_keep_alive = int(SECONDS)
-        server = Server(config, settings.limits.connections)
-        path = Path(folder) / "s"
-        port = socket.create_server(("127.0.0.1", 0)) if tcp else None
-        url = f"http://127.0.0.1:{port.getsockname()[1]}" if port else f"unix:{path}"
-        with port or unix_socket(path) as listener:
-            thread = threading.Thread(target=server.run, args=([listener],))
-            thread.start()
-            try:
-                yield RunningService(url, service)
-            finally:
-                service.queue.request_stop()
-                server.should_exit = True
-                thread.join()
-        store.close()
+        short = Path(folder)
+        store = state or short / "service.sqlite"
+        with (
+            in_place_of(
+                device or EmulatedDevice(time_scale=0), short, _vendor
+            ) as device,
+            _running(
+                device,
+                short / "s",
+                Store(store),
+                settings or ServiceSettings(vqpus=vqpus),
+                authenticate=authenticate,
+                public_metrics=public_metrics,
+                certificate=certificate,
+                tcp=tcp,
+            ) as running,
+        ):
+            yield running
+
+
+@contextmanager
+def _vendor(device: EmulatedDevice, folder: Path, tcp: bool) -> Iterator[str]:
+    """Run the service of a vendor; its URL."""
+    store, settings = Store(folder / "vendor.sqlite"), ServiceSettings()
+    with _running(device, folder / "v", store, settings, tcp=tcp) as running:
+        yield running.url
+
+
+@contextmanager
+def _running(
+    device: Device,
+    socket_path: Path,
+    store: Store,
+    settings: ServiceSettings,
+    *,
+    authenticate: Authenticate = LOCAL_USER,
+    public_metrics: bool = True,
+    certificate: Path | None = None,
+    tcp: bool = False,
+) -> Iterator[RunningService]:
+    service = build(
+        store,
+        device,
+        settings,
+        authenticate=authenticate,
+        public_metrics=public_metrics,
+    )
+    config = server_config(service.guard, certificate, certificate)
+    # a test may be slow between two requests on a connection
+    config.timeout_keep_alive = int(SECONDS)
+    server = Server(config, settings.limits.connections)
+    port = socket.create_server(("127.0.0.1", 0)) if tcp else None
+    url = f"http://127.0.0.1:{port.getsockname()[1]}" if port else f"unix:{socket_path}"
+    with port or unix_socket(socket_path) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            yield RunningService(url, service)
+        finally:
+            service.queue.request_stop()
+            server.should_exit = True
+            thread.join()
+    store.close()

@@ -19,6 +19,8 @@ from sf_quantum.service.http.auth import FixedIdentity
 from sf_quantum.service.store.accounting import KEYS
 from tests.service import RunningService, emulated, example_bqm, running_service
 
+pytestmark = pytest.mark.devices("sfq", "dwave", "acme")
+
 Sfq = Callable[..., str]
 
 
@@ -75,6 +77,8 @@ def test_maintenance_is_announced_and_taken_back(
     assert "ends: expected a time after" in sfq("admin", "maintenance", *late, code=2)
 
 
+# its operations are the emulated device's
+@pytest.mark.devices
 def test_an_operation_is_rehearsed_and_run(service: RunningService, sfq: Sfq) -> None:
     listed = sfq("admin", "operations")
     (scale,) = [line for line in listed.splitlines() if "set-time-scale" in line]
@@ -154,6 +158,8 @@ def test_usage_says_what_the_service_does(service: RunningService, sfq: Sfq) -> 
     assert usage.REPORTS == KEYS
 
 
+# the price is set on the emulated device
+@pytest.mark.devices
 def test_usage_shows_a_cost_where_the_device_has_a_price(
     service: RunningService, sfq: Sfq
 ) -> None:

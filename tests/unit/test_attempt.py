@@ -51,7 +51,7 @@ from sf_quantum.service.queue import job_queue
 from sf_quantum.service.queue.attempt import MOST_SETUP, slice_shots
 from sf_quantum.service.queue.device_job import RESULT_TRIES
 from sf_quantum.service.queue.job_queue import JobQueue
-from tests.service import example_bqm, running_queue
+from tests.service import example_bqm, problem, running_queue
 from tests.waiting import SECONDS, until_async
 
 ANN = Identity("ann", admin=True)
@@ -215,10 +215,6 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def vendor() -> Vendor:
     return Vendor()
-
-
-def problem(name: str) -> dict[str, JSON]:
-    return {**example_bqm(), "info": {"name": name}}
 
 
 async def submit(

@@ -15,6 +15,8 @@ from sf_quantum.service.domain.jobs import Submission
 from sf_quantum.service.http.auth import Tokens
 from tests.service import RunningService, example_bqm, running_service
 
+pytestmark = pytest.mark.devices("sfq", "dwave", "acme")
+
 Sfq = Callable[..., str]
 # clears the screen, and writes from right to left
 NASTY = "\x1b[2J\u202eclimate"

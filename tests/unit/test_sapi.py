@@ -29,6 +29,8 @@ from sf_quantum.service.http.auth import FixedIdentity
 from tests.service import RunningService, example_bqm, running_service
 from tests.waiting import until
 
+pytestmark = pytest.mark.devices("sfq", "dwave")
+
 GRAPH = pegasus(2)
 
 
@@ -76,6 +78,8 @@ def test_a_problem_and_its_answer(service: RunningService) -> None:
     assert base64.b64decode(str(content["solutions"])) == b"\x40"
 
 
+# the vendor's answer is written in this process, too
+@pytest.mark.devices("sfq")
 def test_an_answer_is_not_written_on_the_event_loop(
     service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +261,8 @@ def test_only_root_leases_where_users_may_not() -> None:
         assert "only root and admins" in str(answer.json()["error_msg"])
 
 
+# it needs another technology
+@pytest.mark.devices("sfq")
 def test_no_annealer_no_solver() -> None:
     device = EmulatedDevice(technology="superconducting", time_scale=0)
     with running_service(device) as service:

@@ -21,6 +21,8 @@ from sf_quantum.service.store.schema import UPGRADES, VERSION
 from sf_quantum.service.store.store import Store
 from tests.service import RunningService, example_bqm, running_service
 
+pytestmark = pytest.mark.devices("sfq", "dwave", "acme", always=["acme"])
+
 RUN = "20261121T150444Z-4711"
 DATA = Path(__file__).parent / "data"
 FIRST, THIRD = DATA / "state-1.sql", DATA / "state-3.sql"

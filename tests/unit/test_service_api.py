@@ -20,9 +20,10 @@ from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.service.api import large_bodies
 from sf_quantum.service.device.emulated import EmulatedDevice, Faults
-from sf_quantum.service.store.store import Store
 from tests.service import RunningService, example_bqm, running_service
 from tests.waiting import until
+
+pytestmark = pytest.mark.devices("sfq", "dwave", "acme")
 
 MakeJob = Callable[[str], dict[str, JSON]]
 
@@ -63,6 +64,8 @@ def _submit(service: RunningService, lease: str, body: dict[str, JSON]) -> str:
     return str(answer.json()["id"])
 
 
+# the emulated annealer has its own number of qubits
+@pytest.mark.devices("sfq")
 def test_it_tells_its_price_and_the_maintenance_that_its_operator_announced() -> None:
     with running_service(EmulatedDevice(time_scale=0, cost_per_second=0.5)) as service:
         asked = SfqQpu("qpu", service.url).status()
@@ -81,6 +84,8 @@ def _waited(service: RunningService, job: str) -> dict[str, JSON]:
     return service.ask("GET", f"/v1/jobs/{job}?wait=60").json()
 
 
+# the graph has qubits out of service
+@pytest.mark.devices("sfq")
 def test_the_graph_of_an_annealer_is_told() -> None:
     device = EmulatedDevice(qubits=40, out_of_service=frozenset({34}))
     with running_service(device) as service:
@@ -95,6 +100,8 @@ def test_the_graph_of_an_annealer_is_told() -> None:
     assert answer.json()["detail"] == "this device tells no graph"
 
 
+# the time scale is the emulated device's
+@pytest.mark.devices
 def test_health_device_and_openapi(service: RunningService) -> None:
     assert service.ask("GET", "/v1/health").json() == {"status": "ok"}
     service.acquire()
@@ -149,6 +156,8 @@ def test_health_device_and_openapi(service: RunningService) -> None:
             assert operation["description"]
 
 
+# others sample otherwise
+@pytest.mark.devices("sfq")
 def test_a_job_gives_the_samples_of_the_local_sampler(
     service: RunningService, job: MakeJob, bqm: dict[str, JSON]
 ) -> None:
@@ -252,6 +261,8 @@ def test_wrong_jobs_name_the_field(
     assert words in str(refused.json()["detail"])
 
 
+# its problem is larger than a small annealer's graph
+@pytest.mark.devices("sfq")
 def test_a_large_job_is_what_a_small_one_is(
     service: RunningService, job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,6 +331,8 @@ def test_a_large_body_that_takes_too_long(
     assert "could not be read" in str(refused.json()["detail"])
 
 
+# two qubits are no annealer's
+@pytest.mark.devices("sfq")
 def test_problems_that_cannot_run(job: MakeJob, bqm: dict[str, JSON]) -> None:
     with running_service(EmulatedDevice(time_scale=0, qubits=2)) as service:
         lease = service.acquire()
@@ -375,6 +388,8 @@ def test_what_is_not_there(
     assert answer.json().keys() == {"detail", "field"}
 
 
+# its modelled time, which an interrupted annealer bills, is not that which it took
+@pytest.mark.devices("sfq", "acme")
 def test_jobs_run_one_at_a_time_and_cancelling_reaches_the_device(
     slow: RunningService, job: MakeJob
 ) -> None:
@@ -428,6 +443,8 @@ def test_those_who_wait_are_told_at_once(slow: RunningService, job: MakeJob) -> 
     assert [answer["state"] for answer in answers] == ["Cancelled"]
 
 
+# the vendor's words are others
+@pytest.mark.devices("sfq")
 def test_failed_jobs_say_why(job: MakeJob) -> None:
     with running_service(
         EmulatedDevice(time_scale=0, faults=Faults(fail=1))
@@ -440,6 +457,8 @@ def test_failed_jobs_say_why(job: MakeJob) -> None:
         assert "the QPU failed" in str(result.json()["detail"])
 
 
+# elsewhere, the job on the device goes on over a restart
+@pytest.mark.devices
 def test_stopped_and_started_again(tmp_path: Path, job: MakeJob) -> None:
     state = tmp_path / "service.sqlite"
     with running_service(
@@ -460,11 +479,11 @@ def test_stopped_and_started_again(tmp_path: Path, job: MakeJob) -> None:
 def test_a_queue_that_breaks_says_so(
     service: RunningService, job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_: Store, number: int) -> None:
+    def full(*_: float) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     lease = service.acquire()
-    monkeypatch.setattr(Store, "start", full)
+    monkeypatch.setattr(service.queue.store, "start", full)
     service.ask("POST", "/v1/jobs", job("a"), lease=lease)
     until(lambda: service.queue.broken, "the queue did not break")
     health = service.ask("GET", "/v1/health")

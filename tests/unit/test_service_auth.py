@@ -28,6 +28,8 @@ from sf_quantum.service.http.auth import (
     Unauthorized,
 )
 
+pytestmark = pytest.mark.devices("sfq", "dwave", "acme")
+
 # moves the time that a process sees
 SHIM = """
 #include <stdlib.h>

@@ -40,6 +40,8 @@ from sf_quantum.service.store.utilisation import UtilisationHistory
 from tests.service import example_bqm, running_queue, running_service
 from tests.waiting import SECONDS, until_async
 
+pytestmark = pytest.mark.devices("sfq", "dwave", "acme")
+
 HOUR = 3600.0
 ANN = Identity("ann", admin=True)
 
@@ -292,6 +294,8 @@ def test_after_a_boot_the_clock_is_the_systems(
     store.close()
 
 
+# its clock is the emulated device's
+@pytest.mark.devices("sfq")
 async def test_what_samples_and_metrics_tell_is_true(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,8 @@ from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.work import PendingJob
 from tests.service import example_bqm, running_queue
 
+pytestmark = pytest.mark.devices("sfq", "dwave", "acme")
+
 ADMIN = Identity("root", admin=True)
 CLASSES: tuple[JobClass, ...] = ("development", "production", "test")
 

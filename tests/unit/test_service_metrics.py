@@ -32,6 +32,8 @@ from tests.service import (
 )
 from tests.waiting import until
 
+pytestmark = pytest.mark.devices("sfq", "dwave", "acme")
+
 
 def told(service: RunningService, **headers: str) -> dict[tuple[str, str], float]:
     """What a scrape says, by name and labels."""
@@ -72,6 +74,8 @@ def promtool() -> str:
     return shutil.which("promtool") or pytest.skip("promtool is not installed")
 
 
+# gates and a job that fails
+@pytest.mark.devices("sfq")
 def test_promtool_finds_nothing_to_say(promtool: str) -> None:
     device = EmulatedDevice(time_scale=0, noise=1, technology="superconducting")
     settings = ServiceSettings(quality=QualitySettings(every_seconds=1e6))
@@ -118,6 +122,8 @@ def test_jobs_are_counted_by_class_and_end() -> None:
         )
 
 
+# its runner is the emulated device's
+@pytest.mark.devices("sfq")
 def test_failures_cancellations_and_preemptions_are_counted() -> None:
     device = EmulatedDevice(time_scale=0, runners={"problem": UntilInterrupted()})
     with running_service(device, vqpus=3) as service:
@@ -169,6 +175,8 @@ def test_busy_seconds_grow_while_a_job_runs_and_states_add_up() -> None:
         service.ask("DELETE", f"/v1/jobs/{job['id']}")
 
 
+# a thousand shots take an annealer no time
+@pytest.mark.devices("sfq", "acme")
 def test_a_device_whose_jobs_would_run_into_maintenance_is_held() -> None:
     with running_service(EmulatedDevice(technology="neutral-atom")) as service:
         lease = service.acquire()

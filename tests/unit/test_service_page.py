@@ -32,6 +32,8 @@ from sf_quantum.service.store.utilisation import MINUTES, Minute, UtilisationHis
 from tests.service import RunningService, example_bqm, running_service
 from tests.waiting import until
 
+pytestmark = pytest.mark.devices("sfq", "dwave", "acme")
+
 PATH = "/v1/activity"
 
 
@@ -366,6 +368,8 @@ def _renewed_each_1000_seconds(now: list[float]) -> EmulatedDevice:
     )
 
 
+# the calibrations that it draws are the emulated device's
+@pytest.mark.devices
 def test_the_calibration_is_told_with_its_drift() -> None:
     now = [1e9]
     device = _renewed_each_1000_seconds(now)
@@ -392,6 +396,8 @@ def test_the_calibration_is_told_with_its_drift() -> None:
         assert before > 1.5 * after
 
 
+# the calibrations that it draws are the emulated device's
+@pytest.mark.devices
 def test_the_calibration_is_not_told_of_before_it_was_set_otherwise() -> None:
     now = [1e9]
     device = _renewed_each_1000_seconds(now)

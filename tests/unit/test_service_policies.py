@@ -43,6 +43,8 @@ from sf_quantum.service.store.accounting import recent_use
 from tests.service import example_bqm, running_queue
 from tests.waiting import SECONDS, until_async
 
+pytestmark = pytest.mark.devices("sfq", "dwave", "acme")
+
 ANN, BOB = Identity("ann", admin=False), Identity("bob", admin=False)
 ROOT = Identity("root", admin=True, root=True)
 OURS = ["classes", "fair-share", "fifo", "interleave"]
@@ -487,6 +489,8 @@ async def test_a_lease_is_for_a_project_of_its_user(tmp_path: Path) -> None:
         assert {one.project for one in queue.leases.held} == {"bio", "chem", None}
 
 
+# what jobs cost is another annealer's
+@pytest.mark.devices("sfq", "acme")
 async def test_what_a_job_uses_is_of_the_project_it_comes_under(
     tmp_path: Path,
 ) -> None:
@@ -508,6 +512,8 @@ async def test_what_a_job_uses_is_of_the_project_it_comes_under(
         assert queue.forecast_new("development", "ann").position == 2
 
 
+# what jobs cost is another annealer's
+@pytest.mark.devices("sfq")
 async def test_usage_is_known_after_a_restart(tmp_path: Path) -> None:
     settings = ServiceSettings(vqpus=10, policy=PolicyChoice("fair-share"))
     async with running(tmp_path, settings) as queue:

@@ -48,9 +48,11 @@ from sf_quantum.service.scheduling.policies.fair_share import FairShare
 from sf_quantum.service.scheduling.work import PendingJob
 from sf_quantum.service.store.accounting import recent_use
 from sf_quantum.service.store.store import Store
-from tests.service import example_bqm, running_queue
+from tests.service import example_bqm, problem, running_queue
 from tests.waiting import SECONDS
 from tests.waiting import until_async as until
+
+pytestmark = pytest.mark.devices("sfq", always=["sfq"])
 
 ANN, BOB = Identity("ann", admin=False), Identity("bob", admin=False)
 ADMIN = Identity("root", admin=True, root=True)
@@ -70,11 +72,11 @@ class Gate:
 
     def check(self, content: JSON, *, qubits: int) -> Size:
         if content == {}:
-            raise FieldError("problem.name", "missing")
+            raise FieldError("problem", "empty")
         return Size()
 
     def run(self, computation: Computation, interrupted: Callable[[], bool]) -> Result:
-        name = str(json.loads(computation.payload)["name"])
+        name = str(json.loads(computation.payload)["info"]["name"])
         self.order.append(name)
         while not (self.heeds(interrupted) or self.all or name in self.through):
             time.sleep(0.001)
@@ -86,7 +88,7 @@ class Gate:
         return interrupted()
 
     def result(self, name: str) -> dict[str, JSON]:
-        return {"name": name}
+        return {"name": name, "info": {}}
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +130,7 @@ async def lease(
 async def submit(
     queue: JobQueue, lease_id: str, name: str, shots: int = 1, who: Identity = ANN
 ) -> Job:
-    asked = Submission("problem", {"name": name}, {"num_reads": shots}, name)
+    asked = Submission("problem", problem(name), {"num_reads": shots}, name)
     return (await queue.submit(who, lease_id, asked))[0]
 
 
@@ -234,7 +236,7 @@ async def test_a_lost_attempt_is_not_charged(tmp_path: Path, gate: Gate) -> None
 async def test_nobody_else_preempts(queue: JobQueue, gate: Gate) -> None:
     leases = {name: await lease(queue, name) for name in CLASSES}
     running = await submit(queue, leases["development"], "development")
-    await until(lambda: gate.order == ["development"])
+    await until(lambda: state(queue, running) == "Running")
     waiting = await submit(queue, leases["test"], "test")
     assert [state(queue, job) for job in (running, waiting)] == ["Running", "Queued"]
     first = await submit(queue, leases["production"], "first")
@@ -305,11 +307,12 @@ async def test_the_key_is_the_users_whatever_becomes_of_the_lease(
     waiting = await submit(queue, first, "waiting")
     second = await lease(queue)
     for job in (running, waiting):
-        asked = Submission("problem", {"name": job.key}, {"num_reads": 1}, job.key)
+        asked = Submission("problem", problem(job.key), {"num_reads": 1}, job.key)
         moved, new = await queue.submit(ANN, second, asked)
         assert (moved.id, moved.lease, new) == (job.id, second, False)
     await queue.leases.release(ANN, first)
-    assert [state(queue, job) for job in (running, waiting)] == ["Running", "Queued"]
+    await until(lambda: state(queue, running) == "Running")
+    assert state(queue, waiting) == "Queued"
     gate.all = True
     for job in (running, waiting):
         assert (await over(queue, job)).state == "Completed"
@@ -372,7 +375,7 @@ async def test_what_cannot_run_is_not_queued(queue: JobQueue) -> None:
     id_ = await lease(queue)
     with pytest.raises(Refused) as refused:
         await queue.submit(ANN, id_, Submission("problem", {}, {}, "a"))
-    assert (refused.value.status, refused.value.field) == (422, "problem.name")
+    assert (refused.value.status, refused.value.field) == (422, "problem")
     with pytest.raises(Refused) as refused:
         await queue.submit(ANN, id_, Submission("circuit", "x", {}, "a"))
     assert refused.value.detail == "this device runs problem only"
@@ -433,7 +436,7 @@ async def test_closing_puts_the_running_job_back(
 ) -> None:
     async with running(tmp_path, device) as queue:
         job = await submit(queue, await lease(queue, "production"), "a")
-        await until(lambda: gate.order == ["a"])
+        await until(lambda: state(queue, job) == "Running")
         await queue.availability.set_status("closed")
         await until(lambda: state(queue, job) == "Queued")
         assert queue.availability.reason == "the QPU is closed"
@@ -481,6 +484,8 @@ async def test_asked_again_it_stops_without_patience(
         assert state(queue, job) == "Queued"
 
 
+# elsewhere, the job on the device goes on over a restart
+@pytest.mark.devices
 async def test_order_and_shares_survive_a_restart(
     tmp_path: Path, device: EmulatedDevice, gate: Gate
 ) -> None:
@@ -520,7 +525,7 @@ async def test_no_job_precedes_its_lease(queue: JobQueue) -> None:
 async def test_limit_of_the_payloads_of_a_user(
     tmp_path: Path, device: EmulatedDevice
 ) -> None:
-    size = len(Submission("problem", {"name": "a"}, {}, "a").payload)
+    size = len(Submission("problem", problem("a"), {}, "a").payload)
     limits = UserLimits(pending_mib=2.5 * size / 2**20)
     settings = ServiceSettings(vqpus=3, limits=limits)
     async with running(tmp_path, device, settings) as queue:
@@ -542,6 +547,8 @@ async def test_limit_of_the_payloads_of_a_user(
         assert refused.value.status == 413
 
 
+# elsewhere, the job on the device goes on over a restart
+@pytest.mark.devices
 async def test_while_nothing_runs_nobody_asks_who_would_preempt_it(
     tmp_path: Path, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -877,7 +884,7 @@ async def test_a_quality_job_whose_cancellation_fails_stays_pending(
     closed = dataclasses.replace(
         queue.leases.list(ANN)[0], id="quality-1", job_class="quality", closed=1.0
     )
-    asked = Submission("problem", {"name": "quality"}, {"num_reads": 1}, "quality")
+    asked = Submission("problem", problem("quality"), {"num_reads": 1}, "quality")
     job = await queue.submit_service_job(closed, asked)
     with monkeypatch.context() as patch:
         patch.setattr(queue.store, "cancel_waiting", lambda *_: locked())
@@ -892,7 +899,7 @@ async def test_a_wait_for_a_job_that_is_being_written_lets_others_run(
     queue: JobQueue,
 ) -> None:
     held = await lease(queue)
-    asked = Submission("problem", {"name": "job"}, {}, "job")
+    asked = Submission("problem", problem("job"), {}, "job")
     adding = queue.store.add_job(queue.leases.find(ANN, held), asked, 1.0)
     job, _ = adding.result()
     ran = asyncio.Event()

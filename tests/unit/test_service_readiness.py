@@ -12,6 +12,8 @@ from sf_quantum.service.http import auth
 from sf_quantum.service.queue import readiness
 from tests.service import RunningService, running_service
 
+pytestmark = pytest.mark.devices("sfq", "dwave", "acme")
+
 
 @pytest.fixture(autouse=True)
 def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,8 @@ from sf_quantum.service.store.store import Store
 from tests.service import running_queue, running_service
 from tests.waiting import SECONDS, until, until_async
 
+pytestmark = pytest.mark.devices("sfq", "dwave", "acme")
+
 
 async def test_a_task_that_ends_is_started_again_and_counted(
     monkeypatch: pytest.MonkeyPatch,
@@ -42,6 +44,8 @@ async def test_a_task_that_ends_is_started_again_and_counted(
     assert supervisor.deaths == {"work": 3}
 
 
+# the vendor's tasks do not run, either
+@pytest.mark.devices
 def test_while_a_task_does_not_run_the_service_is_not_ready(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -32,6 +32,8 @@ from sf_quantum.service.domain.settings import (
 from sf_quantum.service.http.auth import Unauthorized
 from tests.service import RunningService, example_bqm, running_service
 
+pytestmark = pytest.mark.devices("sfq")
+
 ROOT, ADA, BOB = "root", "70001", "70002"
 SESSION: dict[str, JSON] = {"user_id": ADA, "slurm_job_id": "12"}
 JOB: dict[str, JSON] = {"sequence": "as it should be", "shots": 5}
@@ -334,6 +336,8 @@ def test_a_session_is_needed_and_must_be_ones_own(start: Start) -> None:
     refused(answer, 403, "released")
 
 
+# a sequence is read by the device
+@pytest.mark.devices
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -354,6 +358,8 @@ def test_wrong_jobs_name_the_field(
     assert refused(answer, 422)["field"] == field
 
 
+# a sequence is read by the device
+@pytest.mark.devices
 def test_a_service_without_pulser_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
