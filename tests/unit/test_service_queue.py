@@ -470,6 +470,8 @@ async def test_stopping_with_patience_lets_the_running_job_end(
         assert state(queue, second) == "Queued"
 
 
+# elsewhere, the job on the device goes on over a restart
+@pytest.mark.devices
 async def test_asked_again_it_stops_without_patience(
     tmp_path: Path, device: EmulatedDevice, gate: Gate
 ) -> None:

@@ -22,9 +22,11 @@ from pydantic import SkipValidation
 
 from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
+from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Outcome, Result, Task
+from sf_quantum.qpu.jobs import Outcome, Progress, Result, Task
 from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
     Identity,
@@ -37,6 +39,7 @@ from sf_quantum.service.domain.jobs import (
     Submission,
 )
 from sf_quantum.service.domain.reasons import (
+    CANCELLED,
     RELEASED,
     Cause,
     Interruption,
@@ -51,7 +54,9 @@ from sf_quantum.service.queue.leases import LeaseState, LiveLease
 from sf_quantum.service.queue.live_jobs import JobState, LiveJob
 from sf_quantum.service.scheduling.work import PendingJob
 from sf_quantum.service.store.store import Store
-from tests.waiting import SECONDS
+from tests.service import problem
+from tests.unit.test_attempt import Vendor, VendorDevice
+from tests.waiting import SECONDS, until
 
 T = TypeVar("T")
 ANN = Identity("ann", admin=False)
@@ -166,13 +171,16 @@ class Machine(RuleBasedStateMachine):
             lambda _, context: self.errors.append(repr(context))
         )
         self.store = FailingStore(Path(self.folder.name) / "state")
-        device = ScriptedDevice(script=self.script, time_scale=0)
+        device = self.make_device()
         lasting = LeaseSettings(idle_seconds=None)
         self.queue = JobQueue(
             self.store, device, ServiceSettings(vqpus=VQPUS, leases=lasting)
         )
         self.loop.run_until_complete(self._start())
         self.settle()
+
+    def make_device(self) -> Device:
+        return ScriptedDevice(script=self.script, time_scale=0)
 
     async def _start(self) -> None:
         self.queue.start()
@@ -185,14 +193,18 @@ class Machine(RuleBasedStateMachine):
             for task in tasks:
                 task.cancel()
             self.loop.run_until_complete(asyncio.wait(tasks))
-        while self.script.current is not None:
-            self.script.end(None)
-            self.store.change(lambda _: None).result()
+        self.end_threads()
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
         self.store.close()
         self.attempts += self.script.attempts
         self.tasks.clear()
+
+    def end_threads(self) -> None:
+        """Have all threads of attempts end."""
+        while self.script.current is not None:
+            self.script.end(None)
+            self.store.change(lambda _: None).result()
 
     async def _stop(self) -> None:
         self.queue.request_stop()
@@ -229,8 +241,17 @@ class Machine(RuleBasedStateMachine):
                 quiet = quiet + 1 if self._quiet() else 0
 
     def _quiet(self) -> bool:
-        jobs, leases = self.queue.jobs, self.queue.leases
-        on_device = self.script.current
+        leases = self.queue.leases
+        waiting = {request.granted for request in leases._waiting}
+        return (
+            self.device_is_quiet()
+            and all(live.state is LeaseState.HELD for live in leases._leases.values())
+            and sum(not task.done() for task in self.tasks) <= len(waiting)
+        )
+
+    def device_is_quiet(self) -> bool:
+        """Whether nothing moves on its way to the device or back."""
+        jobs, on_device = self.queue.jobs, self.script.current
         running = jobs.running
         idle = running is None and not jobs.changed.is_set() and on_device is None
         busy = (
@@ -239,12 +260,7 @@ class Machine(RuleBasedStateMachine):
             and on_device is not None
             and on_device.number == running.number
         )
-        waiting = {request.granted for request in leases._waiting}
-        return (
-            (idle or busy)
-            and all(live.state is LeaseState.HELD for live in leases._leases.values())
-            and sum(not task.done() for task in self.tasks) <= len(waiting)
-        )
+        return idle or busy
 
 
 Op = tuple[str, int, int]
@@ -265,6 +281,8 @@ class Jobs(Machine):
         # by number: jobs that were acknowledged, and how those ended that did
         self.acknowledged: set[int] = set()
         self.ended: dict[int, tuple[str, int]] = {}
+        # those that a user has cancelled, or tried to
+        self.cancelled: set[int] = set()
 
     @rule(ops=st.lists(OPS, min_size=1, max_size=5), times=st.integers(0, 6))
     def act(self, ops: list[Op], times: int) -> None:
@@ -292,7 +310,9 @@ class Jobs(Machine):
             await self._submit(first, second)
         elif name == "cancel" and self.acknowledged:
             numbers = sorted(self.acknowledged)[-6:]
-            await queue.cancel(ADMIN, numbers[first % len(numbers)])
+            number = numbers[first % len(numbers)]
+            self.cancelled.add(number)
+            await queue.cancel(ADMIN, number)
         elif name == "release" and queue.leases.held:
             held = queue.leases.held
             await queue.leases.release(ADMIN, held[first % len(held)].id)
@@ -301,16 +321,19 @@ class Jobs(Machine):
             status: Literal["open", "draining", "closed"] = words[name]  # type: ignore[assignment]
             await queue.availability.set_status(status)
         elif name == "end":
-            self.script.end("completed" if first else "failed")
+            self.end_attempt("completed" if first else "failed")
         elif name == "fail_cancel":
             self.store.failures["cancel_waiting"] = 1
+
+    def end_attempt(self, outcome: Literal["completed", "failed"]) -> None:
+        self.script.end(outcome)
 
     async def _submit(self, key: int, job_class: int) -> None:
         held, name = self.queue.leases.held, CLASSES[job_class % 3]
         lease = next((one for one in held if one.job_class == name), None)
         if lease is None:
             lease = await self.queue.leases.acquire(ANN, LeaseRequest(job_class=name))
-        submission = Submission("problem", {}, {}, f"{key}")
+        submission = Submission("problem", problem(None), {}, f"{key}")
         job, _ = await self.queue.submit(ADMIN, lease.id, submission)
         self.acknowledged.add(job.number)
 
@@ -328,12 +351,17 @@ class Jobs(Machine):
         }
         on_device = {n for n, job in disk.items() if job.state == "Running"}
         assert on_device == ({running.number} if running else set())
+        self.they_end_once()
+
+    def they_end_once(self) -> None:
         for number in self.acknowledged:
             job = self.store.job(number)
             assert job is not None
             if job.final:
                 ending = job.state, job.attempt
                 assert self.ended.setdefault(number, ending) == ending
+                if job.note == CANCELLED.note():
+                    assert number in self.cancelled
             else:
                 assert number not in self.ended
 
@@ -371,6 +399,140 @@ class Jobs(Machine):
         assert {job.lease for job in disk} <= held
         assert {lease.id for lease in self.store.held()} == held
         assert len(held) <= VQPUS
+
+
+class Killed(BaseException):
+    """Ends a thread of a service that is gone."""
+
+
+class KeepingDevice(VendorDevice):
+    """A client of a vendor that keeps its jobs; it dies with its service."""
+
+    dead = False
+
+    @property
+    def refresh_seconds(self) -> None:
+        return None
+
+    def submit(self, task: Task) -> str:
+        return self._unless_dead(lambda: super(KeepingDevice, self).submit(task))
+
+    def find(self, tag: str) -> str | None:
+        return self._unless_dead(lambda: super(KeepingDevice, self).find(tag))
+
+    def poll(self, job_id: str, task: Task) -> Progress:
+        return self._unless_dead(lambda: super(KeepingDevice, self).poll(job_id, task))
+
+    def result(self, job_id: str, task: Task) -> Outcome:
+        return self._unless_dead(
+            lambda: super(KeepingDevice, self).result(job_id, task)
+        )
+
+    def cancel(self, job_id: str) -> None:
+        self._unless_dead(lambda: super(KeepingDevice, self).cancel(job_id))
+
+    def _unless_dead(self, call: Callable[[], T]) -> T:
+        if self.dead:
+            raise Killed
+        return call()
+
+
+class KeptJobs(Jobs):
+    """The same where the vendor keeps the jobs, and takes the next one ahead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch.setattr(backoff, "VENDOR", Backoff(1e-3, 1e-3))
+        self.vendor = Vendor()
+        self.threads: set[threading.Thread] = set()
+
+    def make_device(self) -> Device:
+        self.threads = {*threading.enumerate()}
+        self.device = KeepingDevice(self.vendor, depth=2)
+        return self.device
+
+    def end_threads(self) -> None:
+        self.device.dead = True
+        until(lambda: not self._new_threads(), "the threads of the service end")
+
+    def _new_threads(self) -> list[threading.Thread]:
+        known = threading.enumerate()
+        return [one for one in known if one.daemon and one not in self.threads]
+
+    def device_is_quiet(self) -> bool:
+        jobs = self.queue.jobs
+        return not jobs.changed.is_set() and all(map(self._as_told, jobs.on_device))
+
+    def _as_told(self, live: LiveJob) -> bool:
+        """Whether a job is in the same state here and at the vendor."""
+        job = self.store.job(live.number)
+        assert job is not None
+        if job.device_job is None:
+            return False
+        running = self.vendor.jobs[job.device_job].state == "Running"
+        queued = self.vendor.jobs[job.device_job].state == "Queued"
+        return (
+            running and live.state is JobState.RUNNING and job.state == "Running"
+        ) or (queued and live.state is JobState.STARTING and job.state == "Queued")
+
+    def end_attempt(self, outcome: Literal["completed", "failed"]) -> None:
+        for job in [*self.vendor.jobs.values()]:
+            if job.state == "Running":
+                self.vendor.end(
+                    job.id, "Completed" if outcome == "completed" else "Failed"
+                )
+                return
+
+    @rule(times=st.integers(1, 2), late=st.booleans())
+    def lose_answers(self, times: int, late: bool) -> None:
+        """The next submissions are not answered, whether they arrive or not."""
+        lost: list[Exception] = [QpuError("no answer") for _ in range(times)]
+        (self.vendor.late if late else self.vendor.trouble)["submit"] = lost
+
+    @invariant()
+    def no_job_is_lost_or_in_two_places(self) -> None:
+        disk = {job.number: job for job in self.store.live()}
+        jobs = self.queue.jobs
+        pending = {entry.number for entry in jobs.pending}
+        on_device = {live.number for live in jobs.on_device}
+        assert jobs._jobs.keys() == disk.keys()
+        assert pending | on_device == disk.keys()
+        assert not pending & on_device
+        assert {number for number in disk if disk[number].device} == on_device
+        self.they_end_once()
+
+    @invariant()
+    def none_is_submitted_twice_or_left_at_the_vendor(self) -> None:
+        vendor = [*self.vendor.jobs.values()]
+        assert max(Counter(job.tag for job in vendor).values(), default=1) == 1
+        left = {job.id for job in vendor if job.state in ("Queued", "Running")}
+        disk = {job.device_job for job in self.store.live() if job.device_job}
+        assert left == disk
+
+    @invariant()
+    def none_runs_twice_in_silence(self) -> None:
+        ran = Counter(
+            job.task.number
+            for job in self.vendor.jobs.values()
+            if job.billed or job.state == "Running"
+        )
+        for number, times in ran.items():
+            job = self.store.job(number)
+            assert job is not None
+            assert job.attempt >= times
+            assert times == 1 or job.note
+
+    @invariant()
+    def the_device_is_used_as_the_policy_says(self) -> None:
+        queue = self.queue
+        on_device, first = queue.jobs.on_device, queue.jobs.pending.first()
+        status = queue.availability.status
+        assert len(on_device) <= self.device.depth
+        if status == "closed":
+            assert not on_device
+        if status == "open" and first is not None:
+            assert len(on_device) == self.device.depth
+            assert not any(queue.policy.preempts(first, one.entry) for one in on_device)
 
 
 class Leases(Machine):
@@ -488,6 +650,8 @@ class Leases(Machine):
 
 TestJobs = Jobs.TestCase
 TestJobs.settings = STATEFUL
+TestKeptJobs = KeptJobs.TestCase
+TestKeptJobs.settings = STATEFUL
 TestLeases = Leases.TestCase
 TestLeases.settings = STATEFUL
 
