@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import secrets
@@ -53,7 +52,7 @@ from sf_quantum.qpu.jobs import (
     UnknownJob,
 )
 from sf_quantum.samplers.neal import SWEEPS
-from sf_quantum.samplers.parameters import SEEDS, check, check_number, seeded
+from sf_quantum.samplers.parameters import check, check_number, seeded
 from sf_quantum.samplers.problem import check as check_problem
 from sf_quantum.text import described, one_line
 
@@ -301,7 +300,7 @@ class DWaveQpu(Qpu):
             usual = _number(solver.properties, "default_annealing_time") or 0.0
             given["annealing_time"] = usual * sweeps / SWEEPS
         check_fits(given, solver.properties)
-        embedded = Embedded.of(_model(task), solver, _seed(task))
+        embedded = Embedded.of(_model(task), solver, task.parameters.get("seed"))
         job_id = self.send(embedded, given, task.tag)
         with self._lock:
             self._embedded[job_id] = embedded
@@ -342,13 +341,14 @@ class DWaveQpu(Qpu):
             embedded = self._embedded.get(job_id)
             try:
                 if embedded is None:
-                    embedded = Embedded.of(_model(task), self.graph(), _seed(task))
+                    seed = task.parameters.get("seed")
+                    embedded = Embedded.of(_model(task), self.graph(), seed)
                 samples = embedded.samples(problem)
             except (WrongEmbedding, InputError):
                 failure = "its embedding is lost, and another one is found now"
                 return Outcome(failure=failure, qpu_seconds=seconds)
             content = samples.to_serializable()  # type: ignore[no-untyped-call]
-        info = {"sampler": "dwave", "seed": _seed(task), **content.pop("info")}
+        info = content.pop("info")
         calibration = info["calibration"]
         result = Result(json.dumps(content), info)
         return Outcome(result, qpu_seconds=seconds, calibration=calibration)
@@ -553,7 +553,6 @@ class DWaveEmbedded(Sampler):
             raise QpuError(f"QPU {qpu.name!r}: {ending(problem)}")
         with qpu.well_formed():
             samples = embedded.samples(problem)
-        samples.info.update(sampler="dwave", seed=seed)
         samples.info["timing"]["seconds"] = time.monotonic() - begin
         return samples
 
@@ -645,15 +644,6 @@ def _model(task: Task) -> BinaryQuadraticModel:
     except ValueError as error:
         raise InputError("problem: not JSON") from error
     return BinaryQuadraticModel.from_serializable(check_problem(content, "problem"))
-
-
-def _seed(task: Task) -> int:
-    """Return the seed of the search for an embedding, which every process derives."""
-    seed = task.parameters.get("seed")
-    if seed is None:
-        digest = hashlib.sha256(task.tag.encode()).digest()
-        seed = int.from_bytes(digest[:4], "big") % SEEDS
-    return seed
 
 
 def _refused(error: RequestException) -> bool:

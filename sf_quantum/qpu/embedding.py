@@ -6,17 +6,20 @@ It runs in a process of its own, so that the other threads of this one go on.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import resource
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 from dimod import SPIN, BinaryQuadraticModel, SampleSet
 
 from sf_quantum.errors import InputError
+from sf_quantum.samplers.parameters import SEEDS
 from sf_quantum.text import one_line
 
 if TYPE_CHECKING:
@@ -30,6 +33,8 @@ Pairs: TypeAlias = Sequence[tuple[int, int]]
 SEARCH_SECONDS = 60
 # for the start of the process on a busy machine
 SPARE_SECONDS = 60
+# searches whose outcome is kept, with half a megabyte each for the graph
+KEPT = 32
 # of address space; 1,500 variables with 4,500 interactions take 240 MB of memory
 MOST_BYTES = 4 * 2**30
 MICROSECONDS = 1e6
@@ -46,27 +51,31 @@ class Embedded:
     :param source: the problem
     :param target: the same over qubits, whose numbers are its variables
     :param chains: the qubits of each variable; ``None`` if the problem is over qubits
+    :param seed: of the search for them
     """
 
     source: BinaryQuadraticModel
     target: BinaryQuadraticModel
     chains: EmbeddedStructure | None
     solver: StructuredSolver
+    seed: int | None
 
     @classmethod
     def of(
         cls,
         bqm: BinaryQuadraticModel,
         solver: StructuredSolver,
-        seed: int,
+        seed: int | None = None,
         chain_strength: float | None = None,
     ) -> Self:
         """Embed a problem; the same arguments give the same embedding, if time allows.
 
+        :param seed: by default derived from the problem's interactions, so that those
+            with the same have the same embedding
         :raises InputError: if no embedding is found
         """
         if solver.check_problem(bqm.linear, bqm.quadratic):
-            return cls(bqm, bqm, None, solver)
+            return cls(bqm, bqm, None, solver, seed)
         from dwave.embedding import EmbeddedStructure
 
         numbers = {variable: number for number, variable in enumerate(bqm.variables)}
@@ -74,6 +83,9 @@ class Embedded:
         # a variable without interactions needs a qubit, too
         pairs += [(number, number) for number in numbers.values()]
         couplers = sorted(solver.undirected_edges)
+        if seed is None:
+            digest = hashlib.sha256(repr(pairs).encode()).digest()
+            seed = int.from_bytes(digest[:4], "big") % SEEDS
         fits = len(bqm.quadratic) <= len(couplers)
         if not fits or not (found := search(pairs, couplers, seed)):
             count = f"{len(numbers)} variables"
@@ -82,7 +94,7 @@ class Embedded:
         target = chains.embed_bqm(
             bqm, chain_strength=chain_strength, smear_vartype=SPIN
         )
-        return cls(bqm, target, chains, solver)
+        return cls(bqm, target, chains, solver, seed)
 
     @property
     def type(self) -> str:
@@ -119,6 +131,8 @@ class Embedded:
             "technology": "annealer",
             "calibration": {"id": self.solver.graph_id},
             "qubits": len(self.target.variables),
+            "sampler": "dwave",
+            "seed": self.seed,
         }
         if self.chains is not None:
             samples = self._unembedded(samples)
@@ -177,10 +191,15 @@ def search(source: Pairs, target: Pairs, seed: int) -> list[list[int]]:
     :returns: the qubits of each variable; empty if no embedding is found
     :raises InputError: if the search takes too long, or needs too much memory
     """
+    return _search(json.dumps([source, target, seed]))
+
+
+@lru_cache(KEPT)
+def _search(given: str) -> list[list[int]]:
     try:
         done = subprocess.run(
             [sys.executable, "-m", __name__],
-            input=json.dumps([source, target, seed]),
+            input=given,
             capture_output=True,
             text=True,
             timeout=SEARCH_SECONDS + SPARE_SECONDS,

@@ -191,19 +191,29 @@ def test_few_embeddings_are_kept(
     annealer: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dwave, "EMBEDDINGS", 1)
-    searches: list[int] = []
-    search = embedding.search
-
-    def counted(source: embedding.Pairs, target: embedding.Pairs, seed: int) -> object:
-        searches.append(seed)
-        return search(source, target, seed)
-
-    monkeypatch.setattr(embedding, "search", counted)
     qpu, tasks = client(annealer), [task(example_bqm(), tag) for tag in "ab"]
     ids = [completed(qpu, submitted) for submitted in tasks]
+    assert [*qpu._embedded] == ids[1:]
     for job_id, submitted in zip(ids, tasks, strict=True):
         assert qpu.result(job_id, submitted).result is not None
-    assert searches == [searches[0], searches[1], searches[0]]
+
+
+def test_problems_with_the_same_interactions_have_the_same_embedding(
+    solver: StructuredSolver,
+) -> None:
+    embedding._search.cache_clear()
+    found = []
+    for biases in ([1.0, 2.0, 3.0], [3.0, 2.0, 1.0]):
+        content = {**example_bqm(), "linear_biases": biases}
+        bqm = BinaryQuadraticModel.from_serializable(content)
+        found.append(Embedded.of(bqm, solver))
+    first, second = found
+    assert first.chains == second.chains
+    assert first.target != second.target
+    assert embedding._search.cache_info().misses == 1
+    # another seed may find another one
+    assert Embedded.of(first.source, solver, 1).seed == 1
+    assert embedding._search.cache_info().misses == 2
 
 
 def test_sweeps_are_annealing_time(annealer: RunningService) -> None:
@@ -453,7 +463,9 @@ def test_more_interactions_than_couplers_are_not_searched_for(
 def test_an_embedding_is_the_same_in_every_process(solver: StructuredSolver) -> None:
     bqm = BinaryQuadraticModel.from_serializable(example_bqm())
     bqm.add_variable("alone", 1.0)
-    one, other = (Embedded.of(bqm, solver, 7) for _ in range(2))
+    one = Embedded.of(bqm, solver, 7)
+    embedding._search.cache_clear()
+    other = Embedded.of(bqm, solver, 7)
     assert one.chains is not None
     assert one.chains == other.chains
     assert one.target == other.target
