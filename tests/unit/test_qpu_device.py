@@ -221,7 +221,7 @@ class ForEver(Sampler):
         return {}
 
     def sample(self, bqm: BinaryQuadraticModel, *, num_reads: int = 1) -> SampleSet:
-        (self._folder / "pid").write_text(str(os.getpid()))
+        (self._folder / f"pid{num_reads}").write_text(str(os.getpid()))
         if num_reads == 13:
             raise QpuError("acme has bad luck")
         while num_reads == 99:
@@ -807,7 +807,7 @@ def test_a_sampler_runs_in_a_process_of_its_own(
     assert json.loads(outcome.result.text)["type"] == "SampleSet"
     assert outcome.result.info["variable"] == "lease-1"
     assert outcome.qpu_seconds == 0.25
-    assert int((tmp_path / "pid").read_text()) != os.getpid()
+    assert int((tmp_path / "pid5").read_text()) != os.getpid()
     assert sampling.cost({}).qpu_seconds == 0.25
 
 
@@ -816,7 +816,7 @@ def test_a_sampler_is_killed_by_a_cancellation(
 ) -> None:
     task = replace(TASK, parameters={"num_reads": 99})
     job = sampling.submit(task)
-    pid = until(lambda: file_text(tmp_path / "pid"), "it runs")
+    pid = until(lambda: file_text(tmp_path / "pid99"), "it runs")
     process = psutil.Process(int(pid))
     assert "acme" not in " ".join(process.cmdline())
     sampling.cancel(job)
@@ -848,11 +848,33 @@ def test_a_sampler_ends_with_the_service(
     sampling: QpuDevice, acme: Vendor, tmp_path: Path
 ) -> None:
     sampling.submit(replace(TASK, parameters={"num_reads": 99}))
-    pid = until(lambda: file_text(tmp_path / "pid"), "it runs")
+    pid = until(lambda: file_text(tmp_path / "pid99"), "it runs")
     process = psutil.Process(int(pid))
     sampling.close()
     assert not process.is_running()
     assert acme.lease is None
+
+
+def test_the_service_runs_a_sampler_and_kills_it(
+    sampling: QpuDevice, acme: Vendor, tmp_path: Path
+) -> None:
+    with running_service(sampling) as service:
+        lease = service.acquire()
+        for key, reads in (("ends", 1), ("lasts", 99)):
+            body: dict[str, JSON] = {
+                "problem": example_bqm(),
+                "parameters": {"num_reads": reads},
+                "idempotency_key": key,
+            }
+            service.ask("POST", "/v1/jobs", body, lease=lease)
+        service.until(lease, "Completed")
+        job = service.until(lease, "Running", 1)
+        pid = until(lambda: file_text(tmp_path / "pid99"), "it runs")
+        process = psutil.Process(int(pid))
+        service.ask("DELETE", f"/v1/jobs/{job}")
+        service.until(lease, "Cancelled", 1)
+        assert not process.is_running()
+        until(lambda: acme.lease is None, "what it left at the vendor ends")
 
 
 def file_text(path: Path) -> str | None:

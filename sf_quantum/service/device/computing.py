@@ -28,7 +28,7 @@ from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import JobParameters
 from sf_quantum.samplers import problem
-from sf_quantum.samplers.neal import NealSampler
+from sf_quantum.samplers.neal import SWEEPS, NealSampler
 from sf_quantum.service.device import circuit, merging, pulses
 from sf_quantum.service.device.computation import NOISE, ComputeLimits
 from sf_quantum.service.domain.jobs import Kind
@@ -113,7 +113,10 @@ def solve(
     client = qpu.from_environment(environment)
     if client is None:
         raise InputError("the environment names no QPU")
-    return client.solve(json.loads(payload), parameters)
+    # the service's default, which few samplers know
+    default = ("num_sweeps", SWEEPS)
+    given = {name: v for name, v in parameters.items() if (name, v) != default}
+    return client.solve(json.loads(payload), given)
 
 
 def merge(payload: str) -> Answer:
