@@ -100,6 +100,7 @@ def test_what_a_killed_run_used_is_accounted_to_it(
     until: Callable[[Callable[[], object], str], None],
 ) -> None:
     token = service.with_tokens("ada")
+    service._options += ["--time-scale", "20"]  # minutes for the job
     service.start()
     project.deployment("qpu", "sfq.rest", url=service.url, tokenFile=token)
     script = f"sfq solve --problem {project.folder}/problem.json --output out"

@@ -143,7 +143,8 @@ def test_the_workflow_gives_the_labels_of_the_direct_run_through_a_service_in_fr
 @pytest.fixture
 def service(serve: Callable[..., QpuService]) -> QpuService:
     """A QPU with three virtual ones that takes its time, and asks for tokens."""
-    return serve("--vqpus", "3")
+    # one that is occupied is so for minutes, however slow the machine is
+    return serve("--vqpus", "3", "--time-scale", "20")
 
 
 @pytest.fixture
@@ -258,10 +259,12 @@ def test_a_run_whose_machine_died_takes_its_waiting_job_over(
     project: Project, service: QpuService, qpu: str, until: Until
 ) -> None:
     blocker, driver = _waits(project, service, until)
-    # nobody is left who could cancel
-    for process in project.processes():
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
+    # nobody is left who could cancel: stopped first, none sees another's end
+    theirs = project.processes()
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for process in theirs:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
     driver.wait()
     until(lambda: not project.processes(), "the last process to end")
     run = project.events()[0]["run"]

@@ -127,7 +127,8 @@ def test_the_service_ends_with_its_ssh_connection(
 def test_a_qpu_of_its_own_is_used_over_ssh(
     project: Project, until: Until, sshd: int, tmp_path: Path
 ) -> None:
-    service = QpuService(tmp_path / "service", "--vqpus", "2")
+    # one that is occupied is so for minutes, however slow the machine is
+    service = QpuService(tmp_path / "service", "--vqpus", "2", "--time-scale", "20")
     file = service.with_tokens("ada")
     service.start()
     try:
