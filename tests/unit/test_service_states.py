@@ -187,7 +187,10 @@ class Machine(RuleBasedStateMachine):
 
     def stop(self, *, kill: bool) -> None:
         """End the service, in order or as if it had been killed."""
-        if not kill:
+        if kill:
+            # what it had begun is not begun any more
+            self.loop.set_exception_handler(lambda *_: None)
+        else:
             self.loop.run_until_complete(self._stop())
         while tasks := asyncio.all_tasks(self.loop):
             for task in tasks:
@@ -406,35 +409,52 @@ class Killed(BaseException):
 
 
 class KeepingDevice(VendorDevice):
-    """A client of a vendor that keeps its jobs; it dies with its service."""
+    """A client of a vendor that keeps its jobs; it dies with its service.
 
-    dead = False
+    :param fatal: the request that kills the service when it has had its effect
+    """
+
+    fatal = ""
+
+    def __init__(self, vendor: Vendor) -> None:
+        super().__init__(vendor, depth=2)
+        self.killed = threading.Event()
+        self._gone = threading.Event()
 
     @property
     def refresh_seconds(self) -> None:
         return None
 
     def submit(self, task: Task) -> str:
-        return self._unless_dead(lambda: super(KeepingDevice, self).submit(task))
+        return self._ask("submit", lambda: self.vendor.submit(task))
 
     def find(self, tag: str) -> str | None:
-        return self._unless_dead(lambda: super(KeepingDevice, self).find(tag))
+        return self._ask("find", lambda: super(KeepingDevice, self).find(tag))
 
     def poll(self, job_id: str, task: Task) -> Progress:
-        return self._unless_dead(lambda: super(KeepingDevice, self).poll(job_id, task))
+        return self._ask("poll", lambda: super(KeepingDevice, self).poll(job_id, task))
 
     def result(self, job_id: str, task: Task) -> Outcome:
-        return self._unless_dead(
-            lambda: super(KeepingDevice, self).result(job_id, task)
+        return self._ask(
+            "result", lambda: super(KeepingDevice, self).result(job_id, task)
         )
 
     def cancel(self, job_id: str) -> None:
-        self._unless_dead(lambda: super(KeepingDevice, self).cancel(job_id))
+        self._ask("cancel", lambda: super(KeepingDevice, self).cancel(job_id))
 
-    def _unless_dead(self, call: Callable[[], T]) -> T:
-        if self.dead:
+    def end_threads(self) -> None:
+        """End all threads that make requests, now or later."""
+        self.killed.set()
+        self._gone.set()
+
+    def _ask(self, request: str, call: Callable[[], T]) -> T:
+        answer = None if self.killed.is_set() else [call()]
+        if request == self.fatal:
+            self.killed.set()
+        if answer is None or self.killed.is_set():
+            self._gone.wait()
             raise Killed
-        return call()
+        return answer[0]
 
 
 class KeptJobs(Jobs):
@@ -448,11 +468,11 @@ class KeptJobs(Jobs):
 
     def make_device(self) -> Device:
         self.threads = {*threading.enumerate()}
-        self.device = KeepingDevice(self.vendor, depth=2)
+        self.device = KeepingDevice(self.vendor)
         return self.device
 
     def end_threads(self) -> None:
-        self.device.dead = True
+        self.device.end_threads()
         until(lambda: not self._new_threads(), "the threads of the service end")
 
     def _new_threads(self) -> list[threading.Thread]:
@@ -482,6 +502,25 @@ class KeptJobs(Jobs):
                     job.id, "Completed" if outcome == "completed" else "Failed"
                 )
                 return
+
+    @rule(
+        ops=st.lists(OPS, min_size=1, max_size=4),
+        fatal=st.sampled_from(["submit", "cancel", "poll", "result"]),
+    )
+    def die(self, ops: list[Op], fatal: str) -> None:
+        """Kill the service as soon as the vendor has done what it was asked."""
+        self.device.fatal = fatal
+        self.at_once(*(self._try(op) for op in ops))
+        self.loop.run_until_complete(self._dead_or_settled())
+        self.stop(kill=True)
+        self.start()
+
+    async def _dead_or_settled(self) -> None:
+        quiet = 0
+        async with asyncio.timeout(SECONDS):
+            while quiet < 5 and not self.device.killed.is_set():
+                await asyncio.wrap_future(self.store.change(lambda _: None))
+                quiet = quiet + 1 if self._quiet() else 0
 
     @rule(times=st.integers(1, 2), late=st.booleans())
     def lose_answers(self, times: int, late: bool) -> None:
