@@ -39,7 +39,7 @@ from sf_quantum.service.domain.settings import (
     ServiceSettings,
     UserLimits,
 )
-from sf_quantum.service.queue import slurm_jobs
+from sf_quantum.service.queue import leases, live_jobs, slurm_jobs
 from sf_quantum.service.queue.entitlements import lease_class
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.slurm_jobs import QUERIES_AT_ONCE
@@ -64,6 +64,13 @@ def running(
 ) -> AbstractAsyncContextManager[JobQueue]:
     """A queue whose jobs take minutes."""
     return running_queue(path, EmulatedDevice(technology="neutral-atom"), settings)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk or a device may be slow to let a job go."""
+    monkeypatch.setattr(leases, "RELEASE_SECONDS", SECONDS)
+    monkeypatch.setattr(live_jobs, "LET_GO_SECONDS", SECONDS)
 
 
 @pytest.fixture
@@ -682,7 +689,7 @@ async def test_a_release_is_answered_while_the_disk_fails(
     queue: JobQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backoff, "DATABASE", Backoff(0.01, 0.01))
-    monkeypatch.setattr("sf_quantum.service.queue.leases.RELEASE_SECONDS", 0.05)
+    monkeypatch.setattr(leases, "RELEASE_SECONDS", 0.05)
     lease = await acquire(queue)
     failed: Future[Lease] = Future()
     failed.set_exception(sqlite3.OperationalError("disk I/O error"))
