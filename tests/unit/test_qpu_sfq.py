@@ -477,6 +477,7 @@ def test_interrupted_it_cancels_its_job(
     monkeypatch: pytest.MonkeyPatch,
     interruption: type[BaseException],
 ) -> None:
+    monkeypatch.setattr(sfq, "CANCEL_SECONDS", SECONDS)
     with running_service(EmulatedDevice(technology="neutral-atom")) as service:
         lease = service.acquire()
         job_side = _job_side(service, lease)
