@@ -281,7 +281,7 @@ def _kill_often(
     """
     early = 0
     for _ in range(kills):
-        _wait(vendor, draws)
+        _wait(vendor, draws, 2)
         front.kill()
         vendor.let_through()
         front.start()
@@ -294,7 +294,8 @@ def _kill_often(
         if failures:
             break
     for _ in range(vendor_kills):
-        _wait(vendor, draws)
+        # the service asks it less often after it has not answered
+        _wait(vendor, draws, 5)
         vendor.kill()
         time.sleep(draws.uniform(0, 0.5))
         vendor.start()
@@ -303,9 +304,9 @@ def _kill_often(
     return early
 
 
-def _wait(vendor: VendorProcess, draws: random.Random) -> None:
+def _wait(vendor: VendorProcess, draws: random.Random, longest: float) -> None:
     """Wait for a random moment, or for one in which the vendor has accepted a job."""
-    time.sleep(draws.uniform(0, 2))
+    time.sleep(draws.uniform(0, longest))
     if draws.random() < 0.125:
         late = vendor.seen("late")
         vendor.fault("late answer", path="/jobs", method="POST")
