@@ -206,6 +206,8 @@ async def test_a_lease_ends_though_the_clock_is_set_back(
         await until_async(lambda: not queue.leases.holds(lease.id), "its end")
 
 
+# an annealer's jobs end before the maintenance
+@pytest.mark.devices("sfq", "acme")
 async def test_maintenance_follows_the_calendar(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
