@@ -21,6 +21,7 @@ from starlette.responses import Response
 from sf_quantum.files import JSON
 from sf_quantum.service.api.sapi import routes, solver
 from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.qpu import QpuDevice
 from sf_quantum.service.device.topology import pegasus
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
@@ -259,6 +260,16 @@ def test_only_root_leases_where_users_may_not() -> None:
         answer = service.ask("POST", f"{routes.PREFIX}/problems/", problem())
         assert answer.status == 403
         assert "only root and admins" in str(answer.json()["error_msg"])
+
+
+def test_a_qpu_that_is_not_known_yet_is_asked_for_again() -> None:
+    config: JSON = {"url": "unix:/nowhere"}
+    front = QpuDevice.from_config({"qpu": "sfq", "name": "far", "config": config})
+    with running_service(front) as service:
+        for path in ("/", "/far/"):
+            answer = service.ask("GET", f"{routes.PREFIX}/solvers/remote{path}")
+            assert (answer.status, answer.retry_seconds) == (503, 1.0)
+            assert "far is not known yet" in str(answer.json()["error_msg"])
 
 
 # it needs another technology

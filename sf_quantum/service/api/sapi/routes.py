@@ -75,6 +75,7 @@ def refused(error: Refused) -> Response:
 def solvers(request: Request, queue: Queue, _: Who, filter: str = "all") -> Response:
     """List the solver, or none if the device is not an annealer."""
     found: list[JSON] = []
+    solver.check_known(queue.device)
     if queue.device.graph is not None:
         found.append(solver.filtered(solver.configuration(queue), filter))
     return _cached(request, found)

@@ -116,8 +116,17 @@ class ProblemOptions(BaseModel):
     label: str | None = None
 
 
+def check_known(device: Device) -> None:
+    """Refuse with 503 while a service that has just started does not know its QPU yet."""
+    status = device.status
+    if not status.online and device.description.technology == "unknown":
+        why = f"{device.name} is not known yet: {status.reason}"
+        raise Refused(503, why, headers={"Retry-After": "1"})
+
+
 def graph(device: Device) -> Topology:
     """Return the graph of an annealer; other devices have none: 404."""
+    check_known(device)
     if device.graph is None:
         raise Refused(404, f"{device.name} is not an annealer and has no solver")
     return device.graph
