@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -13,11 +14,13 @@ import pytest
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
 from sf_quantum.service.http import auth
-from tests import forking
+from tests import devices, forking
 from tests.forking import Command
 from tests.service import example_bqm
 
 OCCUPIED = "occupied"
+# options of the emulated device
+EMULATED = ("--time-scale", "--qubits", "--noise", "--seed", "--technology", "--faults")
 SFQ = [str(Path(sys.executable).parent / "sfq")]
 
 
@@ -37,8 +40,18 @@ def only_by_qrmi(folder: Path) -> Path:
     return file
 
 
+def _split(options: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split options into those of a service and those of its emulated device."""
+    split: tuple[list[str], list[str]] = [], []
+    for name, value in zip(options[::2], options[1::2], strict=True):
+        split[name in EMULATED].extend((name, value))
+    return split
+
+
 class QpuService:
     """``sfq serve`` with its state in a folder, and its operator.
+
+    If ``sfq`` was chosen as the device, another one behind it has the emulated device.
 
     :param options: of ``sfq serve``
     """
@@ -46,6 +59,11 @@ class QpuService:
     def __init__(self, folder: Path, *options: str) -> None:
         folder.mkdir(exist_ok=True)
         self._folder = folder
+        self._vendor: Vendor | None = None
+        if devices.chosen == "sfq":
+            own, behind = _split(options)
+            options = (*own,)
+            self._vendor = Vendor(folder / "vendor", *behind)
         self._options = ["--state", str(folder / "state"), *options]
         self._process: Command | None = None
         self._headers: dict[str, str] = {}
@@ -70,6 +88,10 @@ class QpuService:
 
     def start(self) -> None:
         """Start the service, again under the same URL."""
+        if self._vendor is not None and not self._vendor.url:
+            self._options += ["--config", self._vendor.in_front()]
+        elif self._vendor is not None:
+            self._vendor.start()
         if self.url:
             self._options += ["--port", self.url.rpartition(":")[2]]
         output, theirs = os.pipe()
@@ -94,6 +116,8 @@ class QpuService:
             self._process.kill()
             self._process.wait()
             self._process = None
+        if self._vendor is not None:
+            self._vendor.kill()
 
     def ask(
         self,
@@ -156,3 +180,25 @@ class QpuService:
         assert isinstance(jobs, list)
         told = [job for job in jobs if isinstance(job, dict)]
         return [(str(job["idempotency_key"]), str(job["state"])) for job in told]
+
+
+class Vendor(QpuService):
+    """The service behind another."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(devices, "chosen", "emulated")
+            super().__init__(folder, *options)
+
+    def in_front(self) -> str:
+        """Start it; the configuration of the service in front of it."""
+        token = self.with_tokens("front")
+        self.start()
+        config: JSON = {"url": self.url, "tokenFile": token}
+        device: JSON = {
+            **{"type": "qpu", "qpu": "sfq", "name": "emulator", "config": config},
+            **{"poll_seconds": 0.05, "refresh_seconds": 0.2, "ahead": 0},
+        }
+        file = self._folder / "front.yml"
+        file.write_text(json.dumps({"device": device}))
+        return str(file)

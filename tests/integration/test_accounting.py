@@ -17,6 +17,8 @@ from tests.integration.services import SFQ, QpuService
 if TYPE_CHECKING:
     from tests.integration.conftest import Project
 
+pytestmark = pytest.mark.devices("sfq")
+
 # the same numbers, but for what JSON and adding up in another order do to them
 TOLERANCE = 1e-9
 
