@@ -326,8 +326,10 @@ class QpuDevice(Device):
         try:
             if self._access.why:
                 self._lease.read_credentials()
-            self._status = status = self._lease.driver.status()
+            status = self._lease.driver.status()
+            # no QPU is online that is not described
             self._describe(status)
+            self._status = status
             self._answered()
             self._lease.maintain(self._busy)
             if self._access.why:  # is it accepted again?
