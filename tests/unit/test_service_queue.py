@@ -240,7 +240,7 @@ async def test_nobody_else_preempts(queue: JobQueue, gate: Gate) -> None:
     waiting = await submit(queue, leases["test"], "test")
     assert [state(queue, job) for job in (running, waiting)] == ["Running", "Queued"]
     first = await submit(queue, leases["production"], "first")
-    await until(lambda: gate.order[-1] == "first")
+    await until(lambda: gate.order[-1:] == ["first"])
     second = await submit(queue, leases["production"], "second")
     gate.all = True
     jobs = [await over(queue, job) for job in (running, waiting, first, second)]
