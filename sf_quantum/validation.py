@@ -158,7 +158,8 @@ def _line(
     path, value = details["loc"], details["input"]
     if path[-1:] == (_KEY,):
         path, value = path[:-1], None
-    if details["type"] == "extra_forbidden":
+    # text where keys are expected may be a credential
+    if details["type"] in ("extra_forbidden", "dict_type"):
         value = None
     return f"{name(path, value)}: {_message(model, content, details)}"
 

@@ -442,6 +442,17 @@ def test_requests_that_fail_together_make_one_pause() -> None:
     assert (trouble.left, trouble.why) == (0.0, "")
 
 
+def test_a_pause_that_the_vendor_asks_for_is_not_shortened() -> None:
+    trouble = Trouble(Backoff(0.001, 0.01))
+    trouble.noted(NotAccepted("too many requests", 1000.0))
+    trouble.over()  # by the answer to another request
+    trouble.noted(NotAccepted("too many jobs", 1.0))
+    trouble.noted(QpuError("no route to host"))
+    trouble.over()
+    assert 900 < trouble.left <= 1000
+    assert trouble.why == "no route to host"
+
+
 def test_a_vendor_that_asks_for_a_pause_gets_it(
     device: QpuDevice, acme: Vendor
 ) -> None:
@@ -892,8 +903,12 @@ def file_text(path: Path) -> str | None:
         ({"poll_seconds": 0}, "poll_seconds 0: expected more than 0"),
         ({"config": {"passwort": 1, "vendor": "x"}}, "did you mean 'password'"),
         ({"config": {"password": "hidden"}}, "config: password holds a credential"),
-        ({"config": {"url": "https://me:hidden@host"}}, "url holds a credential"),
-        ({"config": "x"}, "config x: expected keys and values"),
+        ({"config": {"url": "https://me:hidden@host"}}, "url has a user or a query"),
+        ({"config": {"url": "https://hidden@host"}}, "url has a user or a query"),
+        ({"config": {"url": "https://h/?token=hidden"}}, "url has a user or a query"),
+        ({"config": {"url": "hidden@host"}}, "url has a user or a query"),
+        ({"config": {"site": "https://h#hidden"}}, "site has a user or a query"),
+        ({"config": "hidden"}, "config: expected keys and values"),
     ],
 )
 def test_a_wrong_configuration_is_refused(

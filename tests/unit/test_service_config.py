@@ -235,6 +235,14 @@ QPU = "type: qpu, qpu: sfq, config: {url: 'unix:/x'}"
             "type: qpu, qpu: sfq, config: {token: secret}",
             "device.config: token holds a credential: name a file that has it instead",
         ),
+        (
+            "type: qpu, qpu: sfq, config: {url: 'https://secret@h'}",
+            "device.config: url has a user or a query, which may be a credential",
+        ),
+        (
+            "type: qpu, qpu: sfq, config: secret",
+            "device.config: expected keys and values",
+        ),
         ("type: emulated, qbits: 3", "device.qbits: unknown key 'qbits', did you mean"),
     ],
 )

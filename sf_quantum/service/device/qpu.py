@@ -21,10 +21,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Annotated, Literal, Self, TypeAlias, TypeVar
-from urllib.parse import urlsplit
 
 from pydantic import Field, GetPydanticSchema
-from pydantic_core import core_schema
+from pydantic_core import PydanticCustomError, core_schema
 
 from sf_quantum import backoff
 from sf_quantum import qpu as clients
@@ -81,13 +80,16 @@ def _config(content: JSON) -> dict[str, JSON]:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise ValueError("expected keys and values")
+        raise PydanticCustomError("dict_type", "expected keys and values")
     for key, value in content.items():
         # values are left out of messages
-        url = urlsplit(value) if isinstance(value, str) and "://" in value else None
-        if _CREDENTIAL.search(key) or (url is not None and url.password):
+        what = "holds a credential" if _CREDENTIAL.search(key) else ""
+        if isinstance(value, str) and (key == "url" or "://" in value):
+            if not value.startswith("unix:") and re.search("[@?#]", value):
+                what = "has a user or a query, which may be a credential"
+        if what:
             raise ValueError(
-                f"{key} holds a credential: name a file that has it instead "
+                f"{key} {what}: name a file that has it instead "
                 "(tokenFile, or qrmiConfig with an entry for this QPU)"
             )
     return content
@@ -180,6 +182,8 @@ class Trouble:
         self._backoff = pauses
         self._pauses: Iterator[float] = pauses.pauses()
         self._until = 0.0
+        # the end of the pause that was asked for
+        self._asked = 0.0
         self._lock = threading.Lock()
         self.why = ""
 
@@ -191,16 +195,20 @@ class Trouble:
     def noted(self, error: QuantumError) -> None:
         with self._lock:
             # the failures of requests that were under way together count once
-            pause = self.left or next(self._pauses)
+            pause, now = self.left or next(self._pauses), time.monotonic()
             if isinstance(error, NotAccepted) and error.retry_seconds is not None:
                 pause = min(error.retry_seconds, RETRY_AFTER_SECONDS)
+                self._asked = max(self._asked, now + pause)
             self.why = str(error)
-            self._until = time.monotonic() + pause
+            self._until = max(self._asked, now + pause)
 
     def over(self) -> None:
+        """Ask again at once, unless a pause was asked for, whatever else succeeds."""
         with self._lock:
-            self.why, self._until = "", 0.0
             self._pauses = self._backoff.pauses()
+            self._until = self._asked
+            if not self.left:
+                self.why = ""
 
 
 @dataclass(eq=False)
