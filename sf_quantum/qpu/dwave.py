@@ -50,6 +50,7 @@ from sf_quantum.qpu.jobs import (
     Timing,
     Topology,
     UnknownJob,
+    number,
 )
 from sf_quantum.samplers.neal import SWEEPS
 from sf_quantum.samplers.parameters import check, check_number, seeded
@@ -422,7 +423,7 @@ class DWaveQpu(Qpu):
             yield
         except (RequestException, WrongEmbedding):
             raise
-        except (ValueError, KeyError, IndexError, TypeError) as error:
+        except (LookupError, ValueError, TypeError, OverflowError) as error:
             text = f"QPU {self.name!r}: a malformed answer: {described(error)}"
             raise QpuError(text) from error
 
@@ -604,8 +605,7 @@ def _connection(name: str, variables: Mapping[str, str | None]) -> dict[str, str
 
 
 def _number(values: Mapping[str, JSON], key: str) -> float | None:
-    value = values.get(key)
-    return value if isinstance(value, int | float) else None
+    return number(values.get(key))
 
 
 def _is_of(token: str, label: str, submitted: datetime) -> bool:
@@ -676,8 +676,10 @@ def _timing(solver: StructuredSolver) -> Timing | None:
     except (KeyError, ValueError):
         return None
     read = two - one
-    seconds = (float(time) / MICROSECONDS for time in (one - read, shot, read - shot))
-    return Timing(*seconds)
+    # rounded, since differences may be a little less than 0
+    times = (round(float(time), 6) for time in (one - read, shot, read - shot))
+    known = [time / MICROSECONDS for time in times if number(time) is not None]
+    return Timing(*known) if len(known) == 3 else None
 
 
 @lru_cache(4)

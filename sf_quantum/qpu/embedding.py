@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 from dimod import SPIN, BinaryQuadraticModel, SampleSet
 
 from sf_quantum.errors import InputError
+from sf_quantum.qpu.jobs import number
 from sf_quantum.samplers.parameters import SEEDS
 from sf_quantum.text import one_line
 
@@ -178,9 +179,10 @@ class Embedded:
         return found
 
 
-def access_seconds(timing: Mapping[str, float] | None) -> float:
+def access_seconds(timing: Mapping[str, float] | None) -> float | None:
     """Read the QPU time that an answer tells."""
-    return float((timing or {}).get("qpu_access_time", 0.0)) / MICROSECONDS
+    micros = number((timing or {}).get("qpu_access_time", 0.0))
+    return None if micros is None else micros / MICROSECONDS
 
 
 def search(source: Pairs, target: Pairs, seed: int) -> list[list[int]]:

@@ -23,6 +23,24 @@ Kind: TypeAlias = Literal["problem", "sequence", "circuit"]
 JobParameters: TypeAlias = Mapping[str, int | None]
 #: states of a job that has ended
 OVER: tuple[State, ...] = ("Completed", "Failed", "Cancelled")
+# what is more is neither seconds, nor a count, nor a price
+MOST = 1e12
+
+
+def number(told: JSON) -> float | None:
+    """Read a time, a count or a price that a vendor tells.
+
+    :returns: ``None`` if it is none: no number, negative, not finite (as JSON's ``NaN``)
+        or absurdly large
+    """
+    if isinstance(told, bool) or not isinstance(told, int | float):
+        return None
+    return told if 0 <= told <= MOST else None
+
+
+def count(told: JSON) -> int | None:
+    """As :func:`number`, of a whole number."""
+    return told if isinstance(told, int) and number(told) is not None else None
 
 
 class NotAccepted(QpuError):
@@ -114,6 +132,7 @@ class Outcome:
         cancelled or failed; ``None`` if the vendor does not tell
     :param seconds: elapsed time on the QPU; ``None`` if the vendor does not tell
     :param calibration: id, time and values of the calibration, if told
+    :param note: what the vendor says of how it ended, if anything
     """
 
     result: Result | None = None
@@ -121,6 +140,7 @@ class Outcome:
     qpu_seconds: float | None = None
     seconds: float | None = None
     calibration: dict[str, JSON] | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,8 @@ from sf_quantum.qpu.jobs import (
     State,
     Task,
     UnknownJob,
+    count,
+    number,
 )
 from sf_quantum.qpu.qrmi_config import Resource
 from sf_quantum.text import described
@@ -282,10 +284,18 @@ class _Pasqal(QrmiQpu):
         try:
             content = json.loads(result)
             counter, info = content["counter"], content.get("info")
-            counts = {str(bits): int(count) for bits, count in counter.items()}
+            counts = {str(bits): int(reads) for bits, reads in counter.items()}
             if not {*"".join(counts)} <= {"0", "1"}:
                 raise ValueError("not bits")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if None in map(count, counts.values()):
+                raise ValueError("not counts")
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ) as error:
             message = f"{self._who}: its answer has no counts of bit strings"
             raise QpuError(message) from error
         return counts, info if isinstance(info, dict) else {}
@@ -301,9 +311,9 @@ class _Pasqal(QrmiQpu):
             raise QpuError(message) from error
         return Description(
             self.technology,
-            qubits if isinstance(qubits, int) else 0,
+            count(qubits) or 0,
             self.kinds,
-            shots=shots if isinstance(shots, int) else None,
+            shots=count(shots),
             specs=specs,
         )
 
@@ -328,7 +338,10 @@ class _Pasqal(QrmiQpu):
             import qrmi
 
             payload = qrmi.Payload.PasqalCloud(sequence=sequence, job_runs=task.shots)
-            return str(self._ask(lambda client: client.task_start(payload)))
+            return self._ask(
+                lambda client: str(client.task_start(payload)),
+                late=self.cancel,  # nobody would know of the task
+            )
 
     def poll(self, job_id: str) -> Progress:
         with self._errors():
@@ -359,7 +372,7 @@ class _Pasqal(QrmiQpu):
         info = {"qpu": self.name, "technology": self.technology, "job": job_id, **told}
         return Outcome(
             Result(json.dumps({"counter": counts}), info),
-            qpu_seconds=seconds if isinstance(seconds, int | float) else None,
+            qpu_seconds=number(seconds),
             calibration=calibration if isinstance(calibration, dict) else None,
         )
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json, to_json
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
@@ -48,10 +50,15 @@ class RestApi:
     def checked(self, expected: type[T], response: Response) -> T:
         """Parse an answer of a type that pydantic can check.
 
+        ``NaN`` and infinities are read as ``null``: they are no JSON, and no time or price.
+
         :raises QpuError: if it is not
         """
+        body = response.body
+        with suppress(ValueError):  # of what is no JSON, the next line says more
+            body = to_json(from_json(body), inf_nan_mode="null")
         try:
-            return TypeAdapter(expected).validate_json(response.body)
+            return TypeAdapter(expected).validate_json(body)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"])) or "it"

@@ -40,6 +40,8 @@ from sf_quantum.qpu.jobs import (
     Timing,
     Topology,
     UnknownJob,
+    count,
+    number,
 )
 from sf_quantum.qpu.service_client import (
     REQUEST_SECONDS,
@@ -152,14 +154,14 @@ class SfqQpu(Qpu):
             online=device.get("status") == "online",
             reason=str(device.get("reason") or ""),
             trouble=str(device.get("trouble") or ""),
-            qubits=_int(device.get("qubits")),
-            vqpus=_int(device.get("vqpus")),
-            leases=_int(device.get("leases")),
-            queue_length=_int(device.get("queue_length")),
+            qubits=count(device.get("qubits")) or 0,
+            vqpus=count(device.get("vqpus")) or 0,
+            leases=count(device.get("leases")) or 0,
+            queue_length=count(device.get("queue_length")) or 0,
             calibration=str(known) if known else None,
-            eta_seconds=_number(device.get("eta_seconds")),
-            position=_int(device.get("position")),
-            cost_per_second=_number(device.get("cost_per_second")),
+            eta_seconds=number(device.get("eta_seconds")),
+            position=count(device.get("position")) or 0,
+            cost_per_second=number(device.get("cost_per_second")),
             maintenance_seconds=_seconds_left(
                 device, "maintenance_seconds", "maintenance"
             ),
@@ -228,7 +230,7 @@ class SfqQpu(Qpu):
             raise QpuError(f"{self.service.name}: not a lease, is it sfq serve?")
         # a job whose time is unknown counts as this lease's
         return [
-            {**job, "found": (_number(job.get("submitted")) or opened) < opened}
+            {**job, "found": (number(job.get("submitted")) or opened) < opened}
             for job in jobs
             if isinstance(job, dict)
         ]
@@ -333,14 +335,14 @@ class SfqQpu(Qpu):
             specs = self.service.text(send("GET", "/qpu/specs").json(), "specs")
         return Description(
             self.service.text(device, "technology"),
-            _int(device.get("qubits")),
+            count(device.get("qubits")) or 0,
             known,
             out_of_service=frozenset(
                 qubit
                 for qubit in (qubits if isinstance(qubits, list) else [])
                 if isinstance(qubit, int)
             ),
-            shots=shots if isinstance(shots, int) else None,
+            shots=count(shots),
             timing=_timing(timing) if isinstance(timing, dict) else None,
             calibration=calibration if isinstance(calibration, dict) else None,
             topology=self._topology(),
@@ -359,9 +361,13 @@ class SfqQpu(Qpu):
         pairs = (pair for pair in couplers if isinstance(pair, list))
         return Topology(
             self.service.text(told, "kind"),
-            tuple(map(_int, shape)),
-            _int(told.get("labels")),
-            tuple((_int(pair[0]), _int(pair[1])) for pair in pairs if len(pair) == 2),
+            tuple(count(size) or 0 for size in shape),
+            count(told.get("labels")) or 0,
+            tuple(
+                (count(pair[0]) or 0, count(pair[1]) or 0)
+                for pair in pairs
+                if len(pair) == 2
+            ),
         )
 
     def submit(self, task: Task) -> str:
@@ -407,29 +413,27 @@ class SfqQpu(Qpu):
 
     def poll(self, job_id: str) -> Progress:
         job, state = self._job("GET", job_id)
-        position = job.get("position")
-        return Progress(
-            state,
-            position if isinstance(position, int) else None,
-            _number(job.get("eta_seconds")),
-        )
+        position, eta = job.get("position"), job.get("eta_seconds")
+        return Progress(state, count(position), number(eta))
 
     def result(self, job_id: str, task: Task) -> Outcome:
         job, state = self._job("GET", job_id)
         if state not in OVER:
             raise QpuError(f"{self.service.name}: job {job_id} is {state}")
-        result, failure = None, None
+        result, failure, note = None, None, str(job.get("note") or "")
         if state == "Completed":
             result = self._result(job_id)
         elif state == "Failed":
-            failure = str(job.get("note") or "no reason given")
+            failure = note or "no reason given"
         calibration = job.get("calibration")
         return Outcome(
             result,
             failure,
-            qpu_seconds=_number(job.get("qpu_seconds")),
-            seconds=_number(job.get("seconds")),
+            qpu_seconds=number(job.get("qpu_seconds")),
+            seconds=number(job.get("seconds")),
             calibration=calibration if isinstance(calibration, dict) else None,
+            # that of a cancelled job may say no more than that
+            note="" if note == "cancelled" else note,
         )
 
     def cancel(self, job_id: str) -> None:
@@ -509,22 +513,14 @@ def _lease(token: str) -> str:
 
 def _timing(told: Mapping[str, JSON]) -> Timing:
     names = "setup_seconds shot_seconds readout_seconds".split()
-    return Timing(*(_number(told.get(name)) or 0.0 for name in names))
-
-
-def _int(value: JSON) -> int:
-    return value if isinstance(value, int) else 0
-
-
-def _number(value: JSON) -> float | None:
-    return value if isinstance(value, int | float) else None
+    return Timing(*(number(told.get(name)) or 0.0 for name in names))
 
 
 def _seconds_left(answer: Mapping[str, JSON], left: str, until: str) -> float | None:
     """Read how long something lasts; earlier services tell only its end, by their clock."""
     if left in answer:
-        return _number(answer[left])
-    when = _number(answer.get(until))
+        return number(answer[left])
+    when = number(answer.get(until))
     return None if when is None else max(0.0, when - time.time())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
@@ -736,6 +737,9 @@ def test_a_job_that_the_vendor_cancels_has_failed(
     acme.outcome = Outcome()
     job = device.submit(TASK)
     assert device.result(job, TASK).failure == "the vendor cancelled it"
+    acme.outcome = Outcome(note="closed: helium")
+    told = device.result(device.submit(TASK), TASK).failure
+    assert told == "the vendor cancelled it: closed: helium"
     job = device.submit(TASK)
     device.cancel(job)
     assert device.result(job, TASK).failure is None
@@ -820,6 +824,17 @@ def test_a_sampler_runs_in_a_process_of_its_own(
     assert outcome.qpu_seconds == 0.25
     assert int((tmp_path / "pid5").read_text()) != os.getpid()
     assert sampling.cost({}).qpu_seconds == 0.25
+
+
+@pytest.mark.parametrize("told", [math.nan, math.inf, -1.0])
+def test_a_time_that_a_sampler_makes_up_is_not_billed(
+    sampling: QpuDevice, monkeypatch: pytest.MonkeyPatch, told: float
+) -> None:
+    result = Result(info={"timing": {"qpu_seconds": told}})
+    monkeypatch.setattr(processes, "ask", lambda *_: result)
+    job = sampling.submit(TASK)
+    assert ended(sampling, job, TASK) == "Completed"
+    assert sampling.result(job, TASK).qpu_seconds is None
 
 
 def test_a_sampler_is_killed_by_a_cancellation(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -384,14 +385,6 @@ ANSWER: dict[str, JSON] = {
             (200, problem(answer={**ANSWER, "energies": "?"}), PROBLEM),
             "a malformed answer",
         ),
-        (
-            (
-                200,
-                problem(answer={**ANSWER, "timing": {"qpu_access_time": "x"}}),
-                PROBLEM,
-            ),
-            "a malformed answer",
-        ),
         ((200, "", {**PROBLEM, "Content-Length": str(10**12)}), "more than .* bytes"),
         ((404, {}), "'q'"),
     ],
@@ -406,6 +399,30 @@ def test_a_result_that_is_none(
     assert isinstance(caught.value, UnknownJob) == (
         reply is not None and reply[0] == 404
     )
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [(7, 7e-6), ("x", None), (1e300, None), (-1, None)],
+)
+def test_a_time_that_is_none(
+    scripted: Serve, solver: StructuredSolver, told: JSON, seconds: float | None
+) -> None:
+    answer: dict[str, JSON] = {**ANSWER, "timing": {"qpu_access_time": told}}
+    server = scripted([(200, problem(answer=answer), PROBLEM)])
+    outcome = misbehaving(server.url, solver).result("j", task(example_bqm()))
+    assert outcome.qpu_seconds == seconds
+
+
+@pytest.mark.parametrize("told", [math.nan, math.inf, -1.0])
+def test_a_timing_that_is_none(
+    solver: StructuredSolver, monkeypatch: pytest.MonkeyPatch, told: float
+) -> None:
+    assert dwave._timing(solver) is not None
+    known = {**solver.properties["problem_timing_data"], "default_annealing_time": told}
+    monkeypatch.setitem(solver.properties, "problem_timing_data", known)
+    monkeypatch.setattr(solver, "estimate_qpu_access_time", lambda *_: told)
+    assert dwave._timing(solver) is None
 
 
 def test_how_problems_end_without_an_answer(

@@ -7,6 +7,7 @@ stock client itself.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import threading
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import pytest
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import AuthenticationError, qrmi
+from sf_quantum.qpu import AuthenticationError, QpuStatus, qrmi
 from sf_quantum.qpu.jobs import LeaseLost, NotAccepted, Progress, Task, UnknownJob
 from sf_quantum.qpu.qrmi import PasqalCloud, PasqalLocal
 from sf_quantum.qpu.qrmi_config import Resource
@@ -183,7 +184,13 @@ INFO: dict[str, JSON] = {"timing": {"qpu_seconds": 3.5}, "calibration": CALIBRAT
 
 @pytest.mark.parametrize(
     ("info", "seconds", "calibration"),
-    [(None, None, None), (INFO, 3.5, CALIBRATION), ({"timing": 1}, None, None)],
+    [
+        (None, None, None),
+        (INFO, 3.5, CALIBRATION),
+        ({"timing": 1}, None, None),
+        ({"timing": {"qpu_seconds": math.nan}}, None, None),
+        ({"timing": {"qpu_seconds": -1}}, None, None),
+    ],
 )
 def test_a_result_has_counts_and_what_the_service_behind_says(
     client: SimpleNamespace,
@@ -203,7 +210,12 @@ def test_a_result_has_counts_and_what_the_service_behind_says(
 
 
 @pytest.mark.parametrize(
-    "answer", ["", "<html>", "[]", "{}", '{"counter": {"2": 1}}', '{"counter": [1]}']
+    "answer",
+    [
+        *("", "<html>", "[]", "{}", '{"counter": {"2": 1}}', '{"counter": [1]}'),
+        '{"counter": {"1": -1}}',
+        '{"counter": {"1": Infinity}}',
+    ],
 )
 def test_a_malformed_result(
     client: SimpleNamespace, local: PasqalLocal, answer: str
@@ -284,6 +296,26 @@ def test_a_lease_that_is_granted_too_late_is_given_back(
     monkeypatch.setattr(qrmi, "REQUEST_SECONDS", SECONDS)
     granted.set()
     assert released.result(SECONDS) == "token"
+
+
+def test_a_task_that_starts_too_late_is_stopped(
+    client: SimpleNamespace, local: PasqalLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, stopped = threading.Event(), Future[str]()
+
+    def start(_: JSON) -> str:
+        started.wait()
+        return "5"
+
+    client.task_start, client.task_stop = start, stopped.set_result
+    monkeypatch.setattr(local, "status", lambda: QpuStatus("q", "neutral-atom", True))
+    monkeypatch.setattr(qrmi, "REQUEST_SECONDS", 0.01)
+    with pytest.raises(QpuError, match="no answer within") as lost:
+        local.submit(TASK)
+    assert not isinstance(lost.value, NotAccepted)
+    monkeypatch.setattr(qrmi, "REQUEST_SECONDS", SECONDS)
+    started.set()
+    assert stopped.result(SECONDS) == "5"
 
 
 def _polled(local: PasqalLocal) -> bool:

@@ -22,7 +22,15 @@ from sf_quantum.files import JSON, mapping
 from sf_quantum.net import munge
 from sf_quantum.net.transport import Unreachable
 from sf_quantum.qpu import AuthenticationError, NoLease, service_client, sfq
-from sf_quantum.qpu.jobs import LeaseLost, NotAccepted, Task, Timing, UnknownJob
+from sf_quantum.qpu.jobs import (
+    LeaseLost,
+    NotAccepted,
+    Outcome,
+    Progress,
+    Task,
+    Timing,
+    UnknownJob,
+)
 from sf_quantum.qpu.leases import AcquireOptions, acquire
 from sf_quantum.qpu.service_client import Credentials
 from sf_quantum.qpu.sfq import SfqQpu
@@ -893,3 +901,30 @@ def test_looking_a_job_up(
 def test_a_state_that_nobody_knows(scripted: Serve, reply: Reply) -> None:
     with pytest.raises(QpuError, match="its answer is not a job"):
         SfqQpu("q", scripted([reply]).url, lease="l").poll("j")
+
+
+@pytest.mark.parametrize(
+    "told", ["NaN", "Infinity", "-Infinity", "1e999", "-1", "1e300", "1" * 400, "true"]
+)
+def test_numbers_that_are_none(scripted: Serve, told: str) -> None:
+    keys = (
+        "qpu_seconds seconds eta_seconds position cost_per_second queue_length".split()
+    )
+    numbers = ", ".join(f'"{key}": {told}' for key in keys)
+    job = f'{{"state": "Cancelled", {numbers}}}'
+    server = scripted([(200, job), (200, job), (200, f"{{{numbers}}}")])
+    qpu = SfqQpu("q", server.url, lease="l")
+    assert qpu.poll("j") == Progress("Cancelled")
+    assert qpu.result("j", _task({})) == Outcome()
+    status = qpu.status()
+    assert (status.eta_seconds, status.cost_per_second) == (None, None)
+    assert (status.position, status.queue_length) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("told", "note"), [("closed: helium", "closed: helium"), ("cancelled", "")]
+)
+def test_why_a_job_was_cancelled(scripted: Serve, told: str, note: str) -> None:
+    server = scripted([(200, {"state": "Cancelled", "note": told})])
+    outcome = SfqQpu("q", server.url, lease="l").result("j", _task({}))
+    assert outcome == Outcome(note=note)

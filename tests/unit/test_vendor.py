@@ -24,6 +24,7 @@ from sf_quantum.qpu.jobs import (
     LeaseLost,
     NotAccepted,
     Outcome,
+    Progress,
     Task,
     UnknownJob,
 )
@@ -392,6 +393,16 @@ def test_malformed_news_of_a_job(
         with pytest.raises(QpuError, match="malformed answer") as caught:
             ask()
         assert not isinstance(caught.value, UnknownJob)
+
+
+@pytest.mark.parametrize("told", ["NaN", "-Infinity", "1e999"])
+def test_numbers_that_are_not_finite(job: Qpu, vendor: Vendor, told: str) -> None:
+    number = job.submit(TASK)
+    text = f"""{{"job": "{number}", "phase": "failed", "error": "", "ahead": 3,
+        "wait": {told}, "took": 1, "billed": 1, "calibration": {{"t1": {told}}}}}"""
+    vendor.fault("answer", "/jobs", body=text, times=2)
+    assert job.poll(number) == Progress("Failed", 3, None)
+    assert job.result(number, TASK).calibration == {"t1": None}
 
 
 @pytest.mark.parametrize("kind", ["cut", "cut after", "cut amid", "error"])

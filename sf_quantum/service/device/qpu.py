@@ -84,15 +84,20 @@ def _config(content: JSON) -> dict[str, JSON]:
     for key, value in content.items():
         # values are left out of messages
         what = "holds a credential" if _CREDENTIAL.search(key) else ""
-        if isinstance(value, str) and (key == "url" or "://" in value):
-            if not value.startswith("unix:") and re.search("[@?#]", value):
-                what = "has a user or a query, which may be a credential"
+        if isinstance(value, str) and _has_more(key, value):
+            what = "has a user or a query, which may be a credential"
         if what:
             raise ValueError(
                 f"{key} {what}: name a file that has it instead "
                 "(tokenFile, or qrmiConfig with an entry for this QPU)"
             )
     return content
+
+
+def _has_more(key: str, value: str) -> bool:
+    """Whether a URL has more than an address and a path."""
+    is_url = (key == "url" or "://" in value) and not value.startswith("unix:")
+    return is_url and not {*"@?#"}.isdisjoint(value)
 
 
 class QpuSettings(Section):
@@ -530,7 +535,8 @@ class QpuDevice(Device):
         self._learn(job, outcome)
         stopped = outcome.result is None and outcome.failure is None
         if stopped and not job.cancelled:
-            return replace(outcome, failure="the vendor cancelled it")
+            why = f": {outcome.note}" if outcome.note else ""
+            return replace(outcome, failure=f"the vendor cancelled it{why}")
         return outcome
 
     def cancel(self, job_id: str) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
-from sf_quantum.qpu.jobs import Outcome, Progress, Task, UnknownJob
+from sf_quantum.qpu.jobs import Outcome, Progress, Task, UnknownJob, number
 from sf_quantum.service.device import processes
 from sf_quantum.service.device.computation import ComputeLimits
 from sf_quantum.threads import in_thread
@@ -107,6 +107,6 @@ def _outcome(
     calibration = mapping(result.info.get("calibration"))
     return replace(
         outcome,
-        qpu_seconds=float(billed) if isinstance(billed, int | float) else None,
+        qpu_seconds=number(billed),
         calibration={**calibration} or None,
     )
