@@ -101,6 +101,10 @@ class AcmeQpu(Qpu):
         qpu.check_keys(config, keys := ("url", "keyFile"))
         return cls(name, *(qpu.config_required(name, config, key) for key in keys))
 
+    @property
+    def identity(self) -> str:
+        return self._known["URL"]
+
     def status(self) -> QpuStatus:
         told = self._api.get(Machine, "/machine")
         return QpuStatus(

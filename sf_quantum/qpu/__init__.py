@@ -105,6 +105,15 @@ class Qpu(ABC):
     def __init__(self, name: str) -> None:
         self.name = name
 
+    @property
+    def identity(self) -> str:
+        """Tells one QPU from another: the vendor's endpoint, and the resource there.
+
+        A job is looked for only where it was submitted. So neither credentials nor options
+        of leases are part of it.
+        """
+        return f"{type(self).__name__} {self.name}"
+
     @classmethod
     @abstractmethod
     def from_config(cls, name: str, config: Mapping[str, JSON]) -> Self:

@@ -154,6 +154,11 @@ class DWaveQpu(Qpu):
             connection["solver"] = solver
         return cls(name, connection)
 
+    @property
+    def identity(self) -> str:
+        known = self.connection
+        return f"{known['endpoint'].rstrip('/')} {known.get('solver', '')}"
+
     def status(self) -> QpuStatus:
         """See :meth:`Qpu.status`; D-Wave does not report how many jobs are pending."""
         solver = self.graph()

@@ -91,6 +91,8 @@ _STATUS = re.compile(r"(?:[Ss]tatus:?|body:) (\d{3})\b")
 _BUSY = (408, 425, 429)
 # statuses after which there is no job, and another attempt may succeed
 _NOT_ACCEPTED = (*_BUSY, 503)
+# ends of the variables that tell where jobs are: the service, and an account there
+_WHERE = ("_URL", "_ENDPOINT", "_CRN", "_PROJECT_ID")
 REQUEST_SECONDS = 30.0
 # requests of a QPU that are waited for no longer, but have not ended
 MOST_OVERDUE = 16
@@ -150,6 +152,12 @@ class QrmiQpu(Qpu):
             raise InputError(f"timeoutSeconds: expected 1 to {NO_TIMEOUT}")
         resource.environment[TIMEOUT] = str(seconds)
         return cls(resource)
+
+    @property
+    def identity(self) -> str:
+        own = self._resource.environment
+        where = sorted((key, own[key]) for key in own if key.endswith(_WHERE))
+        return json.dumps([self.name, where])
 
     def status(self) -> QpuStatus:
         """See :meth:`Qpu.status`; ``qubits`` is 0, since it takes no BQM."""

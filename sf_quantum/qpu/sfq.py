@@ -143,6 +143,10 @@ class SfqQpu(Qpu):
             },
         )
 
+    @property
+    def identity(self) -> str:
+        return self.service.url.rstrip("/")
+
     def status(self) -> QpuStatus:
         """See :meth:`Qpu.status`; sent once, since callers report a missing answer."""
         device = self.service.send("GET", "/v1/device").json()

@@ -103,6 +103,10 @@ class AcmeLeases(Qpu):
         self._password = qpu.read_token(config["passwordFile"])
 
     @property
+    def identity(self) -> str:
+        return self._config["vendor"]
+
+    @property
     def vendor(self) -> Vendor:
         return VENDORS[self._config["vendor"]]
 
@@ -313,10 +317,14 @@ def test_it_is_what_its_vendor_says(
     assert make(ahead=4).depth == 5
 
 
-def test_its_identity_is_its_vendors(make: Callable[..., QpuDevice]) -> None:
+def test_its_identity_is_its_vendors(
+    make: Callable[..., QpuDevice], tmp_path: Path
+) -> None:
     here, again, there = make(), make(), make(name="other")
     assert here.identity == again.identity != there.identity
-    elsewhere = {"vendor": "x", "passwordFile": str(__file__)}
+    other_file = {"vendor": str(tmp_path), "passwordFile": str(__file__)}
+    assert make(config=other_file).identity == here.identity
+    elsewhere = {**other_file, "vendor": "x"}
     assert make(config=elsewhere).identity != here.identity
 
 

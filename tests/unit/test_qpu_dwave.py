@@ -487,3 +487,13 @@ def test_an_embedding_is_the_same_in_every_process(solver: StructuredSolver) -> 
     assert one.chains == other.chains
     assert one.target == other.target
     assert set(one.chains) == {"a", "b", "c", "alone"}
+
+
+def test_the_identity_is_where_problems_are() -> None:
+    def identity(**connection: str) -> str:
+        return DWaveQpu("q", {"endpoint": "http://a", **connection}).identity
+
+    here = identity(token="1", solver="s")
+    assert identity(token="2", solver="s") == here
+    assert identity(token="1", solver="other") != here
+    assert identity(token="1", solver="s", endpoint="http://b") != here

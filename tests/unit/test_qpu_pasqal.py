@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -323,3 +324,16 @@ def _polled(local: PasqalLocal) -> bool:
         return local.poll("5") == Progress("Running")
     except QpuError:  # the threads have not all ended
         return False
+
+
+def test_the_identity_is_where_tasks_are(tmp_path: Path) -> None:
+    def identity(file: str, entry: str = "q", **environment: JSON) -> str:
+        one: JSON = {"name": entry, "type": "pasqal-local", "environment": environment}
+        (tmp_path / file).write_text(json.dumps({"resources": [one]}))
+        config: dict[str, JSON] = {"qrmiConfig": str(tmp_path / file)}
+        return PasqalLocal.from_config("q", {**config, "resource": entry}).identity
+
+    here = identity("a.json", QRMI_WARDEN_URL="http://a", TOKEN="1")
+    assert identity("b.json", QRMI_WARDEN_URL="http://a", TOKEN="2") == here
+    assert identity("a.json", QRMI_WARDEN_URL="http://b", TOKEN="1") != here
+    assert identity("a.json", "p", QRMI_WARDEN_URL="http://a", TOKEN="1") != here

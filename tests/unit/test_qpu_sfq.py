@@ -928,3 +928,15 @@ def test_why_a_job_was_cancelled(scripted: Serve, told: str, note: str) -> None:
     server = scripted([(200, {"state": "Cancelled", "note": told})])
     outcome = SfqQpu("q", server.url, lease="l").result("j", _task({}))
     assert outcome == Outcome(note=note)
+
+
+def test_the_identity_is_where_jobs_are(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("t")
+    plain = {"url": "http://127.0.0.1:9"}
+    more = {"url": "http://127.0.0.1:9/", "class": "test", "project": "p"}
+    more["tokenFile"] = str(tmp_path / "token")
+    here, again, there = (
+        SfqQpu.from_config("q", config).identity
+        for config in (plain, more, {"url": "http://127.0.0.1:8"})
+    )
+    assert here == again != there

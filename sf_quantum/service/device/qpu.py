@@ -257,7 +257,9 @@ class QpuDevice(Device):
         self.name = settings.name
         self._settings = settings
         digest = hashlib.sha256(
-            json.dumps([socket.gethostname(), self.identity]).encode()
+            json.dumps(
+                [socket.gethostname(), self._identity(settings.client())]
+            ).encode()
         ).hexdigest()
         self._lease = VendorLease(
             settings.client,
@@ -447,10 +449,11 @@ class QpuDevice(Device):
 
     @property
     def identity(self) -> str:
-        """See :meth:`Device.identity`; where its credentials are does not matter."""
-        chosen = self._settings
-        used = {k: v for k, v in chosen.config.items() if k != "tokenFile"}
-        text = json.dumps([chosen.qpu, chosen.name, used], sort_keys=True)
+        """See :meth:`Device.identity`; that of the vendor's client."""
+        return self._identity(self._lease.driver)
+
+    def _identity(self, client: Qpu) -> str:
+        text = json.dumps([self._settings.qpu, self.name, client.identity])
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
