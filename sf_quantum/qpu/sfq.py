@@ -222,6 +222,8 @@ class SfqQpu(Qpu):
         left = _seconds_left(lease, "idle_seconds_left", "idle_expires")
         if left is not None and "idle_seconds_left" not in lease:
             left = min(left, UNSURE_SECONDS)
+        if left is None and lease.get("idle_seconds_left") is not None:
+            left = 0.0  # it makes no sense, but the lease expires
         return None if left is None else left / RENEWALS
 
     def release(self, token: str) -> None:

@@ -940,3 +940,13 @@ def test_the_identity_is_where_jobs_are(tmp_path: Path) -> None:
         for config in (plain, more, {"url": "http://127.0.0.1:8"})
     )
     assert here == again != there
+
+
+@pytest.mark.parametrize(
+    ("told", "pause"), [("-1", 0.0), ("NaN", 0.0), ("6", 2.0), ("null", None)]
+)
+def test_a_lease_that_expires_is_renewed_whenever_that_is(
+    scripted: Serve, told: str, pause: float | None
+) -> None:
+    server = scripted([(200, f'{{"idle_seconds_left": {told}}}')])
+    assert SfqQpu("q", server.url).renew("l") == pause
