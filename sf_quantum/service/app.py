@@ -98,6 +98,7 @@ def build(
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     queue: JobQueue = app.state.queue
     queue.start()
+    await queue.device_asked()
     app.state.implicit_leases.start()
     app.state.telemetry.start()
     try:

@@ -181,6 +181,7 @@ class VendorDevice(Device):
             job = self._job(job_id)
             if job.state in ("Queued", "Running"):
                 vendor.changed.wait(0.01)
+                vendor.raises(vendor.trouble, "poll")
             return Progress(job.state, eta_seconds=7.0)
 
     def result(self, job_id: str, task: Task) -> Outcome:
@@ -839,3 +840,110 @@ def _counted(samples: SampleSet) -> Counter[tuple[int, ...]]:
     for row, times in zip(record.sample, record.num_occurrences, strict=True):
         counted[tuple(int(row[column]) for column in columns)] += int(times)
     return counted
+
+
+@pytest.mark.parametrize("told", [float("nan"), float("inf"), -5.0, 10**400])
+async def test_times_that_make_no_sense_are_not_booked(
+    tmp_path: Path, vendor: Vendor, told: float
+) -> None:
+    async with service(tmp_path, VendorDevice(vendor)) as queue:
+        job = await submit(queue, "a")
+        await until_async(lambda: vendor.jobs)
+        vendor.end("v1", billed=told)
+        done = await over(queue, job)
+    # as the device expected
+    assert (done.state, done.qpu_seconds) == ("Completed", 0.5)
+
+
+async def test_a_fault_of_the_device_leaves_nothing_at_the_vendor(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    vendor.trouble["poll"] = [LookupError("oops")]
+    async with service(tmp_path, VendorDevice(vendor)) as queue:
+        done = await over(queue, await submit(queue, "a"))
+    assert (done.state, done.note) == ("Failed", "LookupError: oops")
+    assert vendor.jobs["v1"].state == "Cancelled"
+
+
+async def test_what_was_never_sent_runs_after_a_crash(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    vendor.trouble["submit"] = [NotAccepted("it is closed")] * 100_000
+    device = VendorDevice(vendor, Recovery.BY_ID)
+    async with killed(tmp_path, device) as queue:
+        job = await submit(queue, "a")
+        await until_async(lambda: len(vendor.trouble["submit"]) < 99_990)
+        await until_async(lambda: queue.find(ANN, job.id).device is None)
+        vendor.trouble["submit"] = [NotAccepted("it is closed", 3600.0)] * 100_000
+        before = len(vendor.trouble["submit"])
+        await until_async(lambda: len(vendor.trouble["submit"]) < before)
+        await until_async(lambda: queue.find(ANN, job.id).device is None)
+    vendor.trouble.clear()
+    async with service(tmp_path / "kept", device) as queue:
+        await until_async(lambda: vendor.jobs)
+        vendor.end("v1")
+        assert (await over(queue, job)).state == "Completed"
+
+
+async def test_a_job_that_only_waited_there_costs_nothing(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    class Silent(VendorDevice):
+        def result(self, job_id: str, task: Task) -> Outcome:
+            return Outcome()
+
+    async with service(tmp_path, Silent(vendor, depth=2)) as queue:
+        jobs = [await submit(queue, name) for name in "ab"]
+        await until_async(lambda: len(vendor.jobs) == 2)
+        await queue.cancel(ANN, jobs[1].id)
+        done = queue.find(ANN, jobs[1].id)
+        assert (done.state, done.qpu_seconds, done.seconds) == ("Cancelled", 0.0, 0.0)
+        await queue.cancel(ANN, jobs[0].id)
+
+
+async def test_a_slice_that_only_waits_there_is_taken_back(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    async with service(tmp_path, VendorDevice(vendor, depth=2)) as queue:
+        low = [await submit(queue, name, shots=25) for name in "ab"]
+        await until_async(lambda: queue.find(ANN, low[0].id).state == "Running")
+        await until_async(lambda: len(vendor.jobs) == 2)
+        high = await submit(queue, "high", "production")
+        await until_async(lambda: vendor.jobs["v2"].state == "Cancelled")
+        await until_async(lambda: "high" in vendor.names)
+        # the slice that runs ends, and no other is submitted before
+        vendor.end("v1")
+        await until_async(lambda: vendor.jobs["v3"].state == "Running")
+        assert vendor.names[:3] == ["a", "b", "high"]
+        vendor.end("v3")
+        assert (await over(queue, high)).state == "Completed"
+        for job in low:
+            await queue.cancel(ANN, job.id)
+
+
+async def test_a_closing_does_not_wait_for_a_slice(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    async with service(tmp_path, VendorDevice(vendor)) as queue:
+        low = await submit(queue, "low", shots=25)
+        await until_async(lambda: queue.find(ANN, low.id).state == "Running")
+        await submit(queue, "high", "production")
+        await queue.availability.set_status("closed")
+        await until_async(lambda: vendor.jobs["v1"].state == "Cancelled")
+        await until_async(lambda: queue.find(ANN, low.id).state == "Queued")
+        assert queue.find(ANN, low.id).lost_qpu_seconds == 0.5
+
+
+async def test_no_job_is_submitted_before_the_one_ahead_of_it(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    vendor.trouble["submit"] = [NotAccepted("too many requests")] * 20
+    async with service(tmp_path, VendorDevice(vendor, depth=3)) as queue:
+        jobs = [await submit(queue, name) for name in "abcd"]
+        await until_async(lambda: len(vendor.jobs) == 3)
+        for number in range(1, 5):
+            await until_async(lambda number=number: f"v{number}" in vendor.jobs)  # type: ignore[misc]
+            vendor.end(f"v{number}")
+        for job in jobs:
+            await over(queue, job)
+    assert vendor.names == ["a", "b", "c", "d"]

@@ -129,7 +129,7 @@ def test_one_in_five_answers_is_an_error(run: Run, vendor: Vendor) -> None:
 def test_a_vendor_in_trouble_is_told_in_one_sentence(run: Run, vendor: Vendor) -> None:
     with run() as service:
         lease = service.acquire()
-        vendor.fault("busy", retry_after=3600, times=1)
+        vendor.fault("busy", "/jobs", method="POST", retry_after=3600)
         job = submitted(service, lease, "a")
         device = until(lambda: when(service, "trouble"), "it is in trouble")
         assert device["status"] == "online"
@@ -222,7 +222,7 @@ def test_a_result_that_cannot_be_read_is_told(
     monkeypatch.setattr("sf_quantum.net.transport.ANSWER_BYTES", 2**20)
     with run() as service:
         lease = service.acquire()
-        vendor.fault(kind, "/jobs/1/spins", times=100, **more)  # type: ignore[arg-type]
+        vendor.fault(kind, "/jobs/1/spins", times=10_000, **more)  # type: ignore[arg-type]
         done = over(service, submitted(service, lease, "a"))
     assert done["state"] == "Failed"
     assert str(done["note"]).startswith("its result cannot be read: QPU 'acme'")

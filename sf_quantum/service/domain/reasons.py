@@ -11,10 +11,10 @@ from sf_quantum.service.domain.jobs import JobClass
 QPU_OFFLINE = "the QPU is offline"
 # of jobs about which nothing can be learnt
 NOT_FOUND_AGAIN = (
-    "it may have run, and cannot be found again on the device: submit it again, or as "
-    "repeatable where it may run twice"
+    "it may have run, and cannot be found again on the device: submit it as a new job, "
+    "as repeatable where it may run twice"
 )
-VANISHED = "it may have run, and has left no result: submit it again"
+VANISHED = "it may have run, and has left no result: submit it as a new job"
 
 
 class Cause(Enum):

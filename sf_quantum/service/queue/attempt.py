@@ -11,7 +11,6 @@ import json
 import logging
 import math
 import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -38,6 +37,8 @@ logger = logging.getLogger(__name__)
 # the most that the set-up of slices may take, as a fraction of their time: where set-up
 # dominates, slices would cost more than they save
 MOST_SETUP = 0.2
+# that are believed of a job
+MOST_SECONDS = 1e9
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Attempt:
     """One attempt at a job; :meth:`run` blocks, the others may be called from any thread.
 
     :param job: as on disk; with the job's id on the device if it is there already
+    :param submitted: called when the job, or a slice of it, has been submitted
     :param running: called once, when the device is seen to run the job
     :param slice_seconds: the longest that a slice should take; ``None``: no slices
     :param check: whether the device has changed since the job was checked against it
@@ -74,6 +76,7 @@ class Attempt:
         store: Store,
         device: Device,
         job: Job,
+        submitted: Callable[[], None],
         running: Callable[[], None],
         *,
         slice_seconds: float | None = None,
@@ -83,6 +86,7 @@ class Attempt:
         self._store = store
         self._device = device
         self._job = job
+        self._submitted = submitted
         self._running = running
         self._seen_running = False
         self._check = check
@@ -108,6 +112,12 @@ class Attempt:
         return (
             Progress("Queued") if self._on_device is None else self._on_device.progress
         )
+
+    @property
+    def submitted(self) -> bool:
+        """Whether the device has the job, or has had a slice of it."""
+        on_device = self._on_device
+        return self._part > 0 or (on_device is not None and on_device.id is not None)
 
     @property
     def sliced(self) -> bool:
@@ -154,7 +164,6 @@ class Attempt:
         return math.ceil(self._left / math.ceil(self._left / most))
 
     def _slice(self, shots: int) -> Outcome:
-        begin = time.monotonic()
         calibration = self._device.description.calibration
         try:
             outcome = self._run_slice(shots)
@@ -165,6 +174,8 @@ class Attempt:
         except Exception as error:  # no job's content ends the service
             logger.exception("job %s: the device failed", self._job.id)
             outcome = Outcome(failure=f"{type(error).__name__}: {error}")
+            if self._on_device is not None:
+                self._on_device.give_up()
         submitted = self._on_device is not None and self._on_device.id is not None
         told = outcome.calibration
         if told is None and submitted and calibration is not None:
@@ -172,7 +183,8 @@ class Attempt:
             same = self._device.description.calibration == calibration
             told = calibration if same else None
         outcome = replace(outcome, calibration=told and _summary(told))
-        seconds = time.monotonic() - begin if submitted else 0.0
+        completed = outcome.result is not None
+        seconds = self._on_device.seconds(completed) if self._on_device else 0.0
         return self._timed(outcome, shots, seconds)
 
     def _run_slice(self, shots: int) -> Outcome:
@@ -199,6 +211,7 @@ class Attempt:
             job,
             task,
             self._control,
+            self._submitted,
             self._note_running,
             job_id=job_id,
             unsure=unsure,
@@ -223,15 +236,15 @@ class Attempt:
             raise InputError(text) from error
 
     def _timed(self, outcome: Outcome, shots: int, seconds: float) -> Outcome:
-        """Fill in the times that the device does not tell."""
-        if outcome.seconds is None:
-            outcome = replace(outcome, seconds=seconds)
-        if outcome.qpu_seconds is None:
-            modelled = self._job.model_seconds * shots / self._job.shots
+        """Fill in the times that the device does not tell, or that make no sense."""
+        told, billed = _amount(outcome.seconds), _amount(outcome.qpu_seconds)
+        if billed is None:
+            billed = self._job.model_seconds * shots / self._job.shots
             if outcome.result is None:
-                modelled = min(modelled, seconds)
-            outcome = replace(outcome, qpu_seconds=modelled)
-        return outcome
+                billed = min(billed, seconds)
+        return replace(
+            outcome, seconds=seconds if told is None else told, qpu_seconds=billed
+        )
 
     # slices
 
@@ -256,7 +269,7 @@ class Attempt:
         slices = [*self._store.slices(self._job.number), _kept(last, shots)]
         try:
             text = merged([one.text for one in slices])
-        except InputError as error:
+        except (InputError, OSError) as error:
             failure = f"the results of its slices cannot be merged: {error}"
             return replace(last, result=None, failure=failure)
         info = dict(last.result.info) if last.result else {}
@@ -279,6 +292,15 @@ def slice_shots(
     if whole <= slice_seconds or setup > MOST_SETUP * slice_seconds:
         return shots
     return max(1, int((slice_seconds - setup) / (whole - setup) * (shots - 1)))
+
+
+def _amount(told: float | None) -> float | None:
+    """Return what a vendor tells of seconds, unless it is no such number."""
+    if told is None or not 0 <= told <= MOST_SECONDS:
+        if told is not None:
+            logger.warning("a device tells of %r seconds, which are not counted", told)
+        return None
+    return float(told)
 
 
 def _kept(outcome: Outcome, shots: int) -> Slice:
@@ -305,7 +327,7 @@ def _summary(calibration: dict[str, JSON]) -> dict[str, JSON]:
     values: dict[str, JSON] = {
         name: value
         for name, value in (known if isinstance(known, dict) else {}).items()
-        if isinstance(value, int | float)
+        if isinstance(value, int | float) and math.isfinite(value)
     }
     id_, made = calibration.get("id"), calibration.get("time")
     return {

@@ -34,7 +34,10 @@ from sf_quantum.service.store.store import Store
 
 logger = logging.getLogger(__name__)
 # of the result of a job that is over, if the device answers other requests
-RESULT_TRIES = 6
+RESULT_TRIES = 8
+# the longest pause before a submission is tried again: a device that was asked to wait for
+# longer is not asked by that
+SUBMISSION_SECONDS = 60.0
 # of a failed write
 WRITE_TRIES = 4
 T = TypeVar("T")
@@ -80,6 +83,7 @@ class DeviceJob:
     """A job, or a slice of one, on the device.
 
     :param job: as on disk
+    :param submitted: called when it is there
     :param running: called when the device is seen to run it, perhaps again
     :param job_id: its id on the device, if it is there already
     :param unsure: whether a former service may have submitted it
@@ -92,6 +96,7 @@ class DeviceJob:
         job: Job,
         task: Task,
         control: Control,
+        submitted: Callable[[], None],
         running: Callable[[], None],
         *,
         job_id: str | None = None,
@@ -104,11 +109,13 @@ class DeviceJob:
         self._job = job
         self._task = task
         self._control = control
+        self._submitted_there = submitted
         self._running = running
         self._unsure = unsure
         self._cancelling = threading.Lock()
         self._cancelled = False
-        # since when it has been seen to run, and whether that is too long
+        # since when it is on the device, and has been seen to run
+        self._submitted_at: float | None = None
         self._began: float | None = None
         self._overdue = False
 
@@ -125,7 +132,10 @@ class DeviceJob:
         """
         if self.id is None:
             self.id = self._submitted()
-        return None if self.id is None else self._followed(self.id)
+        if self.id is None:
+            return None
+        self._submitted_there()
+        return self._followed(self.id)
 
     # submission
 
@@ -137,15 +147,17 @@ class DeviceJob:
                 if unsure and (job_id := self._arrived()) is not None:
                     return self._kept(job_id)
                 unsure = False
-                if self._asked is not None:
+                if self._asked is not None or not self._sent():
                     return None
                 return self._kept(self._device.submit(self._task))
             except NotAccepted as error:
                 self._note(error)
-                pause = max(pause, error.retry_seconds or 0.0)
+                self._not_sent(unsure)
+                pause = max(pause, min(error.retry_seconds or 0.0, SUBMISSION_SECONDS))
             except AuthenticationError as error:
                 # the site's credentials, no mistake of the job
                 self._note(error)
+                self._not_sent(unsure)
             except QpuError as error:
                 unsure = self._may_have_run(error)
                 text = "job %s: it is not known whether it was submitted: %s"
@@ -154,6 +166,18 @@ class DeviceJob:
             if self._asked is Interrupt.DETACH and unsure:
                 raise Detached
         return None
+
+    def _sent(self) -> bool:
+        """Note that the device may have the job from now on; not if it is over."""
+        if self._device.recovery is Recovery.AGAIN:
+            return True
+        number, identity = self._job.number, self._device.identity
+        return not written(lambda: self._store.send(number, identity)).final
+
+    def _not_sent(self, unsure: bool) -> None:
+        """Note that the device has no such job."""
+        if self._device.recovery is not Recovery.AGAIN and not unsure:
+            written(lambda: self._store.not_sent(self._job.number))
 
     def _arrived(self) -> str | None:
         """Look for the job of a submission without an answer while it may arrive."""
@@ -194,6 +218,7 @@ class DeviceJob:
 
     def _followed(self, job_id: str) -> Outcome:
         device, task = self._device, self._task
+        self._submitted_at = time.monotonic()
         pauses = backoff.VENDOR.pauses()
         while self.progress.state not in OVER:
             try:
@@ -206,6 +231,7 @@ class DeviceJob:
                 self._note(error)
                 self._pause(next(pauses))
             if self.progress.state == "Running":
+                self._began = self._began or time.monotonic()
                 self._running()
                 self._check_duration()
             if self._asked is Interrupt.DETACH:
@@ -217,10 +243,25 @@ class DeviceJob:
         return outcome
 
     def _check_duration(self) -> None:
-        self._began = self._began or time.monotonic()
         longest = self._device.longest_seconds
-        if longest is not None and time.monotonic() - self._began > longest:
-            self._overdue = True
+        self._overdue = longest is not None and self.seconds(False) > longest
+
+    def seconds(self, completed: bool) -> float:
+        """Return for how long it has been seen to run.
+
+        :param completed: whether it has run, even if it was not seen
+        """
+        began = self._began or (self._submitted_at if completed else None)
+        return 0.0 if began is None else time.monotonic() - began
+
+    def give_up(self) -> None:
+        """Cancel the job on the device, whose fate cannot be followed any more."""
+        with suppress(Exception):
+            job_id = self.id
+            if job_id is None and self._device.recovery is Recovery.BY_TAG:
+                job_id = self._device.find(self._task.tag)
+            if job_id is not None:
+                self._device.cancel(job_id)
 
     def _read(self, job_id: str, pauses: Iterator[float]) -> Outcome:
         failed = 0
@@ -254,6 +295,7 @@ class DeviceJob:
         return Outcome(failure=f"{error}; {VANISHED}")
 
     def cancel_if_asked(self) -> None:
+        """Cancel the job on the device, if that was asked for and it is there."""
         with self._cancelling:
             job_id, asked = self.id, self._asked is Interrupt.CANCEL or self._overdue
             if job_id is None or self._cancelled or not asked:

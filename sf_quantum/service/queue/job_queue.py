@@ -51,6 +51,8 @@ T = TypeVar("T")
 # a job with its forecast, None once it is over
 Listed: TypeAlias = tuple[Job, Forecast | None]
 STOP_SECONDS = 3.0
+# for a device to tell how it is, before the first request is answered
+ASKED_SECONDS = 5.0
 # of a list, before other requests have their turn
 FORECASTS_AT_ONCE = 20
 # for a list, the order of very many jobs may be old: by this much per second that it
@@ -86,6 +88,8 @@ class JobQueue:
         self.lists = LongWork("lists")
         self.bodies = LongWork("bodies")
         self._order = _Order()
+        # set when the device has been asked how it is
+        self._asked = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._work: asyncio.Task[None] | None = None
         #: of the tasks beside the worker
@@ -114,7 +118,10 @@ class JobQueue:
         run = self.supervisor.run
         run("availability", self._follow_availability)
         if self.device.refresh_seconds is not None:
+            self.availability.device_reason = self._device_reason()
             run("device", self._follow_device)
+        else:
+            self._asked.set()
         run("operation", self._record_operation)
         run("slurm", self.leases.follow_slurm)
         if (seconds := self.settings.retention_seconds) is not None:
@@ -482,13 +489,23 @@ class JobQueue:
             self.leases.availability_changed()
             await self.availability.changed(window)
 
+    async def device_asked(self) -> None:
+        """Wait until the device has told how it is, for a limited time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ASKED_SECONDS):
+                await self._asked.wait()
+
+    def _device_reason(self) -> str:
+        status = self.device.status
+        return "" if status.online else status.reason or "the device is offline"
+
     async def _follow_device(self) -> None:
         """Follow what the vendor says of the device."""
         availability = self.availability
         while (seconds := self.device.refresh_seconds) is not None:
             await asyncio.wrap_future(in_thread(self.device.refresh))
-            status = self.device.status
-            reason = "" if status.online else status.reason or "the device is offline"
+            reason = self._device_reason()
+            self._asked.set()
             if reason != availability.device_reason:
                 availability.device_reason = reason
                 logger.info("%s: %s", self.device.name, reason or "online again")

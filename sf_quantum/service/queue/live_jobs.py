@@ -20,7 +20,8 @@
 ``PENDING``
     on disk as ``Queued``, and among the scheduling policy's jobs.
 ``STARTING``
-    taken by the worker; ``Running`` is being written to disk.
+    taken by the worker; ``Running`` is being written to disk, or the job is submitted to
+    its vendor and waits in the vendor's queue.
 ``RUNNING``
     on disk as ``Running``; the device has it, or its outcome is being written.
 ``INTERRUPTED``
@@ -32,10 +33,10 @@
     on disk as ``Completed``, ``Failed`` or ``Cancelled``, and no longer in memory.
 
 (*) A pre-emption, a cancellation, the end of its lease, the closing of the QPU, the stop
-of the service, or one of these by the service before; a cancellation takes precedence. :data:`TRANSITIONS` is the whole table. A
-service that was killed leaves jobs on disk as ``Running``; the next one cancels those that
-were being cancelled, and queues the others again with a note, or has them fail if that
-happened too often.
+of the service, or one of these that the former service had begun; a cancellation takes
+precedence. :data:`TRANSITIONS` is the whole table. The jobs that a service leaves on its
+device when it is killed go on there, are run again, or have failed:
+:meth:`~sf_quantum.service.store.store.Store.recover`.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from typing import TypeAlias, TypeVar
 
 from sf_quantum import backoff
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Description, Result
+from sf_quantum.qpu.jobs import Description, Outcome, Result
 from sf_quantum.service.device.protocol import Cost, Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
@@ -130,7 +131,7 @@ TRANSITIONS: Mapping[tuple[JobState | None, JobState], set[Cause]] = {
     (_S, _D): {Cause.WORKER},
     (_R, _I): _INTERRUPTIONS,
     (_R, _D): {Cause.WORKER},
-    (_I, _I): {Cause.CANCELLATION, Cause.LEASE_END},
+    (_I, _I): _INTERRUPTIONS - {Cause.PREEMPTION, Cause.RESTART},
     (_I, _P): {Cause.WORKER, Cause.CANCELLATION, Cause.SUBMISSION},
     (_I, _D): {Cause.WORKER, Cause.CANCELLATION, Cause.LEASE_END},
 }
@@ -162,6 +163,11 @@ class LiveJob:
     @property
     def number(self) -> int:
         return self.entry.number
+
+    @property
+    def submitted(self) -> bool:
+        """Whether the device has it."""
+        return self.attempt is not None and self.attempt.submitted
 
     @property
     def ends_with_lease(self) -> bool:
@@ -337,7 +343,10 @@ class LiveJobs:
     def interrupt(self, live: LiveJob, interruption: Interruption) -> None:
         """Interrupt a job on the device; a cancellation replaces another reason."""
         known = live.interruption
-        if known is None or (interruption.cancels and not known.cancels):
+        # a pause would end too late
+        ends = interruption.cause in (Cause.SERVICE_STOP, Cause.QPU_CLOSED)
+        paused = known is not None and known.cause is Cause.PREEMPTION and ends
+        if known is None or paused or (interruption.cancels and not known.cancels):
             live.interruption = interruption
             live.move(_I, interruption.cause)
             if live.attempt is not None:
@@ -399,11 +408,21 @@ class LiveJobs:
 
     def take_back(self, taken: Sequence[LiveJob], interruption: Interruption) -> None:
         """Interrupt jobs on the device, the last one first, so that none of them starts."""
+        paused = [live for live in taken if self._pauses(live, interruption)]
+        for live in paused:  # at once, so that no other slice is submitted
+            self.interrupt(live, interruption)
+        taken = [live for live in taken if live not in paused]
         if len(taken) < 2 or self._taking_back:
             for live in taken:
                 self.interrupt(live, interruption)
         else:
             self._taking = asyncio.create_task(self._take_back(taken, interruption))
+
+    def _pauses(self, live: LiveJob, interruption: Interruption) -> bool:
+        attempt = live.attempt
+        return (
+            attempt is not None and self._how(attempt, interruption) is Interrupt.PAUSE
+        )
 
     @property
     def _taking_back(self) -> bool:
@@ -485,6 +504,8 @@ class LiveJobs:
         """Take the next job for the device, unless it has enough."""
         if len(self.on_device) >= self.device.depth:
             return None
+        if self.on_device and not self.on_device[-1].submitted:
+            return None  # which could else overtake it
         if not self.on_device:
             await self.between_jobs.acquire()
         entry = self.pending.pop() if self.may_start else None
@@ -517,11 +538,13 @@ class LiveJobs:
 
     async def _run(self, live: LiveJob) -> None:
         number, device = live.number, self.device
-        # on disk before the device has it, so that no attempt goes unrecorded
         if device.recovery is Recovery.AGAIN:
+            # on disk before the device has it, so that no attempt goes unrecorded
             job = await _written(lambda: self.store.start(number))
+        elif (known := self.store.job(number)) is None:
+            raise RuntimeError(f"job {number} is not on disk")
         else:
-            job = await _written(lambda: self.store.send(number, device.identity))
+            job = known
         if job.final:  # cancelled meanwhile
             self._end_attempt(live, job, 0.0)
             return
@@ -547,8 +570,12 @@ class LiveJobs:
     def _new_attempt(self, live: LiveJob, job: Job) -> Attempt:
         loop = asyncio.get_running_loop()
 
-        def running() -> None:
+        def submitted() -> None:
             with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self.changed.set)
+
+        def running() -> None:
+            with suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._seen_running, live)
 
         fits = live.fits == _fitting(self.device.description)
@@ -556,6 +583,7 @@ class LiveJobs:
             self.store,
             self.device,
             job,
+            submitted,
             running,
             slice_seconds=self._slice_seconds,
             check=not fits,
@@ -567,7 +595,11 @@ class LiveJobs:
         if ended.outcome.result is None:
             return ended, None
         started = self.store.job(job.number) or job
-        return ended, _with_timing(started, ended, ended.outcome.result).whole
+        try:
+            return ended, _with_timing(started, ended, ended.outcome.result).whole
+        except (TypeError, ValueError) as error:
+            failure = f"the device's info is no JSON: {error}"
+            return replace(ended, outcome=Outcome(failure=failure)), None
 
     async def _settled(
         self, live: LiveJob, job: Job, ended: Ended, result: str | None
@@ -655,7 +687,8 @@ class LiveJobs:
 
     def _how(self, attempt: Attempt, interruption: Interruption) -> Interrupt:
         """Return what an interruption does to the job on the device."""
-        if interruption.cause is Cause.PREEMPTION and attempt.sliced:
+        runs = attempt.progress.state == "Running"
+        if interruption.cause is Cause.PREEMPTION and attempt.sliced and runs:
             return Interrupt.PAUSE
         goes_on = self.device.recovery in (Recovery.BY_TAG, Recovery.BY_ID)
         stops = interruption.cause is Cause.SERVICE_STOP
@@ -763,7 +796,8 @@ class LiveJobs:
         return live.state in states
 
     def _ends_before_maintenance(self, entry: PendingJob) -> bool:
-        end = time.time() + self.estimator.run_seconds(entry)
+        before = self.estimator.left(self.on_device[-1].entry) if self.on_device else 0
+        end = time.time() + before + self.estimator.run_seconds(entry)
         return end <= (self.availability.next_maintenance or math.inf)
 
 

@@ -237,6 +237,9 @@ CREATE TABLE slices (
     info TEXT NOT NULL,
     PRIMARY KEY (number, slice)
 );
+CREATE TRIGGER slices_are_merged AFTER UPDATE OF ended ON jobs
+    WHEN OLD.ended IS NULL AND NEW.ended IS NOT NULL
+    BEGIN DELETE FROM slices WHERE number = NEW.number; END;
 """
 SCHEMA = (
     _LEASES_AND_JOBS

@@ -296,11 +296,17 @@ class Store(Database):
         return cast("str | None", rows[0][0]) if rows else None
 
     def send(self, number: int, device: str) -> Future[Job]:
-        """Note that a device may have a job from now on, if the job is queued.
+        """Note that a device may have a job from now on, unless the job is over.
 
         :param device: its identity
         """
-        return self._update(number, "device = ?", device, where=_QUEUED)
+        return self._update(
+            number, "device = ?", device, where=f"{LIVE} AND device IS NULL"
+        )
+
+    def not_sent(self, number: int) -> Future[Job]:
+        """Note that the device has no such job after all."""
+        return self._update(number, "device = NULL", where="device_job IS NULL")
 
     def submitted(self, number: int, device_job: str) -> Future[Job]:
         """Note the id of a job on its device."""
@@ -322,7 +328,7 @@ class Store(Database):
             )
             db.execute(
                 "UPDATE jobs SET slices = slices + 1, shots_done = shots_done + ?, "
-                "slice_shots = NULL, device_job = NULL, qpu_seconds = qpu_seconds + ?, "
+                "slice_shots = NULL, device = NULL, device_job = NULL, qpu_seconds = qpu_seconds + ?, "
                 "seconds = seconds + ? WHERE number = ?",
                 (part.shots, part.qpu_seconds, part.seconds, number),
             )
@@ -392,7 +398,6 @@ class Store(Database):
             size = len(result or "")
             values = (state, *ended, note, calibration_text, *used, cost, size, number)
             db.execute(query, values)
-            db.execute("DELETE FROM slices WHERE number = ?", (number,))
             return _select_job(db, "WHERE number = ?", number)
 
         return self.change(change)

@@ -35,8 +35,6 @@ LISTED, OWN, SEARCHED = 200, 10, 20_000
 ENDED = 10
 LEASES = 100
 WINDOWS = 10
-# length of the calibrations' history, in calibrations, and readings per point of it
-PERIODS, EVERY = 3, 4
 Sees: TypeAlias = Literal["all", "own", "counts"]
 
 
