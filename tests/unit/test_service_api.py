@@ -113,6 +113,7 @@ def test_health_device_and_openapi(service: RunningService) -> None:
         "technology": "annealer",
         "status": "online",
         "reason": "",
+        "trouble": "",
         "qubits": 5000,
         "vqpus": 1,
         "leases": 1,

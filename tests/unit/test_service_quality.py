@@ -129,7 +129,7 @@ def test_the_leases_that_a_file_of_version_12_left_are_forgotten(
         # what version 14 added
         for column in re.findall(r"jobs ADD COLUMN (\w+)", UPGRADES[13]):
             db.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
-        db.execute("DROP TABLE slices")
+        db.executescript("DROP TRIGGER slices_are_merged; DROP TABLE slices")
         db.execute("PRAGMA user_version = 12")
     db.close()
     store = Store(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
@@ -29,6 +29,10 @@ from sf_quantum.service.queue.readiness import Readiness
 from sf_quantum.service.store import audit
 
 router = APIRouter(prefix="/v1", tags=["device"])
+
+
+# a tuple would be an array of the OpenAPI document that not every reader of it knows
+Pair: TypeAlias = Annotated[list[int], Field(min_length=2, max_length=2)]
 
 
 class TimingAnswer(Strict):
@@ -144,7 +148,7 @@ class TopologyAnswer(Strict):
     labels: int = Field(
         description="Upper bound of the qubit numbers, some of which are unused."
     )
-    couplers: list[tuple[int, int]] = Field(
+    couplers: list[Pair] = Field(
         description="Sorted pairs of qubits, lower number first."
     )
 
