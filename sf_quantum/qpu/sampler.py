@@ -15,8 +15,16 @@ from dimod.core.sampler import Sampler
 from sf_quantum import backoff
 from sf_quantum.backoff import Deadline
 from sf_quantum.errors import InputError, QpuError
+from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu
-from sf_quantum.qpu.jobs import OVER, NotAccepted, Outcome, Task, UnknownJob
+from sf_quantum.qpu.jobs import (
+    OVER,
+    JobParameters,
+    NotAccepted,
+    Outcome,
+    Task,
+    UnknownJob,
+)
 
 # how long a vendor may be busy, or not answer
 RETRY_SECONDS = 60.0
@@ -50,17 +58,24 @@ class QpuSampler(Sampler):
     ) -> SampleSet:
         """Submit the problem and wait; the QPU chooses parameters that are left out.
 
+        Interrupted, the job is cancelled.
+
         :raises InputError: if the QPU refuses the problem or a parameter
         :raises QpuError: if the QPU fails or does not answer
         """
         parameters = {"num_reads": num_reads, "seed": seed, "num_sweeps": num_sweeps}
-        samples = self._qpu.solve(bqm.to_serializable(), parameters)
+        samples = self._solved(bqm.to_serializable(), parameters)
         # dimod leaves this one untyped
         sample_set: SampleSet = SampleSet.from_serializable(samples)  # type: ignore[no-untyped-call]
         return sample_set
 
+    def _solved(
+        self, bqm: dict[str, JSON], parameters: JobParameters
+    ) -> dict[str, JSON]:
+        return self._qpu.solve(bqm, parameters)
 
-class JobSampler(Sampler):
+
+class JobSampler(QpuSampler):
     """Sends each problem to a QPU as a job, and waits for its samples.
 
     A submission is repeated as the vendor asks, if there is certainly no job yet. Later
@@ -69,36 +84,11 @@ class JobSampler(Sampler):
     :param qpu: the job's side of a kind that takes jobs of the kind ``problem``
     """
 
-    def __init__(self, qpu: Qpu) -> None:
-        self._qpu = qpu
-
-    @property
-    def parameters(self) -> dict[str, list[str]]:
-        return {"num_reads": [], "seed": [], "num_sweeps": []}
-
-    @property
-    def properties(self) -> dict[str, str]:
-        return {"qpu": self._qpu.name, "type": self._qpu.type}
-
-    def sample(
-        self,
-        bqm: BinaryQuadraticModel,
-        *,
-        num_reads: int | None = None,
-        seed: int | None = None,
-        num_sweeps: int | None = None,
-    ) -> SampleSet:
-        """Submit a job and wait for its end; interrupted, cancel it.
-
-        :raises InputError: if the QPU refuses the problem or a parameter
-        :raises QpuError: if the QPU fails or does not answer
-        """
-        task = Task(
-            f"sfq-{secrets.token_hex(8)}",
-            "problem",
-            json.dumps(bqm.to_serializable()),
-            {"num_reads": num_reads, "seed": seed, "num_sweeps": num_sweeps},
-        )
+    def _solved(
+        self, bqm: dict[str, JSON], parameters: JobParameters
+    ) -> dict[str, JSON]:
+        tag = f"sfq-{secrets.token_hex(8)}"
+        task = Task(tag, "problem", json.dumps(bqm), parameters)
         job_id = _submitted(self._qpu, task)
         try:
             outcome = self._ended(job_id, task)
@@ -109,10 +99,7 @@ class JobSampler(Sampler):
         if outcome.result is None:
             how = outcome.failure or "cancelled"
             raise QpuError(f"QPU {self._qpu.name!r}: job {job_id}: {how}")
-        # dimod leaves this one untyped
-        samples: SampleSet = SampleSet.from_serializable(  # type: ignore[no-untyped-call]
-            json.loads(outcome.result.whole)
-        )
+        samples: dict[str, JSON] = json.loads(outcome.result.whole)
         return samples
 
     def _ended(self, job_id: str, task: Task) -> Outcome:

@@ -469,16 +469,13 @@ class EmulatedDevice(DeviceSettings, Device):
         :param stop: stops the job at once, without a result
         """
         begin = time.monotonic()
-        part = [task.part] if task.part else []
-        draws = self._random("faults", task.number, task.attempt, *part)
+        draws = self._random_of(task, "faults", task.attempt)
         if draws.random() < self.faults.offline:
             return Outcome(None, QPU_OFFLINE, 0.0, 0.0)
         modelled = self.cost(task.parameters).qpu_seconds * self.faults.slow
         parameters = dict(task.parameters)
         if parameters.get("seed") is None:
-            parameters["seed"] = self._random("seed", task.number, *part).randrange(
-                SEEDS
-            )
+            parameters["seed"] = self._random_of(task, "seed").randrange(SEEDS)
         summary = self.reading.summary
         result = self._compute(task, parameters, stop.is_set)
         wait = modelled * self.time_scale - (time.monotonic() - begin)
@@ -502,12 +499,15 @@ class EmulatedDevice(DeviceSettings, Device):
     ) -> Result:
         noise = None
         if self.errors != Errors():
-            part = [task.part] if task.part else []
-            draws = self._random("errors", task.number, task.attempt, *part)
-            seed = draws.getrandbits(64)
+            seed = self._random_of(task, "errors", task.attempt).getrandbits(64)
             noise = Noise(self.errors, self.calibration, seed)
         computation = Computation(task.payload, parameters, noise, self.compute)
         return self.runners[task.kind].run(computation, interrupted)
+
+    def _random_of(self, task: Task, what: str, *more: int) -> random.Random:
+        """Draw for a job; of its first slice as for a job without slices."""
+        part = [task.part] if task.part else []
+        return self._random(what, task.number, *more, *part)
 
     def _random(self, *key: str | int) -> random.Random:
         return random.Random(json.dumps([self._root, *key]))

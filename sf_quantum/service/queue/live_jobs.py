@@ -77,7 +77,7 @@ from sf_quantum.service.domain.reasons import (
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.attempt import Attempt, Ended
 from sf_quantum.service.queue.availability import Availability
-from sf_quantum.service.queue.device_job import Detached, Interrupt
+from sf_quantum.service.queue.device_job import WRITE_TRIES, Detached, Interrupt
 from sf_quantum.service.queue.entitlements import JobCounts
 from sf_quantum.service.queue.events import log_done, log_interrupted, log_job
 from sf_quantum.service.queue.observations import DeviceState, Observations
@@ -92,8 +92,6 @@ _T = TypeVar("_T")
 # what a job is checked against: kinds, qubits, shots and qubits out of service
 Fitting: TypeAlias = tuple[tuple[Kind, ...], int, int | None, frozenset[int]]
 logger = logging.getLogger(__name__)
-# of a failed write
-RETRIES = 4
 # for the device to interrupt a job
 LET_GO_SECONDS = 5.0
 # jobs that end with their lease, before other requests have their turn
@@ -814,7 +812,7 @@ def _fitting(told: Description) -> Fitting:
 
 async def _written(write: Callable[[], Future[_T]]) -> _T:
     """Write to disk; repeated if the file is locked, for example."""
-    for pause in islice(backoff.DATABASE.pauses(), RETRIES):
+    for pause in islice(backoff.DATABASE.pauses(), WRITE_TRIES):
         try:
             return await asyncio.wrap_future(write())
         except sqlite3.OperationalError as error:
