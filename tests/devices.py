@@ -14,10 +14,10 @@ from typing import Literal, TypeAlias, get_args
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.qpu import QpuDevice
-from sf_quantum.service.device.technologies import TECHNOLOGIES
 from tests.vendor import Vendor
 
 Kind: TypeAlias = Literal["emulated", "sfq", "dwave", "acme"]

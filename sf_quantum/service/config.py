@@ -27,7 +27,7 @@ from sf_quantum.files import JSON
 from sf_quantum.net.transport import is_loopback
 from sf_quantum.samplers import unknown
 from sf_quantum.service import device as devices
-from sf_quantum.service.device.emulated import DeviceSettings, EmulatedDevice
+from sf_quantum.service.device.emulator.device import DeviceSettings, EmulatedDevice
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.qpu import QpuDevice, QpuSettings
 from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings, Shares

@@ -25,7 +25,7 @@ from sf_quantum.net.transport import SOCKET_PATH_BYTES
 from sf_quantum.service.app import Service, build
 from sf_quantum.service.config import Auth, Configuration, Listen
 from sf_quantum.service.device import processes
-from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.http import auth
 from sf_quantum.service.http.connections import Server, raise_limit

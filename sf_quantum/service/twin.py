@@ -24,11 +24,11 @@ from sf_quantum.qpu.jobs import Description, Kind, Outcome, Task, Topology
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers import unknown
 from sf_quantum.service.config import ORIGINALS, File, OwnDevice, load, make_device
-from sf_quantum.service.device import sequence
-from sf_quantum.service.device.computation import ComputeLimits
-from sf_quantum.service.device.emulated import DeviceSettings, EmulatedDevice
+from sf_quantum.service.device.emulator import sequence
+from sf_quantum.service.device.emulator.device import DeviceSettings, EmulatedDevice
+from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Technology
+from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.qpu import QpuSettings
-from sf_quantum.service.device.technologies import TECHNOLOGIES, Technology
 from sf_quantum.validation import KeyPath, dotted, validated
 
 logger = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from statistics import fmean, median, stdev
 
 from sf_quantum.service.device.drift import Cusum, DriftWatch
-from sf_quantum.service.device.emulated import EmulatedDevice, Faults
-from sf_quantum.service.device.noise import READINGS, Reading
-from sf_quantum.service.device.technologies import TECHNOLOGIES
+from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES
+from sf_quantum.service.device.readings import READINGS, Reading
 from sf_quantum.service.domain.settings import DriftSettings
 
 SHIFTS = (0.5, 1.0, 2.0, 3.0)

@@ -51,8 +51,8 @@ from statistics import fmean, mean, median, quantiles
 from typing import NamedTuple
 
 from sf_quantum.files import JSON
-from sf_quantum.service.device.emulated import EmulatedDevice
-from sf_quantum.service.device.technologies import TECHNOLOGIES
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES
 from sf_quantum.service.domain.jobs import (
     RANKS,
     Identity,

@@ -19,7 +19,7 @@ from itertools import count
 from statistics import fmean
 from typing import NamedTuple
 
-from sf_quantum.service.device.technologies import TECHNOLOGIES
+from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES
 from sf_quantum.service.domain.jobs import (
     RANKS,
     JobClass,

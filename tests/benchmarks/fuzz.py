@@ -49,7 +49,7 @@ from schemathesis.specs.openapi.checks import (
 from sf_quantum.files import JSON
 from sf_quantum.net import munge
 from sf_quantum.net.transport import Client, Response
-from sf_quantum.service.device import emulated
+from sf_quantum.service.device.emulator.device import OPERATIONS
 from sf_quantum.service.http import auth
 from tests.service import example_bqm
 
@@ -65,7 +65,7 @@ Headers = Mapping[str, str]
 # gives the headers of one request
 Sender = Callable[[], Headers]
 NOBODY = 65534
-OPERATIONS = [operation.name for operation in emulated.OPERATIONS]
+NAMES = [operation.name for operation in OPERATIONS]
 
 
 class Refuted(AssertionError):
@@ -150,7 +150,7 @@ class Fuzz:
         job = submitted.json().get("id")
         self._sent(user, "GET", f"/v1/jobs/{job}?wait=1")
         there = {"job_id": job, "lease_id": lease, "session_id": lease}
-        there["name"] = self.random.choice(OPERATIONS)
+        there["name"] = self.random.choice(NAMES)
         for name in case.path_parameters:
             if there.get(name):
                 case.path_parameters[name] = there[name]

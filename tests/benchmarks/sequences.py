@@ -16,8 +16,8 @@ import warnings
 from pulser import AnalogDevice, Pulse, Register, Sequence
 from pulser.waveforms import BlackmanWaveform, RampWaveform
 
-from sf_quantum.service.device import pulses
-from sf_quantum.service.device.computation import compute_seconds, evolution
+from sf_quantum.service.device.emulator import pulses
+from sf_quantum.service.device.emulator.computation import compute_seconds, evolution
 from sf_quantum.service.domain.jobs import Size
 
 KINDS = ("constant", "ramp", "delay")

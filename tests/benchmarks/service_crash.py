@@ -59,7 +59,7 @@ from tests.service import example_bqm
 SERVICE = """
 import os, sys
 from sf_quantum.cli import main
-from sf_quantum.service.device.runners import ProblemRunner
+from sf_quantum.service.device.emulator.runners import ProblemRunner
 runs = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 run = ProblemRunner.run
 def noted(self, computation, interrupted):

@@ -12,10 +12,10 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.qpu.dwave import DWaveQpu
-from sf_quantum.service.device.emulated import DeviceSettings, EmulatedDevice
+from sf_quantum.service.device.emulator.device import DeviceSettings, EmulatedDevice
+from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.qpu import QpuDevice
-from sf_quantum.service.device.technologies import TECHNOLOGIES
 from sf_quantum.service.twin import Original, TwinDevice
 from sf_quantum.testing.devices import DeviceContract
 from tests.integration import pasqal_device_contract as pasqal

@@ -17,7 +17,7 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.qpu import account
-from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.settings import (
     ClassSettings,
     LeaseSettings,

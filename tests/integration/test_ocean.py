@@ -13,7 +13,7 @@ from dimod import BinaryQuadraticModel
 
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client as Http
-from sf_quantum.service.device import topology
+from sf_quantum.service.device.emulator import topology
 from tests.integration.services import QpuService
 from tests.waiting import SECONDS, until
 

@@ -14,7 +14,7 @@ import pytest
 from sf_quantum import qpu
 from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu
-from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.testing.qpus import JobContract, QpuContract
 from tests.integration import pasqal_contract
 from tests.integration.services import QpuService

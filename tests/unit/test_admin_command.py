@@ -13,7 +13,7 @@ import pytest
 from sf_quantum.cli import main, usage
 from sf_quantum.cli.service import format_time
 from sf_quantum.files import JSON
-from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http.auth import FixedIdentity
 from sf_quantum.service.store.accounting import KEYS

@@ -50,7 +50,7 @@ VENDORS = {
     **dict.fromkeys(("qrmi", "iqm"), "qpu/qrmi.py"),
     **dict.fromkeys(
         ("pulser", "pulser_simulation"),
-        "samplers/neutral_atom.py service/device/pulses.py",
+        "samplers/neutral_atom.py service/device/emulator/pulses.py",
     ),
     **dict.fromkeys(("emu_mps", "torch"), "samplers/neutral_atom.py"),
     "qiskit": "samplers/qaoa.py qpu/qrmi.py",

@@ -33,7 +33,7 @@ from sf_quantum.qpu.jobs import (
     Task,
     UnknownJob,
 )
-from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.protocol import Cost, Device, DeviceStatus
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (

@@ -42,7 +42,7 @@ from sf_quantum.connectors.tracebacks import OneLineException, TracebackFilter
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal, scheduler
 from sf_quantum.qpu import QpuStatus
-from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.http import auth
 from tests.service import running_service
 from tests.waiting import SECONDS

@@ -11,10 +11,10 @@ import pytest
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Task
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.circuit import CircuitSimulator, simulate
-from sf_quantum.service.device.emulated import EmulatedDevice
-from sf_quantum.service.device.openqasm import Circuit, CircuitError
-from sf_quantum.service.device.technologies import TECHNOLOGIES
+from sf_quantum.service.device.emulator.circuit import CircuitSimulator, simulate
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.openqasm import Circuit, CircuitError
+from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES
 from tests.service import running_service
 
 HEAD = 'OPENQASM 3.0;\ninclude "stdgates.inc";\n'

@@ -17,10 +17,11 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import document
 from sf_quantum.service.device import processes
-from sf_quantum.service.device.computation import Computation, ComputeLimits
 from sf_quantum.service.device.computing import answered
-from sf_quantum.service.device.emulated import EmulatedDevice
-from sf_quantum.service.device.runners import ProblemRunner
+from sf_quantum.service.device.emulator.computation import Computation
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.runners import ProblemRunner
+from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.domain.jobs import Identity, LeaseRequest, Submission
 from tests.service import example_bqm, running_queue
 from tests.waiting import until, until_async

@@ -10,7 +10,7 @@ import pytest
 
 from sf_quantum.cli import jobs, main
 from sf_quantum.files import JSON
-from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.jobs import Submission
 from sf_quantum.service.http.auth import Tokens
 from tests.service import RunningService, example_bqm, running_service

@@ -16,7 +16,7 @@ from sf_quantum.qpu import leases
 from sf_quantum.qpu.leases import LeaseProblem, QpuLoss, QpuWatch
 from sf_quantum.qpu.service_client import Credentials
 from sf_quantum.qpu.sfq import SfqQpu
-from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.service import RunningService, example_bqm, running_service
 from tests.waiting import SECONDS
 

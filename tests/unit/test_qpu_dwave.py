@@ -21,7 +21,7 @@ from sf_quantum.qpu.dwave import DWaveQpu
 from sf_quantum.qpu.embedding import Embedded
 from sf_quantum.qpu.jobs import NotAccepted, Progress, Task, Timing, UnknownJob
 from sf_quantum.samplers.neal import SWEEPS
-from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.scripted import Reply, Serve, scripted_server
 from tests.service import RunningService, example_bqm, running_service
 from tests.waiting import until

@@ -35,7 +35,7 @@ from sf_quantum.qpu.leases import AcquireOptions, acquire
 from sf_quantum.qpu.service_client import Credentials
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
-from sf_quantum.service.device.emulated import EmulatedDevice, Faults
+from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
 from sf_quantum.service.domain.settings import (
     ClassSettings,
     LeaseSettings,

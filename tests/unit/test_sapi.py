@@ -20,9 +20,9 @@ from starlette.responses import Response
 
 from sf_quantum.files import JSON
 from sf_quantum.service.api.sapi import routes, solver
-from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.topology import pegasus
 from sf_quantum.service.device.qpu import QpuDevice
-from sf_quantum.service.device.topology import pegasus
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.domain.settings import LeaseSettings, ServiceSettings

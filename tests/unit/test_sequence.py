@@ -15,16 +15,16 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Task
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device import sequence
-from sf_quantum.service.device.computation import (
+from sf_quantum.service.device.emulator import sequence
+from sf_quantum.service.device.emulator.computation import (
     Computation,
-    ComputeLimits,
     compute_seconds,
     evolution,
 )
-from sf_quantum.service.device.emulated import EmulatedDevice
-from sf_quantum.service.device.runners import installed
-from sf_quantum.service.device.sequence import SequenceSimulator
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.runners import installed
+from sf_quantum.service.device.emulator.sequence import SequenceSimulator
+from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.domain.jobs import Size
 
 TEXT = (Path(__file__).parent / "data/sequence.json").read_text()

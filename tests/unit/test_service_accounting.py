@@ -12,7 +12,7 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.qpu.sfq import SfqQpu
-from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.jobs import Identity, Job, Lease, State, Submission
 from sf_quantum.service.store import accounting
 from sf_quantum.service.store.accounting import KEYS, By, Filter, Page

@@ -19,7 +19,7 @@ from sf_quantum.net.transport import Client, Response
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.service.api import large_bodies
-from sf_quantum.service.device.emulated import EmulatedDevice, Faults
+from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
 from tests.service import RunningService, example_bqm, running_service
 from tests.waiting import until
 

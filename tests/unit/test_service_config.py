@@ -23,7 +23,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.service.app import Service, build
 from sf_quantum.service.config import Configuration, load, make_device
-from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.qpu import QpuDevice, QpuSettings
 from sf_quantum.service.domain.settings import (
     ClassLimits,

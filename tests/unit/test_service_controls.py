@@ -26,7 +26,7 @@ from sf_quantum.candidates.decision import (
 from sf_quantum.files import JSON
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.service.config import load
-from sf_quantum.service.device.emulated import (
+from sf_quantum.service.device.emulator.device import (
     OPERATIONS,
     DeviceSettings,
     EmulatedDevice,

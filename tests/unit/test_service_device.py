@@ -11,8 +11,8 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Task
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.samplers.problem import sample
-from sf_quantum.service.device.emulated import EmulatedDevice, Faults
-from sf_quantum.service.device.technologies import TECHNOLOGIES
+from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES
 from tests.service import example_bqm
 
 

@@ -9,7 +9,7 @@ import pytest
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.service.api.large_bodies import LARGE_BYTES
-from sf_quantum.service.device.emulated import EmulatedDevice, Faults
+from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
 from tests.service import RunningService, emulated, example_bqm, running_service
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.service.device.drift import Cusum, DriftWatch
-from sf_quantum.service.device.emulated import EmulatedDevice, Faults
-from sf_quantum.service.device.noise import READINGS, Reading
+from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from sf_quantum.service.device.readings import READINGS, Reading
 from sf_quantum.service.domain.settings import DriftSettings
 from tests.benchmarks.drift import run_length
 from tests.service import running_service

@@ -22,7 +22,7 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Response
-from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
     Identity,

@@ -12,7 +12,7 @@ import pytest
 from sf_quantum.files import JSON
 from sf_quantum.service.api.v1 import jobs as v1
 from sf_quantum.service.api.warden import routes as warden
-from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.jobs import (
     Forecast,
     Identity,

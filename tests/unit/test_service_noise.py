@@ -13,9 +13,9 @@ from dimod import BinaryQuadraticModel, SampleSet, Vartype
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Result, Task
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.computation import Computation
-from sf_quantum.service.device.emulated import EmulatedDevice, Faults
-from sf_quantum.service.device.technologies import HOUR, TECHNOLOGIES
+from sf_quantum.service.device.emulator.computation import Computation
+from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from sf_quantum.service.device.emulator.technologies import HOUR, TECHNOLOGIES
 from sf_quantum.service.domain.jobs import Size
 
 

@@ -16,7 +16,7 @@ from starlette.requests import HTTPConnection
 
 from sf_quantum.files import JSON
 from sf_quantum.service.api.page import activity, routes
-from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.jobs import Identity, Lease, Submission
 from sf_quantum.service.http.auth import Unauthorized
 from sf_quantum.service.scheduling.pending import PendingJobs

@@ -16,7 +16,7 @@ import pytest
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
     Identity,

@@ -18,9 +18,9 @@ from dimod import BinaryQuadraticModel, ExactSolver
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Result, Task
 from sf_quantum.service.device import quality_problem
-from sf_quantum.service.device.computation import Computation
-from sf_quantum.service.device.emulated import EmulatedDevice, Faults
-from sf_quantum.service.device.runners import ProblemRunner, Runner
+from sf_quantum.service.device.emulator.computation import Computation
+from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from sf_quantum.service.device.emulator.runners import ProblemRunner, Runner
 from sf_quantum.service.domain.jobs import Job, Kind, Lease
 from sf_quantum.service.domain.settings import QualitySettings, ServiceSettings
 from sf_quantum.service.queue.job_queue import JobQueue

@@ -18,8 +18,8 @@ import pytest
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Result
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.computation import Computation
-from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.emulator.computation import Computation
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
     Identity,

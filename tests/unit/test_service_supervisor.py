@@ -11,7 +11,7 @@ import pytest
 from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.service.device.drift import DriftWatch
-from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.settings import QualitySettings, ServiceSettings
 from sf_quantum.service.queue.supervisor import Supervisor
 from sf_quantum.service.queue.telemetry import Telemetry

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sf_quantum.qpu.jobs import Topology
-from sf_quantum.service.device.topology import (
+from sf_quantum.service.device.emulator.topology import (
     pegasus,
     smallest_pegasus,
     smallest_zephyr,

@@ -22,7 +22,7 @@ from sf_quantum.qpu import service_client
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.samplers.qaoa import QaoaSampler
-from sf_quantum.service.device.emulated import EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.service import RunningService, example_bqm, running_service
 
 Solve = Callable[..., tuple[int, str]]

@@ -17,11 +17,11 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Description, JobParameters, Kind, Timing, Topology
 from sf_quantum.samplers.problem import FieldError, document
-from sf_quantum.service.device.computation import ComputeLimits
-from sf_quantum.service.device.emulated import DeviceSettings, EmulatedDevice
+from sf_quantum.service.device.emulator.device import DeviceSettings, EmulatedDevice
+from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Errors
+from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.qpu import QpuDevice
-from sf_quantum.service.device.technologies import TECHNOLOGIES, Errors
 from sf_quantum.service.http import auth
 from sf_quantum.service.twin import Original, TwinDevice, original
 from sf_quantum.testing.devices import CIRCUIT, sequence_of

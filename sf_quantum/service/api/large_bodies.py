@@ -31,7 +31,7 @@ from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.api.v1.models import JobBody
 from sf_quantum.service.api.warden.models import CreateJob
-from sf_quantum.service.device.runners import installed
+from sf_quantum.service.device.emulator.runners import installed
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Kind, Size, Submission, Written
 from sf_quantum.service.http.auth import get_sender

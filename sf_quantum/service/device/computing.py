@@ -29,8 +29,10 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import JobParameters
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.neal import SWEEPS, NealSampler
-from sf_quantum.service.device import circuit, merging, pulses
-from sf_quantum.service.device.computation import NOISE, ComputeLimits
+from sf_quantum.service.device import merging
+from sf_quantum.service.device.emulator import circuit, pulses
+from sf_quantum.service.device.emulator.computation import NOISE
+from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.domain.jobs import Kind
 
 Answer: TypeAlias = dict[str, JSON]

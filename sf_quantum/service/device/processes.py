@@ -17,36 +17,14 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import cache
 from multiprocessing import Pipe
-from typing import ClassVar
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Result
-from sf_quantum.service.device.computation import NOISE, Computation, ComputeLimits
-from sf_quantum.service.domain.jobs import Kind
+from sf_quantum.service.device.limits import ComputeLimits
 
 MODULE = "sf_quantum.service.device.computing"
 POLL_SECONDS = 0.02
-
-
-class SeparateRunner:
-    """Runs jobs of a kind in a separate process; see :class:`.runners.Runner`."""
-
-    kind: ClassVar[Kind]
-
-    def run(self, computation: Computation, interrupted: Callable[[], bool]) -> Result:
-        """See :meth:`.runners.Runner.run`.
-
-        :raises InputError: if it cannot be computed, or exceeds a limit
-        """
-        arguments: dict[str, JSON] = {
-            "kind": self.kind,
-            "parameters": dict(computation.parameters),
-            "noise": NOISE.dump_python(computation.noise, mode="json"),
-        }
-        limits = computation.limits
-        answer = ask("run", arguments, computation.payload, interrupted, limits)
-        return answer or Result()
 
 
 def ask(

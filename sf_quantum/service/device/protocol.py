@@ -27,13 +27,13 @@ from sf_quantum.qpu.jobs import (
 )
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.samplers.problem import check as check_problem
-from sf_quantum.service.device.computation import ComputeLimits
+from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.domain.jobs import Recovery as Recovery
 from sf_quantum.service.domain.jobs import Size
 
 if TYPE_CHECKING:
-    from sf_quantum.service.device.noise import Reading
     from sf_quantum.service.device.operations import Operation
+    from sf_quantum.service.device.readings import Reading
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.qpu.jobs import Outcome, Progress, Task, UnknownJob, number
 from sf_quantum.service.device import processes
-from sf_quantum.service.device.computation import ComputeLimits
+from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.threads import in_thread
 
 # of the vendor's client, which may embed the problem: far more than it needs

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from sf_quantum.files import JSON
 from sf_quantum.service.api.common import utc
 from sf_quantum.service.api.sapi import qp_format, solver
-from sf_quantum.service.device.runners import problem_size
+from sf_quantum.service.device.emulator.runners import problem_size
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, Job, Submission, Written
 from sf_quantum.service.domain.reasons import QPU_OFFLINE

@@ -16,9 +16,9 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Timing, Topology
 from sf_quantum.samplers.neal import SWEEPS
 from sf_quantum.service.api.common import qpu_status
-from sf_quantum.service.device.noise import FIELD_RANGE
+from sf_quantum.service.device.emulator.noise import FIELD_RANGE
+from sf_quantum.service.device.emulator.technologies import ANNEALING_SECONDS
 from sf_quantum.service.device.protocol import Device
-from sf_quantum.service.device.technologies import ANNEALING_SECONDS
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import State
 from sf_quantum.service.queue.job_queue import JobQueue

@@ -19,8 +19,8 @@ from sf_quantum.service.api.common import (
     refusal,
 )
 from sf_quantum.service.api.v1.models import CalibrationAnswer, Strict
-from sf_quantum.service.device.computation import ComputeLimits
-from sf_quantum.service.device.openqasm import MAX_STATEMENTS, MAX_STEPS
+from sf_quantum.service.device.emulator.openqasm import MAX_STATEMENTS, MAX_STEPS
+from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.protocol import Cost, Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import JobClass, Kind

@@ -8,10 +8,13 @@ from typing import ClassVar, Protocol
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Result
 from sf_quantum.samplers import problem
-from sf_quantum.service.device.circuit import CircuitSimulator
-from sf_quantum.service.device.computation import VARIABLE_UPDATES, Computation
-from sf_quantum.service.device.processes import SeparateRunner
-from sf_quantum.service.device.sequence import SequenceSimulator
+from sf_quantum.service.device.emulator.circuit import CircuitSimulator
+from sf_quantum.service.device.emulator.computation import (
+    VARIABLE_UPDATES,
+    Computation,
+    SeparateRunner,
+)
+from sf_quantum.service.device.emulator.sequence import SequenceSimulator
 from sf_quantum.service.domain.jobs import Kind, Size
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import JobParameters
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.openqasm import Circuit, CircuitError
-from sf_quantum.service.device.processes import SeparateRunner
+from sf_quantum.service.device.emulator.computation import SeparateRunner
+from sf_quantum.service.device.emulator.openqasm import Circuit, CircuitError
 from sf_quantum.service.domain.jobs import Kind, Size
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _FIXED: Mapping[str, Matrix] = {
 
 
 class CircuitSimulator(SeparateRunner):
-    """A :class:`~sf_quantum.service.device.runners.Runner` of circuits."""
+    """A :class:`~sf_quantum.service.device.emulator.runners.Runner` of circuits."""
 
     kind: ClassVar[Kind] = "circuit"
 

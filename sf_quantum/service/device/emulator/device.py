@@ -41,19 +41,17 @@ from sf_quantum.qpu.jobs import (
 )
 from sf_quantum.samplers import unknown
 from sf_quantum.samplers.neal import SEEDS
-from sf_quantum.service.device import sequence
-from sf_quantum.service.device.computation import (
-    Computation,
-    ComputeLimits,
-    compute_seconds,
+from sf_quantum.service.device.emulator import sequence
+from sf_quantum.service.device.emulator.computation import Computation, compute_seconds
+from sf_quantum.service.device.emulator.noise import Noise
+from sf_quantum.service.device.emulator.runners import Runner, installed
+from sf_quantum.service.device.emulator.technologies import (
+    TECHNOLOGIES,
+    Errors,
+    Technology,
 )
-from sf_quantum.service.device.noise import (
-    READING_ERROR,
-    READINGS,
-    Calibration,
-    Noise,
-    Reading,
-)
+from sf_quantum.service.device.emulator.topology import TOPOLOGIES
+from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.operations import Operation, Parameter, Values
 from sf_quantum.service.device.protocol import (
     CalibrationHistory,
@@ -61,9 +59,12 @@ from sf_quantum.service.device.protocol import (
     Device,
     Recovery,
 )
-from sf_quantum.service.device.runners import Runner, installed
-from sf_quantum.service.device.technologies import TECHNOLOGIES, Errors, Technology
-from sf_quantum.service.device.topology import TOPOLOGIES
+from sf_quantum.service.device.readings import (
+    READING_ERROR,
+    READINGS,
+    Calibration,
+    Reading,
+)
 from sf_quantum.service.domain.jobs import Kind, Size
 from sf_quantum.service.domain.reasons import QPU_OFFLINE
 from sf_quantum.service.domain.settings import Count, NotNegative, Positive

@@ -14,8 +14,12 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Result
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.computation import Computation, evolution
-from sf_quantum.service.device.processes import SeparateRunner, ask
+from sf_quantum.service.device.emulator.computation import (
+    Computation,
+    SeparateRunner,
+    evolution,
+)
+from sf_quantum.service.device.processes import ask
 from sf_quantum.service.domain.jobs import Kind, Size
 
 CHECK_SECONDS = 30.0

@@ -1,0 +1,1 @@
+"""The emulated device: run times, errors and faults of real hardware, and its simulators."""

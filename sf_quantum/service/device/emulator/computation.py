@@ -1,0 +1,82 @@
+"""What a separate process is asked to compute, and its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from pydantic import TypeAdapter
+
+from sf_quantum.files import JSON
+from sf_quantum.qpu.jobs import JobParameters, Result
+from sf_quantum.service.device.emulator.noise import Noise
+from sf_quantum.service.device.limits import ComputeLimits, updates_of
+from sf_quantum.service.device.processes import ask
+from sf_quantum.service.domain.jobs import Kind, Size
+
+NOISE: TypeAdapter[Noise | None] = TypeAdapter(Noise | None)
+
+
+# on a core of 3 GHz: of an interaction per sweep, of an amplitude per gate, and of an
+# amplitude per nanosecond of a sequence (2 to 14 atoms, constant pulses, ramps and delays)
+UPDATE_SECONDS = 0.3e-9
+AMPLITUDE_SECONDS = 20e-9
+EVOLUTION_SECONDS = 50e-9
+# a shot of an atom, and what every sequence takes
+ATOM_SHOT_SECONDS = 20e-9
+SEQUENCE_SECONDS = 0.05
+# a nanosecond of a sequence takes as long as that of so many more amplitudes
+STEP_AMPLITUDES = 64
+# the sweep of a variable takes as long as that of so many interactions
+VARIABLE_UPDATES = 50
+
+
+def compute_seconds(size: Size, parameters: JobParameters) -> float:
+    """Estimate the CPU time of a computation."""
+    if size.evolution:
+        shots = size.values * (parameters.get("num_reads") or 1)
+        seconds = SEQUENCE_SECONDS + size.evolution * EVOLUTION_SECONDS
+        return seconds + shots * ATOM_SHOT_SECONDS
+    updates = updates_of(size, parameters) * UPDATE_SECONDS
+    return updates + size.amplitudes * AMPLITUDE_SECONDS
+
+
+def evolution(atoms: int, nanoseconds: int) -> int:
+    """Return the cost of a sequence, for :class:`Size`."""
+    return nanoseconds * ((1 << atoms) + STEP_AMPLITUDES)
+
+
+@dataclass(frozen=True)
+class Computation:
+    """The computation of one attempt.
+
+    :param payload: JSON text
+    :param parameters: at least ``num_reads`` and ``seed``
+    :param noise: ``None`` for an ideal device
+    """
+
+    payload: str
+    parameters: JobParameters
+    noise: Noise | None = None
+    limits: ComputeLimits = field(default_factory=ComputeLimits)
+
+
+class SeparateRunner:
+    """Runs jobs of a kind in a separate process; see :class:`.runners.Runner`."""
+
+    kind: ClassVar[Kind]
+
+    def run(self, computation: Computation, interrupted: Callable[[], bool]) -> Result:
+        """See :meth:`.runners.Runner.run`.
+
+        :raises InputError: if it cannot be computed, or exceeds a limit
+        """
+        arguments: dict[str, JSON] = {
+            "kind": self.kind,
+            "parameters": dict(computation.parameters),
+            "noise": NOISE.dump_python(computation.noise, mode="json"),
+        }
+        limits = computation.limits
+        answer = ask("run", arguments, computation.payload, interrupted, limits)
+        return answer or Result()
