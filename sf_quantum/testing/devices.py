@@ -18,6 +18,7 @@ For the other tests, subclass :class:`DeviceContract`, with a device or a stand-
 
 from __future__ import annotations
 
+import errno
 import inspect
 import json
 import math
@@ -27,12 +28,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TypeVar, cast, get_args
 
 import pytest
-from dimod import BinaryQuadraticModel, SampleSet
+from dimod import SampleSet
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
@@ -42,13 +44,19 @@ from sf_quantum.samplers.problem import FieldError, document
 from sf_quantum.service import device as devices
 from sf_quantum.service.device.protocol import Device, Recovery
 from sf_quantum.service.domain.jobs import Size
-from sf_quantum.testing.qpus import problem
+from sf_quantum.testing.qpus import problem, sequence
 
 T = TypeVar("T")
 #: shots of each job: enough for any working device to find the optimum of two variables
 SHOTS = 100
 #: after which a test that waits for the device fails
 SECONDS = 150.0
+#: of a job that runs, in a second: more is a busy loop
+MOST_POLLS = 200
+#: seconds that a poll waits for, from which on a cancellation has to end it
+WORTH_ENDING = 0.5
+#: how often a measurement is made of which one is to succeed
+TRIES = 5
 #: flips one qubit of two: every error-free shot is 01, the last bit first
 CIRCUIT = """OPENQASM 3.0;
 include "stdgates.inc";
@@ -108,7 +116,23 @@ class DeviceContract:
             case "circuit":
                 return json.dumps(CIRCUIT)
         missing = NeutralAtomSampler.problem()
-        return json.dumps(sequence_of(device)) if missing is None else None
+        return json.dumps(sequence(device.specs())) if missing is None else None
+
+    @pytest.fixture
+    def cut_off(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+        """Return what makes the device unreachable.
+
+        By default, every new connection of this process is refused.
+        """
+
+        def refused(*_: JSON) -> None:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "refused by the test")
+
+        def cut() -> None:
+            for call in ("connect", "connect_ex"):
+                monkeypatch.setattr(socket.socket, call, refused)
+
+        return cut
 
     @pytest.fixture
     def device(self, make: Callable[[], Device]) -> Iterator[Device]:
@@ -157,6 +181,13 @@ class DeviceContract:
         assert 0 <= status.eta_seconds < math.inf
         device.refresh()
         assert device.status.online
+
+    def test_it_is_asked_how_it_is_if_that_can_change(self, device: Device) -> None:
+        # refresh() is called only where there is an interval
+        assert (device.refresh_seconds is None) == (
+            type(device).refresh is Device.refresh
+        )
+        assert device.refresh_seconds is None or device.refresh_seconds > 0
 
     def test_what_is_known_is_told_without_blocking(
         self, make: Callable[[], Device], monkeypatch: pytest.MonkeyPatch
@@ -245,11 +276,32 @@ class DeviceContract:
             assert over(device, job_id, task) == "Completed"
             assert_completed(device.result(job_id, task), task)
 
+    def test_a_poll_waits_for_the_job_or_its_cancellation(
+        self, make_lasting: Callable[[], Device]
+    ) -> None:
+        with closing(make_lasting()) as device:
+            task, *_ = self.tasks(refreshed(device))
+            job_id = running(device, task)
+            polls, began = 0, time.monotonic()
+            # a slow machine asks less often
+            while (seconds := time.monotonic() - began) < 1:
+                assert device.poll(job_id, task).state == "Running"
+                polls += 1
+                assert polls <= MOST_POLLS, "poll() of a running job does not wait"
+            device.cancel(job_id)
+            assert over(device, job_id, task) == "Cancelled"
+            pause = seconds / polls
+            if pause < WORTH_ENDING:
+                return
+            # once is enough: the machine may stand still for a while
+            assert any(
+                cancelled_poll(device, task) < pause / 2 for _ in range(TRIES)
+            ), "cancel() does not end the wait of poll()"
+
     def test_a_cancelled_job_ends(self, make_lasting: Callable[[], Device]) -> None:
         with closing(make_lasting()) as device:
             task, *_ = self.tasks(refreshed(device))
-            job_id = submitted(device, task)
-            until(lambda: device.poll(job_id, task).state == "Running", "it runs")
+            job_id = running(device, task)
             device.cancel(job_id)
             device.cancel(job_id)
             assert over(device, job_id, task) == "Cancelled"
@@ -272,6 +324,17 @@ class DeviceContract:
             with pytest.raises(UnknownJob):
                 ask(self.unknown_id, task)
         device.cancel(self.unknown_id)
+
+    def test_a_submission_that_cannot_be_made_has_made_no_job(
+        self, make: Callable[[], Device], device: Device, cut_off: Callable[[], None]
+    ) -> None:
+        task, *_ = self.tasks(device)
+        with closing(make()) as unconnected:
+            cut_off()
+            # any other QpuError is one after which there may be a job; a device that is
+            # not reached through this process's connections takes the job
+            with suppress(NotAccepted):
+                unconnected.submit(task)
 
     def test_a_wrong_payload_is_refused(self, device: Device) -> None:
         for task in self.tasks(device):
@@ -375,7 +438,37 @@ def submitted(device: Device, task: Task) -> str:
         return bool(job_ids)
 
     until(accepted, "the job is accepted")
-    return job_ids[0]
+    (job_id,) = job_ids
+    assert isinstance(job_id, str), f"a job's id is a text, not {job_id!r}"
+    assert job_id
+    return job_id
+
+
+def running(device: Device, task: Task) -> str:
+    """Submit a job of a device whose jobs last, and wait until it runs."""
+    job_id = submitted(device, task)
+    until(lambda: device.poll(job_id, task).state == "Running", "it runs")
+    return job_id
+
+
+def cancelled_poll(device: Device, task: Task) -> float:
+    """Return how long a poll takes during which another job like this is cancelled."""
+    task = replace(task, tag=new_tag())
+    job_id, begun = running(device, task), threading.Event()
+
+    def poll() -> float:
+        began = time.monotonic()
+        begun.set()
+        device.poll(job_id, task)
+        return time.monotonic() - began
+
+    with ThreadPoolExecutor(1) as pool:
+        seconds = pool.submit(poll)
+        begun.wait()
+        time.sleep(0.02)  # most likely, it waits by now
+        device.cancel(job_id)
+        assert over(device, job_id, task) == "Cancelled"
+        return seconds.result()
 
 
 def over(device: Device, job_id: str, task: Task) -> State:
@@ -402,6 +495,8 @@ def assert_completed(outcome: Outcome, task: Task) -> None:
     assert outcome.result is not None
     assert_times(outcome)
     json.dumps(outcome.calibration, allow_nan=False)
+    told = json.loads(outcome.result.text)
+    assert "info" not in told, "info is a field of the result, not a part of its text"
     told = json.loads(outcome.result.whole)
     assert isinstance(told["info"], dict)
     if task.kind != "problem":
@@ -420,27 +515,6 @@ def assert_times(outcome: Outcome) -> None:
     """Check that times are told as numbers, or not at all."""
     for seconds in (outcome.qpu_seconds, outcome.seconds):
         assert seconds is None or 0 <= seconds < math.inf
-
-
-class _Recorder:
-    """Takes the sequence that the neutral-atom sampler makes for a device."""
-
-    def __init__(self, device: Device) -> None:
-        self.name = device.name
-        self.specs = device.specs
-        self.sequence = ""
-
-    def run(self, sequence: str, shots: int) -> tuple[Mapping[str, int], JSON]:
-        self.sequence = sequence
-        return {"10": shots}, None
-
-
-def sequence_of(device: Device) -> str:
-    """Make a sequence of two atoms for a device, from its specification."""
-    recorder = _Recorder(device)
-    bqm = BinaryQuadraticModel.from_serializable(problem())
-    NeutralAtomSampler(recorder).sample(bqm, num_reads=1, seed=1)
-    return recorder.sequence
 
 
 def _is_property(member: T) -> bool:

@@ -53,6 +53,31 @@ def problem() -> dict[str, JSON]:
     return document(["one", "other"], [-1.0, -0.25], [(0, 1)], [2.0], "BINARY", -0.5)
 
 
+def sequence(specs: str | None) -> str:
+    """Write a pulse on two atoms, in Pulser's abstract representation."""
+    constant: dict[str, JSON] = {"kind": "constant", "duration": 400}
+    pulse: dict[str, JSON] = {
+        "op": "pulse",
+        "channel": "global",
+        "protocol": "min-delay",
+        "amplitude": {**constant, "value": 6.0},
+        "detuning": {**constant, "value": 0.0},
+        "phase": 0.0,
+        "post_phase_shift": 0.0,
+    }
+    content: dict[str, JSON] = {
+        "version": "1",
+        "name": "two atoms",
+        "register": [{"name": name, "x": 0.0, "y": y} for name, y in TWO_ATOMS],
+        "channels": {"global": "rydberg_global"},
+        "variables": {},
+        "operations": [pulse],
+        "measurement": "ground-rydberg",
+        "device": json.loads(specs or "null"),
+    }
+    return json.dumps(content)
+
+
 @pytest.fixture(params=qpu.names())
 def kind(request: pytest.FixtureRequest) -> type[Qpu]:
     """Each registered kind."""
@@ -187,7 +212,7 @@ class JobContract(_Leased):
         """Write a job of two variables, qubits or atoms."""
         if kind == "problem":
             return json.dumps(problem())
-        return json.dumps(BELL if kind == "circuit" else _sequence(described.specs))
+        return json.dumps(BELL if kind == "circuit" else sequence(described.specs))
 
     def task(
         self, kind: Kind, described: Description, reads: int | None = READS
@@ -297,28 +322,3 @@ def _check(outcome: Outcome, task: Task) -> None:
         assert {len(bits) for bits in content["counter"]} == {2}
         assert set("".join(content["counter"])) <= {"0", "1"}
         assert sum(content["counter"].values()) == task.shots
-
-
-def _sequence(specs: str | None) -> str:
-    """Write a pulse on two atoms, in Pulser's abstract representation."""
-    constant: dict[str, JSON] = {"kind": "constant", "duration": 400}
-    pulse: dict[str, JSON] = {
-        "op": "pulse",
-        "channel": "global",
-        "protocol": "min-delay",
-        "amplitude": {**constant, "value": 6.0},
-        "detuning": {**constant, "value": 0.0},
-        "phase": 0.0,
-        "post_phase_shift": 0.0,
-    }
-    sequence: dict[str, JSON] = {
-        "version": "1",
-        "name": "two atoms",
-        "register": [{"name": name, "x": 0.0, "y": y} for name, y in TWO_ATOMS],
-        "channels": {"global": "rydberg_global"},
-        "variables": {},
-        "operations": [pulse],
-        "measurement": "ground-rydberg",
-        "device": json.loads(specs or "null"),
-    }
-    return json.dumps(sequence)

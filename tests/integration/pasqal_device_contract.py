@@ -22,7 +22,7 @@ URL = "PASQAL_CONTRACT_URL"
 LASTING_URL = "PASQAL_CONTRACT_LASTING_URL"
 
 
-def device_at(url: str, folder: Path) -> Callable[[], Device]:
+def device_at(url: str, folder: Path, poll_seconds: float) -> Callable[[], Device]:
     environment: JSON = {"QRMI_WARDEN_URL": url}
     entry = {"name": "local_qpu", "type": "pasqal-local", "environment": environment}
     file = folder / "qrmi_config.json"
@@ -32,7 +32,7 @@ def device_at(url: str, folder: Path) -> Callable[[], Device]:
             "qpu": "pasqal-local",
             "name": "local_qpu",
             "config": {"qrmiConfig": str(file)},
-            "poll_seconds": 0.1,
+            "poll_seconds": poll_seconds,
         }
     )
 
@@ -44,8 +44,8 @@ class TestPasqalLocal(DeviceContract):
 
     @pytest.fixture
     def make(self, tmp_path: Path) -> Callable[[], Device]:
-        return device_at(os.environ[URL], tmp_path)
+        return device_at(os.environ[URL], tmp_path, 0.1)
 
     @pytest.fixture
     def make_lasting(self, tmp_path: Path) -> Callable[[], Device]:
-        return device_at(os.environ[LASTING_URL], tmp_path)
+        return device_at(os.environ[LASTING_URL], tmp_path, 1.0)

@@ -52,9 +52,9 @@ class TestEmulated(DeviceContract):
         )
 
 
-def device_at(url: str) -> Callable[[], Device]:
+def device_at(url: str, poll_seconds: float) -> Callable[[], Device]:
     return lambda: QpuDevice.from_config(
-        {"qpu": "sfq", "config": {"url": url}, "poll_seconds": 0.1}
+        {"qpu": "sfq", "config": {"url": url}, "poll_seconds": poll_seconds}
     )
 
 
@@ -91,7 +91,7 @@ class TestQpu(DeviceContract):
             }
         )
         with running_service(device) as vendor:
-            yield device_at(vendor.url)
+            yield device_at(vendor.url, 0.1)
 
     @pytest.fixture
     def make_lasting(self, tmp_path: Path) -> Iterator[Callable[[], Device]]:
@@ -99,7 +99,7 @@ class TestQpu(DeviceContract):
         options = "--technology superconducting --time-scale 1e6 --socket"
         vendor = QpuService(tmp_path / "v", *options.split(), str(tmp_path / "s"))
         vendor.start()
-        yield device_at(vendor.url)
+        yield device_at(vendor.url, 1.0)
         vendor.kill()
 
 
@@ -111,7 +111,9 @@ class TestDWave(DeviceContract):
     def cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("DWAVE_CACHE_HOME", str(tmp_path / "cache"))
 
-    def annealer(self, folder: Path, time_scale: str) -> Iterator[Callable[[], Device]]:
+    def annealer(
+        self, folder: Path, time_scale: str, poll_seconds: float
+    ) -> Iterator[Callable[[], Device]]:
         vendor = QpuService(folder, "--qubits", "100", "--time-scale", time_scale)
         token_file = vendor.with_tokens("ada")
         vendor.start()
@@ -120,18 +122,18 @@ class TestDWave(DeviceContract):
             {
                 "qpu": "dwave",
                 "config": {"url": url, "tokenFile": token_file},
-                "poll_seconds": 0.1,
+                "poll_seconds": poll_seconds,
             }
         )
         vendor.kill()
 
     @pytest.fixture
     def make(self, tmp_path: Path) -> Iterator[Callable[[], Device]]:
-        yield from self.annealer(tmp_path / "v", "0")
+        yield from self.annealer(tmp_path / "v", "0", 0.1)
 
     @pytest.fixture
     def make_lasting(self, tmp_path: Path) -> Iterator[Callable[[], Device]]:
-        yield from self.annealer(tmp_path / "w", "1e6")
+        yield from self.annealer(tmp_path / "w", "1e6", 1.0)
 
 
 class TestAcme(DeviceContract):
@@ -148,18 +150,20 @@ class TestAcme(DeviceContract):
     @pytest.fixture
     def make(self, vendor: VendorProcess) -> Callable[[], Device]:
         vendor.set(shots=500)
-        return self.device_of(vendor)
+        return self.device_of(vendor, 0.1)
 
     @pytest.fixture
     def make_lasting(self, vendor: VendorProcess) -> Callable[[], Device]:
         vendor.set(setup=1e12)
-        return self.device_of(vendor)
+        return self.device_of(vendor, 1.0)
 
-    def device_of(self, vendor: VendorProcess) -> Callable[[], Device]:
+    def device_of(
+        self, vendor: VendorProcess, poll_seconds: float
+    ) -> Callable[[], Device]:
         keys: dict[str, JSON] = {
             "qpu": "acme",
             "config": vendor.config,
-            "poll_seconds": 0.1,
+            "poll_seconds": poll_seconds,
         }
         return lambda: QpuDevice.from_config(keys)
 

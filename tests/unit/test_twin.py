@@ -24,7 +24,8 @@ from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.qpu import QpuDevice
 from sf_quantum.service.http import auth
 from sf_quantum.service.twin import Original, TwinDevice, original
-from sf_quantum.testing.devices import CIRCUIT, sequence_of
+from sf_quantum.testing.devices import CIRCUIT
+from sf_quantum.testing.qpus import sequence
 from tests.scripted import scripted_server
 from tests.service import example_bqm, running_service
 
@@ -113,9 +114,9 @@ def test_a_twin_accepts_what_fits(pairs: tuple[Device, TwinDevice, Device]) -> N
         gates = device.description.technology == "superconducting"
         assert accepts(device, "circuit", CIRCUIT, most) == gates
     device, twin, front = pairs
-    sequence = sequence_of(device)
+    pulse = sequence(device.specs())
     for one in (device, twin, front):
-        assert accepts(one, "sequence", sequence, {"num_reads": 20})
+        assert accepts(one, "sequence", pulse, {"num_reads": 20})
     for one in (device, twin):
         assert not accepts(one, "sequence", "{}", {"num_reads": 20})
 

@@ -1,0 +1,155 @@
+"""The contract of devices fails on a device that breaks it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar, cast
+
+import pytest
+
+from sf_quantum.errors import QpuError
+from sf_quantum.qpu.jobs import Outcome, Progress, Task
+from sf_quantum.service.device.emulator import device as emulated
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.protocol import Device
+from sf_quantum.testing import devices
+from sf_quantum.testing.devices import DeviceContract, closing
+
+D = TypeVar("D", bound=EmulatedDevice)
+CONTRACT = DeviceContract()
+
+
+class Restless(EmulatedDevice):
+    """Does not wait for a job that runs."""
+
+    def poll(self, job_id: str, task: Task) -> Progress:
+        done = self.runs[job_id].outcome.done()
+        return super().poll(job_id, task) if done else Progress("Running")
+
+
+class Deaf(EmulatedDevice):
+    """Waits for as long after a cancellation."""
+
+    def poll(self, job_id: str, task: Task) -> Progress:
+        if not self.runs[job_id].outcome.done():
+            time.sleep(devices.WORTH_ENDING)
+        done = self.runs[job_id].outcome.done()
+        return super().poll(job_id, task) if done else Progress("Running")
+
+
+class Talkative(EmulatedDevice):
+    """Leaves ``info`` in the text of results."""
+
+    def result(self, job_id: str, task: Task) -> Outcome:
+        outcome = super().result(job_id, task)
+        assert outcome.result is not None
+        text = json.dumps(json.loads(outcome.result.text) | {"info": {}})
+        return replace(outcome, result=replace(outcome.result, text=text))
+
+
+class NeverAsked(EmulatedDevice):
+    """Is never refreshed, since it tells no interval."""
+
+    def refresh(self) -> None:
+        pass
+
+
+class AskedInVain(EmulatedDevice):
+    """Is refreshed, which does nothing."""
+
+    @property
+    def refresh_seconds(self) -> float:
+        return 1.0
+
+
+class Numbering(EmulatedDevice):
+    """Counts its jobs."""
+
+    def submit(self, task: Task) -> str:
+        super().submit(task)
+        return cast("str", 1)
+
+
+class Doubting(EmulatedDevice):
+    """Takes a refused connection for an answer that was lost."""
+
+    def submit(self, task: Task) -> str:
+        try:
+            socket.create_connection(("127.0.0.1", 9)).close()
+        except OSError as error:
+            raise QpuError(str(error)) from error
+        return super().submit(task)
+
+
+@pytest.fixture(autouse=True)
+def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emulated, "POLL_SECONDS", 1.2 * devices.WORTH_ENDING)
+
+
+def lasting(kind: type[D]) -> Callable[[], D]:
+    return lambda: kind(time_scale=1e6)
+
+
+def test_a_busy_loop_is_found() -> None:
+    with pytest.raises(AssertionError, match="does not wait"):
+        CONTRACT.test_a_poll_waits_for_the_job_or_its_cancellation(lasting(Restless))
+
+
+def test_a_poll_that_ignores_cancel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "TRIES", 1)
+    with pytest.raises(AssertionError, match="does not end the wait"):
+        CONTRACT.test_a_poll_waits_for_the_job_or_its_cancellation(lasting(Deaf))
+
+
+def test_info_in_the_text_is_found() -> None:
+    with (
+        closing(Talkative(time_scale=0)) as device,
+        pytest.raises(AssertionError, match="info is a field"),
+    ):
+        CONTRACT.test_each_kind_of_job_runs(device)
+
+
+@pytest.mark.parametrize("kind", [NeverAsked, AskedInVain])
+def test_half_of_a_refresh_is_found(kind: type[Device]) -> None:
+    device = kind.from_config({})
+    with closing(device), pytest.raises(AssertionError):
+        CONTRACT.test_it_is_asked_how_it_is_if_that_can_change(device)
+
+
+def test_an_id_that_is_no_text_is_found() -> None:
+    with (
+        closing(Numbering(time_scale=0)) as device,
+        pytest.raises(AssertionError, match="is a text"),
+    ):
+        CONTRACT.test_as_many_jobs_as_it_takes(device)
+
+
+def test_a_refused_connection_that_leaves_doubt_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: str) -> None:
+        raise ConnectionRefusedError
+
+    def cut_off() -> None:
+        monkeypatch.setattr(socket.socket, "connect", refused)
+
+    with closing(EmulatedDevice()) as device, pytest.raises(QpuError):
+        CONTRACT.test_a_submission_that_cannot_be_made_has_made_no_job(
+            Doubting, device, cut_off
+        )
+
+
+def test_a_device_that_keeps_the_contract_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    CONTRACT.test_a_poll_waits_for_the_job_or_its_cancellation(lasting(EmulatedDevice))
+    with closing(EmulatedDevice(time_scale=0)) as device:
+        CONTRACT.test_it_is_asked_how_it_is_if_that_can_change(device)
+        CONTRACT.test_as_many_jobs_as_it_takes(device)
+        CONTRACT.test_a_submission_that_cannot_be_made_has_made_no_job(
+            EmulatedDevice, device, lambda: None
+        )
