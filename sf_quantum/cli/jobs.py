@@ -144,8 +144,10 @@ def _changes(client: ServiceClient, id_: str) -> Iterator[dict[str, JSON]]:
 def _line(job: dict[str, JSON]) -> str:
     parts = [str(job["state"])]
     if job["state"] == "Queued":
-        start = service.format_seconds(job["eta_seconds"])
-        parts.append(f"position {job['position']}, starts in {start} s")
+        start = ""
+        if job["eta_seconds"] is not None:
+            start = f", starts in {service.format_seconds(job['eta_seconds'])} s"
+        parts.append(f"position {job['position']}{start}")
     if job["note"]:
         parts.append(escaped(str(job["note"])))
     return ": ".join(parts)

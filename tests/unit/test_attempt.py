@@ -33,6 +33,7 @@ from sf_quantum.qpu.jobs import (
     Task,
     UnknownJob,
 )
+from sf_quantum.service.api.v1.jobs import answer_for
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.protocol import Cost, Device, DeviceStatus
 from sf_quantum.service.domain.errors import Refused
@@ -631,6 +632,7 @@ async def test_while_the_vendor_is_offline_jobs_wait_and_no_lease_is_given(
         forecast = queue.forecast(job)
         assert forecast is not None
         assert forecast.eta_seconds is None
+        assert forecast.reason == "the cryostat is warm"
         with pytest.raises(Refused, match="the cryostat is warm"):
             await queue.leases.acquire(ANN, LeaseRequest())
         assert vendor.jobs == {}
@@ -638,6 +640,24 @@ async def test_while_the_vendor_is_offline_jobs_wait_and_no_lease_is_given(
         await until_async(lambda: vendor.jobs)
         vendor.end("v1")
         assert (await over(queue, job)).state == "Completed"
+
+
+async def test_a_queue_of_an_offline_vendor_tells_no_start(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    async with service(tmp_path, VendorDevice(vendor, depth=2)) as queue:
+        running, queued = await submit(queue, "a"), await submit(queue, "b")
+        await until_async(lambda: len(vendor.jobs) == 2)
+        await until_async(lambda: answer_for(queue, queued).eta_seconds == 7.0)
+        vendor.online = False
+        await until_async(lambda: answer_for(queue, queued).eta_seconds is None)
+        assert answer_for(queue, queued).note == "the cryostat is warm"
+        await until_async(lambda: answer_for(queue, running).eta_seconds == 0)
+        vendor.online = True
+        await until_async(lambda: answer_for(queue, queued).note is None)
+        for job_id in [*vendor.jobs]:
+            vendor.end(job_id)
+        assert (await over(queue, queued)).state == "Completed"
 
 
 async def test_what_no_longer_fits_fails_before_it_is_sent(

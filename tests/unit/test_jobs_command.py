@@ -205,6 +205,18 @@ def test_a_job_is_followed_to_its_end(
     assert json.loads(sfq("bob", "jobs", "follow", job, "--json", code=1))["id"] == job
 
 
+def test_the_list_says_why_no_job_starts(
+    service: RunningService, tokens: Path, sfq: Sfq
+) -> None:
+    submit(service, tokens, "ann")
+    submit(service, tokens, "bob")
+    sfq("operator", "admin", "drain", "a leak")
+    (row,) = json.loads(sfq("bob", "jobs", "list", "--json"))
+    assert row["eta_seconds"] is None
+    assert row["note"] == "the QPU is being drained: a leak"
+    assert jobs._line(row) == f"Queued: position 1: {row['note']}"
+
+
 def test_leases_are_listed_and_ended(
     service: RunningService, tokens: Path, sfq: Sfq
 ) -> None:

@@ -299,6 +299,20 @@ def test_announced_maintenance_and_the_message_of_a_closed_qpu_are_told() -> Non
         )
 
 
+def test_a_job_that_cannot_start_says_why(service: RunningService) -> None:
+    lease = _lease(service, "ada", "test")
+    for key in ("a", "b"):
+        _submit(service, "ada", lease, key)
+    service.until(lease, "Running")
+    by_admin = {"Authorization": "admin"}
+    service.ask("POST", "/v1/device/drain", {"message": "a leak"}, headers=by_admin)
+    line = _told(service, "ada")["line"]
+    assert isinstance(line, list)
+    assert [(row["starts"], row["note"]) for row in line if isinstance(row, dict)] == [
+        (None, "the QPU is being drained: a leak")
+    ]
+
+
 def test_maintenance_is_told_apart_from_other_reasons() -> None:
     with running_service() as service:
         store = service.queue.store

@@ -322,12 +322,15 @@ class Forecast:
     """The expected run of a job.
 
     :param position: number of jobs before it
-    :param eta_seconds: from now to its start; ``None`` while the QPU is closed
+    :param eta_seconds: from now to its start; ``None`` while the QPU is closed, or the
+        device offline
     :param expected_seconds: on the QPU, see :class:`Lease`
     :param expected_run_seconds: elapsed, from its start to its end
+    :param reason: why its start is unknown, if it is
     """
 
     position: int
     eta_seconds: float | None
     expected_seconds: float
     expected_run_seconds: float
+    reason: str = ""

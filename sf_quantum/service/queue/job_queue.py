@@ -396,7 +396,10 @@ class JobQueue:
             # as the vendor tells
             wait = max(wait, live.attempt.progress.eta_seconds or 0.0)
         run_seconds = estimator.run_seconds(live.entry)
-        return Forecast(place, wait, live.entry.qpu_seconds, run_seconds)
+        # a vendor's queue stands still then
+        offline = self.availability.device_reason if live.started is None else ""
+        eta = None if offline else wait
+        return Forecast(place, eta, live.entry.qpu_seconds, run_seconds, offline)
 
     def forecast_new(self, job_class: JobClass, user: str = "") -> Forecast:
         """Forecast the run of a one-shot problem of a user, if submitted now."""
@@ -436,7 +439,8 @@ class JobQueue:
             if not self.jobs.on_device:  # else the vendor's queue is behind these
                 wait += self.device.status.eta_seconds
             eta = self.availability.seconds_until_start(wait, run_seconds)
-        return Forecast(position, eta, entry.qpu_seconds, run_seconds)
+        why = self.availability.reason if eta is None else ""
+        return Forecast(position, eta, entry.qpu_seconds, run_seconds, why)
 
     def _check_open(self) -> None:
         if self.failure:

@@ -56,7 +56,9 @@ class ShownJob(Strict):
     shots: int
     state: State
     attempt: int
-    note: str | None
+    note: str | None = Field(
+        description="Why it ended so, started again, or cannot start now."
+    )
     position: int | None = Field(
         description="Jobs that run before it, the running one included; null once over."
     )
@@ -409,6 +411,7 @@ class _Rows:
             "label": self.labels.get(job.number),
             "idempotency_key": job.key,
             "shots": job.parameters.get("num_reads") or 1,
+            "note": job.note or (forecast and forecast.reason) or None,
             "position": forecast.position if forecast else None,
             "started": started,
             "starts": starts,

@@ -232,21 +232,20 @@ function showLine(told) {
   write("more", state.all ? "Show fewer" : `Show ${hidden} more ${hidden === 1 ? "row" : "rows"}`);
 }
 
+const noteOf = ({note}) => (note ? [make("small", {}, foreign(note))] : []);
+
 function lineRow(job) {
   if (!job.id) return make("tr", {class: "others"}, make("td"), make("td", {colspan: "2"}, classes(job)));
   return make("tr", {"data-job": job.id},
     make("td", {class: "number"}, String(job.position)),
-    make("td", {}, title(job), make("small", {}, details(job))),
+    make("td", {}, title(job), make("small", {}, details(job)), ...noteOf(job)),
     make("td", {class: "when", ...(job.starts === null ? {} : {"data-starts": job.starts})}, job.starts === null ? "–" : ""));
 }
 
 function showEnded(jobs) {
-  const rows = jobs.map((job) => {
-    const note = job.note ? [make("small", {}, foreign(job.note))] : [];
-    return make("tr", {"data-job": job.id},
-      make("td", {}, title(job), make("small", {}, `${details(job)} · ${used(job)}`), ...note),
-      make("td", {class: "when"}, ENDS[job.state] ?? job.state, make("small", {}, clock(job.ended))));
-  });
+  const rows = jobs.map((job) => make("tr", {"data-job": job.id},
+    make("td", {}, title(job), make("small", {}, `${details(job)} · ${used(job)}`), ...noteOf(job)),
+    make("td", {class: "when"}, ENDS[job.state] ?? job.state, make("small", {}, clock(job.ended)))));
   if (!rows.length) {
     const words = state.told.sees === "counts" ? "Enter your token below to see your own jobs." : "None yet.";
     rows.push(make("tr", {class: "empty"}, make("td", {colspan: "2"}, words)));

@@ -117,7 +117,7 @@ class DeviceAnswer(Strict):
     position: int = Field(description="Jobs that would run before one submitted now.")
     eta_seconds: float | None = Field(
         description="From now to its start, including maintenance; null while it is "
-        "unknown when the QPU opens."
+        "unknown when the QPU opens or is online again."
     )
     cost_per_second: float | None = Field(
         description="Per second of modelled QPU time, in the site's unit; null if free."

@@ -50,14 +50,14 @@ class JobAnswer(Strict):
         description="2 or more after a pre-emption, or a restart of the service."
     )
     note: str | None = Field(
-        description="Why it failed, was cancelled or started again."
+        description="Why it failed, was cancelled, started again, or cannot start now."
     )
     position: int | None = Field(
         description="Jobs that run before it, the running one included; null once over."
     )
     eta_seconds: float | None = Field(
         description="From now to its start, including maintenance; null once over, or "
-        "while it is unknown when the QPU opens."
+        "while it is unknown when the QPU opens or is online again."
     )
     expected_seconds: float | None = Field(
         description="Expected `qpu_seconds`; null once over."
@@ -231,5 +231,6 @@ def shown_job(job: Job, forecast: Forecast | None) -> JobAnswer:
     """Show a job with a forecast, ``None`` once it is over."""
     expected = vars(forecast) if forecast else _NO_FORECAST
     shown = {**vars(job), **expected, "idempotency_key": job.key}
+    shown["note"] = job.note or (forecast and forecast.reason) or None
     shown["queued_seconds"] = job.queued_seconds
     return JobAnswer(**{name: shown[name] for name in JobAnswer.model_fields})
