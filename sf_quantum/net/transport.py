@@ -9,12 +9,16 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import json
+import os
+import select
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 from sf_quantum.errors import InputError, QpuError
@@ -68,6 +72,8 @@ class Response:
 class Client:
     """A client of one service, which threads may share: each request has a connection.
 
+    :class:`KeptClient` keeps it for the next request.
+
     :param url: ``unix:/path.sock``, ``http://127.0.0.1:port`` or ``https://...``
     :param headers: sent with every request
     :param credential: called for each request; returns further headers
@@ -75,6 +81,8 @@ class Client:
     :raises InputError: if the URL has another form, or plain HTTP would go to another
         machine, or a header is not printable ASCII
     """
+
+    _end: ClassVar[Mapping[str, str]] = {"Connection": "close"}
 
     def __init__(
         self,
@@ -85,7 +93,7 @@ class Client:
         most_bytes: int | None = None,
     ) -> None:
         self.url = url
-        self._headers = {**headers, "Connection": "close"}
+        self._headers = {**headers, **self._end}
         self._credential = credential
         self._most_bytes = ANSWER_BYTES if most_bytes is None else most_bytes
         _check(headers)
@@ -114,23 +122,19 @@ class Client:
             headers["Content-Type"] = "application/json"
         if isinstance(body, Mapping):
             body = json.dumps(body, allow_nan=False).encode()
-        tls, host, port, prefix = self._base
-        kind = http.client.HTTPSConnection if tls else http.client.HTTPConnection
-        connection = kind(host, port, timeout=timeout_seconds)
-        sent = False
+        host, prefix = self._base[1], self._base[3]
+        connection = self._connection(timeout_seconds)
+        sent, reusable = False, False
         try:
-            if self._socket is None:
-                connection.connect()
-            else:
-                connection.sock = socket.socket(socket.AF_UNIX)
-                connection.sock.settimeout(timeout_seconds)
-                connection.sock.connect(self._socket)
+            if connection.sock is None:
+                self._connect(connection)
             sent = True
             connection.request(method, prefix + path, body, headers)
             with connection.getresponse() as response:
                 answer = _body(response, self._most_bytes)
                 told = response.headers
                 wait = retry_seconds(told["Retry-After"], told["Date"])
+                reusable = not response.will_close
                 return Response(response.status, answer, wait)
         except TimeoutError as error:
             text = f"no answer within {timeout_seconds:g} s"
@@ -151,7 +155,72 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(_reason(error), sent=sent) from error
         finally:
+            self._answered(connection, reusable=reusable)
+
+    def _connection(self, timeout_seconds: float) -> http.client.HTTPConnection:
+        tls, host, port, _ = self._base
+        kind = http.client.HTTPSConnection if tls else http.client.HTTPConnection
+        return kind(host, port, timeout=timeout_seconds)
+
+    def _connect(self, connection: http.client.HTTPConnection) -> None:
+        if self._socket is None:
+            connection.connect()
+            return
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(connection.timeout)
+        connection.sock.connect(self._socket)
+
+    def _answered(
+        self, connection: http.client.HTTPConnection, *, reusable: bool
+    ) -> None:
+        connection.close()
+
+
+class KeptClient(Client):
+    """A client that keeps its connection for the next request, as a loop of jobs needs."""
+
+    _end: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        credential: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        # of each process, since one that is forked shares the connections of its parent
+        self._idle: deque[tuple[int, http.client.HTTPConnection]] = deque()
+        super().__init__(url, headers, credential)
+
+    def __del__(self) -> None:
+        for _, connection in self._idle:
             connection.close()
+
+    def _connection(self, timeout_seconds: float) -> http.client.HTTPConnection:
+        with suppress(IndexError):
+            while True:
+                process, connection = self._idle.pop()
+                if (
+                    process == os.getpid()
+                    and connection.sock
+                    and _open(connection.sock)
+                ):
+                    connection.sock.settimeout(timeout_seconds)
+                    return connection
+                connection.close()
+        return super()._connection(timeout_seconds)
+
+    def _answered(
+        self, connection: http.client.HTTPConnection, *, reusable: bool
+    ) -> None:
+        if reusable and not self._idle:
+            self._idle.append((os.getpid(), connection))
+        else:
+            connection.close()
+
+
+def _open(idle: socket.socket) -> bool:
+    """Whether the service has not closed a connection that waits for no answer."""
+    return not select.select([idle], [], [], 0)[0]
 
 
 def _body(response: http.client.HTTPResponse, most_bytes: int) -> bytes:

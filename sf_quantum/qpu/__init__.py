@@ -233,7 +233,7 @@ class Qpu(ABC):
 
         return sample(self.sampler(), bqm, parameters)
 
-    # Jobs, on the job's side. None of these methods waits for a job, or repeats a request
+    # Jobs, on the job's side. But for run_job(), none waits for a job, or repeats a request
     # that was not answered: that is for the caller, such as the QPU service, to do. Each
     # raises LeaseLost if the vendor has ended the lease.
 
@@ -283,6 +283,19 @@ class Qpu(ABC):
         :raises QpuError: if the vendor does not answer, or its answer is malformed
         """
         raise NotImplementedError(f"QPU type {self.type!r} has no job side")
+
+    def run_job(self, task: Task) -> Outcome:
+        """Run a job and wait for its end; interrupted, it is cancelled.
+
+        A submission is repeated as the vendor asks, if there is certainly no job yet.
+        Later requests that are not answered are repeated too.
+
+        :raises InputError: if the QPU refuses the job
+        :raises QpuError: if the QPU does not answer
+        """
+        from sf_quantum.qpu import running
+
+        return running.run_job(self, task)
 
     def cancel(self, job_id: str) -> None:
         """Ask the vendor to cancel a job; of one that is over, it is harmless.

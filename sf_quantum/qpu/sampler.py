@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
-from collections.abc import Callable
-from contextlib import suppress
-from typing import TypeVar
 
 from dimod import BinaryQuadraticModel, SampleSet
 from dimod.core.sampler import Sampler
 
-from sf_quantum import backoff
-from sf_quantum.backoff import Deadline
-from sf_quantum.errors import InputError, QpuError
+from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.jobs import (
-    OVER,
     JobParameters,
-    NotAccepted,
-    Outcome,
     Task,
-    UnknownJob,
 )
-
-# how long a vendor may be busy, or not answer
-RETRY_SECONDS = 60.0
-T = TypeVar("T")
 
 
 class QpuSampler(Sampler):
@@ -78,9 +64,6 @@ class QpuSampler(Sampler):
 class JobSampler(QpuSampler):
     """Sends each problem to a QPU as a job, and waits for its samples.
 
-    A submission is repeated as the vendor asks, if there is certainly no job yet. Later
-    requests that are not answered are repeated too.
-
     :param qpu: the job's side of a kind that takes jobs of the kind ``problem``
     """
 
@@ -89,48 +72,9 @@ class JobSampler(QpuSampler):
     ) -> dict[str, JSON]:
         tag = f"sfq-{secrets.token_hex(8)}"
         task = Task(tag, "problem", json.dumps(bqm), parameters)
-        job_id = _submitted(self._qpu, task)
-        try:
-            outcome = self._ended(job_id, task)
-        except BaseException:
-            with suppress(QpuError, InputError):
-                self._qpu.cancel(job_id)
-            raise
+        outcome = self._qpu.run_job(task)
         if outcome.result is None:
             how = outcome.failure or "cancelled"
-            raise QpuError(f"QPU {self._qpu.name!r}: job {job_id}: {how}")
+            raise QpuError(f"QPU {self._qpu.name!r}: {how}")
         samples: dict[str, JSON] = json.loads(outcome.result.whole)
         return samples
-
-    def _ended(self, job_id: str, task: Task) -> Outcome:
-        for pause in backoff.JOB.pauses():
-            if _repeated(lambda: self._qpu.poll(job_id)).state in OVER:
-                break
-            time.sleep(pause)
-        return _repeated(lambda: self._qpu.result(job_id, task))
-
-
-def _submitted(qpu: Qpu, task: Task) -> str:
-    deadline, pauses = Deadline(RETRY_SECONDS), backoff.REQUEST.pauses()
-    while True:
-        try:
-            return qpu.submit(task)
-        except NotAccepted as error:
-            pause = max(error.retry_seconds or 0.0, next(pauses))
-            # nor is there anything to wait for if the vendor does not say so
-            if error.retry_seconds is None or pause > deadline.left:
-                raise
-        time.sleep(pause)
-
-
-def _repeated(request: Callable[[], T]) -> T:
-    deadline, pauses = Deadline(RETRY_SECONDS), backoff.REQUEST.pauses()
-    while True:
-        try:
-            return request()
-        except UnknownJob:
-            raise
-        except QpuError:
-            if (pause := next(pauses)) > deadline.left:
-                raise
-        time.sleep(pause)

@@ -11,7 +11,7 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Deadline
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
-from sf_quantum.net.transport import Client, Response, Unreachable
+from sf_quantum.net.transport import Client, KeptClient, Response, Unreachable
 from sf_quantum.qpu import AuthenticationError, read_token
 from sf_quantum.qpu.jobs import LeaseLost
 
@@ -72,7 +72,9 @@ class ServiceClient:
         self._token: str | None = None
         if credentials.token_file is not None:
             self._token = read_token(credentials.token_file)
-        self._client = Client(url, headers, self._credential)
+        # a job may send one request after the other; a driver, one now and then
+        kind = Client if lease is None else KeptClient
+        self._client = kind(url, headers, self._credential)
         self.url = self._client.url
         self.name = f"QPU {qpu!r} at {self.url}"
         retry = credentials.retry_seconds

@@ -378,17 +378,11 @@ class SfqQpu(Qpu):
 
     def submit(self, task: Task) -> str:
         """See :meth:`Qpu.submit`; the tag is the job's idempotency key."""
-        given = {key: v for key, v in task.parameters.items() if v is not None}
-        rest: dict[str, JSON] = {"parameters": {**given}, "idempotency_key": task.tag}
-        if self._purpose is not None:
-            rest["purpose"] = self._purpose
-        # without parsing the payload, which may be large
-        body = f'{{"{task.kind}": {task.payload}, {json.dumps(rest)[1:]}'.encode()
         try:
             response = self.service.send(
                 "POST",
                 "/v1/jobs",
-                body,
+                self._body(task),
                 timeout_seconds=LARGE_SECONDS,
                 expected=NOT_ACCEPTED,
             )
@@ -402,6 +396,14 @@ class SfqQpu(Qpu):
             message = f"{self.service.name} takes no job now: {refusal(response)}"
             raise NotAccepted(message, response.retry_seconds)
         return self.service.text(response.json(), "id")
+
+    def _body(self, task: Task) -> bytes:
+        given = {key: v for key, v in task.parameters.items() if v is not None}
+        rest: dict[str, JSON] = {"parameters": {**given}, "idempotency_key": task.tag}
+        if self._purpose is not None:
+            rest["purpose"] = self._purpose
+        # without parsing the payload, which may be large
+        return f'{{"{task.kind}": {task.payload}, {json.dumps(rest)[1:]}'.encode()
 
     def find(self, tag: str) -> str | None:
         path = f"/v1/jobs?key={quote(tag, safe='')}"
@@ -423,12 +425,36 @@ class SfqQpu(Qpu):
         return Progress(state, count(position), number(eta))
 
     def result(self, job_id: str, task: Task) -> Outcome:
-        job, state = self._job("GET", job_id)
-        if state not in OVER:
+        return self._outcome(job_id, self._job("GET", job_id)[0])
+
+    def run_job(self, task: Task) -> Outcome:
+        """See :meth:`Qpu.run_job`; a small job takes one request.
+
+        A submission without an answer is repeated: its tag, the job's idempotency key,
+        makes it the same job.
+        """
+        path, body = f"/v1/jobs?wait={POLL_SECONDS:g}", self._body(task)
+        try:
+            response = self.service.send(
+                "POST", path, body, timeout_seconds=LARGE_SECONDS, retry=True
+            )
+            job = self._follow(response.json())
+            return self._outcome(self.service.text(job, "id"), job)
+        except InputError:
+            raise
+        except BaseException:
+            with suppress(QpuError, InputError):
+                self._cancel(body)
+            raise
+
+    def _outcome(self, job_id: str, job: Mapping[str, JSON]) -> Outcome:
+        if (state := job.get("state")) not in OVER:
             raise QpuError(f"{self.service.name}: job {job_id} is {state}")
         result, failure, note = None, None, str(job.get("note") or "")
         if state == "Completed":
-            result = self._result(job_id)
+            small = job.get("result")
+            known = _small_result(small) if isinstance(small, dict) else None
+            result = known or self._result(job_id)
         elif state == "Failed":
             failure = note or "no reason given"
         calibration = job.get("calibration")
@@ -506,11 +532,19 @@ class SfqQpu(Qpu):
             job = response.json()
         return job
 
-    def _cancel(self, job: Mapping[str, JSON]) -> None:
+    def _cancel(self, job: Mapping[str, JSON] | bytes) -> None:
         # by its key, the job is found even if its submission was not answered
         send = partial(self.service.send, timeout_seconds=CANCEL_SECONDS)
         found = send("POST", "/v1/jobs", job).json()
         send("DELETE", f"/v1/jobs/{self.service.text(found, 'id')}")
+
+
+def _small_result(content: Mapping[str, JSON]) -> Result | None:
+    info = content.get("info")
+    if not isinstance(info, dict):
+        return None
+    rest = {key: value for key, value in content.items() if key != "info"}
+    return Result(json.dumps(rest), info)
 
 
 def _lease(token: str) -> str:

@@ -20,7 +20,7 @@ from sf_quantum.backoff import Backoff
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.net import munge
-from sf_quantum.net.transport import Unreachable
+from sf_quantum.net.transport import Response, Unreachable
 from sf_quantum.qpu import AuthenticationError, NoLease, service_client, sfq
 from sf_quantum.qpu.jobs import (
     LeaseLost,
@@ -35,6 +35,7 @@ from sf_quantum.qpu.leases import AcquireOptions, acquire
 from sf_quantum.qpu.service_client import Credentials
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
+from sf_quantum.service.api.v1.jobs import INLINE_CHARACTERS
 from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
 from sf_quantum.service.domain.settings import (
     ClassSettings,
@@ -950,3 +951,84 @@ def test_a_lease_that_expires_is_renewed_whenever_that_is(
 ) -> None:
     server = scripted([(200, f'{{"idle_seconds_left": {told}}}')])
     assert SfqQpu("q", server.url).renew("l") == pause
+
+
+def _small(number: int, reads: int = 20) -> Task:
+    parameters = {"num_reads": reads, "seed": number}
+    return Task(f"loop-{number}", "problem", json.dumps(example_bqm()), parameters)
+
+
+def test_a_small_job_is_run_by_one_request(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    qpu = _job_side(service, service.acquire())
+    send, sent = qpu.service.send, []
+
+    def noted(
+        method: str, path: str, body: bytes, *, timeout_seconds: float, retry: bool
+    ) -> Response:
+        sent.append(method)
+        return send(method, path, body, timeout_seconds=timeout_seconds, retry=retry)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(qpu.service, "send", noted)
+        outcomes = [qpu.run_job(_small(number)) for number in range(3)]
+    assert sent == ["POST"] * 3
+    for number, outcome in enumerate(outcomes):
+        assert outcome.result is not None
+        fetched = qpu.result(str(outcome.result.info["job"]), _small(number))
+        assert fetched.result is not None
+        assert json.loads(fetched.result.text) == json.loads(outcome.result.text)
+        assert replace(fetched, result=outcome.result) == outcome
+
+
+def test_a_large_result_is_fetched_by_itself(service: RunningService) -> None:
+    qpu = _job_side(service, service.acquire())
+    outcome = qpu.run_job(_small(1, 10_000))
+    assert outcome.result is not None
+    assert len(outcome.result.text) > INLINE_CHARACTERS
+
+
+def test_a_job_that_fails_says_why(bqm: dict[str, JSON]) -> None:
+    device = EmulatedDevice(time_scale=0.0, faults=Faults(fail=1.0))
+    with running_service(device) as service:
+        outcome = _job_side(service, service.acquire()).run_job(_small(1))
+        assert (outcome.result, outcome.failure) == (None, "the QPU failed")
+
+
+def test_an_interrupted_run_cancels_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running_service(EmulatedDevice(time_scale=1e6)) as service:
+        monkeypatch.setattr(sfq, "POLL_SECONDS", 0.01)
+        qpu = _job_side(service, service.acquire())
+
+        def interrupt(_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(qpu, "_follow", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            qpu.run_job(_small(1))
+        until(lambda: service.queue.store.jobs()[0].state == "Cancelled")
+
+
+@pytest.mark.parametrize("wait", ["61", "-1", "nan", "soon"])
+def test_how_long_a_submission_may_wait_is_checked(
+    service: RunningService, bqm: dict[str, JSON], wait: str
+) -> None:
+    lease = service.acquire()
+    for extra in ("", " " * 100_000):  # a large body is read in another way
+        body = json.dumps({"problem": bqm, "idempotency_key": "k"}) + extra
+        client = SfqQpu("q", service.url, lease=lease).service
+        with pytest.raises(InputError, match="wait"):
+            client.send("POST", f"/v1/jobs?wait={wait}", body.encode())
+    assert not service.queue.store.jobs()
+
+
+def test_a_large_submission_waits_and_keeps_all_that_was_asked(
+    service: RunningService, bqm: dict[str, JSON]
+) -> None:
+    client = SfqQpu("q", service.url, lease=service.acquire()).service
+    given: dict[str, JSON] = {"problem": bqm, "idempotency_key": "k"}
+    body = json.dumps({**given, "repeatable": True}) + " " * 100_000
+    job = client.send("POST", "/v1/jobs?wait=60", body.encode()).json()
+    assert (job["state"], job["repeatable"]) == ("Completed", True)
+    assert mapping(job["result"])["info"]

@@ -9,13 +9,16 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from sf_quantum.net import transport
 from sf_quantum.net.transport import (
     ANSWER_BYTES,
     MOST_RETRY_SECONDS,
     Client,
+    KeptClient,
     Response,
     Unreachable,
 )
+from tests.waiting import until
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
@@ -133,3 +136,61 @@ def test_a_busy_service_says_when_to_ask_again(
     busy = b"HTTP/1.1 429 Too Many Requests\r\n" + headers
     with answering(busy + b"Content-Length: 0\r\n\r\n") as url:
         assert asked(url) == Response(429, b"", seconds)
+
+
+@contextmanager
+def serving(answers: list[list[bytes]]) -> Iterator[tuple[str, list[int]]]:
+    """Serve connections with an answer to each request, then close each; yields the URL.
+
+    :param answers: of each connection
+    """
+    taken: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):
+                for number, replies in enumerate(answers):
+                    connection, _ = server.accept()
+                    with connection:
+                        for reply in replies:
+                            connection.recv(65536)
+                            taken.append(number)
+                            connection.sendall(reply)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}", taken
+        with suppress(OSError):
+            server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+EMPTY = OK + b"Content-Length: 2\r\n\r\n{}"
+
+
+def test_a_kept_connection_serves_the_next_request() -> None:
+    with serving([[EMPTY] * 3]) as (url, taken):
+        client = KeptClient(url, {})
+        for _ in range(3):
+            assert client.request("GET", "/").json() == {}
+    assert taken == [0, 0, 0]
+
+
+def test_a_connection_that_the_service_has_closed_is_replaced() -> None:
+    closes = OK + b"Connection: close\r\nContent-Length: 2\r\n\r\n{}"
+    with serving([[EMPTY], [closes], [EMPTY]]) as (url, taken):
+        client = KeptClient(url, {})
+        client.request("GET", "/")
+        until(lambda: not transport._open(client._idle[0][1].sock))
+        client.request("GET", "/")
+        client.request("GET", "/")
+    assert taken == [0, 1, 2]
+
+
+def test_a_forked_process_does_not_use_the_connection_of_its_parent() -> None:
+    with serving([[EMPTY], [EMPTY]]) as (url, taken):
+        client = KeptClient(url, {})
+        client.request("GET", "/")
+        client._idle[0] = (-1, client._idle[0][1])
+        client.request("GET", "/")
+    assert taken == [0, 1]

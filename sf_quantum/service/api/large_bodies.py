@@ -62,7 +62,7 @@ class LargeBodyRoute(APIRoute):
 
     @staticmethod
     @abstractmethod
-    def reply(queue: JobQueue, job: Job, new: bool) -> Response:
+    async def reply(request: Request, queue: JobQueue, job: Job, new: bool) -> Response:
         """Answer as the dialect's route does."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[None, None, Response]]:
@@ -97,7 +97,8 @@ class LargeBodyRoute(APIRoute):
                 submission = await asyncio.wrap_future(in_thread(whole))
             else:
                 submission = await queue.bodies.run(whole)
-        return self.reply(queue, *await queue.submit(who, lease, submission))
+        submitted = await queue.submit(who, lease, submission)
+        return await self.reply(request, queue, *submitted)
 
 
 def read(
@@ -185,7 +186,8 @@ def _answer(
         return {"refused": refused}, ""
     except (ValueError, RecursionError):
         return {"invalid": {"loc": ["body"], "msg": "", "type": "json_invalid"}}, ""
-    names = "kind parameters key digest purpose calibrated_within dialect".split()
+    names = """kind parameters key digest purpose calibrated_within dialect metadata
+        repeatable""".split()
     read = {name: getattr(submission, name) for name in names}
     return {**read, "size": asdict(size)}, submission.payload
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import Field, TypeAdapter
+from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
 from sf_quantum.service.api.common import (
     LONGEST_WAIT_SECONDS,
@@ -20,18 +22,34 @@ from sf_quantum.service.api.common import (
 from sf_quantum.service.api.large_bodies import LargeBodyRoute
 from sf_quantum.service.api.v1.models import CalibrationAnswer, JobBody, Strict
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.jobs import Forecast, Job, JobClass, Kind, State
+from sf_quantum.service.domain.jobs import (
+    Forecast,
+    Identity,
+    Job,
+    JobClass,
+    Kind,
+    State,
+)
+from sf_quantum.service.http.auth import get_sender
 from sf_quantum.service.queue.entitlements import LEASE_HEADER
 from sf_quantum.service.queue.job_queue import JobQueue, Listed
+
+# of a result that comes with the job
+INLINE_CHARACTERS = 65_536
 
 
 class _Route(LargeBodyRoute):
     dialect = "v1"
     header = LEASE_HEADER
 
+    async def handle_large(self, request: Request, body: bytes) -> Response:
+        _wait_of(request)  # refused before the job is submitted
+        return await super().handle_large(request, body)
+
     @staticmethod
-    def reply(queue: JobQueue, job: Job, new: bool) -> Response:
-        content = answer_for(queue, job).model_dump(mode="json", by_alias=True)
+    async def reply(request: Request, queue: JobQueue, job: Job, new: bool) -> Response:
+        answer = await submitted(queue, get_sender(request), job, _wait_of(request))
+        content = answer.model_dump(mode="json", by_alias=True)
         return JSONResponse(content, 201 if new else 200)
 
 
@@ -98,6 +116,23 @@ class JobAnswer(Strict):
     )
 
 
+class SubmittedAnswer(JobAnswer):
+    """A job, and its result if the submission has waited for it."""
+
+    result: dict[str, JsonValue] | None = Field(
+        default=None,
+        description="As `GET /v1/jobs/{id}/result`, of a job that was completed within "
+        "`wait`, if it has at most 65,536 characters; else null.",
+    )
+
+
+Wait: TypeAlias = Annotated[
+    float,
+    Query(ge=0, le=LONGEST_WAIT_SECONDS, description="Seconds to wait at most."),
+]
+_WAIT: TypeAdapter[float] = TypeAdapter(
+    Annotated[float, Field(ge=0, le=LONGEST_WAIT_SECONDS, allow_inf_nan=False)]
+)
 _JOBS = TypeAdapter(list[JobAnswer])
 # the forecast of a job that is over
 _NO_FORECAST = dict.fromkeys(one.name for one in fields(Forecast))
@@ -124,14 +159,16 @@ async def submit(
     who: Who,
     response: Response,
     x_sfq_lease: LeaseId = None,
-) -> JobAnswer:
+    wait: Wait = 0.0,
+) -> SubmittedAnswer:
     """Submit a job to the queue, under a lease that is held.
 
-    An acknowledged job is on disk: it survives the service being killed.
+    An acknowledged job is on disk: it survives the service being killed. With `wait`, the
+    answer comes once the job is over, with its result, or when the time has passed.
     """
     job, new = await queue.submit(who, x_sfq_lease, body.submission())
     response.status_code = 201 if new else 200
-    return answer_for(queue, job)
+    return await submitted(queue, who, job, wait)
 
 
 @router.get(
@@ -185,10 +222,7 @@ async def job(
     job_id: str,
     queue: Queue,
     who: Who,
-    wait: Annotated[
-        float,
-        Query(ge=0, le=LONGEST_WAIT_SECONDS, description="Seconds to wait at most."),
-    ] = 0.0,
+    wait: Wait = 0.0,
 ) -> JobAnswer:
     """Show a job; with `wait`, once it is over or the time has passed."""
     current = await queue.wait(who, job_id, wait)
@@ -220,6 +254,29 @@ async def result(job_id: str, queue: Queue, who: Who) -> Response:
 async def cancel(job_id: str, queue: Queue, who: Who) -> JobAnswer:
     """Cancel a job unless it is over, and answer once it has left the device."""
     return answer_for(queue, await queue.cancel(who, job_id))
+
+
+async def submitted(
+    queue: JobQueue, who: Identity, job: Job, seconds: float
+) -> SubmittedAnswer:
+    """Show a job that was submitted, once it is over or the time has passed."""
+    if seconds > 0:
+        job = await queue.wait(who, job.id, seconds)
+    answer = SubmittedAnswer(**answer_for(queue, job).model_dump())
+    if seconds > 0 and job.state == "Completed":
+        text = await queue.result(who, job.id)
+        if len(text) <= INLINE_CHARACTERS:
+            answer.result = json.loads(text)
+    return answer
+
+
+def _wait_of(request: Request) -> float:
+    try:
+        return _WAIT.validate_python(request.query_params.get("wait", 0.0))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = {"loc": ["query", "wait"], "msg": first["msg"], "type": first["type"]}
+        raise RequestValidationError([where]) from error
 
 
 def answer_for(queue: JobQueue, job: Job) -> JobAnswer:

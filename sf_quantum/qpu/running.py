@@ -1,0 +1,74 @@
+"""Runs a job on a QPU whose client has a job side, and waits for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol, TypeVar
+
+from sf_quantum import backoff
+from sf_quantum.backoff import Deadline
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.qpu.jobs import (
+    OVER,
+    NotAccepted,
+    Outcome,
+    Progress,
+    Task,
+    UnknownJob,
+)
+
+# how long a vendor may be busy, or not answer
+RETRY_SECONDS = 60.0
+T = TypeVar("T")
+
+
+class JobSide(Protocol):
+    """The job side of a :class:`~sf_quantum.qpu.Qpu`."""
+
+    def submit(self, task: Task) -> str: ...
+    def poll(self, job_id: str) -> Progress: ...
+    def result(self, job_id: str, task: Task) -> Outcome: ...
+    def cancel(self, job_id: str) -> None: ...
+
+
+def run_job(qpu: JobSide, task: Task) -> Outcome:
+    """See :meth:`Qpu.run_job`."""
+    job_id = _submitted(qpu, task)
+    try:
+        for pause in backoff.JOB.pauses():
+            if _repeated(lambda: qpu.poll(job_id)).state in OVER:
+                break
+            time.sleep(pause)
+        return _repeated(lambda: qpu.result(job_id, task))
+    except BaseException:
+        with suppress(QpuError, InputError):
+            qpu.cancel(job_id)
+        raise
+
+
+def _submitted(qpu: JobSide, task: Task) -> str:
+    deadline, pauses = Deadline(RETRY_SECONDS), backoff.REQUEST.pauses()
+    while True:
+        try:
+            return qpu.submit(task)
+        except NotAccepted as error:
+            pause = max(error.retry_seconds or 0.0, next(pauses))
+            # nor is there anything to wait for if the vendor does not say so
+            if error.retry_seconds is None or pause > deadline.left:
+                raise
+        time.sleep(pause)
+
+
+def _repeated(request: Callable[[], T]) -> T:
+    deadline, pauses = Deadline(RETRY_SECONDS), backoff.REQUEST.pauses()
+    while True:
+        try:
+            return request()
+        except UnknownJob:
+            raise
+        except QpuError:
+            if (pause := next(pauses)) > deadline.left:
+                raise
+        time.sleep(pause)
