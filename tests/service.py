@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client, Response
-from sf_quantum.qpu.jobs import Result
+from sf_quantum.qpu.jobs import Kind, Result
 from sf_quantum.samplers.problem import document
 from sf_quantum.service.app import Service, build
 from sf_quantum.service.device.emulator.computation import Computation
@@ -50,7 +50,8 @@ def problem(name: str | None) -> dict[str, JSON]:
 class UntilInterrupted:
     """Runs each job until one of them is interrupted; from then on they end at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Kind = "problem") -> None:
+        self._kind = kind
         self._interrupted = threading.Event()
 
     def check(self, content: JSON, *, qubits: int) -> Size:
@@ -60,7 +61,7 @@ class UntilInterrupted:
         while not self._interrupted.wait(0.001):
             if interrupted():
                 self._interrupted.set()
-        return installed()["problem"].run(computation, lambda: False)
+        return installed()[self._kind].run(computation, lambda: False)
 
 
 class RunningService:

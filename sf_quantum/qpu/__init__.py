@@ -88,6 +88,8 @@ class Qpu(ABC):
     kinds: ClassVar[tuple[Kind, ...]] = ()
     #: whether :meth:`find` can look up a job by its tag
     finds: ClassVar[bool] = False
+    #: whether jobs end with their lease, of which only a submission tells that it has ended
+    sessions: ClassVar[bool] = False
 
     @classmethod
     def problem(cls) -> str | None:

@@ -62,7 +62,14 @@ class LeaseLost(NotAccepted):
 
 
 class UnknownJob(QpuError):
-    """The vendor does not know, or no longer knows, a job that it has accepted."""
+    """The vendor does not know, or no longer knows, a job that it has accepted.
+
+    :param lease_lost: whether the vendor has ended its lease
+    """
+
+    def __init__(self, message: str, *, lease_lost: bool = False) -> None:
+        super().__init__(message)
+        self.lease_lost = lease_lost
 
 
 @dataclass(frozen=True)
@@ -133,6 +140,8 @@ class Outcome:
     :param seconds: elapsed time on the QPU; ``None`` if the vendor does not tell
     :param calibration: id, time and values of the calibration, if told
     :param note: what the vendor says of how it ended, if anything
+    :param lost: why the vendor has ended it, if that was no fault of the job, which may be
+        submitted again; it has no result then
     """
 
     result: Result | None = None
@@ -141,6 +150,7 @@ class Outcome:
     seconds: float | None = None
     calibration: dict[str, JSON] | None = None
     note: str = ""
+    lost: str | None = None
 
 
 @dataclass(frozen=True)

@@ -257,8 +257,6 @@ class _Pasqal(QrmiQpu):
     extra = "pulser"
     takes = "pulse sequences (Pulser)"
     kinds: ClassVar[tuple[Kind, ...]] = ("sequence",)
-    #: whether a lease is a session of the vendor's, without which it forbids jobs
-    sessions: ClassVar[bool] = False
 
     def sampler(self) -> Sampler:
         """See :meth:`Qpu.sampler`: ``neutral-atom``, on this machine."""

@@ -21,7 +21,7 @@ from sf_quantum.testing.devices import DeviceContract
 from tests.integration import pasqal_device_contract as pasqal
 from tests.integration.services import QpuService
 from tests.integration.test_qrmi_client import alone as alone
-from tests.service import running_service
+from tests.service import UntilInterrupted, running_service
 from tests.vendor import VendorProcess
 
 
@@ -174,8 +174,18 @@ def test_pasqal_local(alone: list[str]) -> None:
     with (
         running_service(EmulatedDevice(time_scale=0), tcp=True, vqpus=9) as vendor,
         running_service(EmulatedDevice(time_scale=1e6), tcp=True, vqpus=9) as lasting,
+        running_service(
+            EmulatedDevice(
+                time_scale=0, runners={"sequence": UntilInterrupted("sequence")}
+            ),
+            tcp=True,
+        ) as sessions,
     ):
-        urls = {pasqal.URL: vendor.url, pasqal.LASTING_URL: lasting.url}
+        urls = {
+            pasqal.URL: vendor.url,
+            pasqal.LASTING_URL: lasting.url,
+            pasqal.SESSIONS_URL: sessions.url,
+        }
         done = subprocess.run(
             [*command, *options, pasqal.__file__],
             env={**os.environ, **urls},

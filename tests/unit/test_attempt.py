@@ -192,10 +192,11 @@ class VendorDevice(Device):
         counter = json.dumps({"counter": {job_id: task.shots, "all": task.shots}})
         result = Result(counter, {"by": job_id})
         failure = "it broke" if job.state == "Failed" else None
+        lost = None
         if job.state == "Cancelled" and job_id not in self._cancelled:
-            failure = "the vendor cancelled it"
+            lost = "its lease has ended"
         completed = result if job.state == "Completed" else None
-        return Outcome(completed, failure, job.billed, None, {"id": "c1"})
+        return Outcome(completed, failure, job.billed, None, {"id": "c1"}, lost=lost)
 
     def cancel(self, job_id: str) -> None:
         self.vendor.raises(self.vendor.trouble, "cancel")
@@ -446,6 +447,67 @@ async def test_what_cannot_be_found_after_a_crash_says_so(
     assert (done.state, done.attempt) == expected
     if not repeatable:
         assert done.note == f"interrupted: the service ended; {NOT_FOUND_AGAIN}"
+
+
+async def test_what_ends_with_the_vendors_lease_runs_again(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    async with service(tmp_path, VendorDevice(vendor, depth=2)) as queue:
+        first, second = await submit(queue, "a"), await submit(queue, "b")
+        await until_async(lambda: queue.find(ANN, first.id).state == "Running")
+        await until_async(lambda: len(vendor.jobs) == 2)
+        vendor.end("v2", "Cancelled")
+        vendor.end("v1", "Cancelled", billed=0.75)
+        await until_async(lambda: len(vendor.jobs) == 4)
+        found = queue.find(ANN, first.id)
+        assert found.note == "interrupted during attempt 1: its lease has ended"
+        for number in (3, 4):
+            vendor.end(f"v{number}")
+        done = [await over(queue, job) for job in (first, second)]
+    assert [(job.state, job.attempt) for job in done] == [("Completed", 2)] * 2
+    # what ran is lost, what only waited has cost nothing
+    assert [job.lost_qpu_seconds for job in done] == [0.75, 0.0]
+    assert [job.qpu_seconds for job in done] == [2.0, 2.0]
+
+
+async def test_what_always_ends_with_the_vendors_lease_fails_in_the_end(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    async with service(tmp_path, VendorDevice(vendor)) as queue:
+        job = await submit(queue, "a")
+        for number in (1, 2, 3):
+            await until_async(lambda number=number: f"v{number}" in vendor.jobs)  # type: ignore[misc]
+            vendor.end(f"v{number}", "Cancelled")
+        done = await over(queue, job)
+    assert (done.state, done.note) == ("Failed", "its lease has ended (3 times)")
+    assert (done.attempt, done.qpu_seconds, done.lost_qpu_seconds) == (3, 2.0, 4.0)
+
+
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize("repeatable", [True, False])
+async def test_what_the_vendor_forgets_with_its_lease_runs_again_unless_it_had_begun(
+    tmp_path: Path, vendor: Vendor, running: bool, repeatable: bool
+) -> None:
+    if not running:  # another's runs
+        theirs = Task("", "problem", "{}", {})
+        vendor.jobs["v0"] = VendorJob("v0", "another's", theirs, "Running")
+    async with service(tmp_path, VendorDevice(vendor)) as queue:
+        job = await submit(queue, "a", repeatable=repeatable)
+        state = "Running" if running else "Queued"
+        await until_async(lambda: queue.find(ANN, job.id).device_job)
+        await until_async(lambda: queue.find(ANN, job.id).state == state)
+        vendor.trouble["poll"] = [UnknownJob("no job", lease_lost=True)]
+        if not running or repeatable:
+            await until_async(lambda: queue.find(ANN, job.id).attempt == 2)
+            await until_async(lambda: len(vendor.jobs) == 3 - running)
+            for number in [*vendor.jobs]:
+                vendor.end(number)
+        done = await over(queue, job)
+    if running and not repeatable:
+        assert (done.state, done.note) == ("Failed", f"no job; {VANISHED}")
+    else:
+        assert (done.state, done.attempt) == ("Completed", 2)
+        assert done.note == "interrupted during attempt 1: no job"
 
 
 async def test_an_ordinary_stop_leaves_the_job_at_the_vendor(

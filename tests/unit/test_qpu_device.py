@@ -41,10 +41,16 @@ from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service import run
 from sf_quantum.service.device import processes
 from sf_quantum.service.device import qpu as module
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.protocol import Cost, DeviceStatus, Recovery
 from sf_quantum.service.device.qpu import QpuDevice, Trouble, _Job
 from sf_quantum.service.domain.jobs import Size
-from tests.service import RunningService, example_bqm, running_service
+from tests.service import (
+    RunningService,
+    UntilInterrupted,
+    example_bqm,
+    running_service,
+)
 from tests.waiting import SECONDS, until
 
 TASK = Task("a-1", "problem", json.dumps(example_bqm()), {"num_reads": 5})
@@ -757,6 +763,73 @@ def test_a_job_that_the_vendor_cancels_has_failed(
     assert device.result("job-9", TASK).failure is None
 
 
+@pytest.mark.parametrize(
+    ("renews", "sessions", "ended", "lost", "failure"),
+    [
+        (True, False, True, "its lease has ended at the vendor: revoked", None),
+        (True, False, False, None, "the vendor cancelled it: revoked"),
+        (False, False, True, None, "the vendor cancelled it: revoked"),
+        (
+            *(False, True, False),
+            *("the vendor cancelled it: revoked, perhaps with its lease", None),
+        ),
+    ],
+)
+def test_a_job_that_the_vendor_cancels_with_its_lease_is_lost(
+    device: QpuDevice,
+    acme: Vendor,
+    monkeypatch: pytest.MonkeyPatch,
+    renews: bool,
+    sessions: bool,
+    ended: bool,
+    lost: str | None,
+    failure: str | None,
+) -> None:
+    monkeypatch.setattr(Acme, "sessions", sessions)
+    if not renews:
+        monkeypatch.setattr(AcmeLeases, "renew", Qpu.renew)
+    acme.outcome = Outcome(note="revoked", qpu_seconds=0.5)
+    job = device.submit(TASK)
+    if ended:
+        acme.lease = None
+    outcome = device.result(job, TASK)
+    assert (outcome.lost, outcome.failure) == (lost, failure)
+    assert outcome.qpu_seconds == 0.5
+    # not one that the service has cancelled
+    job = device.submit(TASK)
+    device.cancel(job)
+    assert device.result(job, TASK).lost is None
+
+
+def test_whether_the_lease_has_ended_is_asked_until_the_vendor_tells(
+    device: QpuDevice, acme: Vendor
+) -> None:
+    acme.outcome = Outcome()
+    job = device.submit(TASK)
+    acme.lease = None
+    device.poll(job, TASK)  # under another lease
+    assert acme.lease == "lease-2"
+    assert device.result(job, TASK).lost
+    job = device.submit(TASK)
+    acme.raises["renew"] = [QpuError("HTTP status 502")]
+    with pytest.raises(QpuError, match="502"):
+        device.result(job, TASK)
+    assert device.result(job, TASK).failure == "the vendor cancelled it"
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_job_that_is_forgotten_with_its_lease_says_so(
+    device: QpuDevice, acme: Vendor, ended: bool
+) -> None:
+    job = device.submit(TASK)
+    acme.jobs.clear()
+    if ended:
+        acme.lease = None
+    with pytest.raises(UnknownJob) as unknown:
+        device.poll(job, TASK)
+    assert unknown.value.lease_lost is ended
+
+
 # what jobs cost
 
 
@@ -990,6 +1063,33 @@ def test_a_service_drives_another_service() -> None:
         (behind,) = vendor.queue.store.jobs()
         assert told["qpu_seconds"] == behind.qpu_seconds
         assert front.recovery is Recovery.BY_TAG
+
+
+def test_what_the_vendor_ends_with_its_lease_runs_again_under_another() -> None:
+    behind = EmulatedDevice(time_scale=0, runners={"problem": UntilInterrupted()})
+    with running_service(behind) as vendor:
+        front = QpuDevice.from_config(
+            {"qpu": "sfq", "config": {"url": vendor.url}, "poll_seconds": 0.02}
+        )
+        with running_service(front) as service:
+            lease = service.acquire()
+            body: dict[str, JSON] = {"problem": example_bqm(), "idempotency_key": "a"}
+            service.ask("POST", "/v1/jobs", body, lease=lease)
+            service.until(lease, "Running")
+            (held,) = vendor.queue.store.held()
+            vendor.ask("DELETE", f"/v1/leases/{held.id}")
+            job = service.until(lease, "Completed")
+            told = service.ask("GET", f"/v1/jobs/{job}").json()
+        front.close()
+        jobs = vendor.queue.store.jobs()
+        assert [one.state for one in jobs] == ["Cancelled", "Completed"]
+        assert told["attempt"] == 2
+        assert told["note"] == (
+            "interrupted during attempt 1: its lease has ended at the vendor: "
+            "cancelled: its lease was released"
+        )
+        assert told["lost_qpu_seconds"] == jobs[0].qpu_seconds
+        assert leases(vendor) == 0
 
 
 def test_it_waits_in_the_vendors_queue_for_leases() -> None:

@@ -222,12 +222,14 @@ class _Job:
 
     :param cost_seconds: the QPU time that was expected
     :param expected_seconds: elapsed, that it is expected to run
+    :param lease: under which it was submitted; empty if that is unknown
     :param due: when the vendor is asked about it again
     :param seen: when the service last asked for it
     """
 
     cost_seconds: float
     expected_seconds: float
+    lease: str = ""
     due: float = -math.inf
     seen: float = field(default_factory=time.monotonic)
     running_since: float | None = None
@@ -474,10 +476,15 @@ class QpuDevice(Device):
             if left := trouble.left:
                 raise NotAccepted(trouble.why, left)
         job = self._new_job(self.cost(task.parameters).qpu_seconds)
-        if (samplings := self._samplings) is not None:
-            job_id = self._ask(lambda held: samplings.submit(task, held.variables))
-        else:
-            job_id = self._ask(lambda held: held.jobs.submit(task))
+        samplings = self._samplings
+
+        def submitted(held: Held) -> str:
+            job.lease = held.token
+            if samplings is not None:
+                return samplings.submit(task, held.variables)
+            return held.jobs.submit(task)
+
+        job_id = self._ask(submitted)
         with self._lock:
             self._jobs[job_id] = job
         return job_id
@@ -534,13 +541,32 @@ class QpuDevice(Device):
         if self._samplings is not None and outcome.result is None:
             # its client was killed or has failed, and may have left a job there
             self._lease.abandon()
-        self._forget(job_id)
-        self._learn(job, outcome)
         stopped = outcome.result is None and outcome.failure is None
         if stopped and not job.cancelled:
-            why = f": {outcome.note}" if outcome.note else ""
-            return replace(outcome, failure=f"the vendor cancelled it{why}")
+            outcome = self._cancelled_there(job, outcome)
+        self._forget(job_id)
+        self._learn(job, outcome)
         return outcome
+
+    def _cancelled_there(self, job: _Job, outcome: Outcome) -> Outcome:
+        note = f": {outcome.note}" if outcome.note else ""
+        if self._lease_lost(job):
+            return replace(outcome, lost=f"its lease has ended at the vendor{note}")
+        told = f"the vendor cancelled it{note}"
+        if self._kind.sessions:  # the next submission will tell
+            return replace(outcome, lost=f"{told}, perhaps with its lease")
+        return replace(outcome, failure=told)
+
+    def _lease_lost(self, job: _Job) -> bool:
+        """Whether the vendor has ended the lease of a job, as far as its kind tells.
+
+        :raises AuthenticationError: if the vendor refuses the user
+        :raises QpuError: if it does not answer
+        """
+        if self._samplings is not None:
+            return False
+        ends = self._kind.sessions or self._kind.renew is not Qpu.renew
+        return ends and self._lease.is_lost(job.lease)
 
     def cancel(self, job_id: str) -> None:
         job = self._job(job_id)
@@ -577,6 +603,7 @@ class QpuDevice(Device):
         with self._lock:
             if (job := self._jobs.get(job_id)) is None:  # of an earlier service
                 job = self._new_job(self._settings.expected_seconds)
+                job.lease = self._lease.token
                 self._jobs[job_id] = job
         job.seen = time.monotonic()
         return job
@@ -602,9 +629,10 @@ class QpuDevice(Device):
             if self._samplings is not None:
                 return call(self._samplings)
             return self._ask(lambda held: call(held.jobs))
-        except UnknownJob:
+        except UnknownJob as error:
+            lost = self._lease_lost(self._job(job_id))
             self._forget(job_id)
-            raise
+            raise UnknownJob(str(error), lease_lost=lost) from error
         except InputError as error:
             raise QpuError(str(error)) from error
 

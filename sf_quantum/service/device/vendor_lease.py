@@ -11,6 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sf_quantum import backoff, qpu
@@ -78,6 +79,12 @@ class VendorLease:
             if self._held is not None:
                 self._held = _held(driver, self._held.token)
 
+    @property
+    def token(self) -> str:
+        """The lease that is held; empty if there is none."""
+        with self._lock:
+            return self._held.token if self._held else ""
+
     def take(self) -> Held:
         """Use the lease for a request until :meth:`done`; acquire it if need be.
 
@@ -141,15 +148,29 @@ class VendorLease:
         with self._lock:
             self._renewal = 0.0
 
-    def has_ended(self, held: Held) -> bool:
-        """Ask whether the vendor has ended a lease; forget it if so."""
+    def is_lost(self, token: str) -> bool:
+        """Ask whether the vendor has ended a lease; forget it if so.
+
+        :raises AuthenticationError: if the vendor refuses the user
+        :raises QpuError: if it does not answer
+        """
+        with self._lock:
+            held = self._held
+        if held is None or held.token != token:
+            return True
         try:
             self._renew(held)
-        except (AuthenticationError, QpuError):
-            return False
+        except AuthenticationError:
+            raise
         except InputError as error:
             self.lost(held, error)
             return True
+        return False
+
+    def has_ended(self, held: Held) -> bool:
+        """As :meth:`is_lost`; not if the vendor does not answer."""
+        with suppress(AuthenticationError, QpuError):
+            return self.is_lost(held.token)
         return False
 
     def maintain(self, busy: bool) -> None:
@@ -168,14 +189,8 @@ class VendorLease:
                     self._unwanted.append(held.token)
                     held = None
             self._give_back_unwanted()
-        if held is None or now < self._renewal:
-            return
-        try:
-            self._renew(held)
-        except AuthenticationError:
-            raise
-        except InputError as error:
-            self.lost(held, error)
+        if held is not None and now >= self._renewal:
+            self.is_lost(held.token)
 
     def close(self, busy: bool) -> None:
         """Give the lease back, unless jobs at the vendor depend on it."""

@@ -28,6 +28,7 @@ class Cause(Enum):
     QPU_CLOSED = auto()
     SERVICE_STOP = auto()
     RESTART = auto()
+    VENDOR = auto()
 
 
 class LeaseEndCause(Enum):
@@ -67,11 +68,17 @@ RELEASED = LeaseEnd(LeaseEndCause.RELEASED)
 
 @dataclass(frozen=True)
 class Interruption:
-    """Why a job was interrupted: for which class if pre-empted, or how its lease ended."""
+    """Why a job was interrupted.
+
+    :param preempted_by: for which class, if it was pre-empted
+    :param lease_end: how its lease ended
+    :param lost: why its vendor ended it
+    """
 
     cause: Cause
     preempted_by: JobClass | None = None
     lease_end: LeaseEnd | None = None
+    lost: str | None = None
 
     @property
     def cancels(self) -> bool:
@@ -87,6 +94,7 @@ class Interruption:
             Cause.QPU_CLOSED: f"interrupted: the QPU was closed {during}",
             Cause.SERVICE_STOP: f"interrupted: the service was stopped {during}",
             Cause.RESTART: f"interrupted: the service died {during}",
+            Cause.VENDOR: f"interrupted {during}: {self.lost}",
         }.get(self.cause, "cancelled")
 
 

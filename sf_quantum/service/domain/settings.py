@@ -198,8 +198,8 @@ class ServiceSettings(Section):
         default
     :param retention_seconds: time that results are kept after the end of a job; ``None``:
         for ever
-    :param service_deaths: number of times that the service may die during a job, after
-        which the job fails
+    :param service_deaths: number of times that the service may die during a job, or the
+        vendor may end it with the vendor's lease, after which the job fails
     :param slice_seconds: time on the device of a slice of a long job, after which a job that
         pre-empts it may run; ``None``: jobs are not sliced
     :param slurm_poll_seconds: interval of polling Slurm for the jobs that hold leases

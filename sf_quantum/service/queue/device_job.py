@@ -292,6 +292,10 @@ class DeviceJob:
     def _vanished(self, error: UnknownJob) -> Outcome:
         if self._cancelled:
             return Outcome()
+        # a job that waited for its turn ended with its lease, and has cost nothing
+        waited = error.lease_lost and self._began is None
+        if waited or self._job.repeatable:
+            return Outcome(lost=str(error))
         return Outcome(failure=f"{error}; {VANISHED}")
 
     def cancel_if_asked(self) -> None:

@@ -26,15 +26,15 @@
     on disk as ``Running``; the device has it, or its outcome is being written.
 ``INTERRUPTED``
     interrupted on the device, or cancelled while it was pending; its next state is being
-    written. It returns to ``PENDING`` if it was pre-empted, the QPU was closed or the
-    service stops, if its cancellation could not be written, or if it was moved to another
+    written. It returns to ``PENDING`` if it was pre-empted, the QPU was closed, the service
+    stops or its vendor has ended it with the vendor's lease, if its cancellation could not be written, or if it was moved to another
     lease before the end of its own was on disk; else it is ``DONE``.
 ``DONE``
     on disk as ``Completed``, ``Failed`` or ``Cancelled``, and no longer in memory.
 
 (*) A pre-emption, a cancellation, the end of its lease, the closing of the QPU, the stop
-of the service, or one of these that the former service had begun; a cancellation takes
-precedence. :data:`TRANSITIONS` is the whole table. The jobs that a service leaves on its
+of the service, or one of these that the former service had begun, or the end of the lease
+at the device's vendor; a cancellation takes precedence. :data:`TRANSITIONS` is the whole table. The jobs that a service leaves on its
 device when it is killed go on there, are run again, or have failed:
 :meth:`~sf_quantum.service.store.store.Store.recover`.
 """
@@ -118,6 +118,7 @@ _INTERRUPTIONS = {
     Cause.QPU_CLOSED,
     Cause.SERVICE_STOP,
     Cause.RESTART,
+    Cause.VENDOR,
 }
 #: who may move a job from one state to another; ``None`` is before it is on disk
 TRANSITIONS: Mapping[tuple[JobState | None, JobState], set[Cause]] = {
@@ -129,7 +130,7 @@ TRANSITIONS: Mapping[tuple[JobState | None, JobState], set[Cause]] = {
     (_S, _D): {Cause.WORKER},
     (_R, _I): _INTERRUPTIONS,
     (_R, _D): {Cause.WORKER},
-    (_I, _I): _INTERRUPTIONS - {Cause.PREEMPTION, Cause.RESTART},
+    (_I, _I): _INTERRUPTIONS - {Cause.PREEMPTION, Cause.RESTART, Cause.VENDOR},
     (_I, _P): {Cause.WORKER, Cause.CANCELLATION, Cause.SUBMISSION},
     (_I, _D): {Cause.WORKER, Cause.CANCELLATION, Cause.LEASE_END},
 }
@@ -155,6 +156,8 @@ class LiveJob:
     started: float | None = None
     #: the device that it was checked against
     fits: Fitting | None = None
+    #: how often its vendor has ended it with its lease
+    losses: int = 0
     # made by the first waiter, set at the next transition
     moved: asyncio.Event | None = None
 
@@ -209,6 +212,7 @@ class LiveJobs:
         self.availability = Availability(store)
         self.observations = Observations()
         self._slice_seconds = settings.slice_seconds
+        self._most_losses = settings.service_deaths
         self.pending = PendingJobs(self.policy, may_start=self._ends_before_maintenance)
         self.counts = JobCounts(settings)
         self.estimator = Estimator(self.policy, store.clock)
@@ -602,6 +606,7 @@ class LiveJobs:
     async def _settled(
         self, live: LiveJob, job: Job, ended: Ended, result: str | None
     ) -> None:
+        ended = self._unless_lost(live, ended)
         number, outcome = job.number, ended.outcome
         if live.starting is not None:
             await live.starting
@@ -627,6 +632,19 @@ class LiveJobs:
         lost = 0.0 if settled.final else ended.last[0]
         live.entry.seconds = self._seconds_left(settled)
         self._end_attempt(live, settled, ended.spent - lost)
+
+    def _unless_lost(self, live: LiveJob, ended: Ended) -> Ended:
+        """Have a job run again that its vendor has ended, but not for ever."""
+        outcome = ended.outcome
+        if outcome.lost is None or live.interruption is not None:
+            return ended
+        live.losses += 1
+        if live.losses < self._most_losses:
+            live.interruption = Interruption(Cause.VENDOR, lost=outcome.lost)
+            live.move(_I, Cause.VENDOR)
+            return ended
+        failure = f"{outcome.lost} ({live.losses} times)"
+        return replace(ended, outcome=replace(outcome, failure=failure))
 
     def _seen_running(self, live: LiveJob) -> None:
         """Note that the device runs a job, which was in the vendor's queue until now."""
