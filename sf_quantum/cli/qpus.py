@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from sf_quantum import qpu
 from sf_quantum.cli.service import add_selection, selection
@@ -40,6 +40,8 @@ def run(args: argparse.Namespace) -> int:
     kinds = {} if given else {name: _unusable(name) for name in qpu.names()}
     known = given or any(key in os.environ for key in RESOURCES)
     reports = [_report(client) for client in selected.all(os.environ)] if known else []
+    if selected.url and not selected.names:
+        reports = [replace(one, name=_own_name(one)) for one in reports]
     if args.json:
         types = {"types": kinds} if kinds else {}
         print(json.dumps({**types, "qpus": list(map(QpuReport.to_json, reports))}))
@@ -63,11 +65,13 @@ def run(args: argparse.Namespace) -> int:
 class QpuReport:
     """The status of a QPU, as far as it is known.
 
+    :param name: by which it was selected, or its own if a URL alone selected it
     :param state: online, offline, no answer, refused or unusable
     :param note: why the QPU is not online, or when it stops taking jobs
     """
 
-    client: Qpu
+    name: str
+    type: str
     state: str
     note: str
     status: QpuStatus | None = None
@@ -75,7 +79,7 @@ class QpuReport:
     def to_json(self) -> dict[str, JSON]:
         """Return the object of ``--json``."""
         known: dict[str, JSON] = asdict(self.status) if self.status else {}
-        known |= {"qpu": self.client.name, "type": self.client.type}
+        known |= {"qpu": self.name, "type": self.type}
         known |= {"state": self.state, "note": self.note}
         return {key: known.get(key) for key in KEYS}
 
@@ -88,8 +92,12 @@ class QpuReport:
             queue = str(status.queue_length)
             if status.eta_seconds is not None:
                 start = f"{status.eta_seconds:.0f} s"
-        qpu_ = (self.client.name, self.client.type, technology)
+        qpu_ = (self.name, self.type, technology)
         return (*qpu_, self.state, leases, queue, start, self.note)
+
+
+def _own_name(report: QpuReport) -> str:
+    return report.status.name if report.status else report.name
 
 
 def _unusable(type_: str) -> str | None:
@@ -103,15 +111,17 @@ def _unusable(type_: str) -> str | None:
 
 
 def _report(client: Qpu) -> QpuReport:
+    known_as = client.name, client.type
     if (problem := client.problem()) is not None:
-        return QpuReport(client, "unusable", problem)
+        return QpuReport(*known_as, "unusable", problem)
     try:
         status = client.status()
     except InputError as error:
-        return QpuReport(client, "refused", str(error))
+        return QpuReport(*known_as, "refused", str(error))
     except QpuError as error:
-        return QpuReport(client, "no answer", str(error))
+        return QpuReport(*known_as, "no answer", str(error))
     note, stops = status.reason or status.trouble, status.maintenance_seconds
     if stops is not None and status.online:
         note = f"stops taking jobs in {stops:.0f} s: maintenance is announced"
-    return QpuReport(client, "online" if status.online else "offline", note, status)
+    state = "online" if status.online else "offline"
+    return QpuReport(*known_as, state, note, status)

@@ -374,6 +374,11 @@ def test_qpus_lists_the_kinds_and_how_given_ones_are(service: RunningService) ->
     code, (heads, row) = _qpus("--url", service.url, "--qpu", "far")
     assert (code, heads[0]) == (0, "qpu")
     assert row[:6] == ["far", "sfq", "annealer", "online", "1/1", "0"]
+    # by its own name, unless it is given one
+    _, (_, row) = _qpus("--url", service.url)
+    assert row[:2] == [service.queue.device.name, "sfq"]
+    code, (_, row) = _qpus("--url", "unix:/nowhere/s")
+    assert (code, row[0]) == (75, "qpu")
     # of the environment, where one does not answer
     code, rows = _qpus(
         QRMI_JOB_QPU_RESOURCES="a,b", a_SFQ_URL=service.url, b_SFQ_URL="unix:/nowhere/s"
