@@ -64,7 +64,7 @@ def job_side(driver: DWaveQpu, lease: str) -> qpu.Qpu:
 def test_status_and_leases(ocean: Ocean, driver: DWaveQpu) -> None:
     told = driver.status()
     assert (told.name, told.technology, told.online) == ("emulator", "annealer", True)
-    assert (told.qubits, told.reason) == (128, "")
+    assert (told.qubits, told.reason) == (100, "")
     assert told.calibration
     lease = driver.acquire("step /solve")
     driver.release(lease)

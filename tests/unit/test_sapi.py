@@ -262,6 +262,19 @@ def test_only_root_leases_where_users_may_not() -> None:
         assert "only root and admins" in str(answer.json()["error_msg"])
 
 
+# the graph has qubits out of service
+@pytest.mark.devices("sfq")
+def test_all_dialects_tell_the_same_size() -> None:
+    device = EmulatedDevice(qubits=100, out_of_service=frozenset({34, 130}))
+    with running_service(device) as service:
+        told = service.ask("GET", "/v1/device").json()
+        answer = service.ask("GET", f"{routes.PREFIX}/solvers/remote/")
+    (only,) = json.loads(answer.body)
+    shown = only["properties"]["qubits"]
+    assert told["qubits"] == len(shown) == 98
+    assert {34, 130}.isdisjoint(shown)
+
+
 def test_a_qpu_that_is_not_known_yet_is_asked_for_again() -> None:
     config: JSON = {"url": "unix:/nowhere"}
     front = QpuDevice.from_config({"qpu": "sfq", "name": "far", "config": config})

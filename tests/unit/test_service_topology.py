@@ -6,9 +6,11 @@ import pytest
 
 from sf_quantum.qpu.jobs import Topology
 from sf_quantum.service.device.emulator.topology import (
+    TOPOLOGIES,
     pegasus,
     smallest_pegasus,
     smallest_zephyr,
+    working,
     zephyr,
 )
 
@@ -40,6 +42,35 @@ def test_sizes_of_real_ones(
         couplers,
     )
     assert graph.qubits[-1] < labels
+
+
+@pytest.mark.parametrize("kind", TOPOLOGIES)
+@pytest.mark.parametrize("qubits", [2, 3, 9, 40, 100, 300])
+def test_a_device_has_as_many_qubits_as_are_configured(kind: str, qubits: int) -> None:
+    whole, graph = TOPOLOGIES[kind](qubits), working(kind, qubits, frozenset())
+    assert len(graph.qubits) == qubits
+    assert {*graph.couplers} == {
+        pair for pair in whole.couplers if {*pair} <= {*graph.qubits}
+    }
+    assert (graph.kind, graph.shape, graph.labels) == (kind, whole.shape, whole.labels)
+    # in one piece, so that problems can be embedded
+    joined = {graph.qubits[0]}
+    for _ in graph.qubits:
+        joined.update(*(pair for pair in graph.couplers if not joined.isdisjoint(pair)))
+    assert joined == {*graph.qubits}
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_qubit_out_of_service_is_the_only_one_that_goes(number: int) -> None:
+    graph = working("pegasus", 100, frozenset())
+    gone = graph.qubits[number]
+    left = working("pegasus", 100, frozenset({gone}))
+    assert {*left.qubits} == {*graph.qubits} - {gone}
+    # one of the whole graph that the device did not show
+    hidden = next(q for q in smallest_pegasus(100).qubits if q not in graph.qubits)
+    left = working("pegasus", 100, frozenset({hidden}))
+    assert len(left.qubits) == 99
+    assert {*left.qubits} < {*graph.qubits}
 
 
 @pytest.mark.parametrize("qubits", [1, 40, 41, 128, 129, 5000])

@@ -50,7 +50,7 @@ from sf_quantum.service.device.emulator.technologies import (
     Errors,
     Technology,
 )
-from sf_quantum.service.device.emulator.topology import TOPOLOGIES
+from sf_quantum.service.device.emulator.topology import TOPOLOGIES, working
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.operations import Operation, Parameter, Values
 from sf_quantum.service.device.protocol import (
@@ -128,7 +128,8 @@ class DeviceSettings(Section):
     :param shots: maximum shots per job; ``None`` sets no limit
     :param out_of_service: numbers of the qubits out of service; for an annealer, numbers
         in its graph
-    :param topology: graph of an annealer, the smallest with at least ``qubits`` qubits
+    :param topology: graph of an annealer: the smallest that is large enough, cut to
+        ``qubits`` qubits
     :param time_scale: seconds to wait per modelled second; 0 does not wait
     :param noise: factor on the technology's errors; 0 is an ideal device
     :param calibration_seconds: modelled lifetime of a calibration; by default that of
@@ -207,8 +208,9 @@ class EmulatedDevice(DeviceSettings, Device):
     @model_validator(mode="after")
     def _check_out_of_service(self) -> Self:
         if self.out_of_service:
-            whole = self._whole_graph
-            qubits = range(self.qubits) if whole is None else whole.qubits
+            qubits: Collection[int] = range(self.qubits)
+            if self.technology == "annealer":
+                qubits = TOPOLOGIES[self.topology](self.qubits).qubits
             if missing := self.out_of_service.difference(qubits):
                 raise InputError(f"out_of_service: there is no qubit {min(missing)}")
             if self.size < 1:
@@ -292,14 +294,9 @@ class EmulatedDevice(DeviceSettings, Device):
     @cached_property
     def graph(self) -> Topology | None:
         """The working graph of an annealer; ``None`` for other technologies."""
-        whole = self._whole_graph
-        return None if whole is None else whole.without(self.out_of_service)
-
-    @property
-    def _whole_graph(self) -> Topology | None:
         if self.technology != "annealer":
             return None
-        return TOPOLOGIES[self.topology](self.qubits)
+        return working(self.topology, self.qubits, self.out_of_service)
 
     @property
     def size(self) -> int:

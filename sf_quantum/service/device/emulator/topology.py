@@ -8,8 +8,10 @@ have D-Wave's linear numbering, so that its tools recognize the graph.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
+from heapq import heappop, heappush
 from itertools import count, product
 
 from sf_quantum.qpu.jobs import Topology
@@ -48,10 +50,50 @@ def smallest_zephyr(qubits: int) -> Topology:
     return zephyr(next(m for m in count(1) if 4 * _TILE * m * (2 * m + 1) >= qubits))
 
 
+def outwards(graph: Topology) -> tuple[int, ...]:
+    """Order the qubits of a graph so that its beginnings are connected and dense.
+
+    Each qubit has more couplers with those before it than any later one would have.
+    """
+    neighbours = defaultdict[int, list[int]](list)
+    for one, other in graph.couplers:
+        neighbours[one].append(other)
+        neighbours[other].append(one)
+    ordered = dict[int, None]()
+    links = Counter[int]()
+    # of equals, the lower number; what is out of date has fewer couplers
+    best = [(0, graph.qubits[0])]
+    while best:
+        _, qubit = heappop(best)
+        if qubit in ordered:
+            continue
+        ordered[qubit] = None
+        for neighbour in neighbours[qubit]:
+            if neighbour not in ordered:
+                links[neighbour] += 1
+                heappush(best, (-links[neighbour], neighbour))
+    return tuple(ordered)
+
+
 TOPOLOGIES: Mapping[str, Callable[[int], Topology]] = {
     "pegasus": smallest_pegasus,
     "zephyr": smallest_zephyr,
 }
+
+
+@lru_cache(8)
+def working(kind: str, qubits: int, lacking: frozenset[int]) -> Topology:
+    """Build the graph of an annealer, as incomplete as those of real ones are.
+
+    :param kind: of :data:`TOPOLOGIES`
+    :param qubits: how many the annealer has, including those out of service
+    :param lacking: which are out of service
+    """
+    whole = TOPOLOGIES[kind](qubits)
+    here = [qubit for qubit in outwards(whole) if qubit not in lacking]
+    # a qubit without a coupler has no place in a graph
+    left = max(2, qubits - len(lacking))
+    return whole.without(lacking.union(here[left:]))
 
 
 def _pegasus(m: int) -> Iterator[Pair]:
