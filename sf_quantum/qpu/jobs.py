@@ -212,6 +212,8 @@ class Description:
     :param timing: ``None`` if unknown
     :param calibration: its id, its time in ISO 8601 and its values, as far as they are told
     :param specs: of a neutral-atom device: Pulser's abstract representation
+    :param native_gates: of circuits, by their names in OpenQASM, on the couplers of
+        ``topology``; empty if any gate may be on any qubits
     """
 
     technology: str
@@ -223,3 +225,4 @@ class Description:
     calibration: dict[str, JSON] | None = None
     topology: Topology | None = None
     specs: str | None = None
+    native_gates: tuple[str, ...] = ()
