@@ -16,11 +16,12 @@ JSON: TypeAlias = "dict[str, JSON] | list[JSON] | str | int | float | bool | Non
 
 
 @contextmanager
-def replacing(path: str | Path) -> Iterator[IO[bytes]]:
+def replacing(path: str | Path, *, private: bool = False) -> Iterator[IO[bytes]]:
     """Open a file that replaces ``path`` when the block ends without an error.
 
     Until then, and if the block fails, ``path`` is unchanged.
 
+    :param private: only its owner may read it, as for secrets
     :raises InputError: if the folder is missing or not writable, or the disk is full
     """
     path = Path(path)
@@ -35,9 +36,10 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
+        if not private:
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, path)
     except OSError as error:
         raise _cannot_write(path, error) from error

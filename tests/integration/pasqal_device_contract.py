@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,8 @@ from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.qpu import QpuDevice
 from sf_quantum.testing.devices import DeviceContract
 from sf_quantum.testing.qpus import sequence
-from tests.service import RunningService, running_service
+from tests.integration.services import QpuService
+from tests.service import running_service
 from tests.waiting import until
 
 URL = "PASQAL_CONTRACT_URL"
@@ -28,45 +28,30 @@ LASTING_URL = "PASQAL_CONTRACT_LASTING_URL"
 SESSIONS_URL = "PASQAL_CONTRACT_SESSIONS_URL"
 
 
-def device_at(url: str, folder: Path, poll_seconds: float) -> Callable[[], Device]:
+def config_at(url: str, folder: Path, poll_seconds: float = 0.1) -> dict[str, JSON]:
     environment: JSON = {"QRMI_WARDEN_URL": url}
     entry = {"name": "local_qpu", "type": "pasqal-local", "environment": environment}
     file = folder / "qrmi_config.json"
     file.write_text(json.dumps({"resources": [entry]}))
-    return lambda: QpuDevice.from_config(
-        {
-            "qpu": "pasqal-local",
-            "name": "local_qpu",
-            "config": {"qrmiConfig": str(file)},
-            "poll_seconds": poll_seconds,
-        }
-    )
+    return {
+        "qpu": "pasqal-local",
+        "name": "local_qpu",
+        "config": {"qrmiConfig": str(file)},
+        "poll_seconds": poll_seconds,
+    }
 
 
-@contextmanager
-def front(
-    url: str, folder: Path, state: Path | None = None
-) -> Iterator[RunningService]:
-    device = device_at(url, folder, 0.1)()
-    with running_service(device, state=state) as service:
-        yield service
-    device.close()
+def device_at(url: str, folder: Path, poll_seconds: float) -> Callable[[], Device]:
+    config = config_at(url, folder, poll_seconds)
+    return lambda: QpuDevice.from_config(config)
 
 
-def submitted(service: RunningService) -> str:
-    """Submit a sequence, and wait until it runs at the vendor; its lease here."""
-    device = service.queue.device
-    until(lambda: device.status.online, "the vendor is online")
-    lease = service.acquire()
-    body: dict[str, JSON] = {
-        "sequence": sequence(device.specs()),
+def job_of(specs: str) -> dict[str, JSON]:
+    return {
+        "sequence": sequence(specs),
         "parameters": {"num_reads": 5},
         "idempotency_key": "a",
     }
-    answer = service.ask("POST", "/v1/jobs", body, lease=lease)
-    assert answer.status == 201, answer.json()
-    service.until(lease, "Running")
-    return lease
 
 
 def test_what_the_vendor_ends_with_its_session_runs_again_in_another(
@@ -74,15 +59,59 @@ def test_what_the_vendor_ends_with_its_session_runs_again_in_another(
 ) -> None:
     url = os.environ[SESSIONS_URL]
     vendor = Client(url, {})
-    with front(url, tmp_path) as service:
-        lease = submitted(service)
+    device = device_at(url, tmp_path, 0.1)()
+    with running_service(device) as service:
+        until(lambda: device.status.online, "the vendor is online")
+        lease = service.acquire()
+        service.ask("POST", "/v1/jobs", job_of(device.specs()), lease=lease)
+        service.until(lease, "Running")
         (held,) = json.loads(vendor.request("GET", "/v1/leases").body)
         vendor.request("DELETE", f"/v1/leases/{held['id']}")
         service.until(lease, "Completed")
         (job,) = service.queue.store.jobs()
+    device.close()
     during = "interrupted during attempt 1"
     note = f"{during}: the vendor cancelled it, perhaps with its lease"
     assert (job.attempt, job.note) == (2, note)
+
+
+def online(service: QpuService) -> bool:
+    told = service.ask("GET", "/v1/device")
+    return isinstance(told, dict) and told["status"] == "online"
+
+
+def test_after_a_sigkill_the_next_service_goes_on_in_the_session_and_gives_it_back(
+    tmp_path: Path,
+) -> None:
+    url = os.environ[LASTING_URL]
+    vendor = Client(url, {})
+
+    def sessions() -> list[str]:
+        held = json.loads(vendor.request("GET", "/v1/leases").body)
+        return [lease["id"] for lease in held]
+
+    config = tmp_path / "front.json"
+    keys: dict[str, JSON] = {"type": "qpu", "idle_seconds": 0.1}
+    config.write_text(json.dumps({"device": config_at(url, tmp_path) | keys}))
+    service = QpuService(tmp_path / "front", "--config", str(config))
+    service.start()
+    until(lambda: online(service), "the vendor is online")
+    before = sessions()
+    specs = json.loads(vendor.request("GET", "/qpu/specs").body)["specs"]
+    job = service.ask("POST", "/v1/jobs", job_of(specs), service.lease())
+    assert isinstance(job, dict)
+    until(lambda: service.jobs() == ["Running"], "it runs")
+    (session,) = {*sessions()} - {*before}
+    service.kill()
+    service.start()
+    until(lambda: online(service), "the vendor is online again")
+    # it is followed, and cancelled
+    assert service.jobs() == ["Running"]
+    service.ask("DELETE", f"/v1/jobs/{job['id']}")
+    until(lambda: service.jobs() == ["Cancelled"], "it is cancelled")
+    until(lambda: sessions() == before, "the session is given back")
+    assert session not in (tmp_path / "front/log").read_text()
+    service.kill()
 
 
 class TestPasqalLocal(DeviceContract):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
 import threading
 import time
 from collections import Counter
@@ -39,7 +40,7 @@ from sf_quantum.qpu.jobs import (
 )
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service import run
-from sf_quantum.service.device import processes
+from sf_quantum.service.device import processes, vendor_lease
 from sf_quantum.service.device import qpu as module
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.protocol import Cost, DeviceStatus, Recovery
@@ -560,6 +561,133 @@ def test_a_lease_that_cannot_be_given_back_is_given_back_later(
     assert acme.lease == "lease-1"
     until(lambda: refreshed(device).online and not acme.lease, "it is given back")
     assert acme.calls["release"] == 3
+
+
+# a lease on disk
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The state folder of services one after the other."""
+    monkeypatch.setattr(vendor_lease, "FORMER_SECONDS", 0.0)
+    made = tmp_path / "state"
+    made.mkdir()
+    return made
+
+
+def test_a_lease_is_on_disk_before_it_is_used_and_readable_by_nobody_else(
+    make: Callable[..., QpuDevice],
+    acme: Vendor,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept: list[tuple[str, int]] = []
+
+    def submit(_: Acme, task: Task) -> str:
+        kept.extend(
+            (file.read_text(), file.stat().st_mode) for file in folder.iterdir()
+        )
+        raise QpuError("the service is killed")
+
+    monkeypatch.setattr(Acme, "submit", submit)
+    device = make()
+    device.keep_in(folder)
+    device.refresh()
+    with caplog.at_level("DEBUG"), pytest.raises(QpuError, match="killed"):
+        device.submit(TASK)
+    ((text, mode),) = kept
+    assert json.loads(text) == {"held": "lease-1", "unwanted": []}
+    assert oct(mode) == oct(stat.S_IFREG | 0o600)
+    assert "lease-1" not in caplog.text
+    device.close()
+    assert acme.lease is None
+    (file,) = folder.iterdir()
+    assert json.loads(file.read_text()) == {"held": None, "unwanted": []}
+
+
+def test_the_service_after_one_that_was_killed_goes_on_with_its_lease(
+    make: Callable[..., QpuDevice], acme: Vendor, folder: Path
+) -> None:
+    killed, after = make(), make(idle_seconds=1e-9)
+    killed.keep_in(folder)
+    job = killed.submit(TASK)
+    after.keep_in(folder)
+    after.poll(job, TASK)
+    after.refresh()
+    assert acme.under[-1] == (job, "lease-1")
+    after.result(job, TASK)
+    after.refresh()
+    assert (acme.leases, acme.lease) == (1, None)
+
+
+def test_a_lease_that_has_ended_meanwhile_is_replaced(
+    make: Callable[..., QpuDevice], acme: Vendor, folder: Path
+) -> None:
+    killed, after = make(), make()
+    killed.keep_in(folder)
+    job = killed.submit(TASK)
+    acme.lease = None
+    acme.outcome = Outcome()
+    after.keep_in(folder)
+    # it ended with that lease
+    assert after.result(job, TASK).lost == "its lease has ended at the vendor"
+    after.submit(TASK)
+    assert acme.lease == "lease-2"
+
+
+def test_leases_that_were_not_given_back_are_given_back_by_the_next_service(
+    make: Callable[..., QpuDevice], acme: Vendor, folder: Path
+) -> None:
+    stopped, after = make(), make()
+    stopped.keep_in(folder)
+    stopped.cancel(stopped.submit(TASK))
+    acme.raises["release"] = [QpuError("HTTP status 502")]
+    stopped.close()
+    assert acme.lease == "lease-1"
+    after.keep_in(folder)
+    after.refresh()
+    assert acme.lease is None
+
+
+def test_jobs_that_go_on_leave_their_lease_to_the_next_service(
+    make: Callable[..., QpuDevice], acme: Vendor, folder: Path
+) -> None:
+    stopped, after = make(), make()
+    stopped.keep_in(folder)
+    job = stopped.submit(TASK)
+    stopped.close()
+    after.keep_in(folder)
+    after.poll(job, TASK)
+    assert acme.under[-1] == (job, "lease-1")
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"held": 1, "unwanted": 2}', "{"])
+def test_a_file_that_cannot_be_read_is_no_obstacle(
+    make: Callable[..., QpuDevice], acme: Vendor, folder: Path, text: str
+) -> None:
+    device, other = make(), make(name="other")
+    device.keep_in(folder)
+    device.submit(TASK)
+    (file,) = folder.iterdir()
+    file.write_text(text)
+    after = make()
+    after.keep_in(folder)
+    until(lambda: refreshed(after).online, "it is online")
+    after.submit(TASK)
+    assert acme.under[-1][1] == acme.lease
+    # that of another QPU has another file
+    other.keep_in(folder)
+    assert other._lease.token == ""
+
+
+def test_a_lease_is_used_though_the_disk_is_full(
+    device: QpuDevice, acme: Vendor, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    device.keep_in(folder / "missing")
+    device.submit(TASK)
+    assert acme.lease == "lease-1"
+    assert "the lease of QPU one is not on disk" in caplog.text
 
 
 def test_many_threads_take_one_lease(device: QpuDevice, acme: Vendor) -> None:

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from sf_quantum.files import JSON
@@ -102,6 +103,14 @@ class Device(ABC):
 
         :raises InputError: if a key is unknown, missing or wrong
         """
+
+    def keep_in(self, folder: Path) -> None:
+        """Keep in this folder what the next service has to know, such as leases.
+
+        Called once, when the service starts. Others may be able to read the folder, so
+        secrets need files of mode 0600.
+        """
+        return
 
     # how it is
 

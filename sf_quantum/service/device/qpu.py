@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import takewhile
+from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import Field, GetPydanticSchema
@@ -294,6 +295,10 @@ class QpuDevice(Device):
             return f"{dotted(key)}{shown}"
 
         return cls(validated(QpuSettings, {**config}, name))
+
+    def keep_in(self, folder: Path) -> None:
+        # a token is of use at this vendor only
+        self._lease.keep_in(folder / f"vendor-lease-{self.identity[:16]}.json")
 
     # how it is
 

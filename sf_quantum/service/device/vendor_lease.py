@@ -1,26 +1,34 @@
 """The lease under which a device's jobs run at its vendor.
 
 It is acquired when there is work, renewed, and given back when there is none. A lease
-that the vendor has ended is replaced by the next request.
+that the vendor has ended is replaced by the next request. It is on disk before it is used:
+the service that follows one that was killed goes on with it, or gives it back.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from sf_quantum import backoff, qpu
 from sf_quantum.errors import InputError, QpuError, QuantumError
+from sf_quantum.files import JSON, listing, mapping, replacing
 from sf_quantum.qpu import AuthenticationError, Qpu
+from sf_quantum.text import described
 
 logger = logging.getLogger(__name__)
 # between two renewals, whatever the vendor says
 RENEWAL_SECONDS = 1.0
+# for the jobs of the former service to be asked about, before its lease is idle
+FORMER_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,44 @@ class VendorLease:
         self._requests = 0
         self._used = 0.0
         self._renewal = math.inf
+        # of the leases at the vendor, and its content
+        self._file: Path | None = None
+        self._saved: dict[str, JSON] = {}
+
+    def keep_in(self, file: Path) -> None:
+        """Keep leases in a file, and take those of the former service from it."""
+        self._file = file
+        if self._held is not None or not file.exists():
+            return
+        try:
+            self._saved = mapping(json.loads(file.read_bytes()))
+            self._unwanted = [*map(str, listing(self._saved.get("unwanted")))]
+            if (token := self._saved.get("held")) is None:
+                return
+            self._held = _held(self.driver, str(token))
+        except (OSError, ValueError, InputError) as error:
+            logger.warning("%s: no lease can be read: %s", file, described(error))
+            return
+        self._used = time.monotonic() + FORMER_SECONDS
+        self._renewal = 0.0
+        logger.info("go on with the former lease of QPU %s", self.driver.name)
+
+    def _save(self) -> None:
+        with self._lock:
+            held = None if self._held is None else self._held.token
+            known: dict[str, JSON] = {"held": held, "unwanted": [*self._unwanted]}
+        if self._file is None or known == self._saved:
+            return
+        try:
+            with replacing(self._file, private=True) as file:
+                file.write(json.dumps(known).encode())
+                file.flush()
+                os.fsync(file.fileno())
+            self._saved = known
+        except InputError as error:
+            # after a crash, the lease would stay until the vendor ends it
+            text = "the lease of QPU %s is not on disk: %s"
+            logger.warning(text, self.driver.name, error)
 
     def read_credentials(self) -> None:
         """Read the credentials again; a lease that is held stays.
@@ -112,6 +158,7 @@ class VendorLease:
                 self._held = held
                 self._renewal = 0.0
                 self._requests += 1
+            self._save()
             logger.info("acquired a lease of QPU %s", driver.name)
             return held
 
@@ -189,6 +236,7 @@ class VendorLease:
                     self._unwanted.append(held.token)
                     held = None
             self._give_back_unwanted()
+            self._save()
         if held is not None and now >= self._renewal:
             self.is_lost(held.token)
 
@@ -199,12 +247,15 @@ class VendorLease:
             with self._lock:
                 if self._held is not None and not busy:
                     self._unwanted.append(self._held.token)
-                self._held = None
+                    self._held = None
             try:
                 self._give_back_unwanted()
             except QuantumError as error:
                 text = "the lease of QPU %s was not given back: %s"
                 logger.warning(text, self.driver.name, error)
+            self._save()
+            with self._lock:
+                self._held = None
 
     def _give_back_unwanted(self) -> None:
         while self._unwanted:

@@ -105,6 +105,7 @@ class JobQueue:
         """Recover the state of the previous service, and start."""
         self._loop = asyncio.get_running_loop()
         device, deaths = self.device, self.settings.service_deaths
+        device.keep_in(self.store.path.parent)
         recovering = self.store.recover(deaths, device.identity, device.recovery)
         for job in recovering.result():
             log_recovered(job)
