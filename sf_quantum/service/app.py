@@ -15,6 +15,9 @@ from starlette.exceptions import HTTPException
 from sf_quantum import __version__
 from sf_quantum.service.api import metrics
 from sf_quantum.service.api.common import EVERYWHERE, Refusal
+from sf_quantum.service.api.iqm import routes as iqm
+from sf_quantum.service.api.iqm.errors import refused as iqm_refused
+from sf_quantum.service.api.iqm.jobs import Jobs
 from sf_quantum.service.api.page import routes as page
 from sf_quantum.service.api.page.activity import Activity
 from sf_quantum.service.api.sapi import routes as sapi
@@ -34,7 +37,7 @@ from sf_quantum.service.queue.telemetry import Telemetry
 from sf_quantum.service.store.store import Store
 
 _V1 = (device, leases, jobs, accounting, admin, page)
-_OTHERS = (metrics, warden, warden_accounting, sapi)
+_OTHERS = (metrics, warden, warden_accounting, sapi, iqm)
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,11 @@ def build(
         redoc_url=None,
     )
     app.state.queue = queue
-    app.state.implicit_leases = ImplicitLeases(queue)
+    app.state.implicit_leases = ImplicitLeases(queue, "sapi", "problems over SAPI")
     app.state.sapi_problems = Problems(queue)
+    app.state.iqm_leases = ImplicitLeases(queue, "iqm", "circuits over IQM's API")
+    app.state.iqm_jobs = Jobs(queue)
+    app.state.iqm_calibrations = {}
     app.state.telemetry = telemetry
     app.state.activity = Activity(queue)
     for dialect in _V1:
@@ -100,11 +106,13 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     queue.start()
     await queue.device_asked()
     app.state.implicit_leases.start()
+    app.state.iqm_leases.start()
     app.state.telemetry.start()
     try:
         yield
     finally:
         app.state.implicit_leases.stop()
+        app.state.iqm_leases.stop()
         queue.request_stop()
         await queue.stopped()
 
@@ -113,6 +121,8 @@ async def _answer(request: Request, error: Exception) -> Response:
     refused = _refused(error)
     if request.url.path.startswith(sapi.PREFIX):
         return sapi.refused(refused)
+    if request.url.path.startswith(iqm.PREFIX):
+        return iqm_refused(request, refused)
     content = Refusal(detail=refused.detail, field=refused.field).model_dump()
     return JSONResponse(content, refused.status, refused.headers)
 

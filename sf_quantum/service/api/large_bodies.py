@@ -29,6 +29,7 @@ from pydantic import ValidationError
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.api.iqm import circuits
 from sf_quantum.service.api.v1.models import JobBody
 from sf_quantum.service.api.warden.models import CreateJob
 from sf_quantum.service.device.emulator.runners import installed
@@ -39,7 +40,7 @@ from sf_quantum.service.http.limits import SMALL_BYTES, check_connected, check_t
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.threads import in_thread
 
-Dialect: TypeAlias = Literal["v1", "warden"]
+Dialect: TypeAlias = Literal["v1", "warden", "iqm"]
 # of a body that is read beside the event loop
 LARGE_BYTES = SMALL_BYTES
 # a smaller body is parsed in some 50 ms, less than the start of a process takes
@@ -47,10 +48,6 @@ PROCESS_BYTES = 1024 * 1024
 SECONDS = 60
 # each takes a core, and ten times its body in memory
 _reading = threading.BoundedSemaphore(2)
-_MODELS: Mapping[Dialect, type[JobBody] | type[CreateJob]] = {
-    "v1": JobBody,
-    "warden": CreateJob,
-}
 
 
 class LargeBodyRoute(APIRoute):
@@ -92,37 +89,54 @@ class LargeBodyRoute(APIRoute):
 
         async with queue.bodies.turn(who.user):
             await check_connected(request)
-            if len(body) > PROCESS_BYTES:
-                # not in the thread pool, where it would delay authentication
-                submission = await asyncio.wrap_future(in_thread(whole))
-            else:
-                submission = await queue.bodies.run(whole)
+            submission = await in_turn(queue, body, whole)
         submitted = await queue.submit(who, lease, submission)
         return await self.reply(request, queue, *submitted)
 
 
+async def in_turn(
+    queue: JobQueue, body: bytes, whole: Callable[[], Submission]
+) -> Submission:
+    """Run what reads a whole body, in its user's turn."""
+    if len(body) > PROCESS_BYTES:
+        # not in the thread pool, where it would delay authentication
+        return await asyncio.wrap_future(in_thread(whole))
+    return await queue.bodies.run(whole)
+
+
 def read(
-    body: bytes, dialect: Dialect = "v1", *, qubits: int, payloads: Sequence[Kind]
+    body: bytes,
+    dialect: Dialect = "v1",
+    *,
+    qubits: int,
+    payloads: Sequence[Kind],
+    more: Mapping[str, JSON] | None = None,
 ) -> Submission:
     """Read a submission and check that the device can run it; blocks.
 
     :param qubits: of the device
     :param payloads: that the device accepts; the queue refuses others
+    :param more: that the dialect needs
     :raises RequestValidationError: as FastAPI does for a small body
     :raises Refused: as the queue does for a small body
     """
     if len(body) > PROCESS_BYTES:
         with _reading:
-            return _read_in_process(body, dialect, qubits, payloads)
-    return _submission(*_read(body, dialect, qubits, payloads))
+            return _read_in_process(body, dialect, qubits, payloads, more or {})
+    return _submission(*_read(body, dialect, qubits, payloads, more or {}))
 
 
 def _read_in_process(
-    body: bytes, dialect: Dialect, qubits: int, payloads: Sequence[Kind]
+    body: bytes,
+    dialect: Dialect,
+    qubits: int,
+    payloads: Sequence[Kind],
+    more: Mapping[str, JSON],
 ) -> Submission:
     command = [sys.executable, "-m", __name__]
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out:
-        given = {"dialect": dialect, "qubits": qubits, "payloads": [*payloads]}
+        given: dict[str, JSON] = {"dialect": dialect, "qubits": qubits}
+        given |= {"payloads": [*payloads], "more": {**more}}
         stdin.write(json.dumps(given).encode() + b"\n")
         stdin.write(body)
         stdin.seek(0)
@@ -155,18 +169,26 @@ def main() -> None:
 
 
 def _read(
-    body: bytes, dialect: Dialect, qubits: int, payloads: Sequence[Kind]
+    body: bytes,
+    dialect: Dialect,
+    qubits: int,
+    payloads: Sequence[Kind],
+    more: Mapping[str, JSON],
 ) -> tuple[str, str]:
-    answer, payload = _answer(body, dialect, qubits, payloads)
+    answer, payload = _answer(body, dialect, qubits, payloads, more)
     return json.dumps(answer), payload
 
 
 def _answer(
-    body: bytes, dialect: Dialect, qubits: int, payloads: Sequence[Kind]
+    body: bytes,
+    dialect: Dialect,
+    qubits: int,
+    payloads: Sequence[Kind],
+    more: Mapping[str, JSON],
 ) -> tuple[dict[str, JSON], str]:
     try:
         check_text(body)
-        submission = _MODELS[dialect].model_validate(json.loads(body)).submission()
+        submission = _READERS[dialect](body, more)
         runner, size = installed().get(submission.kind), Size()
         if runner is not None and submission.kind in payloads:
             size = runner.check(submission.content, qubits=qubits)
@@ -190,6 +212,21 @@ def _answer(
         repeatable""".split()
     read = {name: getattr(submission, name) for name in names}
     return {**read, "size": asdict(size)}, submission.payload
+
+
+def _v1(body: bytes, _: Mapping[str, JSON]) -> Submission:
+    return JobBody.model_validate(json.loads(body)).submission()
+
+
+def _warden(body: bytes, _: Mapping[str, JSON]) -> Submission:
+    return CreateJob.model_validate(json.loads(body)).submission()
+
+
+_READERS: Mapping[Dialect, Callable[[bytes, Mapping[str, JSON]], Submission]] = {
+    "v1": _v1,
+    "warden": _warden,
+    "iqm": circuits.submission_of,
+}
 
 
 def _submission(text: str, payload: str) -> Submission:

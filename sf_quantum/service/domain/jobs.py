@@ -20,7 +20,7 @@ from sf_quantum.qpu.jobs import State as State
 UserClass: TypeAlias = Literal["production", "test", "development"]
 # the service's own jobs, which look after the device, have a class of their own
 JobClass: TypeAlias = UserClass | Literal["quality"]
-Dialect: TypeAlias = Literal["v1", "sapi", "warden"]
+Dialect: TypeAlias = Literal["v1", "sapi", "warden", "iqm"]
 # how a lease's user works: mostly on the QPU, mostly beside it, or both (paper 004)
 Pattern: TypeAlias = Literal["qc-heavy", "cc-heavy", "balanced"]
 

@@ -38,6 +38,9 @@ from sf_quantum.service.http.traffic import Traffic
 SMALL_BYTES = 64 * 1024
 # the paths of jobs, whose bodies may have the configured size
 SUBMISSIONS = frozenset(("/v1/jobs", "/jobs", "/sapi/v2/problems"))
+# and those of IQM's dialect, which name the QPU and the kind of the job
+_IQM_SUBMISSION = re.compile(r"/api/v1/jobs/[^/]+/circuit")
+_REQUEST_ID = "sfq.request_id"
 # the prefix of the paths whose bodies may be compressed
 COMPRESSED_PATHS = "/sapi/"
 # of every answer without its own
@@ -134,6 +137,7 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
+        scope[_REQUEST_ID] = id_
         request = Request(scope, receive)
         sender = await self._sender(request)
         # no user's name begins with @
@@ -230,7 +234,8 @@ class Guard:
     ) -> bytes:
         """Read the whole body, which every route needs; a large one in its turn."""
         most = self.limits.body_bytes
-        submits = request.scope["path"].rstrip("/") in SUBMISSIONS
+        path = request.scope["path"].rstrip("/")
+        submits = path in SUBMISSIONS or _IQM_SUBMISSION.fullmatch(path)
         if isinstance(sender, AuthError) or not submits:
             most = min(most, SMALL_BYTES)
         length = request.headers.get("content-length", "0")
@@ -278,6 +283,12 @@ class _Turn:
     def end(self) -> None:
         if self.begun:
             self._semaphore.release()
+
+
+def request_id(request: Request) -> str:
+    """Return the id of a request, which is also in the header ``X-Request-ID``."""
+    id_: str = request.scope[_REQUEST_ID]
+    return id_
 
 
 async def check_connected(request: Request) -> None:

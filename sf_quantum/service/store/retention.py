@@ -115,6 +115,11 @@ def trim(store: Store, most_mib: float) -> Future[int]:
     return store.change(change)
 
 
+def delete(store: Store, number: int) -> Future[None]:
+    """Delete a job that is over, for its user; its QPU usage remains in the accounting."""
+    return store.change(lambda db: _delete(db, [number]))
+
+
 def _delete(db: sqlite3.Connection, numbers: Sequence[int]) -> None:
     db.execute(_ADD_UP, (json.dumps(numbers),))
     for table in ("contents", "slices", "jobs"):

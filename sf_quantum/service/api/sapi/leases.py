@@ -1,4 +1,4 @@
-"""Leases for SAPI, which has none: held while a user has unfinished problems."""
+"""Leases for dialects that have none: held while a user has unfinished jobs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,6 @@ from sf_quantum.service.domain.reasons import LeaseEnd, LeaseEndCause
 from sf_quantum.service.queue.job_queue import JobQueue
 
 JOBS_OVER = LeaseEnd(LeaseEndCause.JOBS_OVER)
-# identifies these leases, also after a restart
-KEY = "sapi"
-JOB = "problems over SAPI"
 # below the client's timeout of 120 seconds
 WAIT_SECONDS = 90.0
 POLL_SECONDS = 60.0
@@ -26,15 +23,20 @@ logger = logging.getLogger(__name__)
 
 
 class ImplicitLeases:
-    """One lease per user, from the first problem until the last is over.
+    """One lease per user, from the first job of a dialect until the last is over.
 
     A submission waits for its lease while all vQPUs are leased; the lease determines
     share, class and accounting, as any other. A request may instead name a lease that
     was acquired in another dialect, in the header ``X-SFQ-Lease``.
+
+    :param key: identifies these leases, also after a restart
+    :param purpose: shown to operators
     """
 
-    def __init__(self, queue: JobQueue) -> None:
+    def __init__(self, queue: JobQueue, key: str, purpose: str) -> None:
         self._queue = queue
+        self._key = key
+        self._purpose = purpose
         # by lease, the number of requests and followed submissions that need it
         self._users: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -42,7 +44,7 @@ class ImplicitLeases:
     def start(self) -> None:
         """Follow the leases that an earlier service left open."""
         for lease in self._queue.leases.held:
-            if lease.key == KEY:
+            if lease.key == self._key:
                 jobs = self._queue.store.jobs(lease=lease.id)
                 self._keep(lease.id, [job for job in jobs if not job.final])
 
@@ -75,7 +77,7 @@ class ImplicitLeases:
 
     async def _acquire(self, who: Identity) -> Lease:
         longest = min(WAIT_SECONDS, self._queue.settings.leases.wait_seconds)
-        request = LeaseRequest(job=JOB, key=KEY)
+        request = LeaseRequest(job=self._purpose, key=self._key)
         while True:
             lease = await self._queue.leases.acquire(who, request, longest)
             if self._queue.leases.holds(lease.id):
@@ -100,7 +102,9 @@ class ImplicitLeases:
             try:
                 await self._queue.leases.end(lease_id, JOBS_OVER)
             except sqlite3.Error as error:
-                logger.error("a lease of SAPI problems could not be closed: %s", error)
+                logger.error(
+                    "a lease of %s could not be closed: %s", self._purpose, error
+                )
 
     async def _over(self, job: Job) -> bool:
         try:

@@ -1,0 +1,1 @@
+"""IQM's dialect: gate-based QPUs for Qiskit on IQM, Cirq on IQM and QRMI's iqm-server."""

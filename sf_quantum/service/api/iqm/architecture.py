@@ -1,0 +1,173 @@
+"""A gate-based QPU as IQM describes one: its architecture, and its set of calibrations.
+
+Names of qubits, gates, implementations and observations are those that ``iqm-client`` 36
+knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+from sf_quantum.files import JSON
+from sf_quantum.qpu.jobs import Description
+from sf_quantum.service.api.common import utc
+from sf_quantum.service.device.protocol import Device
+
+# by the operation
+IMPLEMENTATIONS = {"prx": "drag_crf", "cz": "tgss_crf", "measure": "constant"}
+# of a QPU that tells no couplings, and so has all
+MOST_COUPLED = 64
+# what the observations of a qubit's read-out are called, by the name of the reading
+_READ_OUT = {
+    "readout_false_one": "error_0_to_1",
+    "readout_false_zero": "error_1_to_0",
+}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The qubits and couplings of a QPU.
+
+    :param labels: upper bound of the numbers of qubits
+    :param qubits: numbers of those in service, sorted
+    :param couplings: sorted pairs of these, lower number first
+    """
+
+    labels: int
+    qubits: tuple[int, ...]
+    couplings: tuple[tuple[int, int], ...]
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The qubits in service by their names."""
+        return {qubit_name(number): number for number in self.qubits}
+
+    @cached_property
+    def pairs(self) -> frozenset[tuple[int, int]]:
+        """The couplings, in both orders."""
+        return frozenset(self.couplings) | {(b, a) for a, b in self.couplings}
+
+
+def of(told: Description) -> Architecture | None:
+    """Read the architecture of a device; ``None`` unless it is a gate-based QPU."""
+    if "circuit" not in told.kinds:
+        return None
+    if told.topology is None:
+        if not 0 < told.qubits <= MOST_COUPLED:
+            return None
+        labels = told.qubits + len(told.out_of_service)
+        qubits = tuple(n for n in range(labels) if n not in told.out_of_service)
+        return Architecture(labels, qubits, tuple(combinations(qubits, 2)))
+    working = told.topology.without(told.out_of_service)
+    return Architecture(working.labels, working.qubits, working.couplers)
+
+
+def qubit_name(number: int) -> str:
+    """Return IQM's name of a qubit; theirs are counted from 1."""
+    return f"QB{number + 1}"
+
+
+def time(seconds: float) -> str:
+    """Write a time, in seconds since the epoch, as IQM's clients read it."""
+    return utc(seconds).isoformat()
+
+
+def identity(device: Device) -> str:
+    """Return the UUID of a QPU."""
+    return str(uuid5(NAMESPACE_OID, f"sf_quantum/{device.identity}"))
+
+
+def calibration_set(device: Device, calibration: Mapping[str, JSON] | None) -> str:
+    """Return the UUID of a calibration; a vendor's own stays as it is."""
+    told = str((calibration or {}).get("id", ""))
+    try:
+        return str(UUID(told))
+    except ValueError:
+        return str(uuid5(NAMESPACE_OID, f"sf_quantum/{device.identity}/{told}"))
+
+
+def static(device: Device, known: Architecture) -> dict[str, JSON]:
+    """Describe the QPU, whatever its calibration."""
+    out = device.description.out_of_service
+    return {
+        "dut_label": device.name,
+        "qubits": [qubit_name(number) for number in sorted({*known.qubits, *out})],
+        "computational_resonators": [],
+        "connectivity": [[*map(qubit_name, pair)] for pair in known.couplings],
+    }
+
+
+def dynamic(device: Device, known: Architecture) -> dict[str, JSON]:
+    """Describe the operations that are calibrated."""
+    names = [*known.numbers]
+    single: list[JSON] = [[name] for name in names]
+    pairs: list[JSON] = [[*map(qubit_name, pair)] for pair in known.couplings]
+    loci = {"prx": single, "cz": pairs, "measure": single}
+    return {
+        "calibration_set_id": calibration_set(device, device.description.calibration),
+        "qubits": [*names],
+        "computational_resonators": [],
+        "gates": {
+            gate: {
+                "implementations": {IMPLEMENTATIONS[gate]: {"loci": where}},
+                "default_implementation": IMPLEMENTATIONS[gate],
+                "override_default_implementation": {},
+            }
+            for gate, where in loci.items()
+        },
+    }
+
+
+def observations(
+    device: Device, known: Architecture, *, metrics: bool
+) -> dict[str, JSON]:
+    """List what the calibration has measured.
+
+    :param metrics: the quality of the operations, instead of the calibration's own data,
+        of which there is none
+    """
+    id_ = calibration_set(device, device.description.calibration)
+    made = time(device.calibrated or 0.0)
+    values = _metrics(device, known) if metrics else ()
+    return {
+        "observation_set_type": "quality-metric-set" if metrics else "calibration-set",
+        "observation_set_id": str(uuid5(UUID(id_), "metrics")) if metrics else id_,
+        "describes_id": id_ if metrics else None,
+        "dut_label": device.name,
+        "invalid": False,
+        "created_timestamp": made,
+        "end_timestamp": made,
+        "observations": [
+            {
+                "observation_id": number,
+                "observation_set_ids": [],
+                "dut_label": device.name,
+                "dut_field": name,
+                "value": value,
+                "unit": "",
+                "uncertainty": None,
+                "invalid": False,
+                "source": {"type": "measurement_source"},
+                "tags": [],
+                "created_timestamp": made,
+                "modified_timestamp": made,
+            }
+            for number, (name, value) in enumerate(values, 1)
+        ],
+    }
+
+
+def _metrics(device: Device, known: Architecture) -> Iterator[tuple[str, float]]:
+    values = device.calibrated_values
+    errors = [values.get(name) for name in _READ_OUT]
+    for name in known.numbers:
+        path = f"metrics.ssro.measure.{IMPLEMENTATIONS['measure']}.{name}"
+        for error, field in zip(errors, _READ_OUT.values(), strict=True):
+            if error is not None:
+                yield f"{path}.{field}", error
+        if None not in errors:
+            yield f"{path}.fidelity", 1.0 - sum(map(float, filter(None, errors))) / 2

@@ -1,0 +1,47 @@
+"""Refusals as IQM's API writes them: status, code and message."""
+
+from __future__ import annotations
+
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse
+
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.http.limits import request_id
+
+# of the path or the query, not of the body
+PARAMETERS = ("use_timeslot", "tag", "wait_until_terminal", "timeout_seconds")
+# for refusals that other dialects share
+_CODES = {
+    400: "invalid_job_payload",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    409: "conflict",
+    413: "request_payload_too_large",
+    429: "rate_limit_exceeded",
+}
+
+
+class Coded(Refused):
+    """A refusal with a code of IQM's."""
+
+    def __init__(self, status: int, code: str, detail: str) -> None:
+        super().__init__(status, detail)
+        self.code = code
+
+
+def refused(request: Request, error: Refused) -> Response:
+    """Refuse as IQM does, with status 400 for every malformed request."""
+    status = 400 if error.status == 422 else error.status
+    code = _CODES.get(status, "internal_error")
+    if isinstance(error, Coded):
+        code = error.code
+    elif status == 400 and error.field in PARAMETERS:
+        code = "invalid_input"
+    message = f"{error.field}: {error.detail}" if error.field else error.detail
+    content = {
+        "error_code": code,
+        "message": message,
+        "request_id": request_id(request),
+    }
+    return JSONResponse(content, status, error.headers)
