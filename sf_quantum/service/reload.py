@@ -10,6 +10,7 @@ _RELOADED = {
     "auth",
     "shares",
     "user_projects",
+    "repeatable_users",
     "leases",
     "classes",
     "limits",

@@ -249,6 +249,20 @@ def test_filters() -> None:
     assert whole == {"a": 1, "b": {"c": 2, "d": 3}, "e": 4}
 
 
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_whose_problems_may_run_twice_is_configured(repeatable: bool) -> None:
+    users = ["ada"] if repeatable else []
+    with running_service(
+        EmulatedDevice(time_scale=0, qubits=40),
+        settings=ServiceSettings(repeatable_users=users),
+        authenticate=FixedIdentity(Identity("ada", admin=False)),
+    ) as service:
+        answer = service.ask("POST", f"{routes.PREFIX}/problems/", problem())
+        assert answer.status == 200
+        (job,) = service.queue.store.jobs()
+        assert job.repeatable is repeatable
+
+
 def test_only_root_leases_where_users_may_not() -> None:
     settings = ServiceSettings(leases=LeaseSettings(by="root"))
     device = EmulatedDevice(time_scale=0, qubits=40)

@@ -87,6 +87,34 @@ def test_closing_a_lease_cancels_what_waits_in_the_same_stroke(store: Store) -> 
     assert waiting.ended is None
 
 
+@pytest.mark.parametrize("first", [None, False, True])
+def test_a_key_is_not_one_job_that_may_run_twice_and_one_that_must_not(
+    store: Store, first: bool | None
+) -> None:
+    lease, asked = _lease(store), _ask("a")
+    job, _ = store.add_job(
+        lease, dataclasses.replace(asked, repeatable=first), 1.0
+    ).result()
+    store.finish(job.number, "Failed", note="lost", used=(0.0, 0.0)).result()
+    assert job.repeatable is bool(first)
+    # who does not say is content with the job as it is
+    for same in (None, bool(first)):
+        again = store.add_job(
+            lease, dataclasses.replace(asked, repeatable=same), 1.0
+        ).result()
+        assert (again[0].number, again[1]) == (job.number, False)
+    other = dataclasses.replace(asked, repeatable=not first)
+    kind = "repeatable" if first else "not repeatable"
+    words = f"belongs to a job that is {kind}: submit this one under another key"
+    for call in (
+        lambda: store.add_job(lease, other, 1.0).result(),
+        lambda: store.job_by_key("ann", other),
+    ):
+        with pytest.raises(Refused, match=words) as refused:
+            call()
+        assert (refused.value.status, refused.value.field) == (409, "idempotency_key")
+
+
 def test_a_key_is_one_job_of_a_user(store: Store) -> None:
     lease, other = _lease(store, "1"), _lease(store, "2", "bob")
     job, new = store.add_job(lease, _ask("a"), 1.0).result()

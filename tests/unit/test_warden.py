@@ -286,6 +286,14 @@ def test_results_are_not_written_on_the_event_loop(
     assert not waiting_loops
 
 
+def test_whose_jobs_may_run_twice_is_configured(start: Start) -> None:
+    warden = start(repeatable_users=[ADA])
+    for user in (ADA, BOB):
+        warden.submit(warden.session(user), user=user)
+    jobs = warden.service.queue.store.jobs()
+    assert [(job.user, job.repeatable) for job in jobs] == [(ADA, True), (BOB, False)]
+
+
 def test_the_same_request_twice_is_two_jobs(start: Start) -> None:
     warden = start()
     session = warden.session()

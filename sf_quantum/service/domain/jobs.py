@@ -166,7 +166,7 @@ class Submission:
     :param calibrated_within: age limit of the calibration in seconds; also refuses a
         device that drifts
     :param repeatable: whether it may run twice, where it cannot be found out whether it
-        has run
+        has run; by default as the service's configuration says of its user
     """
 
     kind: Kind
@@ -178,7 +178,7 @@ class Submission:
     calibrated_within: float | None = None
     dialect: Dialect = "v1"
     metadata: dict[str, JSON] | None = None
-    repeatable: bool = False
+    repeatable: bool | None = None
 
     @cached_property
     def payload(self) -> str:

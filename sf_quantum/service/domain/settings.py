@@ -196,6 +196,8 @@ class ServiceSettings(Section):
     :param vqpus: number of leases held at once
     :param user_projects: projects that each user may name in a lease; the first is the
         default
+    :param repeatable_users: users whose jobs may run twice, where it cannot be found out
+        whether they have run, unless a submission says otherwise; SAPI's and warden's cannot
     :param retention_seconds: time that results are kept after the end of a job; ``None``:
         for ever
     :param service_deaths: number of times that the service may die during a job, or the
@@ -223,6 +225,7 @@ class ServiceSettings(Section):
     drift: DriftSettings = DriftSettings()
     quality: QualitySettings = QualitySettings()
     metrics: MetricsSettings = MetricsSettings()
+    repeatable_users: list[str] = Field(default_factory=list)
     retention_seconds: Positive | None = 7 * 24 * 3600.0
     service_deaths: Count = 3
     slice_seconds: Positive | None = 60.0

@@ -9,6 +9,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias, TypeVar
 
@@ -198,6 +199,10 @@ class JobQueue:
         cost = Cost(0.0)
         if known is None:
             self._check_open()
+            if submission.repeatable is None and (
+                lease.user in self.settings.repeatable_users
+            ):
+                submission = replace(submission, repeatable=True)
             size = await self._check_device(lease.user, submission)
             cost = self.device.cost(submission.parameters, size)
         elif known.lease == lease.id:

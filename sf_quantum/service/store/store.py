@@ -42,6 +42,8 @@ _LABELS = (
     "FROM jobs JOIN leases ON leases.id = jobs.lease "
     "WHERE jobs.number IN (SELECT value FROM json_each(?))"
 )
+# by which requests with the same key differ
+_ASKED = "digest, repeatable"
 LIVE = "state IN ('Queued', 'Running')"
 # a queued job may be in the vendor's queue already
 _QUEUED = "state = 'Queued' AND device IS NULL"
@@ -179,7 +181,7 @@ class Store(Database):
         :param model_seconds: modelled QPU time
         :param compute_seconds: estimated CPU time
         :returns: the job, and whether it is new
-        :raises Refused: 409 if the key belongs to a job with another content
+        :raises Refused: 409 if the key belongs to a job that differs
         """
         row = {
             "id": secrets.token_hex(16),
@@ -195,7 +197,7 @@ class Store(Database):
             "metadata": None if job.metadata is None else json.dumps(job.metadata),
             "model_seconds": model_seconds,
             "compute_seconds": compute_seconds,
-            "repeatable": job.repeatable,
+            "repeatable": bool(job.repeatable),
             "bytes": len(job.payload),
             "submitted": time.time(),
             "submitted_steady": self.clock(),
@@ -205,12 +207,12 @@ class Store(Database):
         def change(db: sqlite3.Connection) -> tuple[Job, bool]:
             same = "WHERE user = ? AND key = ?"
             user_and_key = (lease.user, job.key)
-            digests = db.execute(f"SELECT digest FROM jobs {same}", user_and_key)
-            if (existing := digests.fetchone()) is None:
+            found = db.execute(f"SELECT {_ASKED} FROM jobs {same}", user_and_key)
+            if (existing := found.fetchone()) is None:
                 number = _insert(db, "jobs", row)
                 _insert(db, "contents", {"number": number, "payload": payload})
                 return _select_job(db, "WHERE number = ?", number), True
-            _check_digest(existing["digest"], job)
+            _check_same(job, *existing)
             db.execute(
                 "UPDATE jobs SET lease = ?, charged_lease = CASE WHEN ended IS NOT NULL "
                 f"THEN coalesce(charged_lease, lease) END {same}",
@@ -223,11 +225,11 @@ class Store(Database):
     def job_by_key(self, user: str, job: Submission) -> Job | None:
         """Find the job that was submitted with the same key before.
 
-        :raises Refused: 409 if the key belongs to a job with another content
+        :raises Refused: 409 if the key belongs to a job that differs
         """
-        query = "SELECT number, digest FROM jobs WHERE user = ? AND key = ?"
-        for number, digest in self.read(query, user, job.key):
-            _check_digest(digest, job)
+        query = f"SELECT number, {_ASKED} FROM jobs WHERE user = ? AND key = ?"
+        for number, digest, repeatable in self.read(query, user, job.key):
+            _check_same(job, digest, repeatable)
             return self.job(number)
         return None
 
@@ -501,9 +503,14 @@ class Store(Database):
         return [_job(row) for row in self.read(_JOB + where, *values)]
 
 
-def _check_digest(digest: str, job: Submission) -> None:
+def _check_same(job: Submission, digest: str, repeatable: int) -> None:
+    detail = None
     if digest != job.digest:
         detail = "belongs to a job with another content or other parameters"
+    elif job.repeatable not in (None, bool(repeatable)):
+        known = "repeatable" if repeatable else "not repeatable"
+        detail = f"belongs to a job that is {known}: submit this one under another key"
+    if detail is not None:
         raise Refused(409, detail, "idempotency_key")
 
 

@@ -61,11 +61,12 @@ class JobBody(Strict):
         "calibration is at most so many seconds old.",
     )
 
-    repeatable: bool = Field(
-        default=False,
+    repeatable: bool | None = Field(
+        default=None,
         strict=True,
         description="Whether it may run twice, where it cannot be found out whether it has "
-        "run: after a crash, on a device that cannot be asked. Without it, such a job fails.",
+        "run: after a crash, on a device that cannot be asked. If not, such a job fails. By "
+        "default, the service's configuration decides (`repeatable_users`).",
     )
 
     def submission(self) -> Submission:
