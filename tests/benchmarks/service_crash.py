@@ -9,11 +9,9 @@ after its start, sometimes before it listens, and started again. Then all jobs r
 their end, and must be consistent:
 
 - every acknowledged job exists once, under its key, and is over; a job that was seen to
-be
-  over has not changed; an acknowledged cancellation holds; a completed job has a result
+  be over has not changed; an acknowledged cancellation holds; a completed job has a result
 - the device logs the start of each run in a file of its own: a job that ran more than
-once
-  reports it (attempt and note), and a completed job did run
+  once reports it (attempt and note), and a completed job did run
 - within a class jobs ran in the order they were acknowledged
 - the same leases are held
 
@@ -27,13 +25,10 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -41,18 +36,13 @@ from pathlib import Path
 from statistics import median
 from typing import cast, get_args
 
-from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
-from sf_quantum.net.transport import Client, Response
-from sf_quantum.service.domain.jobs import (
-    CLASSES,
-    JobClass,
-    Lease,
-    Submission,
-    UserClass,
-)
+from sf_quantum.qpu.jobs import OVER
+from sf_quantum.service.domain.jobs import CLASSES, Lease, Submission, UserClass
 from sf_quantum.service.store.store import Store
+from tests.benchmarks.crashes import KilledService, Load, running
 from tests.service import example_bqm
+from tests.waiting import until
 
 # the service, with a device that notes the seed of each job it begins to run: one write
 # of a few bytes to a file opened for appending is whole or not there
@@ -69,129 +59,34 @@ ProblemRunner.run = noted
 sys.exit(main(sys.argv[2:]))
 """
 # 6 ms per job: some hundred jobs per second, as many as the clients send
-SPEED = [
-    "--technology",
-    "annealer",
-    "--time-scale",
-    "0.3",
-    "--vqpus",
-    "3",
-    "--log",
-    "error",
-]
-OVER = ("Completed", "Failed", "Cancelled")
-
-
-class Service:
-    """The service as a process that is killed and started again."""
-
-    def __init__(self, folder: Path) -> None:
-        self.runs = folder / "runs"
-        self.state = folder / "state"
-        self.url = f"unix:{folder / 's'}"
-        # a job may be running at each kill
-        config = folder / "service.yml"
-        config.write_text("service_deaths: 1000\n")
-        self._command = [
-            *(sys.executable, "-c", SERVICE, str(self.runs), "serve"),
-            *("--config", str(config)),
-            *("--socket", str(folder / "s"), "--state", str(self.state), *SPEED),
-        ]
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start the service, without waiting for it."""
-        self.process = subprocess.Popen(self._command, stdout=subprocess.PIPE)
-
-    def ready(self) -> bool:
-        """Wait until the service listens; false if it was killed before."""
-        if self.process is None or self.process.stdout is None:
-            return False
-        return bool(self.process.stdout.readline())
-
-    def kill(self) -> None:
-        """Kill the service."""
-        if self.process is not None:
-            with self.process:  # closes its pipe
-                self.process.kill()
-
-    def ask(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, JSON] | None = None,
-        lease: str | None = None,
-    ) -> Response:
-        """Send one request."""
-        headers = {"X-SFQ-Lease": lease} if lease else {}
-        return Client(self.url, headers).request(method, path, body, timeout_seconds=30)
+SPEED = ("--technology", "annealer", "--time-scale", "0.3", "--vqpus", "3")
+# a job may be running at each kill
+CONFIG: dict[str, JSON] = {"service_deaths": 1000}
+# jobs between two kills, at least
+ACKNOWLEDGED = 5
+# of each client's jobs
+FIRST = {name: 1_000_000 * i for i, name in enumerate(get_args(UserClass))}
 
 
 @dataclass
-class Load:
-    """The requests of one client, and their answers."""
+class Submitting(Load):
+    """Submits jobs whose seeds are numbers that no other client has."""
 
-    service: Service
-    job_class: JobClass
-    lease: str
-    first: int
-    seed: int
-    acknowledged: dict[int, str] = field(default_factory=dict)
-    order: list[int] = field(default_factory=list)
-    over: dict[int, str] = field(default_factory=dict)
-    stopped: bool = False
-    unanswered: int = 0
+    order: list[str] = field(default_factory=list)
 
-    def run(self) -> None:
-        """Submit until stopped."""
-        draws = random.Random(self.seed)
-        number = self.first
+    def step(self, number: int, draws: random.Random) -> None:
         # production jobs come one by one, so that they find others to pre-empt
-        pause = 0.2 if self.job_class == "production" else 0.0
-        while not self.stopped:
-            time.sleep(draws.uniform(0, pause))
-            number += 1
-            found = self._until_answered("POST", "/v1/jobs", _job(number))
-            self.acknowledged[number] = str(found["id"])
-            self.order.append(number)
-            if draws.random() < 0.1:
-                path = f"/v1/jobs/{found['id']}"
-                cancelled = self._until_answered("DELETE", path)
-                self.over[number] = str(cancelled["state"])
-            elif draws.random() < 0.2:
-                # an old one: its state does not change once it is over
-                old = draws.choice(self.order)
-                path = f"/v1/jobs/{self.acknowledged[old]}"
-                self._see(old, self._until_answered("GET", path))
-
-    def _see(self, number: int, job: Mapping[str, JSON]) -> None:
-        if job["state"] in OVER:
-            seen = self.over.setdefault(number, str(job["state"]))
-            if seen != job["state"]:
-                raise AssertionError(f"job {number} was {seen}, is {job['state']}")
-
-    def _until_answered(
-        self, method: str, path: str, body: Mapping[str, JSON] | None = None
-    ) -> dict[str, JSON]:
-        while True:
-            try:
-                answer = self.service.ask(method, path, body, self.lease)
-            except QpuError:
-                self.unanswered += 1
-                time.sleep(0.01)
-                continue
-            if answer.status in (200, 201):
-                return answer.json()
-            raise AssertionError(f"{method} {path}: {answer.status} {answer.body!r}")
-
-
-def _job(number: int) -> dict[str, JSON]:
-    parameters: dict[str, JSON] = {"num_reads": 5, "seed": number, "num_sweeps": 1}
-    return {
-        "problem": example_bqm(),
-        "parameters": parameters,
-        "idempotency_key": f"key-{number}",
-    }
+        time.sleep(draws.uniform(0, 0.2 if self.job_class == "production" else 0.0))
+        number += FIRST[self.job_class]
+        parameters: dict[str, JSON] = {"num_reads": 5, "seed": number, "num_sweeps": 1}
+        id_ = self.submit(f"key-{number}", parameters)
+        self.order.append(id_)
+        if draws.random() < 0.1:
+            self.see(self.until_answered("DELETE", f"/v1/jobs/{id_}"))
+        elif draws.random() < 0.2:
+            # an old one: its state does not change once it is over
+            path = f"/v1/jobs/{draws.choice(self.order)}"
+            self.see(self.until_answered("GET", path))
 
 
 def torture(folder: Path, kills: int, seed: int) -> dict[str, float]:
@@ -200,93 +95,71 @@ def torture(folder: Path, kills: int, seed: int) -> dict[str, float]:
     :returns: its figures
     :raises AssertionError: if something is inconsistent
     """
-    service = Service(folder)
+    service = KilledService(folder, SERVICE, CONFIG, SPEED)
     service.start()
-    service.ready()
-    loads = []
-    for number, name in enumerate(get_args(UserClass)):
-        body: dict[str, JSON] = {"class": name}
-        lease = str(service.ask("POST", "/v1/leases", body).json()["id"])
-        loads.append(Load(service, name, lease, number * 1_000_000, seed + number))
-    failures: list[BaseException] = []
-    threads = [
-        threading.Thread(target=_caught, args=(load, failures)) for load in loads
-    ]
-    for thread in threads:
-        thread.start()
-    early = 0
-    starts: list[float] = []
-    draws = random.Random(seed)
-    for _ in range(kills):
-        time.sleep(draws.uniform(0, 0.6))
-        early += _kill_at(service, draws.uniform(0, 0.5), starts)
-        if failures:
-            break
-    for load in loads:
-        load.stopped = True
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
     try:
-        return {
-            **_check(service, loads),
-            "kills": kills,
-            "before_it_listened": early,
-            "unanswered": sum(load.unanswered for load in loads),
-            "start_seconds": median(starts) if starts else 0.0,
-        }
+        return _tortured(service, kills, seed)
     finally:
         service.kill()
 
 
-def _caught(load: Load, failures: list[BaseException]) -> None:
-    try:
-        load.run()
-    except BaseException as error:  # noqa: BLE001 - raised by the main thread
-        failures.append(error)
+def _tortured(service: KilledService, kills: int, seed: int) -> dict[str, float]:
+    service.listens()
+    loads = [
+        Submitting(service, name, seed + number)
+        for number, name in enumerate(get_args(UserClass))
+    ]
+    for load in loads:
+        load.acquire()
+    early, draws = 0, random.Random(seed)
+    starts: list[float] = []
+    with running(loads) as failures:
+        for _ in range(kills):
+            _let_work(loads, failures)
+            time.sleep(draws.uniform(0, 0.6))
+            # one in four of the successors is killed while it starts
+            moment = draws.uniform(0, 0.5)
+            soon = moment * 4 if moment < 0.125 else None
+            service.kill()
+            starts.append(service.start_again(soon))
+            early += soon is not None
+            if failures:
+                break
+    return {
+        **_check(service, loads),
+        "kills": kills,
+        "before_it_listened": early,
+        "unanswered": sum(load.unanswered for load in loads),
+        "start_seconds": median(starts) if starts else 0.0,
+    }
 
 
-def _kill_at(service: Service, moment: float, starts: list[float]) -> bool:
-    """Kill the service, and one in four of its successors at a moment of its start.
+def _let_work(loads: Sequence[Load], failures: Sequence[BaseException]) -> None:
+    """Wait for jobs, so that the service dies while it works on a slow machine, too."""
+    before = sum(len(load.keys) for load in loads)
 
-    :returns: whether a successor was killed before it listened
-    """
-    service.kill()
-    begin = time.monotonic()
-    service.start()
-    early = moment < 0.125
-    if early:
-        time.sleep(moment * 4)
-        service.kill()
-        begin = time.monotonic()
-        service.start()
-    service.ready()
-    starts.append(time.monotonic() - begin)
-    return early
+    def worked() -> bool:
+        now = sum(len(load.keys) for load in loads)
+        return bool(failures) or now >= before + ACKNOWLEDGED
+
+    until(worked, f"{ACKNOWLEDGED} jobs are acknowledged")
 
 
-def _check(service: Service, loads: list[Load]) -> dict[str, float]:
+def _check(service: KilledService, loads: Sequence[Submitting]) -> dict[str, float]:
     jobs: dict[int, dict[str, JSON]] = {}
     for load in loads:
-        for number, id_ in load.acknowledged.items():
-            job: dict[str, JSON] = {"state": "Queued"}
-            while job["state"] not in OVER:
-                job = service.ask("GET", f"/v1/jobs/{id_}?wait=10").json()
-            jobs[number] = job
-            seen = load.over.get(number, job["state"])
-            _must(job["state"] == seen, f"job {number} was {seen}, is {job['state']}")
-            _must(job["idempotency_key"] == f"key-{number}", f"{number}: its key")
+        for id_, job in load.settle().items():
+            assert job["idempotency_key"] == load.keys[id_], f"{id_}: its key"
+            jobs[_number(load.keys[id_])] = job
         lease = service.ask("GET", f"/v1/leases/{load.lease}").json()
-        _must(lease["held"] is True, f"the lease of {load.job_class} is not held")
-    runs = [int(line) for line in service.runs.read_text().split()]
+        assert lease["held"] is True, f"the lease of {load.job_class} is not held"
+    runs = [int(line) for line in service.noted.read_text().split()]
     _check_runs(jobs, Counter(runs))
     for load in loads:
-        known = set(load.acknowledged)
+        known = {_number(key) for key in load.keys.values()}
         ran = [number for number in runs if number in known]
         in_order = all(one <= other for one, other in pairwise(ran))
-        _must(in_order, f"{load.job_class} jobs did not run in their order")
-        _must(sorted(load.order) == load.order, "the clients number their jobs")
+        assert in_order, f"{load.job_class} jobs did not run in their order"
     service.kill()
     _check_file(service, jobs)
     states = Counter(str(job["state"]) for job in jobs.values())
@@ -299,42 +172,41 @@ def _check(service: Service, loads: list[Load]) -> dict[str, float]:
     }
 
 
+def _number(key: str) -> int:
+    return int(key.removeprefix("key-"))
+
+
 def _check_runs(jobs: Mapping[int, Mapping[str, JSON]], runs: Counter[int]) -> None:
     for number, job in jobs.items():
         ran, attempt = runs[number], cast("int", job["attempt"])
-        _must(ran <= attempt, f"job {number} ran {ran} times, says {attempt}")
-        _must(attempt == 1 or bool(job["note"]), f"job {number} does not say why")
+        assert ran <= attempt, f"job {number} ran {ran} times, says {attempt}"
+        assert attempt == 1 or bool(job["note"]), f"job {number} does not say why"
         if job["state"] == "Completed":
-            _must(ran >= 1, f"job {number} completed, but never ran")
-        _must(job["state"] != "Failed", f"job {number} failed: {job['note']}")
+            assert ran >= 1, f"job {number} completed, but never ran"
+        assert job["state"] != "Failed", f"job {number} failed: {job['note']}"
 
 
-def _check_file(service: Service, jobs: Mapping[int, Mapping[str, JSON]]) -> None:
+def _check_file(service: KilledService, jobs: Mapping[int, Mapping[str, JSON]]) -> None:
     """Check the file: each job exists once, and each result is there."""
     store = Store(service.state / "service.sqlite")
     kept = store.jobs(limit=10_000_000)
     keys = Counter(job.key for job in kept)
-    _must(set(keys.values()) <= {1}, "a key has two jobs")
+    assert set(keys.values()) <= {1}, "a key has two jobs"
     missing = {f"key-{number}" for number in jobs} - set(keys)
-    _must(not missing, f"jobs are lost: {missing}")
+    assert not missing, f"jobs are lost: {missing}"
     for job in kept:
         result = store.result(job.number)
-        _must((job.state == "Completed") == (result is not None), f"result of {job}")
+        assert (job.state == "Completed") == (result is not None), f"result of {job}"
         if result is not None:
             info = json.loads(result)["info"]
-            _must(f"key-{info['seed']}" == job.key, "a result of another job")
+            assert f"key-{info['seed']}" == job.key, "a result of another job"
     integrity = store.report("PRAGMA integrity_check")[0][0]
     store.close()
-    _must(integrity == "ok", f"the file is damaged: {integrity}")
+    assert integrity == "ok", f"the file is damaged: {integrity}"
 
 
 def _noted(jobs: Mapping[int, Mapping[str, JSON]], word: str) -> int:
     return sum(str(job["note"]).startswith(word) for job in jobs.values())
-
-
-def _must(good: bool, words: str) -> None:
-    if not good:
-        raise AssertionError(words)
 
 
 def fill(state: Path, jobs: int) -> None:
@@ -351,11 +223,10 @@ def fill(state: Path, jobs: int) -> None:
     ]
     for lease in leases:
         store.add_lease(lease).result()
-    body = _job(1)
     done = [
         store.add_job(
             leases[number % 3],
-            Submission("problem", body["problem"], {"num_reads": 5}, str(number)),
+            Submission("problem", example_bqm(), {"num_reads": 5}, str(number)),
             0.02,
         )
         for number in range(jobs)
@@ -372,24 +243,19 @@ def restart(folder: Path, jobs: int) -> dict[str, float]:
         first figure relative to that of an empty queue
     """
     (folder / "empty").mkdir()
-    empty = Service(folder / "empty")
-    begin = time.monotonic()
-    empty.start()
-    empty.ready()
-    at_once = time.monotonic() - begin
+    empty = KilledService(folder / "empty", SERVICE, CONFIG, SPEED)
+    at_once = empty.start_again(None)
     empty.kill()
-    service = Service(folder)
+    service = KilledService(folder, SERVICE, CONFIG, SPEED)
     fill(service.state, jobs)
+    listens = service.start_again(None)
     begin = time.monotonic()
-    service.start()
-    service.ready()
-    listens = time.monotonic() - begin
     length = service.ask("GET", "/v1/device").json()["queue_length"]
     last = service.ask("GET", "/v1/jobs?limit=1")
-    seconds = time.monotonic() - begin
+    seconds = listens + time.monotonic() - begin
     service.kill()
-    _must(jobs - 1000 < cast("int", length) <= jobs, f"{length} jobs wait")
-    _must(json.loads(last.body)[0]["position"] > jobs / 4, "the last job's position")
+    assert jobs - 1000 < cast("int", length) <= jobs, f"{length} jobs wait"
+    assert json.loads(last.body)[0]["position"] > jobs / 4, "the last job's position"
     return {
         "waiting": jobs,
         "listens_seconds": listens,
