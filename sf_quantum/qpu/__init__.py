@@ -19,12 +19,21 @@ from sf_quantum.samplers import Registry, unknown
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
 
+    from sf_quantum.qpu.pennylane import Device
+    from sf_quantum.qpu.pulser import Backend, Pulses
+    from sf_quantum.qpu.qiskit import QpuBackend
+
 GROUP = "sf_quantum.qpus"
 _registry: Registry[type[Qpu]] = Registry(GROUP, "QPU type")
 RESOURCES = ("QRMI_JOB_QPU_RESOURCES", "SLURM_JOB_QPU_RESOURCES")
 TYPES = ("QRMI_JOB_QPU_TYPES", "SLURM_JOB_QPU_TYPES")
 # of a lease, after the QPU's name
 TOKEN = "QRMI_JOB_ACQUISITION_TOKEN"
+NO_PENNYLANE = "the package pennylane-qiskit is not installed (pip install it)"
+NO_PULSER = (
+    "the package pulser-core is not installed (pip install 'sf-quantum[pulser]')"
+)
+NO_QISKIT = "the package qiskit is not installed (pip install 'sf-quantum[qaoa]')"
 
 
 class NoLease(QpuError):
@@ -219,6 +228,42 @@ class Qpu(ABC):
     @abstractmethod
     def sampler(self) -> Sampler:
         """Make a sampler that runs on the QPU, on the job's side."""
+
+    def backend(self) -> QpuBackend:
+        """Make a backend of Qiskit, on the job's side; ``backend.run(circuit)`` runs there.
+
+        :raises InputError: if the QPU takes no circuits, or Qiskit is not installed
+        """
+        try:
+            from sf_quantum.qpu.qiskit import QpuBackend
+        except ImportError as error:
+            raise InputError(NO_QISKIT) from error
+        return QpuBackend(self)
+
+    def pulser_backend(self, sequence: Pulses) -> Backend:
+        """Make Pulser's backend for a sequence, on the job's side.
+
+        :raises InputError: if the QPU takes no sequences, or Pulser is not installed
+        """
+        try:
+            from sf_quantum.qpu import pulser
+        except ImportError as error:
+            raise InputError(NO_PULSER) from error
+        return pulser.backend(self, sequence)
+
+    def device(self, wires: int, shots: int | None = None) -> Device:
+        """Make a device of PennyLane, on the job's side; it runs on :meth:`backend`.
+
+        :param wires: number of qubits
+        :param shots: for each circuit, by default 1024
+        :raises InputError: if the QPU takes no circuits, or pennylane-qiskit is not
+            installed
+        """
+        try:
+            from sf_quantum.qpu import pennylane
+        except ImportError as error:
+            raise InputError(NO_PENNYLANE) from error
+        return pennylane.device(self.backend(), wires, shots)
 
     def solve(
         self, bqm: Mapping[str, JSON], parameters: Mapping[str, int | None]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 from sf_quantum import backoff
 from sf_quantum.backoff import Deadline
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.qpu.jobs import (
     OVER,
+    Description,
     NotAccepted,
     Outcome,
     Progress,
@@ -27,7 +28,13 @@ T = TypeVar("T")
 class JobSide(Protocol):
     """The job side of a :class:`~sf_quantum.qpu.Qpu`."""
 
+    name: str
+    finds: ClassVar[bool]
+
+    def describe(self) -> Description: ...
+    def run_job(self, task: Task) -> Outcome: ...
     def submit(self, task: Task) -> str: ...
+    def find(self, tag: str) -> str | None: ...
     def poll(self, job_id: str) -> Progress: ...
     def result(self, job_id: str, task: Task) -> Outcome: ...
     def cancel(self, job_id: str) -> None: ...

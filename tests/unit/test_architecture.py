@@ -50,13 +50,14 @@ VENDORS = {
     **dict.fromkeys(("qrmi", "iqm"), "qpu/qrmi.py"),
     **dict.fromkeys(
         ("pulser", "pulser_simulation"),
-        "samplers/neutral_atom.py service/device/emulator/pulses.py",
+        "samplers/neutral_atom.py service/device/emulator/pulses.py qpu/pulser.py",
     ),
     **dict.fromkeys(("emu_mps", "torch"), "samplers/neutral_atom.py"),
-    "qiskit": "samplers/qaoa.py qpu/qrmi.py",
+    "qiskit": "samplers/qaoa.py qpu/qrmi.py qpu/qiskit.py",
     "qiskit_aer": "samplers/qaoa.py",
     "highspy": "samplers/exact.py",
-    **dict.fromkeys(("braket", "ibm", "pasqal_cloud", "pennylane"), "nowhere"),
+    **dict.fromkeys(("braket", "ibm", "pasqal_cloud"), "nowhere"),
+    "pennylane": "qpu/pennylane.py",
 }
 OPENERS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "mkdir"}
 

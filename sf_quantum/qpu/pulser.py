@@ -1,0 +1,156 @@
+"""A QPU as a remote backend of Pulser."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pulser import Sequence as PulserSequence
+from pulser.backend.qpu import QPUBackend
+from pulser.backend.remote import (
+    BatchStatus,
+    JobParams,
+    JobStatus,
+    RemoteConnection,
+    RemoteResults,
+    RemoteResultsError,
+)
+from pulser.backend.results import Results
+from pulser.devices import Device
+from pulser.devices._device_datacls import BaseDevice
+from pulser.json.abstract_repr.deserializer import deserialize_device
+
+from sf_quantum.errors import InputError
+from sf_quantum.qpu.jobs import Outcome, Task
+from sf_quantum.qpu.running import JobSide
+from sf_quantum.threads import in_thread
+
+Pulses: TypeAlias = PulserSequence[BaseDevice]
+Backend: TypeAlias = QPUBackend
+
+
+def backend(qpu: JobSide, sequence: Pulses) -> QPUBackend:
+    """Make Pulser's backend for one sequence.
+
+    :param qpu: the job's side of a kind that takes pulse sequences
+    :raises InputError: if it takes none, or the sequence is for another device
+    :raises QpuError: if it does not answer
+    """
+    try:
+        return QPUBackend(sequence, Connection(qpu))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"sequence: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Job:
+    sequence: Pulses
+    outcome: Future[Outcome]
+
+    def results(self) -> Results:
+        """Wait for the counts.
+
+        :raises QuantumError: if the QPU refuses the job, fails or does not answer
+        :raises RemoteResultsError: if the job failed or was cancelled
+        """
+        outcome = self.outcome.result()
+        if outcome.result is None:
+            raise RemoteResultsError(outcome.failure or "the job was cancelled")
+        return Results.from_final_bitstrings(
+            tuple(map(str, self.sequence.register.qubit_ids)),
+            self.sequence.get_duration(),
+            json.loads(outcome.result.text)["counter"],
+        )
+
+    @property
+    def status(self) -> JobStatus:
+        if not self.outcome.done():
+            return JobStatus.RUNNING
+        if self.outcome.exception() is not None:
+            return JobStatus.ERROR
+        outcome = self.outcome.result()
+        if outcome.result is not None:
+            return JobStatus.DONE
+        return JobStatus.ERROR if outcome.failure else JobStatus.CANCELED
+
+
+class Connection(RemoteConnection):
+    """Runs each job of a batch as a job of the QPU, all at once."""
+
+    def __init__(self, qpu: JobSide) -> None:
+        self._qpu = qpu
+        described = qpu.describe()
+        if "sequence" not in described.kinds or described.specs is None:
+            takes = ", ".join(described.kinds) or "no jobs"
+            raise InputError(f"QPU {qpu.name!r} takes no sequences, but: {takes}")
+        device = deserialize_device(described.specs)
+        if not isinstance(device, Device):
+            raise InputError(f"QPU {qpu.name!r}: its device is virtual")
+        self._device = device
+        self._batches: dict[str, dict[str, _Job]] = {}
+
+    def fetch_available_devices(self) -> dict[str, Device]:
+        return {self._device.name: self._device}
+
+    def submit(
+        self,
+        sequence: Pulses,
+        wait: bool = False,
+        open: bool = False,
+        batch_id: str | None = None,
+        **given: list[JobParams] | None,
+    ) -> RemoteResults:
+        """See Pulser: submit a job for each of ``job_params``."""
+        if open or batch_id is not None:
+            raise NotImplementedError("open batches are not supported")
+        measured = self._add_measurement_to_sequence(sequence)
+        batch = f"sfq-{secrets.token_hex(8)}"
+        self._batches[batch] = {
+            f"{batch}-{number}": self._started(f"{batch}-{number}", measured, job)
+            for number, job in enumerate(given.get("job_params") or [{}])
+        }
+        results = RemoteResults(batch, self)
+        if wait:
+            self._fetch_result(batch, None)
+        return results
+
+    def _started(self, tag: str, sequence: Pulses, given: JobParams) -> _Job:
+        built = sequence
+        if sequence.is_parametrized() or sequence.is_register_mappable():
+            built = sequence.build(**given.get("variables", {}))
+        payload = json.dumps(built.to_abstract_repr())
+        task = Task(tag, "sequence", payload, {"num_reads": given.get("runs", 1)})
+        return _Job(built, in_thread(lambda: self._qpu.run_job(task)))
+
+    def _fetch_result(
+        self, batch_id: str, job_ids: list[str] | None
+    ) -> Sequence[Results]:
+        jobs = self._batches[batch_id]
+        return [jobs[job_id].results() for job_id in job_ids or jobs]
+
+    def _query_job_progress(
+        self, batch_id: str
+    ) -> Mapping[str, tuple[JobStatus, Results | None]]:
+        progress: dict[str, tuple[JobStatus, Results | None]] = {}
+        for job_id, job in self._batches[batch_id].items():
+            status = job.status
+            done = status is JobStatus.DONE
+            progress[job_id] = status, job.results() if done else None
+        return progress
+
+    def _get_batch_status(self, batch_id: str) -> BatchStatus:
+        states = {job.status for job in self._batches[batch_id].values()}
+        for status in (JobStatus.RUNNING, JobStatus.ERROR, JobStatus.CANCELED):
+            if status in states:
+                return BatchStatus[status.name]
+        return BatchStatus.DONE
+
+    def _get_job_ids(self, batch_id: str) -> list[str]:
+        return [*self._batches[batch_id]]
+
+    def supports_open_batch(self) -> bool:
+        return False

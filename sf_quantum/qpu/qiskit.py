@@ -1,0 +1,213 @@
+"""A QPU as a backend of Qiskit, so also of its primitives and of SDKs that use it."""
+
+from __future__ import annotations
+
+import json
+import random
+import secrets
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+
+from qiskit import QuantumCircuit, qasm3
+from qiskit.circuit import IfElseOp, Measure, Parameter, Reset
+from qiskit.circuit.library import (
+    CZGate,
+    RGate,
+    get_standard_gate_name_mapping,
+)
+from qiskit.providers import BackendV2, JobStatus, JobTimeoutError, JobV1, Options
+from qiskit.result import Result as Results
+from qiskit.result.models import ExperimentResult, ExperimentResultData
+from qiskit.transpiler import Target
+
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.qpu.jobs import Description, JobParameters, Outcome, Task
+from sf_quantum.qpu.running import JobSide
+from sf_quantum.samplers import unknown
+from sf_quantum.threads import in_thread
+
+SHOTS = 1024
+#: in one job; Qiskit's primitives send more as several
+MOST_CIRCUITS = 100
+# gates of OpenQASM 3's stdgates.inc, by their names there
+STANDARD = """x y z h s sdg t tdg sx rx ry rz p u cx cy cz cp crx cry crz ch swap ccx
+    cswap id""".split()
+
+
+class QpuBackend(BackendV2):
+    """The QPU that a job holds, for Qiskit and for what runs on a backend of Qiskit.
+
+    :param qpu: the job's side of a kind that takes circuits
+    :raises InputError: if it takes none
+    :raises QpuError: if it does not answer
+    """
+
+    def __init__(self, qpu: JobSide) -> None:
+        super().__init__(name=qpu.name)
+        self._qpu = qpu
+        described = qpu.describe()
+        if "circuit" not in described.kinds:
+            takes = ", ".join(described.kinds) or "no jobs"
+            raise InputError(f"QPU {qpu.name!r} takes no circuits, but: {takes}")
+        self._target = target(described)
+        self._most_shots = described.shots
+
+    @property
+    def target(self) -> Target:
+        return self._target
+
+    @property
+    def max_circuits(self) -> int:
+        return MOST_CIRCUITS
+
+    @classmethod
+    def _default_options(cls) -> Options:
+        return Options(shots=SHOTS, memory=False, seed_simulator=None)
+
+    def run(
+        self,
+        run_input: QuantumCircuit | Sequence[QuantumCircuit],
+        **options: int | None,
+    ) -> QpuJob:
+        """Run circuits as one job; returns at once.
+
+        :param options: ``shots``, by default 1024; ``memory``, whether the result has the
+            bits of each shot too, in an order that means nothing; ``seed_simulator``, of
+            an emulated QPU
+        :raises InputError: for another option, or more shots than a job may have
+        """
+        circuits = [run_input] if isinstance(run_input, QuantumCircuit) else run_input
+        for name in options:
+            if name not in self.options:
+                raise InputError(unknown("option", name, [*self.options]))
+        given = {**self.options, **options}
+        shots = given["shots"]
+        if self._most_shots is not None and shots > self._most_shots:
+            most = f"at most {self._most_shots:,}"
+            raise InputError(f"shots: {shots:,}; QPU {self.name!r} takes {most}")
+        parameters = {"num_reads": shots, "seed": given["seed_simulator"]}
+        return QpuJob(self, self._qpu, circuits, parameters, bool(given["memory"]))
+
+
+class QpuJob(JobV1):
+    """Circuits on a QPU; made by :meth:`QpuBackend.run`."""
+
+    def __init__(
+        self,
+        backend: QpuBackend,
+        qpu: JobSide,
+        circuits: Sequence[QuantumCircuit],
+        parameters: JobParameters,
+        memory: bool,
+    ) -> None:
+        tag = f"sfq-{secrets.token_hex(8)}"
+        super().__init__(backend, tag)
+        self._qpu = qpu
+        self._circuits = circuits
+        self._memory = memory
+        texts = [qasm3.dumps(circuit) for circuit in circuits]
+        payload = json.dumps(texts[0] if len(texts) == 1 else texts)
+        self._task = Task(tag, "circuit", payload, parameters)
+        self._outcome: Future[Outcome] = in_thread(lambda: qpu.run_job(self._task))
+
+    def submit(self) -> None:
+        """See Qiskit; :meth:`QpuBackend.run` has done so."""
+
+    def result(self, timeout: float | None = None) -> Results:
+        """Wait for the counts.
+
+        :param timeout: in seconds
+        :raises InputError: if the QPU refuses a circuit
+        :raises QpuError: if the QPU fails or does not answer, or the job was cancelled
+        """
+        try:
+            outcome = self._outcome.result(timeout)
+        except TimeoutError as error:
+            raise JobTimeoutError(f"no result within {timeout:g} s") from error
+        who = f"QPU {self._qpu.name!r}"
+        if outcome.result is None:
+            raise QpuError(f"{who}: {outcome.failure or 'the job was cancelled'}")
+        shots = self._task.parameters["num_reads"]
+        return Results(
+            backend_name=self._qpu.name,
+            job_id=self.job_id(),
+            success=True,
+            results=[
+                self._experiment(circuit, counter, shots)
+                for circuit, counter in zip(
+                    self._circuits, _counters(who, outcome.result.text), strict=True
+                )
+            ],
+            info=outcome.result.info,
+        )
+
+    def _experiment(
+        self, circuit: QuantumCircuit, counter: Mapping[str, int], shots: int | None
+    ) -> ExperimentResult:
+        counts = {hex(int(bits or "0", 2)): n for bits, n in counter.items()}
+        more = {}
+        if self._memory:
+            more["memory"] = [*Counter(counts).elements()]
+            random.Random(self._task.tag).shuffle(more["memory"])
+        data = ExperimentResultData(counts=counts, **more)
+        header = {
+            "name": circuit.name,
+            "creg_sizes": [[one.name, one.size] for one in circuit.cregs],
+            "memory_slots": circuit.num_clbits,
+            "metadata": circuit.metadata,
+        }
+        return ExperimentResult(shots, True, data, header=header)
+
+    def cancel(self) -> None:
+        """Cancel the job on the QPU.
+
+        :raises QpuError: if the QPU cannot find it by its tag, or does not answer
+        """
+        qpu = self._qpu
+        if not qpu.finds:
+            raise QpuError(f"QPU {qpu.name!r} cannot look for its job to cancel it")
+        if (job_id := qpu.find(self._task.tag)) is not None:
+            qpu.cancel(job_id)
+
+    def status(self) -> JobStatus:
+        """Whether it runs, ended or failed; the QPU is not asked."""
+        if not self._outcome.done():
+            return JobStatus.RUNNING
+        if self._outcome.exception() is not None:
+            return JobStatus.ERROR
+        outcome = self._outcome.result()
+        if outcome.result is not None:
+            return JobStatus.DONE
+        return JobStatus.ERROR if outcome.failure else JobStatus.CANCELLED
+
+
+def target(described: Description) -> Target:
+    """Make what Qiskit transpiles to: a lattice with native gates, or any gate anywhere."""
+    topology = described.topology
+    if topology is None or not described.native_gates:
+        made = Target(num_qubits=described.qubits)
+        gates = get_standard_gate_name_mapping()
+        for name in STANDARD:
+            made.add_instruction(gates[name])
+        for instruction in (Measure(), Reset()):
+            made.add_instruction(instruction)
+        made.add_instruction(IfElseOp, name="if_else")
+        return made
+    made = Target(num_qubits=topology.labels)
+    qubits = dict.fromkeys((qubit,) for qubit in topology.qubits)
+    made.add_instruction(RGate(Parameter("theta"), Parameter("phi")), qubits)
+    couplers = [pair for one in topology.couplers for pair in (one, one[::-1])]
+    made.add_instruction(CZGate(), dict.fromkeys(couplers))
+    for instruction in (Measure(), Reset()):
+        made.add_instruction(instruction, qubits)
+    return made
+
+
+def _counters(who: str, text: str) -> Iterator[Mapping[str, int]]:
+    content = json.loads(text)
+    counters = content.get("counters") or [content.get("counter")]
+    for counter in counters:
+        if not isinstance(counter, dict):
+            raise QpuError(f"{who}: its answer has no counts of bit strings")
+        yield counter

@@ -1,0 +1,132 @@
+"""A QPU as a backend of Qiskit, in front of a service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from qiskit import QuantumCircuit, transpile
+from qiskit.primitives import BackendSamplerV2
+from qiskit.providers import JobStatus
+
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.qpu.jobs import Description, Topology
+from sf_quantum.qpu.qiskit import QpuBackend, target
+from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from tests.service import RunningService, running_service
+from tests.waiting import SECONDS, until
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[RunningService]:
+    device = EmulatedDevice(technology="superconducting", qubits=6, time_scale=0.0)
+    with running_service(device) as running:
+        yield running
+
+
+@pytest.fixture
+def backend(service: RunningService) -> Iterator[QpuBackend]:
+    lease = service.acquire()
+    yield SfqQpu("q", service.url, lease=lease).backend()
+    service.ask("DELETE", f"/v1/leases/{lease}")
+
+
+def bell() -> QuantumCircuit:
+    circuit = QuantumCircuit(2)
+    circuit.h(0)
+    circuit.cx(0, 1)
+    circuit.measure_all()
+    return circuit
+
+
+def test_counts_and_the_bits_of_each_shot(backend: QpuBackend) -> None:
+    circuit = transpile(bell(), backend)
+    job = backend.run(circuit, shots=100, memory=True, seed_simulator=1)
+    result = job.result(SECONDS)
+    counts = result.get_counts()
+    assert set(counts) == {"00", "11"}
+    assert sum(counts.values()) == 100
+    memory = result.get_memory()
+    assert {bits: memory.count(bits) for bits in counts} == counts
+    assert job.status() is JobStatus.DONE
+    again = backend.run(circuit, shots=100, seed_simulator=1).result(SECONDS)
+    assert again.get_counts() == counts
+
+
+def test_the_bits_of_several_registers_are_in_qiskits_order(
+    backend: QpuBackend,
+) -> None:
+    from qiskit import ClassicalRegister, QuantumRegister
+
+    circuit = QuantumCircuit(
+        QuantumRegister(3), ClassicalRegister(1, "a"), ClassicalRegister(2, "b")
+    )
+    circuit.x(0)
+    circuit.x(2)
+    circuit.measure([0, 1, 2], [0, 1, 2])
+    result = backend.run(circuit, shots=10).result(SECONDS)
+    assert result.get_counts() == {"10 1": 10}
+
+
+def test_the_primitives_of_qiskit_run_on_it(backend: QpuBackend) -> None:
+    circuit = transpile(bell(), backend)
+    sampled = BackendSamplerV2(backend=backend).run([circuit], shots=50).result()
+    for one in sampled:
+        assert set(one.data.meas.get_counts()) == {"00", "11"}
+
+
+def test_what_the_qpu_refuses_is_said(backend: QpuBackend) -> None:
+    circuit = QuantumCircuit(7)
+    circuit.measure_all()
+    job = backend.run(circuit, shots=1)
+    with pytest.raises(InputError, match="7 qubits"):
+        job.result(SECONDS)
+    assert job.status() is JobStatus.ERROR
+    with pytest.raises(InputError, match="unknown option 'shot'"):
+        backend.run(bell(), shot=1)
+
+
+def test_a_job_that_fails_or_is_cancelled_has_no_result() -> None:
+    device = EmulatedDevice(technology="superconducting", qubits=6, time_scale=1e6)
+    with running_service(device) as service:
+        job = SfqQpu("q", service.url, lease=service.acquire()).backend().run(bell())
+        until(lambda: bool(service.queue.store.jobs()))
+        assert job.status() is JobStatus.RUNNING
+        job.cancel()
+        with pytest.raises(QpuError, match="was cancelled"):
+            job.result(SECONDS)
+        assert job.status() is JobStatus.CANCELLED
+    faults = Faults(fail=1.0)
+    device = EmulatedDevice(
+        technology="superconducting", qubits=6, time_scale=0.0, faults=faults
+    )
+    with running_service(device) as service:
+        job = SfqQpu("q", service.url, lease=service.acquire()).backend().run(bell())
+        with pytest.raises(QpuError, match="the QPU failed"):
+            job.result(SECONDS)
+
+
+def test_an_annealer_is_no_backend() -> None:
+    with running_service() as service:
+        qpu = SfqQpu("q", service.url, lease=service.acquire())
+        with pytest.raises(InputError, match="takes no circuits, but: problem"):
+            qpu.backend()
+
+
+def test_a_lattice_is_transpiled_to() -> None:
+    star = Topology("star", (5,), 5, ((0, 2), (1, 2), (2, 3), (2, 4)))
+    described = Description(
+        "superconducting", 5, ("circuit",), topology=star, native_gates=("prx", "cz")
+    )
+    circuit = QuantumCircuit(5)
+    circuit.h(0)
+    for qubit in range(1, 5):
+        circuit.cx(0, qubit)
+    circuit.measure_all()
+    made = transpile(circuit, target=target(described), seed_transpiler=1)
+    assert set(made.count_ops()) <= {"r", "cz", "measure", "barrier"}
+    for step in made.data:
+        if step.operation.name == "cz":
+            pair = sorted(made.find_bit(qubit).index for qubit in step.qubits)
+            assert tuple(pair) in star.couplers
