@@ -124,6 +124,8 @@ class Vendor:
 class VendorDevice(Device):
     """A client of the vendor, with the means to find jobs again that a test chooses."""
 
+    price: float | None = None
+
     def __init__(
         self, vendor: Vendor, recovery: Recovery = Recovery.BY_TAG, depth: int = 1
     ) -> None:
@@ -510,6 +512,83 @@ async def test_what_the_vendor_forgets_with_its_lease_runs_again_unless_it_had_b
         assert done.note == "interrupted during attempt 1: no job"
 
 
+@pytest.mark.parametrize("repeatable", [True, False])
+async def test_what_cannot_be_found_again_is_preempted_only_if_it_may_run_twice(
+    tmp_path: Path, vendor: Vendor, repeatable: bool
+) -> None:
+    async with service(tmp_path, VendorDevice(vendor, Recovery.LOST)) as queue:
+        low = await submit(queue, "low", repeatable=repeatable)
+        await until_async(lambda: queue.find(ANN, low.id).state == "Running")
+        high = await submit(queue, "high", "production")
+        if repeatable:
+            await until_async(lambda: vendor.jobs["v1"].state == "Cancelled")
+            await until_async(lambda: "v2" in vendor.jobs)
+            vendor.end("v2")
+            await until_async(lambda: "v3" in vendor.jobs)
+        else:
+            assert vendor.jobs["v1"].state == "Running"
+            vendor.end("v1")
+            await until_async(lambda: "v2" in vendor.jobs)
+        vendor.end([*vendor.jobs][-1])
+        done = [await over(queue, job) for job in (low, high)]
+    assert [job.state for job in done] == ["Completed"] * 2
+    assert done[0].attempt == 1 + repeatable
+    assert vendor.names == ["low", "high", *["low"] * repeatable]
+
+
+async def test_what_has_not_been_sent_is_preempted_all_the_same(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    refusals: list[Exception] = [NotAccepted("it is closed") for _ in range(100_000)]
+    vendor.trouble["submit"] = refusals
+    async with service(tmp_path, VendorDevice(vendor, Recovery.LOST)) as queue:
+        low = await submit(queue, "low")
+        await until_async(lambda: len(refusals) < 100_000)
+        high = await submit(queue, "high", "production")
+        await until_async(lambda: queue.find(ANN, low.id).attempt == 2)
+        refusals.clear()
+        for number in (1, 2):
+            await until_async(lambda number=number: f"v{number}" in vendor.jobs)  # type: ignore[misc]
+            vendor.end(f"v{number}")
+        done = [await over(queue, job) for job in (low, high)]
+    assert [job.state for job in done] == ["Completed"] * 2
+    assert vendor.names == ["high", "low"]
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+@pytest.mark.parametrize("how", ["close", "stop"])
+async def test_what_cannot_be_found_again_fails_when_it_is_killed_unless_repeatable(
+    tmp_path: Path, vendor: Vendor, how: str, repeatable: bool
+) -> None:
+    device = VendorDevice(vendor, Recovery.LOST)
+    async with service(tmp_path, device) as queue:
+        job = await submit(queue, "a", repeatable=repeatable)
+        await until_async(lambda: queue.find(ANN, job.id).state == "Running")
+        if how == "close":
+            await queue.availability.set_status("closed")
+            await until_async(lambda: queue.find(ANN, job.id).state != "Running")
+            await queue.availability.set_status("open")
+            if repeatable:
+                await until_async(lambda: "v2" in vendor.jobs)
+                vendor.end("v2")
+                await over(queue, job)
+    async with service(tmp_path, device) as queue:
+        if repeatable and how == "stop":
+            await until_async(lambda: "v2" in vendor.jobs)
+            vendor.end("v2")
+        done = await over(queue, job)
+    why = {"close": "the QPU was closed", "stop": "the service was stopped"}[how]
+    note = f"interrupted: {why} during attempt 1"
+    assert vendor.jobs["v1"].state == "Cancelled"
+    if repeatable:
+        assert (done.state, done.note, done.attempt) == ("Completed", note, 2)
+    else:
+        assert (done.state, done.note) == ("Failed", f"{note}; {NOT_FOUND_AGAIN}")
+        # what ran is charged
+        assert (done.attempt, done.qpu_seconds) == (1, 0.5)
+        assert vendor.names == ["a"]
+
+
 async def test_an_ordinary_stop_leaves_the_job_at_the_vendor(
     tmp_path: Path, vendor: Vendor
 ) -> None:
@@ -850,6 +929,44 @@ async def test_a_slice_that_is_cancelled_is_charged_with_those_before(
         done = queue.find(ANN, job.id)
         assert (done.state, done.qpu_seconds) == ("Cancelled", 2.5)
         assert queue.store.slices(job.number) == []
+
+
+@pytest.mark.parametrize("how", ["cancel", "release", "crash"])
+async def test_the_slices_of_a_job_that_is_cancelled_while_it_waits_cost_something(
+    tmp_path: Path, vendor: Vendor, how: str
+) -> None:
+    device = VendorDevice(vendor)
+    device.price = 3.0
+    async with killed(tmp_path, device) as queue:
+        job = await submit(queue, "a", shots=25)
+        await until_async(lambda: "v1" in vendor.jobs)
+        await submit(queue, "high", "production")
+        vendor.end("v1")
+        await until_async(lambda: "v2" in vendor.jobs)
+        assert queue.find(ANN, job.id).state == "Queued"
+        if how == "cancel":
+            await queue.cancel(ANN, job.id)
+        elif how == "release":
+            await queue.leases.release(ANN, job.lease)
+        else:
+            queue.store.note_cancellation(job.number, "cancelled").result()
+        done = queue.find(ANN, job.id)
+    if how == "crash":
+        async with service(tmp_path / "kept", device) as queue:
+            done = queue.find(ANN, job.id)
+    assert (done.state, done.qpu_seconds, done.cost) == ("Cancelled", 2.0, 6.0)
+
+
+async def test_a_job_that_runs_in_slices_costs_what_all_of_them_cost(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    device = VendorDevice(vendor)
+    device.price = 3.0
+    async with service(tmp_path, device) as queue:
+        job = await submit(queue, "a", shots=25)
+        await ran(queue, vendor, job, 3)
+        done = queue.find(ANN, job.id)
+    assert (done.qpu_seconds, done.cost) == (6.0, 18.0)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from sf_quantum.service.queue.device_job import (
     Detached,
     DeviceJob,
     Interrupt,
+    runs_again,
     written,
 )
 from sf_quantum.service.store.store import Slice, Store
@@ -120,7 +121,13 @@ class Attempt:
         return self._part > 0 or (on_device is not None and on_device.id is not None)
 
     @property
-    def sliced(self) -> bool:
+    def pauses(self) -> bool:
+        """Whether what it has on the device is to end when another job pre-empts it."""
+        runs = self.progress.state == "Running"
+        return (self._sliced and runs) or not runs_again(self._device, self._job)
+
+    @property
+    def _sliced(self) -> bool:
         return self._part > 0 or self._left > self._shots
 
     def interrupt(self, how: Interrupt, interruption: Interruption) -> None:
@@ -193,7 +200,7 @@ class Attempt:
         if self._payload is None:
             self._payload = self._store.payload(job.number)
         tag, parameters = f"sfq-{job.id}-{job.attempt}", job.parameters
-        if self.sliced:
+        if self._sliced:
             tag = f"{tag}-{part}"
             parameters = {**parameters, "num_reads": shots, "seed": _seed(job, part)}
             if not (first and job.slice_shots is not None):
@@ -250,7 +257,7 @@ class Attempt:
 
     def _keep(self, outcome: Outcome, shots: int) -> None:
         """Write a slice that is over to disk; another follows."""
-        kept = _kept(outcome, shots)
+        kept = _kept(outcome, shots, self._device.price)
         written(lambda: self._store.slice_ended(self._job.number, kept))
         self._add(outcome)
         self._part += 1
@@ -303,14 +310,15 @@ def _amount(told: float | None) -> float | None:
     return float(told)
 
 
-def _kept(outcome: Outcome, shots: int) -> Slice:
+def _kept(outcome: Outcome, shots: int, price: float | None = None) -> Slice:
     result = outcome.result or Result()
     info: dict[str, JSON] = {"shots": shots, "qpu_seconds": outcome.qpu_seconds}
     info["calibration"] = (outcome.calibration or {}).get("id")
     if "seed" in result.info:
         info["seed"] = result.info["seed"]
     used = outcome.qpu_seconds or 0.0, outcome.seconds or 0.0
-    return Slice(shots, result.text, info, *used)
+    cost = None if price is None else price * used[0]
+    return Slice(shots, result.text, info, *used, cost)
 
 
 def _seed(job: Job, part: int) -> int | None:

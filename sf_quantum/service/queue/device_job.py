@@ -69,6 +69,14 @@ def written(write: Callable[[], Future[T]]) -> T:
     return write().result()
 
 
+def runs_again(device: Device, job: Job) -> bool:
+    """Whether a job may run again that has been killed on the device.
+
+    Where nothing can be learnt of it afterwards, it may still run there.
+    """
+    return device.recovery is not Recovery.LOST or job.repeatable
+
+
 @dataclass
 class Control:
     """What is asked of an attempt from other threads."""
@@ -237,8 +245,17 @@ class DeviceJob:
             if self._asked is Interrupt.DETACH:
                 raise Detached
         outcome = self._read(job_id, pauses)
-        if self._overdue and outcome.result is None and self._asked is None:
+        if outcome.result is not None:
+            return outcome
+        if self._overdue and self._asked is None:
             failure = f"it ran for more than {device.longest_seconds:g} s"
+            return replace(outcome, failure=failure)
+        if (
+            outcome.failure is None
+            and self._control.note
+            and not runs_again(device, self._job)
+        ):
+            failure = f"{self._control.note}; {NOT_FOUND_AGAIN}"
             return replace(outcome, failure=failure)
         return outcome
 

@@ -703,8 +703,7 @@ class LiveJobs:
 
     def _how(self, attempt: Attempt, interruption: Interruption) -> Interrupt:
         """Return what an interruption does to the job on the device."""
-        runs = attempt.progress.state == "Running"
-        if interruption.cause is Cause.PREEMPTION and attempt.sliced and runs:
+        if interruption.cause is Cause.PREEMPTION and attempt.pauses:
             return Interrupt.PAUSE
         goes_on = self.device.recovery in (Recovery.BY_TAG, Recovery.BY_ID)
         stops = interruption.cause is Cause.SERVICE_STOP

@@ -68,6 +68,7 @@ class Slice:
     info: dict[str, JSON]
     qpu_seconds: float = 0.0
     seconds: float = 0.0
+    cost: float | None = None
 
 
 class Store(Database):
@@ -319,7 +320,7 @@ class Store(Database):
         return self._update(number, "slice_shots = ?", shots)
 
     def slice_ended(self, number: int, part: Slice) -> Future[None]:
-        """Keep a slice that is over; the job's times grow by its times."""
+        """Keep a slice that is over; the job's times and cost grow by its own."""
         info = json.dumps(part.info)
 
         def change(db: sqlite3.Connection) -> None:
@@ -330,9 +331,17 @@ class Store(Database):
             )
             db.execute(
                 "UPDATE jobs SET slices = slices + 1, shots_done = shots_done + ?, "
-                "slice_shots = NULL, device = NULL, device_job = NULL, qpu_seconds = qpu_seconds + ?, "
-                "seconds = seconds + ? WHERE number = ?",
-                (part.shots, part.qpu_seconds, part.seconds, number),
+                "slice_shots = NULL, device = NULL, device_job = NULL, "
+                "qpu_seconds = qpu_seconds + ?, seconds = seconds + ?, "
+                "cost = coalesce(cost + ?, ?, cost) WHERE number = ?",
+                (
+                    part.shots,
+                    part.qpu_seconds,
+                    part.seconds,
+                    part.cost,
+                    part.cost,
+                    number,
+                ),
             )
 
         return self.change(change)
