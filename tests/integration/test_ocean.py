@@ -348,12 +348,28 @@ def test_a_cancelled_problem_leaves_the_device(start: Start) -> None:
 def test_it_waits_for_a_vqpu_like_everybody(start: Start) -> None:
     ocean = start(*SMALL)
     other = ocean.service.lease()
-    with ocean.client() as client:
+    with ocean.client() as client, ocean.problems() as problems:
         solver = client.get_solver()
-        future = solver.sample_ising({min(solver.nodes): 1.0}, {}, num_reads=3)
-        assert not future.wait(0.5)
+        # acknowledged at once, also those that the device never had
+        wanted, unwanted = (
+            solver.sample_ising({min(solver.nodes): 1.0}, {}, num_reads=3)
+            for _ in range(2)
+        )
+        ids = [future.wait_id(timeout=SECONDS) for future in (wanted, unwanted)]
+        statuses = problems.get_problem_statuses(ids)
+        assert [one.status.value for one in statuses] == ["PENDING", "PENDING"]
+        # a wrong one is refused, whoever has the vQPU
+        with pytest.raises(exceptions.SolverFailureError, match=r"params\.num_reads"):
+            solver.sample_ising({min(solver.nodes): 1.0}, {}, num_reads=0).result()
+        assert problems.cancel_problem(ids[1]).status.value == "CANCELLED"
+        ocean.service.kill()
+        ocean.service.start()
+        assert problems.get_problem(ids[0]).status.value == "PENDING"
         ocean.service.release(other)
-        assert future.sampleset.first.energy == -1.0
+        assert wanted.sampleset.first.energy == -1.0
+        with pytest.raises(exceptions.CanceledFutureError):
+            unwanted.result()
+    until(lambda: not ocean.leases(closed=False), "the end of the lease")
     # under a lease of another dialect, and as its owner
     with_token = Http(ocean.service.url, {"X-Auth-Token": ocean.token})
     mine = str(with_token.request("POST", "/v1/leases", {}).json()["id"])

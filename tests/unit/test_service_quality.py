@@ -126,9 +126,10 @@ def test_the_leases_that_a_file_of_version_12_left_are_forgotten(
     store.close()
     with sqlite3.connect(path) as db:
         db.execute("UPDATE leases SET closed_steady = NULL")
-        # what version 14 added
-        for column in re.findall(r"jobs ADD COLUMN (\w+)", UPGRADES[13]):
-            db.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
+        # what later versions added
+        added = re.findall(r"TABLE (\w+) ADD COLUMN (\w+)", UPGRADES[13] + UPGRADES[14])
+        for table, column in added:
+            db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
         db.executescript("DROP TRIGGER slices_are_merged; DROP TABLE slices")
         db.execute("PRAGMA user_version = 12")
     db.close()

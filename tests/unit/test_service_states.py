@@ -138,6 +138,11 @@ class FailingStore(Store):
             "add_lease", lambda: super(FailingStore, self).add_lease(lease)
         )
 
+    def grant_lease(self, lease: Lease) -> Future[None]:
+        return self._fails(
+            "grant_lease", lambda: super(FailingStore, self).grant_lease(lease)
+        )
+
     def close_lease(
         self,
         lease_id: str,
@@ -245,11 +250,15 @@ class Machine(RuleBasedStateMachine):
 
     def _quiet(self) -> bool:
         leases = self.queue.leases
-        waiting = {request.granted for request in leases._waiting}
+        on_disk = [one.live for one in leases._waiting if one.live is not None]
+        clients = len(leases._waiting) - len(on_disk)
         return (
             self.device_is_quiet()
-            and all(live.state is LeaseState.HELD for live in leases._leases.values())
-            and sum(not task.done() for task in self.tasks) <= len(waiting)
+            and all(
+                live.state is LeaseState.HELD or live in on_disk
+                for live in leases._leases.values()
+            )
+            and sum(not task.done() for task in self.tasks) <= clients
         )
 
     def device_is_quiet(self) -> bool:
@@ -600,9 +609,22 @@ class Leases(Machine):
         self.step(times)
         self.settle()
 
+    @rule(
+        requests=st.lists(
+            st.tuples(st.sampled_from(CLASSES), st.sampled_from(["c", "d"])),
+            min_size=1,
+            max_size=3,
+        ),
+        times=st.integers(0, 4),
+    )
+    def request(self, requests: list[tuple[JobClass, str]], times: int) -> None:
+        self.at_once(*(self._request(*request) for request in requests))
+        self.step(times)
+        self.settle()
+
     @rule(index=st.integers(0, 5), cause=st.sampled_from(LeaseEndCause))
     def end(self, index: int, cause: LeaseEndCause) -> None:
-        if held := self.queue.leases.held:
+        if held := self.queue.leases.on_disk:
             lease = held[index % len(held)]
             self.at_once(self._end(lease, cause), self._end(lease, cause))
             self.settle()
@@ -621,22 +643,29 @@ class Leases(Machine):
     def set_status(self, status: Literal["open", "draining", "closed"]) -> None:
         self.loop.run_until_complete(self.queue.availability.set_status(status))
         self.settle()
-        assert status == "open" or not self.queue.leases.waiting
+        assert status == "open" or not self.clients_waiting
 
     @rule()
     def clients_go_away(self) -> None:
         for gone in self.gone.values():
             gone.set()
         self.settle()
-        assert self.queue.leases.waiting == 0
+        assert not self.clients_waiting
 
-    @rule(name=st.sampled_from(["add_lease", "close_lease"]), times=st.integers(1, 3))
+    @property
+    def clients_waiting(self) -> bool:
+        return any(one.live is None for one in self.queue.leases._waiting)
+
+    @rule(
+        name=st.sampled_from(["add_lease", "grant_lease", "close_lease"]),
+        times=st.integers(1, 3),
+    )
     def fail(self, name: str, times: int) -> None:
         self.store.failures[name] = times
 
     @rule(kill=st.booleans(), times=st.integers(0, 4))
     def restart(self, kill: bool, times: int) -> None:
-        known = {lease.id for lease in self.queue.leases.held}
+        known = {lease.id for lease in self.queue.leases.on_disk}
         self.at_once(self._acquire("test", None))
         self.step(times)
         self.stop(kill=kill)
@@ -645,7 +674,7 @@ class Leases(Machine):
         self.most = max(VQPUS, self.most)
         self.start()
         self.vqpus = VQPUS
-        assert known <= {lease.id for lease in self.queue.leases.held}
+        assert known <= {lease.id for lease in self.queue.leases.on_disk}
 
     async def _acquire(self, job_class: JobClass, key: str | None) -> None:
         number = next(self.requests)
@@ -660,6 +689,12 @@ class Leases(Machine):
         if not gone.is_set():
             self.got[number] = lease
 
+    async def _request(self, job_class: JobClass, key: str) -> None:
+        with suppress(Refused, sqlite3.Error):
+            request = LeaseRequest(job_class=job_class, key=key)
+            lease = await self.queue.leases.request(ANN, request)
+            assert self.store.lease(lease.id)
+
     async def _end(self, lease: Lease, cause: LeaseEndCause) -> None:
         await self.queue.leases.end(lease.id, LeaseEnd(cause))
 
@@ -672,8 +707,12 @@ class Leases(Machine):
         held = {lease.id for lease in leases.held}
         assert len(held) <= self.most
         self.most = max(self.vqpus, len(held))
-        assert held == {lease.id for lease in self.store.held()}
-        if leases.waiting:
+        on_disk = {lease.id for lease in self.store.held()}
+        assert on_disk == {lease.id for lease in leases.on_disk}
+        assert on_disk - held == {
+            one.live.lease.id for one in leases._waiting if one.live
+        }
+        if leases.waiting and self.queue.availability.works:
             assert len(held) >= self.vqpus
             assert leases._waiting == sorted(leases._waiting)
 

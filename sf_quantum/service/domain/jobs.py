@@ -21,6 +21,8 @@ UserClass: TypeAlias = Literal["production", "test", "development"]
 # the service's own jobs, which look after the device, have a class of their own
 JobClass: TypeAlias = UserClass | Literal["quality"]
 Dialect: TypeAlias = Literal["v1", "sapi", "warden", "iqm"]
+# those without leases: their jobs may wait with a lease that the service acquires
+LEASELESS: frozenset[Dialect] = frozenset(("sapi", "iqm"))
 # how a lease's user works: mostly on the QPU, mostly beside it, or both (paper 004)
 Pattern: TypeAlias = Literal["qc-heavy", "cc-heavy", "balanced"]
 
@@ -63,6 +65,7 @@ class Lease:
     :param reason: why it was closed
     :param project: whose share of the QPU it uses, if not the user's own
     :param tenths: of the QPU that the batch system gave it, 1 to 10
+    :param waiting: whether it waits for a vQPU, and its jobs with it
     """
 
     id: str
@@ -82,10 +85,11 @@ class Lease:
     tenths: int | None = None
     slurm_cluster: str | None = None
     slurm_account: str | None = None
+    waiting: bool = False
 
     @property
     def held(self) -> bool:
-        return self.closed is None
+        return self.closed is None and not self.waiting
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ class Cause(Enum):
     WORKER = auto()
     PREEMPTION = auto()
     CANCELLATION = auto()
+    LEASE_GRANT = auto()
     LEASE_END = auto()
     QPU_CLOSED = auto()
     SERVICE_STOP = auto()

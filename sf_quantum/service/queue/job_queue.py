@@ -19,6 +19,7 @@ from sf_quantum.service.device.drift import DriftWatch
 from sf_quantum.service.device.protocol import Cost, Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
+    LEASELESS,
     Dialect,
     Forecast,
     Identity,
@@ -194,7 +195,8 @@ class JobQueue:
             422 for a job that cannot run or is too large, 429 for too many, 503 while
             the QPU takes none
         """
-        lease = self.leases.active(who, lease_id)
+        waiting = submission.dialect in LEASELESS
+        lease = self.leases.active(who, lease_id, waiting=waiting)
         known = self.store.job_by_key(lease.user, submission)
         cost = Cost(0.0)
         if known is None:
@@ -210,7 +212,7 @@ class JobQueue:
         else:  # a cancellation ends before the job moves
             await self.jobs.settled(known.number)
         # no await before the write: the end of the lease is written after it
-        lease = self.leases.active(who, lease.id)
+        lease = self.leases.active(who, lease.id, waiting=waiting)
         if known is None:
             shots = submission.parameters.get("num_reads") or 1
             payload_bytes = len(submission.payload)

@@ -15,7 +15,10 @@
                                                 |               | on disk: the vQPU is free
                                                 +---> ENDED <---+
 
-Requests of a user with the same key share one lease. At most as many leases as there are
+Requests of a user with the same key share one lease. A request that no client waits on
+(:meth:`Leases.request`) has its lease on disk already while that is ``WAITING``, also
+after a restart; such a lease takes jobs, which wait with it, and it may end before it is
+granted. At most as many leases as there are
 vQPUs are ``GRANTED``, ``HELD`` or ``ENDING``, unless their number was lowered: that ends
 no lease. The write of an end is repeated until it succeeds; a service that starts holds
 all leases without an end on disk. An ``ENDED`` lease stays in memory until the device has
@@ -37,6 +40,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import partial
+from typing import TypeVar
 
 from sf_quantum import backoff
 from sf_quantum.files import JSON
@@ -64,6 +68,7 @@ CLEAR_ANSWERS = 2
 # for which a refused request keeps its position, until it is repeated
 POSITION_SECONDS = 60.0
 STOPPING = "the service is being stopped"
+_T = TypeVar("_T")
 logger = logging.getLogger(__name__)
 
 
@@ -81,7 +86,7 @@ _W, _G, _H, _E, _X = LeaseState
 #: from each state; ``None`` is before the request, or before the start of the service
 TRANSITIONS: Mapping[LeaseState | None, set[LeaseState]] = {
     None: {_W, _H},
-    _W: {_G},
+    _W: {_G, _E},
     _G: {_H, _X},
     _H: {_E},
     _E: {_X},
@@ -97,6 +102,7 @@ class WaitingRequest:
     :param granted: the lease, or the refusal
     :param request: with its project
     :param passed: how many later requests of the class were granted before it
+    :param live: the lease, if it is on disk already
     """
 
     rank: int
@@ -107,6 +113,7 @@ class WaitingRequest:
     granted: asyncio.Future[LiveLease] = field(
         compare=False, default_factory=asyncio.Future
     )
+    live: LiveLease | None = field(default=None, compare=False)
 
     async def wait(self, gone: asyncio.Event | None, seconds: float) -> None:
         """Wait for the grant, the client's disconnection or the end of the time."""
@@ -119,9 +126,10 @@ class WaitingRequest:
 
 @dataclass(eq=False)
 class LiveLease:
-    """A granted lease, until its jobs are off the device.
+    """A lease that is granted or on disk, until its jobs are off the device.
 
     :param written: set when it is on disk, or could not be written
+    :param granting: writes the grant of one that is on disk already
     :param error: of the write
     :param clients: requests that it was granted to, without those of lost clients
     :param granted: by the monotonic clock
@@ -136,6 +144,7 @@ class LiveLease:
     granted: float
     state: LeaseState | None = None
     written: asyncio.Event = field(default_factory=asyncio.Event)
+    granting: asyncio.Task[None] | None = None
     error: sqlite3.Error | None = None
     clients: int = 1
     last_used: float = field(default_factory=time.monotonic)
@@ -148,7 +157,7 @@ class LiveLease:
     @property
     def active(self) -> bool:
         """Whether jobs may be submitted under it, once it is on disk."""
-        return self.state in (_G, _H)
+        return self.state in (_W, _G, _H)
 
     def move(self, state: LeaseState) -> None:
         """Change the state, as :data:`TRANSITIONS` allows."""
@@ -181,13 +190,23 @@ class Leases:
         self._tasks: set[asyncio.Task[None]] = set()
         ages = self._store.lease_ages()
         for lease in self._store.held():
-            self._add(lease, _H, age=ages[lease.id])
+            if lease.waiting:
+                self._leases[lease.id] = _waiting_lease(lease)
+            else:
+                self._add(lease, _H, age=ages[lease.id])
 
     def start(self) -> None:
-        """Resume the leases of the previous service."""
+        """Resume the leases of the previous service, held and waiting."""
         for live in self._leases.values():
             live.last_used = time.monotonic()
-            self._hold(live)
+            if live.lease.waiting:
+                waiting = self._wait(
+                    live.lease.user, live.lease.job_class, _asked(live.lease)
+                )
+                waiting.live = live
+                self._queue(waiting, live)
+            else:
+                self._hold(live)
 
     def reconfigure(self, settings: ServiceSettings) -> None:
         """Take other settings; another idle limit applies to the held leases, too."""
@@ -206,7 +225,13 @@ class Leases:
     @property
     def held(self) -> list[Lease]:
         """The leases that take a vQPU, oldest first."""
-        return [one.lease for one in self._leases.values() if one.state is not _X]
+        taken = [one for one in self._leases.values() if one.state is not _X]
+        return [one.lease for one in taken if not one.lease.waiting]
+
+    @property
+    def on_disk(self) -> list[Lease]:
+        """The leases that are held, and those on disk that wait for a vQPU."""
+        return [one.lease for one in self._leases.values() if one.active]
 
     @property
     def waiting(self) -> int:
@@ -245,17 +270,11 @@ class Leases:
         # it may have been granted while Slurm was queried
         if (same := await self._known(user, request.key)) is not None:
             return same
-        self._availability.check()
-        if self._stopped:
-            raise Refused(503, STOPPING)
+        self._check_open()
         if wait_seconds > self.settings.leases.wait_seconds:
             detail = f"expected at most {self.settings.leases.wait_seconds:g} seconds"
             raise Refused(422, detail, "wait")
-        request = entitlements.with_share(self.settings, user, request)
-        job_class = entitlements.lease_class(self.settings, user, request)
-        self._check_number(user)
-        waiting = self._wait(user, job_class, request)
-        self._grant()
+        waiting = self._ask(user, request)
         try:
             await waiting.wait(gone, wait_seconds)
             if self._stop_waiting(waiting):
@@ -274,18 +293,60 @@ class Leases:
             await self._client_gone(live)
         return live.lease
 
-    def active(self, who: Identity, lease_id: str | None) -> Lease:
-        """Find a lease to submit under, and mark it as used; refuse another with 403."""
+    async def request(self, who: Identity, request: LeaseRequest) -> Lease:
+        """Acquire a lease, or put one on disk that waits for a vQPU, with its jobs.
+
+        :param request: with a key, without a Slurm job
+        :raises Refused: 403 without permission, 409 for too many leases of the user, 503
+            if the QPU takes no work
+        """
+        user = entitlements.lease_user(self.settings, who, request.user)
+        known = await self._known(user, request.key, waiting=True)
+        if known is not None:
+            return known
+        self._check_open()
+        waiting = self._ask(user, request)
+        if waiting.granted.done():
+            live = waiting.granted.result()
+        else:
+            # on disk before it may be granted; it keeps its position
+            self._stop_waiting(waiting)
+            live = _waiting_lease(replace(self._new_lease(waiting), waiting=True))
+            live.written.clear()
+            self._leases[live.lease.id] = live
+            self._spawn(self._write_waiting(live, waiting.request))
+        try:
+            await live.written.wait()
+        except asyncio.CancelledError:
+            self._spawn(self._client_gone(live))
+            raise
+        if live.error is not None:
+            raise live.error
+        return live.lease
+
+    def active(
+        self, who: Identity, lease_id: str | None, *, waiting: bool = False
+    ) -> Lease:
+        """Find a lease to submit under, and mark it as used; refuse another with 403.
+
+        :param waiting: whether one may do that waits for a vQPU
+        """
         live = self._leases.get(lease_id or "")
-        if live is not None and visible(who, live.lease) and live.state is _H:
-            live.last_used = time.monotonic()
-            return live.lease
+        if live is not None and visible(who, live.lease):
+            waits = waiting and live.active and live.written.is_set()
+            if live.state is _H or waits:
+                live.last_used = time.monotonic()
+                return live.lease
         detail = "needs a lease that is held"
         with suppress(Refused):
-            reason = self.find(who, lease_id or "").reason
-            if live is not None and live.end is not None:
-                reason = live.end.reason
-            detail = f"the lease has ended: {reason}"
+            lease = self.find(who, lease_id or "")
+            ended = (
+                lease.reason if live is None or live.end is None else live.end.reason
+            )
+            if ended is not None:
+                detail = f"the lease has ended: {ended}"
+            elif lease.waiting:
+                detail = "the lease waits for a vQPU"
         raise Refused(403, detail, entitlements.LEASE_HEADER)
 
     def holds(self, lease_id: str) -> bool:
@@ -295,8 +356,8 @@ class Leases:
     def find(self, who: Identity, lease_id: str) -> Lease:
         """Find a lease, held or not; an unknown or another user's is refused with 404."""
         live = self._leases.get(lease_id)
-        held = live is not None and live.state is not _X
-        lease = live.lease if live and held else self._store.lease(lease_id)
+        known = live is not None and live.state is not _X
+        lease = live.lease if live and known else self._store.lease(lease_id)
         if lease is None or not visible(who, lease):
             raise Refused(404, "no such lease")
         return lease
@@ -372,9 +433,12 @@ class Leases:
         if live is None:
             return await asyncio.wrap_future(close())
         await live.written.wait()
-        if live.state is _H:
+        if live.granting is not None:
+            await asyncio.wait({live.granting})
+        if live.state in (_W, _H):
             live.move(_E)
             live.end = end
+            self._waiting = [one for one in self._waiting if one.live is not live]
             jobs = self._jobs.interrupt_lease(lease_id, end)
             live.closing = asyncio.create_task(self._close(live, jobs, close))
         if live.closing is None:
@@ -389,6 +453,20 @@ class Leases:
             await self._end_logged(live, LeaseEndCause.CLIENT_GONE)
 
     # transitions
+
+    def _check_open(self) -> None:
+        self._availability.check()
+        if self._stopped:
+            raise Refused(503, STOPPING)
+
+    def _ask(self, user: str, request: LeaseRequest) -> WaitingRequest:
+        """Add a request, which is granted at once if a vQPU is free."""
+        request = entitlements.with_share(self.settings, user, request)
+        job_class = entitlements.lease_class(self.settings, user, request)
+        self._check_number(user)
+        waiting = self._wait(user, job_class, request)
+        self._grant()
+        return waiting
 
     def _wait(
         self, user: str, job_class: JobClass, request: LeaseRequest
@@ -424,13 +502,32 @@ class Leases:
         return True
 
     def _refuse_waiting(self, reason: str) -> None:
+        """Refuse the requests that a client waits on."""
         for waiting in self._waiting:
-            waiting.granted.set_exception(Refused(503, reason))
-        self._waiting.clear()
+            if waiting.live is None:
+                waiting.granted.set_exception(Refused(503, reason))
+        self._waiting = [one for one in self._waiting if one.live is not None]
+
+    def _queue(self, waiting: WaitingRequest, live: LiveLease) -> None:
+        waiting.live = live
+        self._jobs.open_lease(live.lease)
+
+    async def _write_waiting(self, live: LiveLease, request: LeaseRequest) -> None:
+        lease = live.lease
+        try:
+            await asyncio.wrap_future(self._store.add_lease(lease))
+        except sqlite3.Error as error:
+            live.error = error
+            del self._leases[lease.id]
+        else:
+            self._queue(self._wait(lease.user, lease.job_class, request), live)
+        live.written.set()
+        self._grant()
 
     def _grant(self) -> None:
         while (
             self._waiting
+            and not self._stopped
             and self._availability.works
             and len(held := self.held) < self.vqpus
         ):
@@ -441,20 +538,26 @@ class Leases:
                 passed.passed += 1
             chosen = first[index]
             self._waiting.remove(chosen)
+            if (known := chosen.live) is not None:
+                self._take(known, self._new_lease(chosen, known.lease.id))
+                known.move(_G)
+                known.granting = asyncio.create_task(self._write_grant(known))
+                continue
             live = self._add(self._new_lease(chosen), _W, _G)
             chosen.granted.set_result(live)
             for same in [*self._waiting]:
                 keys = {(one.user, one.request.key) for one in (chosen, same)}
-                if same.request.key is not None and len(keys) == 1:
+                shared = same.request.key is not None and len(keys) == 1
+                if shared and same.live is None:
                     self._waiting.remove(same)
                     same.granted.set_result(live)
                     live.clients += 1
             self._spawn(self._write(live))
 
-    def _new_lease(self, waiting: WaitingRequest) -> Lease:
+    def _new_lease(self, waiting: WaitingRequest, lease_id: str | None = None) -> Lease:
         request, total = waiting.request, self.settings.leases.total_seconds
         return Lease(
-            id=secrets.token_urlsafe(24),
+            id=lease_id or secrets.token_urlsafe(24),
             user=waiting.user,
             job_class=CLASSES[waiting.rank],
             job=request.job,
@@ -472,18 +575,22 @@ class Leases:
         )
 
     def _add(self, lease: Lease, *states: LeaseState, age: float = 0.0) -> LiveLease:
-        granted = time.monotonic() - age
-        live = self._leases[lease.id] = LiveLease(lease, granted)
+        live = self._leases[lease.id] = LiveLease(lease, 0.0)
         for state in states:
             live.move(state)
+        self._take(live, lease, age)
+        return live
+
+    def _take(self, live: LiveLease, lease: Lease, age: float = 0.0) -> None:
+        """Let a lease have a vQPU."""
+        live.lease, live.granted = lease, time.monotonic() - age
         if lease.expires is not None:
             seconds = lease.expires - lease.opened
-            live.expires = granted + seconds
+            live.expires = live.granted + seconds
             # by the policy's clock
             lease = replace(lease, expires=self._store.clock() - age + seconds)
         self._policy.leased(lease)
         self._jobs.estimator.held.add(lease)
-        return live
 
     async def _write(self, live: LiveLease) -> None:
         try:
@@ -499,6 +606,28 @@ class Leases:
             live.move(_H)
             log_lease("granted", live.lease)
             self._hold(live)
+
+    async def _write_grant(self, live: LiveLease) -> None:
+        try:
+            await self._repeated(lambda: self._store.grant_lease(live.lease))
+        except sqlite3.Error:  # the service stops
+            return
+        live.move(_H)
+        log_lease("granted", live.lease)
+        self._hold(live)
+        await self._jobs.lease_granted(live.lease.id)
+
+    async def _repeated(self, write: Callable[[], Future[_T]]) -> _T:
+        """Write to disk, until it succeeds."""
+        pauses = backoff.DATABASE.pauses()
+        while True:
+            try:
+                return await asyncio.wrap_future(write())
+            except sqlite3.Error as error:
+                if self._stopped:  # the next service finds it as it was
+                    raise
+                logger.error("a lease could not be written, trying again: %s", error)
+            await asyncio.sleep(next(pauses))
 
     def _released(self, lease: Lease) -> None:
         self._policy.released(lease)
@@ -518,30 +647,30 @@ class Leases:
         lease_id = live.lease.id
         if live.timer is not None:
             live.timer.cancel()
-        for pause in backoff.DATABASE.pauses():
-            try:
-                closed = await asyncio.wrap_future(close())
-                break
-            except sqlite3.Error as error:
-                if self._stopped:  # the next service finds it held
-                    raise
-                logger.error("a lease could not be closed, trying again: %s", error)
-            await asyncio.sleep(pause)
+        closed = await self._repeated(close)
         live.move(_X)
         if live.end is not None:
-            held = time.monotonic() - live.granted
+            held = 0.0 if live.lease.waiting else time.monotonic() - live.granted
             log_lease_end(closed, live.end.cause, held)
-        self._released(live.lease)
+        if not live.lease.waiting:
+            self._released(live.lease)
         self._grant()
         await self._jobs.end_lease(lease_id, jobs)
         del self._leases[lease_id]
         return closed
 
-    async def _known(self, user: str, key: str | None) -> Lease | None:
-        """Find the lease with a key, once it is on disk."""
+    async def _known(
+        self, user: str, key: str | None, *, waiting: bool = False
+    ) -> Lease | None:
+        """Find the lease with a key, once it is on disk.
+
+        :param waiting: whether it may be one that waits for a vQPU
+        """
+        states = (_W, _G, _H) if waiting else (_G, _H)
         while key is not None:
             for live in self._leases.values():
-                if live.active and (live.lease.user, live.lease.key) == (user, key):
+                same = (live.lease.user, live.lease.key) == (user, key)
+                if same and live.state in states:
                     break
             else:
                 return None
@@ -603,6 +732,26 @@ class Leases:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _waiting_lease(lease: Lease) -> LiveLease:
+    live = LiveLease(lease, time.monotonic())
+    live.move(_W)
+    live.written.set()
+    return live
+
+
+def _asked(lease: Lease) -> LeaseRequest:
+    """Return the request for a lease that still waits after a restart."""
+    return LeaseRequest(
+        job=lease.job,
+        partition=lease.partition,
+        expected_seconds=lease.expected_seconds,
+        pattern=lease.pattern,
+        key=lease.key,
+        project=lease.project,
+        tenths=lease.tenths,
+    )
 
 
 def visible(who: Identity, lease: Lease) -> bool:

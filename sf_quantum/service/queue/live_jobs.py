@@ -17,6 +17,9 @@
      worker: it     v           v                           v
      runs again    DONE <-----(cancelled)-------- worker: it ended by itself
 
+``WAITING``
+    on disk as ``Queued``, with a lease that waits for a vQPU; becomes ``PENDING`` when that
+    is granted, and ``INTERRUPTED`` as a pending one does.
 ``PENDING``
     on disk as ``Queued``, and among the scheduling policy's jobs.
 ``STARTING``
@@ -25,9 +28,10 @@
 ``RUNNING``
     on disk as ``Running``; the device has it, or its outcome is being written.
 ``INTERRUPTED``
-    interrupted on the device, or cancelled while it was pending; its next state is being
-    written. It returns to ``PENDING`` if it was pre-empted, the QPU was closed, the service
-    stops or its vendor has ended it with the vendor's lease, if its cancellation could not be written, or if it was moved to another
+    interrupted on the device, or cancelled while it was pending or waiting; its next
+    state is being written. It returns to ``PENDING`` if it was pre-empted, the QPU was closed, the service
+    stops or its vendor has ended it with the vendor's lease, if its cancellation could not
+    be written, or if it was moved to another
     lease before the end of its own was on disk; else it is ``DONE``.
 ``DONE``
     on disk as ``Completed``, ``Failed`` or ``Cancelled``, and no longer in memory.
@@ -46,6 +50,7 @@ import logging
 import math
 import sqlite3
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -103,6 +108,7 @@ WRITE_SECONDS = 0.1
 class JobState(Enum):
     """See the module."""
 
+    WAITING = auto()
     PENDING = auto()
     STARTING = auto()
     RUNNING = auto()
@@ -110,7 +116,7 @@ class JobState(Enum):
     DONE = auto()
 
 
-_P, _S, _R, _I, _D = JobState
+_W, _P, _S, _R, _I, _D = JobState
 _INTERRUPTIONS = {
     Cause.PREEMPTION,
     Cause.CANCELLATION,
@@ -122,7 +128,10 @@ _INTERRUPTIONS = {
 }
 #: who may move a job from one state to another; ``None`` is before it is on disk
 TRANSITIONS: Mapping[tuple[JobState | None, JobState], set[Cause]] = {
+    (None, _W): {Cause.SUBMISSION, Cause.RESTART},
     (None, _P): {Cause.SUBMISSION, Cause.RESTART},
+    (_W, _P): {Cause.LEASE_GRANT, Cause.SUBMISSION},
+    (_W, _I): {Cause.CANCELLATION, Cause.LEASE_END},
     (_P, _S): {Cause.WORKER},
     (_P, _I): {Cause.CANCELLATION, Cause.LEASE_END},
     (_S, _R): {Cause.WORKER},
@@ -131,6 +140,7 @@ TRANSITIONS: Mapping[tuple[JobState | None, JobState], set[Cause]] = {
     (_R, _I): _INTERRUPTIONS,
     (_R, _D): {Cause.WORKER},
     (_I, _I): _INTERRUPTIONS - {Cause.PREEMPTION, Cause.RESTART, Cause.VENDOR},
+    (_I, _W): {Cause.CANCELLATION},
     (_I, _P): {Cause.WORKER, Cause.CANCELLATION, Cause.SUBMISSION},
     (_I, _D): {Cause.WORKER, Cause.CANCELLATION, Cause.LEASE_END},
 }
@@ -232,6 +242,8 @@ class LiveJobs:
         #: the end of the last job of each lease, by the monotonic clock
         self.last_done: dict[str, float] = {}
         self._jobs: dict[int, LiveJob] = {}
+        # by lease
+        self._waiting: defaultdict[str, dict[int, LiveJob]] = defaultdict(dict)
         # those that take jobs
         self._leases: dict[str, Lease] = {}
         self._taking: asyncio.Task[None] | None = None
@@ -249,6 +261,13 @@ class LiveJobs:
     def open_lease(self, lease: Lease) -> None:
         self._leases[lease.id] = lease
         self.last_done[lease.id] = time.monotonic()
+
+    async def lease_granted(self, lease_id: str) -> None:
+        """Make the jobs pending that waited with their lease."""
+        while waiting := self._waiting.get(lease_id):
+            for live in [*islice(waiting.values(), DONE_AT_ONCE)]:
+                self._pend(live, Cause.LEASE_GRANT)
+            await asyncio.sleep(0)
 
     async def submit(
         self, lease: Lease, submission: Submission, cost: Cost
@@ -274,7 +293,7 @@ class LiveJobs:
                 job, new = written.result()
                 if new:
                     log_job("submitted", job)
-                if new and (job.lease in self._leases or not lease.held):
+                if new and (job.lease in self._leases or lease.closed is not None):
                     self._add(job, Cause.SUBMISSION).fits = fits
                     return
                 if new:  # its lease has ended, and cancelled the job on disk
@@ -298,7 +317,7 @@ class LiveJobs:
         live = self._jobs.get(number)
         if live is None or live.interruption is None or not live.interruption.cancels:
             return
-        if not await self._until(live, {_P, _S, _R, _D}, LET_GO_SECONDS):
+        if not await self._until(live, {_W, _P, _S, _R, _D}, LET_GO_SECONDS):
             detail = "the job is being cancelled, try again later"
             raise Refused(503, detail, headers={"Retry-After": "1"})
 
@@ -331,7 +350,7 @@ class LiveJobs:
                     self.interrupt(live, interruption)
                     await self._until(live, {_D}, LET_GO_SECONDS)
                     return
-            elif live.state is _P or live.ends_with_lease:
+            elif live.state in (_W, _P) or live.ends_with_lease:
                 await self._cancel_pending(live, interruption)
                 return
             else:  # another cancellation is being written, with or without a worker
@@ -363,9 +382,10 @@ class LiveJobs:
         interruption = Interruption(Cause.LEASE_END, lease_end=end)
         self._leases.pop(lease_id, None)
         interrupted = []
-        for number in self.pending.of_lease(lease_id):
-            self.pending.remove(number)
+        numbers = [*self._waiting.get(lease_id, ()), *self.pending.of_lease(lease_id)]
+        for number in numbers:
             live = self._jobs[number]
+            self._take_out(live)
             live.interruption = interruption
             live.move(_I, Cause.LEASE_END)
             interrupted.append(live)
@@ -389,7 +409,8 @@ class LiveJobs:
 
     def busy(self, lease_id: str) -> bool:
         runs = any(live.entry.lease == lease_id for live in self.on_device)
-        return runs or bool(self.pending.of_lease(lease_id))
+        waits = lease_id in self._waiting
+        return runs or waits or bool(self.pending.of_lease(lease_id))
 
     @property
     def may_start(self) -> bool:
@@ -715,14 +736,32 @@ class LiveJobs:
         lease = self._leases.get(job.lease)
         entry = PendingJob.of(job, self._seconds_left(job), lease)
         live = self._jobs[job.number] = LiveJob(entry)
-        live.move(_P, cause)
-        self.estimator.submitted(entry)
-        self.pending.add(entry)
-        self.look()
+        if lease is not None and lease.waiting:
+            self._wait_with_lease(live, cause)
+        else:
+            self._pend(live, cause)
         return live
 
-    async def _cancel_pending(self, live: LiveJob, interruption: Interruption) -> None:
+    def _wait_with_lease(self, live: LiveJob, cause: Cause) -> None:
+        live.move(_W, cause)
+        self._waiting[live.entry.lease][live.number] = live
+
+    def _pend(self, live: LiveJob, cause: Cause) -> None:
+        self._take_out(live)
+        live.move(_P, cause)
+        self.estimator.submitted(live.entry)
+        self.pending.add(live.entry)
+        self.look()
+
+    def _take_out(self, live: LiveJob) -> None:
+        """Take a job out of the pending ones, or of those that wait with their lease."""
         self.pending.remove(live.number)
+        waiting = self._waiting.get(live.entry.lease, {})
+        if waiting.pop(live.number, None) and not waiting:
+            del self._waiting[live.entry.lease]
+
+    async def _cancel_pending(self, live: LiveJob, interruption: Interruption) -> None:
+        self._take_out(live)
         live.interruption = interruption
         live.move(_I, interruption.cause)
         note = interruption.note()
@@ -756,6 +795,10 @@ class LiveJobs:
             self.policy.ended(live.entry, 0.0)
             live.entry.move_to(lease)
             self.policy.began(live.entry)
+        elif live.state is _W:
+            self._take_out(live)
+            live.entry.move_to(lease)
+            self._pend(live, Cause.SUBMISSION)
         elif live.state is _P:
             self.pending.move(number, lease)
         else:
@@ -775,6 +818,10 @@ class LiveJobs:
 
     def _pend_again(self, live: LiveJob, cause: Cause) -> None:
         live.interruption = None
+        lease = self._leases.get(live.entry.lease)
+        if lease is not None and lease.waiting:
+            self._wait_with_lease(live, cause)
+            return
         live.move(_P, cause)
         self.pending.add(live.entry)
         self.look()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 14
+VERSION = 15
 _LEASES_AND_JOBS = """
 CREATE TABLE leases (
     id TEXT PRIMARY KEY,
@@ -241,6 +241,11 @@ CREATE TRIGGER slices_are_merged AFTER UPDATE OF ended ON jobs
     WHEN OLD.ended IS NULL AND NEW.ended IS NOT NULL
     BEGIN DELETE FROM slices WHERE number = NEW.number; END;
 """
+# added by version 15
+_WAITING = """
+-- whether the lease waits for a vQPU, and its jobs with it
+ALTER TABLE leases ADD COLUMN waiting INTEGER NOT NULL DEFAULT 0;
+"""
 SCHEMA = (
     _LEASES_AND_JOBS
     + _OPERATION
@@ -255,6 +260,7 @@ SCHEMA = (
     + _STEADY_PAST
     + _BYTES
     + _DEVICES
+    + _WAITING
 )
 # by version, the SQL that upgrades a file to the next version
 UPGRADES = {
@@ -275,4 +281,5 @@ UPGRADES = {
     # earlier versions forgot the end of leases that are never held
     12: "UPDATE leases SET closed_steady = closed WHERE closed_steady IS NULL; ",
     13: _DEVICES,
+    14: _WAITING,
 }

@@ -105,6 +105,19 @@ class Store(Database):
 
         return self.change(change)
 
+    def grant_lease(self, lease: Lease) -> Future[None]:
+        """Note that a lease waits no longer."""
+        query = (
+            "UPDATE leases SET waiting = 0, opened = ?, opened_steady = ?, expires = ? "
+            "WHERE id = ?"
+        )
+        values = lease.opened, self.clock(), lease.expires, lease.id
+
+        def change(db: sqlite3.Connection) -> None:
+            db.execute(query, values)
+
+        return self.change(change)
+
     def close_lease(
         self,
         lease_id: str,
@@ -123,8 +136,10 @@ class Store(Database):
         def change(db: sqlite3.Connection) -> Lease:
             now, steady = time.time(), self.clock()
             db.execute(
-                "UPDATE leases SET closed = ?, closed_steady = ?, reason = ? "
-                "WHERE id = ? AND closed IS NULL",
+                # one that waited was held for no time
+                "UPDATE leases SET closed = ?1, closed_steady = ?2, reason = ?3, "
+                "opened_steady = CASE WHEN waiting THEN ?2 ELSE opened_steady END "
+                "WHERE id = ?4 AND closed IS NULL",
                 (now, steady, reason, lease_id),
             )
             db.execute(
@@ -142,7 +157,7 @@ class Store(Database):
             row = db.execute(_LEASE + "WHERE id = ?", (lease_id,)).fetchone()
             if row is None:
                 raise Refused(404, "no such lease")
-            return Lease(*row)
+            return _lease(row)
 
         return self.change(change)
 
@@ -158,7 +173,7 @@ class Store(Database):
         return self._leases(where, user, limit)
 
     def held(self) -> list[Lease]:
-        """List the leases that are held, the oldest first."""
+        """List the leases that are held or wait for a vQPU, the oldest first."""
         return self._leases("WHERE closed IS NULL ORDER BY opened")
 
     def lease_ages(self) -> dict[str, float]:
@@ -506,7 +521,7 @@ class Store(Database):
         return self.change(change)
 
     def _leases(self, where: str, *values: str | int) -> list[Lease]:
-        return [Lease(*row) for row in self.read(_LEASE + where, *values)]
+        return [*map(_lease, self.read(_LEASE + where, *values))]
 
     def _jobs(self, where: str, *values: str | int) -> list[Job]:
         return [_job(row) for row in self.read(_JOB + where, *values)]
@@ -521,6 +536,10 @@ def _check_same(job: Submission, digest: str, repeatable: int) -> None:
         detail = f"belongs to a job that is {known}: submit this one under another key"
     if detail is not None:
         raise Refused(409, detail, "idempotency_key")
+
+
+def _lease(row: sqlite3.Row) -> Lease:
+    return Lease(**{**dict(row), "waiting": bool(row["waiting"])})
 
 
 def _job(row: sqlite3.Row) -> Job:

@@ -170,9 +170,9 @@ async def submit(
     submission = await _read(request, queue, who, body, chip, metadata)
     submission = _with_calibration(request, queue.device, submission)
     leases: ImplicitLeases = request.app.state.iqm_leases
-    async with leases.submitting(who, x_sfq_lease) as (lease_id, jobs):
-        job, _ = await queue.submit(who, lease_id, submission)
-        jobs.append(job)
+    async with leases.submitting(who, x_sfq_lease) as submitting:
+        job, _ = await queue.submit(who, await submitting.lease(), submission)
+        submitting.jobs.append(job)
     return JSONResponse(known.show(job), 201)
 
 

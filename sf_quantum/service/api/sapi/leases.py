@@ -8,26 +8,45 @@ import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.jobs import Identity, Job, Lease, LeaseRequest
+from sf_quantum.service.domain.jobs import Identity, Job, LeaseRequest
 from sf_quantum.service.domain.reasons import LeaseEnd, LeaseEndCause
 from sf_quantum.service.queue.job_queue import JobQueue
 
 JOBS_OVER = LeaseEnd(LeaseEndCause.JOBS_OVER)
-# below the client's timeout of 120 seconds
-WAIT_SECONDS = 90.0
 POLL_SECONDS = 60.0
 _SERVICE = Identity("", admin=True)
 logger = logging.getLogger(__name__)
 
 
+@dataclass
+class Submitting:
+    """The jobs of one request.
+
+    :param jobs: those that were accepted
+    """
+
+    leases: ImplicitLeases
+    who: Identity
+    lease_id: str | None
+    jobs: list[Job] = field(default_factory=list)
+
+    async def lease(self) -> str:
+        """Return the id of their lease, which is acquired for the first sound one."""
+        if self.lease_id is None:
+            self.lease_id = await self.leases.acquire(self.who)
+        return self.lease_id
+
+
 class ImplicitLeases:
     """One lease per user, from the first job of a dialect until the last is over.
 
-    A submission waits for its lease while all vQPUs are leased; the lease determines
-    share, class and accounting, as any other. A request may instead name a lease that
-    was acquired in another dialect, in the header ``X-SFQ-Lease``.
+    While all vQPUs are leased, it waits for one as any other request for a lease, and the
+    jobs wait with it, on disk; it determines share, class and accounting, as any
+    other. A request may instead name a lease that was acquired in another dialect, in the
+    header ``X-SFQ-Lease``.
 
     :param key: identifies these leases, also after a restart
     :param purpose: shown to operators
@@ -43,10 +62,9 @@ class ImplicitLeases:
 
     def start(self) -> None:
         """Follow the leases that an earlier service left open."""
-        for lease in self._queue.leases.held:
+        for lease in self._queue.leases.on_disk:
             if lease.key == self._key:
-                jobs = self._queue.store.jobs(lease=lease.id)
-                self._keep(lease.id, [job for job in jobs if not job.final])
+                self._keep(lease.id, self._queue.store.jobs(lease=lease.id, live=True))
 
     def stop(self) -> None:
         """Stop following leases; they stay held, on disk."""
@@ -56,32 +74,30 @@ class ImplicitLeases:
     @asynccontextmanager
     async def submitting(
         self, who: Identity, lease_id: str | None
-    ) -> AsyncIterator[tuple[str, list[Job]]]:
-        """Hold a lease during a submission, and until its jobs are over.
+    ) -> AsyncIterator[Submitting]:
+        """Keep the lease of a request's jobs until these are over.
 
         :param lease_id: names a lease to use instead
-        :returns: the lease's id, and a list to which the caller adds the jobs
-        :raises Refused: if no lease is granted
         """
-        jobs: list[Job] = []
-        if lease_id is not None:
-            yield lease_id, jobs
-            return
-        lease = await self._acquire(who)
-        self._users[lease.id] += 1
+        request = Submitting(self, who, lease_id)
         try:
-            yield lease.id, jobs
+            yield request
         finally:
-            self._keep(lease.id, jobs)
-            self._users[lease.id] -= 1
+            if request.lease_id is not None and lease_id is None:
+                self._keep(request.lease_id, request.jobs)
+                self._users[request.lease_id] -= 1
 
-    async def _acquire(self, who: Identity) -> Lease:
-        longest = min(WAIT_SECONDS, self._queue.settings.leases.wait_seconds)
+    async def acquire(self, who: Identity) -> str:
+        """Acquire a user's lease, which may wait for a vQPU, for a request.
+
+        :raises Refused: if none may be had
+        """
         request = LeaseRequest(job=self._purpose, key=self._key)
         while True:
-            lease = await self._queue.leases.acquire(who, request, longest)
+            lease = await self._queue.leases.request(who, request)
             if self._queue.leases.holds(lease.id):
-                return lease
+                self._users[lease.id] += 1
+                return lease.id
 
     def _keep(self, lease_id: str, jobs: Iterable[Job]) -> None:
         self._users[lease_id] += 1

@@ -124,17 +124,17 @@ async def _submit(
     answers: list[JSON] = []
     leases: ImplicitLeases = request.app.state.implicit_leases
     known: Problems = request.app.state.sapi_problems
-    async with leases.submitting(who, lease) as (lease_id, jobs):
+    async with leases.submitting(who, lease) as submitting:
         for problem in problems:
             try:
                 submission = await run(partial(known.read, problem))
-                job, _ = await queue.submit(who, lease_id, submission)
+                job, _ = await queue.submit(who, await submitting.lease(), submission)
             except Refused as error:
                 if not several:
                     raise
                 answers.append(_error(error))
             else:
-                jobs.append(job)
+                submitting.jobs.append(job)
                 answers.append(await asyncio.to_thread(known.status, job))
     return _reply(request, answers if several else answers[0])
 

@@ -114,6 +114,10 @@ class LeaseAnswer(Strict):
     slurm_cluster: str | None = Field(description="The cluster of the Slurm job.")
     slurm_account: str | None = Field(description="The account of the Slurm job.")
     held: bool
+    waiting: bool = Field(
+        description="Whether it waits for a vQPU, and the problems of SAPI that were "
+        "submitted under it wait with it."
+    )
     opened: float
     expires: float | None = Field(description="When it ends at the latest.")
     seconds_left: float | None = Field(
