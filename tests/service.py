@@ -77,7 +77,7 @@ class RunningService:
         self,
         method: str,
         path: str,
-        body: dict[str, JSON] | None = None,
+        body: dict[str, JSON] | bytes | None = None,
         *,
         lease: str | None = None,
         headers: Mapping[str, str] | None = None,

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import json
 import math
 import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from starlette.requests import Request
@@ -20,6 +22,7 @@ from starlette.responses import Response
 
 from sf_quantum.files import JSON
 from sf_quantum.service.api.sapi import routes, solver
+from sf_quantum.service.api.sapi.problems import Problems
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.topology import pegasus
 from sf_quantum.service.device.qpu import QpuDevice
@@ -150,7 +153,7 @@ def test_wrong_problems(
         (zlib.compress(b" " * 65), "deflate", "has more than 64 bytes"),
         # not decompressed to its end
         (zlib.compress(b"[" * 300_000)[:-5], "deflate", "has more than 64 bytes"),
-        (b"[]", "gzip", "expected deflate or none"),
+        (b"[]", "br", "expected gzip, deflate or none"),
         # half a surrogate pair
         (zlib.compress(b'["\\ud800"]'), "deflate", "is not UTF-8 text"),
     ],
@@ -180,6 +183,7 @@ def test_wrong_requests(service: RunningService) -> None:
         ("GET", "/problems/?id=nope", 404),
         ("GET", "/problems/?id=" + ",".join("x" * 1001), 400),
         ("GET", "/problems/?timeout=-1", 400),
+        ("GET", "/problems/?status=DONE", 400),
         ("DELETE", "/problems/nope", 404),
         ("DELETE", "/problems/", 400),
         ("GET", "/solvers/remote/nope", 404),
@@ -190,6 +194,30 @@ def test_wrong_requests(service: RunningService) -> None:
         assert (path, answer.status) == (path, status)
         assert answer.json()["error_code"] == status
         assert answer.json()["error_msg"]
+
+
+def test_a_cancellation_that_came_too_late(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted = service.ask("POST", f"{routes.PREFIX}/problems", problem()).json()
+    path = f"{routes.PREFIX}/problems/{submitted['id']}"
+    service.ask("GET", f"{path}?timeout=60")
+    refused = service.ask("DELETE", path)
+    assert (refused.status, refused.json()["error_code"]) == (409, 409)
+    assert "is COMPLETED already" in str(refused.json()["error_msg"])
+    several = service.ask(
+        "DELETE", f"{routes.PREFIX}/problems", json.dumps([submitted["id"]]).encode()
+    )
+    assert several.status == 200
+    assert json.loads(several.body)[0]["error_code"] == 409
+    # it ends between the look at it and its cancellation
+    queue = service.queue
+    job = queue.store.job(str(submitted["id"]))
+    assert job is not None
+    runs = replace(job, state="Running")
+    with monkeypatch.context() as patch:
+        patch.setattr(Problems, "find", lambda *_: runs)
+        assert service.ask("DELETE", path).status == 409
 
 
 def test_only_problems_of_sapi_are_told(service: RunningService) -> None:
@@ -311,3 +339,41 @@ def test_no_annealer_no_solver() -> None:
         assert "is not an annealer" in str(answer.json()["error_msg"])
         # nothing is left that holds the vQPU
         assert service.ask("POST", "/v1/leases", {"wait": 5}).status == 201
+
+
+# of every dialect
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/device",
+        "/accessible",
+        "/qpu/specs",
+        f"{routes.PREFIX}/solvers/remote/",
+        "/",
+    ],
+)
+def test_head_answers_as_get_does_without_a_body(
+    service: RunningService, path: str
+) -> None:
+    asked, told = (service.ask(method, path) for method in ("HEAD", "GET"))
+    assert (asked.status, asked.body) == (told.status, b"")
+    assert told.body
+
+
+def test_a_problem_that_is_packed_with_gzip(service: RunningService) -> None:
+    # the second is large, and decompressed in another thread
+    large = [problem(label="x" * 1024)] * 60
+    for content, several in ((problem(), False), (large, True)):
+        body = gzip.compress(json.dumps(content).encode())
+        answer = service.ask(
+            "POST",
+            f"{routes.PREFIX}/problems",
+            body,
+            headers={"Content-Encoding": "gzip"},
+        )
+        assert answer.status == 200
+        told = json.loads(answer.body)
+        assert {one["status"] for one in (told if several else [told])} <= {
+            *solver.STATUSES.values()
+        }
+        assert not several or len(told) == 60

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import logging
 import zlib
 from collections.abc import Awaitable, Callable
 
 import pytest
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from sf_quantum.files import JSON
@@ -184,6 +186,50 @@ async def test_only_where_it_is_unpacked_a_body_may_be_packed(
     exchange = Exchange(zlib.compress(b"[]" * 9), content_encoding=packing)
     exchange.scope["path"] = path
     assert (await exchange.to(guard())).status == status
+
+
+async def test_a_body_may_be_packed_with_gzip() -> None:
+    seen = list[tuple[bytes, str | None, str | None]]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        length, packing = (
+            request.headers.get(f"content-{name}") for name in ("length", "encoding")
+        )
+        seen.append((await request.body(), length, packing))
+        await Response()(scope, receive, send)
+
+    limited = Guard(app, authenticate, Limits(body_bytes=2**20))
+    for path, size in (("/v1/jobs", 10), ("/jobs", 2**20), ("/sapi/v2/problems", 9**6)):
+        body = b"0" * size
+        packed = gzip.compress(body)
+        exchange = Exchange(packed[:20], packed[20:], content_encoding="gzip")
+        exchange.scope["path"] = path
+        assert (await exchange.to(limited)).status == 200
+        assert seen.pop() == (body, f"{size}", None)
+
+
+@pytest.mark.parametrize(
+    ("body", "user", "status", "words"),
+    [
+        (gzip.compress(b"0" * (2**20 + 1)), "ada", 413, "more than 1048576 bytes"),
+        # nobody knows him
+        (gzip.compress(b"0" * (2**16 + 1)), "stranger", 413, "more than 65536 bytes"),
+        (b"0" * 99, "ada", 400, "not in the format of gzip"),
+        (gzip.compress(b"0" * 2**17)[:-9], "ada", 400, "not one complete file"),
+        (gzip.compress(b"[]") + b"x", "ada", 400, "not one complete file"),
+        (gzip.compress(b"\xff"), "ada", 422, "not UTF-8 text"),
+        (b"", "ada", 400, "not one complete file"),
+    ],
+)
+async def test_what_gzip_may_not_hold(
+    body: bytes, user: str, status: int, words: str
+) -> None:
+    exchange = Exchange(body, user=user, content_encoding="gzip")
+    exchange.scope["path"] = "/v1/jobs"
+    refused = await exchange.to(guard(body_bytes=2**20))
+    assert refused.status == status
+    assert words in str(refused.json()["detail"])
 
 
 @pytest.mark.parametrize(

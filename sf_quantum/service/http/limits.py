@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
+from sf_quantum.service.http import bodies
 from sf_quantum.service.http.auth import (
     MUNGE_HEADER,
     Authenticate,
@@ -41,7 +42,9 @@ SUBMISSIONS = frozenset(("/v1/jobs", "/jobs", "/sapi/v2/problems"))
 # and those of IQM's dialect, which name the QPU and the kind of the job
 _IQM_SUBMISSION = re.compile(r"/api/v1/jobs/[^/]+/circuit")
 _REQUEST_ID = "sfq.request_id"
-# the prefix of the paths whose bodies may be compressed
+# values of Content-Encoding
+GZIP = ("gzip", "x-gzip")
+# the prefix of the paths whose bodies may also be deflated, which their routes undo
 COMPRESSED_PATHS = "/sapi/"
 # of every answer without its own
 PAGE_HEADERS = {
@@ -124,6 +127,9 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":
+            # the server leaves out the body: its own scope is not changed
+            scope = {**scope, "method": "GET"}
         # no secret: the system's generator would let other threads go first
         status, began, id_ = 0, time.monotonic(), f"{random.getrandbits(64):016x}"
 
@@ -216,6 +222,12 @@ class Guard:
         turn = _Turn(self._large.setdefault(name, unused))
         try:
             body = await self._body(request, sender, turn)
+            if request.headers.get("content-encoding", "").lower() in GZIP:
+                most = self._most(request, sender)
+                body = await bodies.decompressed(body, most, SMALL_BYTES, turn.begin)
+                headers = MutableHeaders(scope=request.scope)
+                del headers["content-encoding"]
+                headers["content-length"] = str(len(body))
             # a compressed body is not text yet, and a large one takes long: its route
             # checks it, beside the event loop
             compressed = request.headers.get("content-encoding") == "deflate"
@@ -229,15 +241,19 @@ class Guard:
             if not self._under_way[name]:
                 del self._under_way[name]
 
+    def _most(self, request: Request, sender: Identity | AuthError) -> int:
+        """Return how many bytes a body may have, also after decompression."""
+        path = request.scope["path"].rstrip("/")
+        submits = path in SUBMISSIONS or _IQM_SUBMISSION.fullmatch(path)
+        if isinstance(sender, AuthError) or not submits:
+            return min(self.limits.body_bytes, SMALL_BYTES)
+        return self.limits.body_bytes
+
     async def _body(
         self, request: Request, sender: Identity | AuthError, turn: _Turn
     ) -> bytes:
         """Read the whole body, which every route needs; a large one in its turn."""
-        most = self.limits.body_bytes
-        path = request.scope["path"].rstrip("/")
-        submits = path in SUBMISSIONS or _IQM_SUBMISSION.fullmatch(path)
-        if isinstance(sender, AuthError) or not submits:
-            most = min(most, SMALL_BYTES)
+        most = self._most(request, sender)
         length = request.headers.get("content-length", "0")
         body, chunks = bytearray(), request.stream()
         if not (length.isdecimal() and int(length) > most):
@@ -277,8 +293,9 @@ class _Turn:
         self.begun = False
 
     async def begin(self) -> None:
-        await self._semaphore.acquire()
-        self.begun = True
+        if not self.begun:
+            await self._semaphore.acquire()
+            self.begun = True
 
     def end(self) -> None:
         if self.begun:

@@ -95,13 +95,17 @@ class Problems:
         return [self.find(who, problem_id) for problem_id in ids]
 
     async def cancel(self, who: Identity, problem_id: str) -> dict[str, JSON]:
-        """Cancel a problem and return its status; one that is over gives 409."""
+        """Cancel a problem and return its status; one that was over gives 409."""
         job = self.find(who, problem_id)
-        if job.final:
+        late = job.final
+        if not late:
+            job = await self._queue.cancel(who, job.id)
+            # it may have ended by itself meanwhile
+            late = job.final and job.state != "Cancelled"
+        if late:
             status = solver.STATUSES[job.state]
             raise Refused(409, f"problem {problem_id} is {status} already")
-        cancelled = await self._queue.cancel(who, job.id)
-        return await asyncio.to_thread(self.status, cancelled)
+        return await asyncio.to_thread(self.status, job)
 
     def status(self, job: Job) -> dict[str, JSON]:
         """Describe a problem without its answer."""

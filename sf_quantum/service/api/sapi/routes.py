@@ -31,6 +31,7 @@ from sf_quantum.service.api.common import (
 from sf_quantum.service.api.sapi import solver
 from sf_quantum.service.api.sapi.leases import ImplicitLeases
 from sf_quantum.service.api.sapi.problems import OFFLINE, Problems
+from sf_quantum.service.api.sapi.solver import STATUSES
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, Job
 from sf_quantum.service.http.limits import SMALL_BYTES, check_connected, check_text
@@ -154,6 +155,8 @@ async def problems(
     solver: str | None = None,
 ) -> Response:
     """List problems; with ids, wait until one of these is over."""
+    if status is not None and status not in STATUSES.values():
+        raise Refused(400, f"status: {status[:100]!r} is unknown")
     chosen = None if ids is None else ids.split(",")
     if chosen is not None and len(chosen) > PROBLEMS_AT_ONCE:
         raise Refused(400, f"id: more than {PROBLEMS_AT_ONCE} ids")
@@ -275,7 +278,7 @@ def _is_large(body: bytes, encoding: str) -> bool:
 
 def _decoded(body: bytes, encoding: str, most: int) -> JSON:
     if encoding not in ("deflate", "identity"):
-        raise Refused(415, "Content-Encoding: expected deflate or none")
+        raise Refused(415, "Content-Encoding: expected gzip, deflate or none")
     whole, values = bytearray(), 0
     for part in _inflated(body, most) if encoding == "deflate" else _parts(body):
         # parsing them would stop all threads, and take ten times their bytes of memory

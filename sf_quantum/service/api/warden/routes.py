@@ -355,10 +355,15 @@ async def job(number: JobNumber, queue: Queue, who: Who) -> Response:
 async def cancel(number: JobNumber, queue: Queue, who: Who) -> WardenJob:
     """Cancel a job that is not over, and answer once it has left the device."""
     current = queue.find(who, number)
-    if current.final:
+    late = current.final
+    if not late:
+        current = await queue.cancel(who, current.id)
+        # it may have ended by itself meanwhile
+        late = current.final and current.state != "Cancelled"
+    if late:
         status = STATUSES[current.state]
         raise Refused(409, f"Job with status '{status}' can't be canceled")
-    return _job(await queue.cancel(who, current.id))
+    return _job(current)
 
 
 @router.get("/jobs/{number}/logs", summary="Show the log of a job")

@@ -1,0 +1,41 @@
+"""Bodies that are compressed with gzip."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Awaitable, Callable
+
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.threads import in_thread
+
+# of zlib: the format of gzip, with its largest window
+_GZIP_FORMAT = 31
+
+
+async def decompressed(
+    body: bytes, most: int, at_once: int, turn: Callable[[], Awaitable[None]]
+) -> bytes:
+    """Decompress a body, a large one in another thread.
+
+    :param most: bytes of it afterwards
+    :param at_once: bytes of a small one
+    :param turn: waits for the turn of a large one
+    :raises Refused: 400 if it is not gzip's or not complete, 413 if it is too large
+    """
+    decompressor = zlib.decompressobj(_GZIP_FORMAT)
+    try:
+        whole = decompressor.decompress(body, min(most, at_once) + 1)
+        if len(whole) > at_once and len(whole) <= most:
+            await turn()
+            rest = decompressor.unconsumed_tail
+            whole += await asyncio.wrap_future(
+                in_thread(lambda: decompressor.decompress(rest, most + 1 - len(whole)))
+            )
+    except zlib.error as error:
+        raise Refused(400, "the body is not in the format of gzip") from error
+    if len(whole) > most:
+        raise Refused(413, f"the body has more than {most} bytes")
+    if not decompressor.eof or decompressor.unused_data:
+        raise Refused(400, "the body is not one complete file of gzip")
+    return whole
