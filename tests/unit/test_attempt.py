@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import shutil
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -939,7 +940,7 @@ async def test_the_slices_of_a_job_that_is_cancelled_while_it_waits_cost_somethi
     device.price = 3.0
     async with killed(tmp_path, device) as queue:
         job = await submit(queue, "a", shots=25)
-        await until_async(lambda: "v1" in vendor.jobs)
+        await until_async(lambda: queue.find(ANN, job.id).state == "Running")
         await submit(queue, "high", "production")
         vendor.end("v1")
         await until_async(lambda: "v2" in vendor.jobs)
@@ -1039,6 +1040,62 @@ def _counted(samples: SampleSet) -> Counter[tuple[int, ...]]:
     for row, times in zip(record.sample, record.num_occurrences, strict=True):
         counted[tuple(int(row[column]) for column in columns)] += int(times)
     return counted
+
+
+@pytest.mark.parametrize("shots", [5, 25])
+async def test_what_is_no_json_in_a_devices_info_is_null(
+    tmp_path: Path, vendor: Vendor, shots: int
+) -> None:
+    class Odd(VendorDevice):
+        def result(self, job_id: str, task: Task) -> Outcome:
+            outcome = super().result(job_id, task)
+            assert outcome.result is not None
+            info: dict[str, JSON] = {
+                "nan": math.nan,
+                "in": [math.inf, {"a": -math.inf}],
+            }
+            values: JSON = {"a": math.nan, "b": 10**400, "c": "?", "d": 0.5}
+            return replace(
+                outcome,
+                result=replace(outcome.result, info={**info, "seed": math.nan}),
+                calibration={"id": "c1", "values": values},
+            )
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    async with service(tmp_path, Odd(vendor)) as queue:
+        job = await submit(queue, "a", shots=shots)
+        await ran(queue, vendor, job, 1 if shots == 5 else 3)
+        text = queue.store.result(job.number) or ""
+        done = queue.find(ANN, job.id)
+    info = json.loads(text, parse_constant=refuse)["info"]
+    assert (info["nan"], info["in"]) == (None, [None, {"a": None}])
+    assert done.calibration == {"id": "c1", "values": {"d": 0.5}}
+
+
+@pytest.mark.parametrize("what", ["deep", "odd"])
+async def test_a_device_whose_info_cannot_be_written_fails_its_job_only(
+    tmp_path: Path, vendor: Vendor, what: str
+) -> None:
+    class Odd(VendorDevice):
+        def result(self, job_id: str, task: Task) -> Outcome:
+            info: JSON = []
+            for _ in range(100_000):
+                info = [info]
+            odd = {"deep": info, "odd": {1}}[what]
+            result = Result(info={"told": odd})  # type: ignore[dict-item]
+            return replace(super().result(job_id, task), result=result)
+
+    async with service(tmp_path, Odd(vendor)) as queue:
+        job = await submit(queue, "a")
+        await until_async(lambda: vendor.jobs)
+        vendor.end("v1")
+        done = await over(queue, job)
+        assert done.state == "Failed"
+        assert (done.note or "").startswith("the device's info is no JSON: ")
+        assert done.qpu_seconds == 2.0
+        assert not queue.failure
 
 
 @pytest.mark.parametrize("told", [float("nan"), float("inf"), -5.0, 10**400])

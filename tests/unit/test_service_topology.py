@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sf_quantum.qpu.jobs import Topology
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.topology import (
     TOPOLOGIES,
     pegasus,
@@ -13,6 +16,7 @@ from sf_quantum.service.device.emulator.topology import (
     working,
     zephyr,
 )
+from tests.service import running_queue
 
 
 @pytest.mark.parametrize("size", [2, 3, 6])
@@ -81,3 +85,12 @@ def test_the_smallest_that_is_large_enough(qubits: int) -> None:
     graph, size = smallest_zephyr(qubits), smallest_zephyr(qubits).shape[0]
     assert len(graph.qubits) >= qubits
     assert size == 1 or len(zephyr(size - 1).qubits) < qubits
+
+
+async def test_an_annealers_graph_is_made_before_there_are_requests(
+    tmp_path: Path,
+) -> None:
+    device = EmulatedDevice(qubits=47)
+    assert "graph" not in vars(device)
+    async with running_queue(tmp_path, device):
+        assert "graph" in vars(device)

@@ -8,6 +8,7 @@ there is the ``type`` in the configuration's section ``device``. The contract te
 from __future__ import annotations
 
 import json
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
 from sf_quantum.qpu.jobs import (
     Description,
     JobParameters,
@@ -154,13 +155,7 @@ class Device(ABC):
     @property
     def calibrated_values(self) -> dict[str, float]:
         """The values of the calibration, by name."""
-        values = (self.description.calibration or {}).get("values")
-        known = values.items() if isinstance(values, dict) else ()
-        return {
-            name: float(value)
-            for name, value in known
-            if isinstance(value, int | float)
-        }
+        return calibrated_values(self.description.calibration or {})
 
     @property
     def calibration_wear(self) -> float:
@@ -340,3 +335,13 @@ class Device(ABC):
     def close(self) -> None:
         """Give back what it holds: leases, processes, connections."""
         return
+
+
+def calibrated_values(calibration: Mapping[str, JSON]) -> dict[str, float]:
+    """Pick the numbers among the values that a vendor tells of a calibration."""
+    return {
+        name: float(value)
+        for name, value in mapping(calibration.get("values")).items()
+        # not NaN, which JSON does not know, nor what is no float
+        if isinstance(value, int | float) and abs(value) <= sys.float_info.max
+    }

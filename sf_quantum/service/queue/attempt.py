@@ -20,7 +20,7 @@ from sf_quantum.qpu.jobs import JobParameters, Outcome, Progress, Result, Task
 from sf_quantum.samplers.neal import SEEDS
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.merging import merged
-from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.device.protocol import Device, calibrated_values
 from sf_quantum.service.domain.jobs import Job
 from sf_quantum.service.domain.reasons import Interruption
 from sf_quantum.service.queue.device_job import (
@@ -192,7 +192,7 @@ class Attempt:
         outcome = replace(outcome, calibration=told and _summary(told))
         completed = outcome.result is not None
         seconds = self._on_device.seconds(completed) if self._on_device else 0.0
-        return self._timed(outcome, shots, seconds)
+        return self._timed(_in_json(outcome), shots, seconds)
 
     def _run_slice(self, shots: int) -> Outcome:
         job, part = self._job, self._part
@@ -310,6 +310,19 @@ def _amount(told: float | None) -> float | None:
     return float(told)
 
 
+def _in_json(outcome: Outcome) -> Outcome:
+    """Have the ``info`` of a result be JSON: ``NaN`` and infinities are ``null``."""
+    if outcome.result is None:
+        return outcome
+    try:
+        text = json.dumps(outcome.result.info)
+        info = json.loads(text, parse_constant=lambda _: None)
+    except (TypeError, ValueError, RecursionError) as error:
+        failure = f"the device's info is no JSON: {error}"
+        return replace(outcome, result=None, failure=failure)
+    return replace(outcome, result=replace(outcome.result, info=info))
+
+
 def _kept(outcome: Outcome, shots: int, price: float | None = None) -> Slice:
     result = outcome.result or Result()
     info: dict[str, JSON] = {"shots": shots, "qpu_seconds": outcome.qpu_seconds}
@@ -331,15 +344,9 @@ def _seed(job: Job, part: int) -> int | None:
 
 def _summary(calibration: dict[str, JSON]) -> dict[str, JSON]:
     """Return what the service tells of a calibration, whatever its vendor tells."""
-    known = calibration.get("values")
-    values: dict[str, JSON] = {
-        name: value
-        for name, value in (known if isinstance(known, dict) else {}).items()
-        if isinstance(value, int | float) and math.isfinite(value)
-    }
     id_, made = calibration.get("id"), calibration.get("time")
     return {
         "id": str(id_ or ""),
         **({"time": str(made)} if made else {}),
-        "values": values,
+        "values": {**calibrated_values(calibration)},
     }

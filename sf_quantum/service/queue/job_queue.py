@@ -108,6 +108,8 @@ class JobQueue:
         self._loop = asyncio.get_running_loop()
         device, deaths = self.device, self.settings.service_deaths
         device.keep_in(self.store.path.parent)
+        # the graph of an emulated annealer is made now, and not during a request
+        logger.debug("device %s: %s", device.name, device.description.technology)
         recovering = self.store.recover(deaths, device.identity, device.recovery)
         for job in recovering.result():
             log_recovered(job)

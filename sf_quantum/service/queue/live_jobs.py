@@ -59,9 +59,8 @@ from enum import Enum, auto
 from itertools import islice
 from typing import TypeAlias, TypeVar
 
-from sf_quantum import backoff
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Description, Outcome, Result
+from sf_quantum.qpu.jobs import Description, Result
 from sf_quantum.service.device.protocol import Cost, Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
@@ -82,7 +81,7 @@ from sf_quantum.service.domain.reasons import (
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.attempt import Attempt, Ended
 from sf_quantum.service.queue.availability import Availability
-from sf_quantum.service.queue.device_job import WRITE_TRIES, Detached, Interrupt
+from sf_quantum.service.queue.device_job import Detached, Interrupt, written
 from sf_quantum.service.queue.entitlements import JobCounts
 from sf_quantum.service.queue.events import log_done, log_interrupted, log_job
 from sf_quantum.service.queue.observations import DeviceState, Observations
@@ -618,11 +617,7 @@ class LiveJobs:
         if ended.outcome.result is None:
             return ended, None
         started = self.store.job(job.number) or job
-        try:
-            return ended, _with_timing(started, ended, ended.outcome.result).whole
-        except (TypeError, ValueError) as error:
-            failure = f"the device's info is no JSON: {error}"
-            return replace(ended, outcome=Outcome(failure=failure)), None
+        return ended, _with_timing(started, ended, ended.outcome.result).whole
 
     async def _settled(
         self, live: LiveJob, job: Job, ended: Ended, result: str | None
@@ -875,14 +870,11 @@ def _fitting(told: Description) -> Fitting:
 
 
 async def _written(write: Callable[[], Future[_T]]) -> _T:
-    """Write to disk; repeated if the file is locked, for example."""
-    for pause in islice(backoff.DATABASE.pauses(), WRITE_TRIES):
-        try:
-            return await asyncio.wrap_future(write())
-        except sqlite3.OperationalError as error:
-            logger.warning("a write failed, trying again: %s", error)
-        await asyncio.sleep(pause)
-    return await asyncio.wrap_future(write())
+    try:
+        return await asyncio.wrap_future(write())
+    except sqlite3.OperationalError as error:
+        logger.warning("a write failed, trying again: %s", error)
+    return await asyncio.wrap_future(in_thread(lambda: written(write)))
 
 
 def _with_timing(job: Job, ended: Ended, result: Result) -> Result:
