@@ -423,24 +423,26 @@ class PasqalCloud(_Pasqal):
     type = "pasqal-cloud"
 
 
-class _Gates(QrmiQpu):
+class Gates(QrmiQpu):
     """Circuits by Qiskit: a QUBO runs by QAOA."""
 
     def sampler(self) -> Sampler:
         """See :meth:`Qpu.sampler`: ``qaoa``, on this machine."""
+        if lacking := self.lack():
+            raise InputError(f"QPU {self.name!r}: {lacking}")
         from sf_quantum.samplers.qaoa import QaoaSampler
 
         try:
             return QaoaSampler(runner=self._runner())
         except ImportError as error:
-            detail = self.lack() or f"QRMI's circuit support fails: {error}"
+            detail = f"QRMI's circuit support fails: {error}"
             raise InputError(f"QPU {self.name!r}: {detail}") from error
 
     @abstractmethod
     def _runner(self) -> CircuitRunner: ...
 
 
-class _Ibm(_Gates):
+class _Ibm(Gates):
     solving = ("qiskit_ibm_runtime", "qiskit", "scipy")
     extra = "ibm"
 
@@ -463,17 +465,6 @@ class IbmQuantumComputeService(_Ibm):
     """IBM's cloud; tested against answers written from its public API."""
 
     type = "ibm-quantum-compute-service"
-
-
-class IqmServer(_Gates):
-    """An IQM QPU or IQM's cloud; tested against answers written from its public API."""
-
-    type = "iqm-server"
-    solving = ("iqm", "qiskit", "scipy")
-    extra = "iqm"
-
-    def _runner(self) -> CircuitRunner:
-        return IqmRunner(self.name, self._client(), self._who)
 
 
 class Oqtopus(QrmiQpu):
@@ -521,59 +512,6 @@ class PrimitiveRunner:
                     job.cancel()
                 raise
         return data.meas.to_bool_array(order="little").astype("int8"), None
-
-
-class IqmRunner:
-    """An IQM QPU.
-
-    QRMI's backend compiles for it and writes its requests. Qiskit's ``BackendSamplerV2``
-    is not used, since it would read the answered bits as hexadecimal digits.
-    """
-
-    def __init__(self, name: str, client: QuantumResource, who: str) -> None:
-        from qrmi.qiskit_iqm import QRMIBackend
-
-        self.name = name
-        self._client = client
-        self._who = who
-        with errors(who):
-            try:
-                self.backend = QRMIBackend(client)
-            except (ValueError, KeyError, TypeError) as error:
-                raise QpuError(f"{who}: its target is not a QPU") from error
-
-    def reads(
-        self, circuit: QuantumCircuit, values: Doubles, shots: int
-    ) -> tuple[Bits, dict[str, float]]:
-        """Run a circuit; interrupted, its task is stopped on the QPU."""
-        import numpy as np
-        import qrmi
-        from iqm.iqm_client import CircuitValidationError
-
-        bound = circuit.assign_parameters(values)
-        try:
-            request = self.backend.create_run_request(bound, shots=shots)
-        except CircuitValidationError as error:
-            raise InputError(f"{self._who}: {error}") from error
-        payload = qrmi.Payload.IQMServer(
-            iqmjson=request.model_dump_json(),
-            job_type="circuit",
-            use_timeslot=False,
-            tag=None,
-        )
-        result, timing = run(self._client, payload, self._who)
-        try:
-            (measured,) = json.loads(result)["measurements"]
-            # reads by the name of the measurement, which ends with its bit's number
-            columns = {
-                int(key.rpartition("_")[2]): np.array(reads, np.int8)[:, 0]
-                for key, reads in measured.items()
-            }
-            bits = [columns[number] for number in range(bound.num_clbits)]
-            return np.stack(bits, axis=1), timing
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            message = f"{self._who}: its answer has no reads of the circuit"
-            raise QpuError(message) from error
 
 
 @contextmanager

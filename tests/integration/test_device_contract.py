@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.qpu.dwave import DWaveQpu
+from sf_quantum.qpu.iqm import IqmServer
 from sf_quantum.service.device.emulator.device import DeviceSettings, EmulatedDevice
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES
 from sf_quantum.service.device.protocol import Device
@@ -134,6 +136,43 @@ class TestDWave(DeviceContract):
     @pytest.fixture
     def make_lasting(self, tmp_path: Path) -> Iterator[Callable[[], Device]]:
         yield from self.annealer(tmp_path / "w", "1e6", 1.0)
+
+
+@pytest.mark.skipif(IqmServer.problem() is not None, reason=str(IqmServer.problem()))
+class TestIqm(DeviceContract):
+    """A gate-based QPU, through IQM's API, which our service speaks too."""
+
+    def gates(self, folder: Path, url: str, poll: float) -> Callable[[], Device]:
+        entry: JSON = {
+            "name": "emulator",
+            "type": "iqm-server",
+            "environment": {"QRMI_IQM_ISA_ENDPOINT": url, "QRMI_IQM_ISA_TOKEN": "any"},
+        }
+        file = folder / "qrmi_config.json"
+        file.write_text(json.dumps({"resources": [entry]}))
+        config: dict[str, JSON] = {
+            "qpu": "iqm-server",
+            "name": "emulator",
+            "config": {"qrmiConfig": str(file)},
+            "poll_seconds": poll,
+        }
+        return lambda: QpuDevice.from_config(config)
+
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> Iterator[Callable[[], Device]]:
+        device = EmulatedDevice(
+            technology="superconducting", qubits=5, shots=500, time_scale=0
+        )
+        with running_service(device, tcp=True) as vendor:
+            yield self.gates(tmp_path, vendor.url, 0.1)
+
+    @pytest.fixture
+    def make_lasting(self, tmp_path: Path) -> Iterator[Callable[[], Device]]:
+        options = "--technology superconducting --qubits 5 --time-scale 1e6"
+        vendor = QpuService(tmp_path / "v", *options.split())
+        vendor.start()
+        yield self.gates(tmp_path, vendor.url, 1.0)
+        vendor.kill()
 
 
 class TestAcme(DeviceContract):

@@ -47,16 +47,16 @@ PURE = ("candidates.decision", "candidates.attempts")
 VENDORS = {
     "neal": "samplers/neal.py",
     **dict.fromkeys(("dwave", "minorminer"), "qpu/dwave.py qpu/embedding.py"),
-    **dict.fromkeys(("qrmi", "iqm"), "qpu/qrmi.py"),
+    "qrmi": "qpu/qrmi.py",
     **dict.fromkeys(
         ("pulser", "pulser_simulation"),
         "samplers/neutral_atom.py service/device/emulator/pulses.py qpu/pulser.py",
     ),
     **dict.fromkeys(("emu_mps", "torch"), "samplers/neutral_atom.py"),
-    "qiskit": "samplers/qaoa.py qpu/qrmi.py qpu/qiskit.py",
+    "qiskit": "samplers/qaoa.py qpu/qrmi.py qpu/qiskit.py qpu/iqm.py",
     "qiskit_aer": "samplers/qaoa.py",
     "highspy": "samplers/exact.py",
-    **dict.fromkeys(("braket", "ibm", "pasqal_cloud"), "nowhere"),
+    **dict.fromkeys(("braket", "ibm", "iqm", "pasqal_cloud"), "nowhere"),
     "pennylane": "qpu/pennylane.py",
 }
 OPENERS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "mkdir"}

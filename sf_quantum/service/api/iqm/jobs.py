@@ -73,7 +73,7 @@ class Jobs:
                 "calibration_set_id": architecture.calibration_set(device, used)
             },
             "queue_position": forecast.position if waiting and forecast else None,
-            "runtime_ms": round(job.seconds * 1000) if job.final else None,
+            "runtime_ms": round(job.qpu_seconds * 1000) if job.final else None,
             "messages": _messages(job),
             "errors": _errors(job),
             "timeline": _timeline(job),

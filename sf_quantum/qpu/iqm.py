@@ -1,0 +1,385 @@
+"""IQM's QPUs, behind an IQM Server: circuits of ``prx`` and ``cz``.
+
+The driver's side is QRMI's. Jobs go over IQM's own API, as QRMI's client sends them: that
+client waits for half a minute in each request about a job, also before it cancels one,
+and does not tell the time that is billed, a position in the queue or a calibration.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import quote
+
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.files import JSON, mapping
+from sf_quantum.net.transport import Client, Response, Unreachable
+from sf_quantum.qpu import OVER, AuthenticationError
+from sf_quantum.qpu.jobs import (
+    Description,
+    Kind,
+    NotAccepted,
+    Outcome,
+    Progress,
+    Result,
+    State,
+    Task,
+    Topology,
+    UnknownJob,
+    count,
+    number,
+)
+from sf_quantum.qpu.native_circuits import NativeCircuit, read
+from sf_quantum.qpu.qrmi import Gates
+from sf_quantum.text import one_line
+
+if TYPE_CHECKING:
+    from qiskit import QuantumCircuit
+
+    from sf_quantum.qpu.qiskit import QpuBackend
+    from sf_quantum.samplers.qaoa import CircuitRunner, Doubles
+    from sf_quantum.samplers.states import Bits
+
+REQUEST_SECONDS = 30.0
+# statuses after which there is no job, and another attempt may succeed
+NOT_ACCEPTED = (408, 425, 429, 503)
+STATES: Mapping[str, State] = {
+    "waiting": "Queued",
+    "processing": "Running",
+    "completed": "Completed",
+    "failed": "Failed",
+    "cancelled": "Cancelled",
+}
+# of a circuit, in answers
+MOST_BITS = 100_000
+# the code with which a job that is over cannot be cancelled
+OVER_ALREADY = "illegal_job_status"
+# what a set of calibrations tells of the read-out, by our names for it
+READ_OUT = {
+    "readout_false_one": ".error_0_to_1",
+    "readout_false_zero": ".error_1_to_0",
+}
+
+
+class IqmServer(Gates):
+    """An IQM QPU or IQM's cloud; tested against our service, which speaks its API."""
+
+    type = "iqm-server"
+    solving = ("qiskit", "scipy")
+    extra = "iqm"
+    kinds: ClassVar[tuple[Kind, ...]] = ("circuit",)
+
+    @cached_property
+    def _client_of_jobs(self) -> Client:
+        own = self._resource.environment
+        for key in ("QRMI_IQM_ISA_ENDPOINT", "QRMI_IQM_ISA_TOKEN"):
+            if not own.get(key):
+                raise InputError(f"{self._who}: {key} is missing")
+        token = {"Authorization": f"Bearer {own['QRMI_IQM_ISA_TOKEN']}"}
+        return Client(own["QRMI_IQM_ISA_ENDPOINT"].rstrip("/"), token)
+
+    @property
+    def _alias(self) -> str:
+        """The QPU's name there: QRMI's names have an underscore for a colon."""
+        before, _, after = self.name.rpartition("_")
+        return quote(f"{before}:{after}" if before else after, safe=":")
+
+    def _runner(self) -> CircuitRunner:
+        return JobRunner(self)
+
+    def describe(self) -> Description:
+        """See :meth:`Qpu.describe`; from its architecture, and its present calibration."""
+        told = self._content(self._send("GET", f"quantum-computers/{self._alias}"))
+        path = f"calibration-sets/{self._alias}/default"
+        dynamic = self._content(
+            self._send("GET", f"{path}/dynamic-quantum-architecture")
+        )
+        metrics = self._content(self._send("GET", f"{path}/metrics"))
+        # the names of all qubits; not every server has it
+        artifact = f"quantum-computers/{self._alias}/artifacts"
+        answer = self._send("GET", f"{artifact}/static-quantum-architectures", (404,))
+        try:
+            return self._description(told, dynamic, metrics, _first(answer))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            text = f"{self._who}: its architecture cannot be read: {error}"
+            raise QpuError(text) from error
+
+    def _description(
+        self,
+        told: Mapping[str, JSON],
+        dynamic: Mapping[str, JSON],
+        metrics: Mapping[str, JSON],
+        static: Mapping[str, JSON],
+    ) -> Description:
+        if dynamic.get("computational_resonators"):
+            detail = "its qubits are coupled by resonators, which circuits cannot name"
+            raise InputError(f"{self._who}: {detail}")
+        qubits = sorted(map(_number, _texts(dynamic["qubits"])))
+        known = sorted(map(_number, _texts(static.get("qubits", []))))
+        gates = mapping(mapping(dynamic["gates"])["cz"])["implementations"]
+        pairs = {
+            (min(pair), max(pair))
+            for one in mapping(gates).values()
+            for locus in _lists(mapping(one)["loci"])
+            for pair in [[*map(_number, _texts(locus))]]
+        }
+        limits = mapping(told.get("limits"))
+        return Description(
+            self.technology,
+            len(qubits),
+            self.kinds,
+            frozenset(known) - frozenset(qubits),
+            count(limits.get("max_shots_per_circuit")) or None,
+            calibration=_calibration(dynamic, metrics),
+            topology=Topology(
+                "iqm", (), 1 + max([*qubits, *known], default=-1), tuple(sorted(pairs))
+            ),
+            native_gates=("r", "cz"),
+        )
+
+    def submit(self, task: Task) -> str:
+        """See :meth:`Qpu.submit`; the vendor keeps the tag, but finds no job by it."""
+        content = json.loads(task.payload)
+        texts = content if isinstance(content, list) else [content]
+        job: dict[str, JSON] = {
+            "circuits": [
+                _circuit(str(index), read(_text(text)))
+                for index, text in enumerate(texts)
+            ],
+            "shots": task.shots,
+        }
+        path = f"jobs/{self._alias}/circuit?use_timeslot=false&tag={quote(task.tag)}"
+        answer = self._send("POST", path, body=job)
+        return str(self._content(answer).get("id"))
+
+    def poll(self, job_id: str) -> Progress:
+        told = self._job(job_id)
+        return Progress(self._state(told), count(told.get("queue_position")))
+
+    def result(self, job_id: str, task: Task) -> Outcome:
+        """See :meth:`Qpu.result`; the QPU time is that of which the vendor tells."""
+        told = self._job(job_id)
+        state = self._state(told)
+        if state not in OVER:
+            raise QpuError(f"{self._who}: job {job_id} is {state}")
+        runtime = number(told.get("runtime_ms"))
+        seconds = None if runtime is None else runtime / 1000
+        compiled = mapping(told.get("compilation")).get("calibration_set_id")
+        calibration: dict[str, JSON] | None = {"id": compiled} if compiled else None
+        result, failure = None, None
+        if state == "Failed":
+            errors = [
+                str(mapping(one).get("message")) for one in _lists(told["errors"])
+            ]
+            failure = one_line("; ".join(errors))[:300] or "no reason given"
+        elif state == "Completed":
+            path = f"jobs/{quote(job_id)}/artifacts/measurement_counts"
+            content = json.loads(task.payload)
+            several = isinstance(content, list)
+            body = self._send("GET", path).body
+            counters = self._counters(body, len(content) if several else 1)
+            text = {"counters": counters} if several else {"counter": counters[0]}
+            info: dict[str, JSON] = {
+                "qpu": self.name,
+                "technology": self.technology,
+                "job": job_id,
+                **({"calibration": calibration} if calibration else {}),
+            }
+            result = Result(json.dumps(text), info)
+        messages = (mapping(one).get("message") for one in _lists(told.get("messages")))
+        return Outcome(
+            result,
+            failure,
+            seconds,
+            calibration=calibration,
+            note=one_line("; ".join(map(str, messages)))[:300],
+        )
+
+    def cancel(self, job_id: str) -> None:
+        answer = self._send("POST", f"jobs/{quote(job_id)}/cancel", (403, 404))
+        code = answer.json().get("error_code")
+        if answer.status == 403 and code != OVER_ALREADY:
+            raise self._error(answer, answer.json(), submits=False)
+
+    def _job(self, job_id: str) -> Mapping[str, JSON]:
+        return self._content(self._send("GET", f"jobs/{quote(job_id)}"))
+
+    def _state(self, told: Mapping[str, JSON]) -> State:
+        word = told.get("status")
+        if (state := STATES.get(str(word))) is None:
+            raise QpuError(f"{self._who}: unknown state {str(word)[:40]!r}")
+        return state
+
+    def _counters(self, body: bytes, circuits: int) -> list[dict[str, int]]:
+        """Read the counts of each circuit, with the last bit first as in Qiskit."""
+        try:
+            told = [_counter(mapping(one)) for one in _lists(json.loads(body))]
+            if len(told) != circuits:
+                raise ValueError("not of all circuits")
+            return told
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
+            message = f"{self._who}: its answer has no counts of bit strings"
+            raise QpuError(message) from error
+
+    def _content(self, answer: Response) -> Mapping[str, JSON]:
+        if not (content := answer.json()):
+            raise QpuError(f"{self._who}: its answer is no JSON object")
+        return content
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        expected: tuple[int, ...] = (),
+        *,
+        body: Mapping[str, JSON] | None = None,
+    ) -> Response:
+        """Send a request once.
+
+        :param expected: statuses of refusals that the caller handles
+        :param body: of a submission
+        """
+        submits = body is not None
+        try:
+            answer = self._client_of_jobs.request(
+                method, f"/api/v1/{path}", body, timeout_seconds=REQUEST_SECONDS
+            )
+        except Unreachable as error:
+            kind = QpuError if error.sent or not submits else NotAccepted
+            raise kind(f"{self._who} does not answer: {error}") from error
+        if answer.status < 400 or answer.status in expected:
+            return answer
+        raise self._error(answer, answer.json(), submits=submits)
+
+    def _error(
+        self, answer: Response, told: Mapping[str, JSON], *, submits: bool
+    ) -> QpuError | InputError:
+        status = answer.status
+        said = told.get("message") or f"HTTP status {status}"
+        text = f"{self._who}: {one_line(str(said))[:300]}"
+        if status in (401, 403):
+            return AuthenticationError(text)
+        if submits and status in NOT_ACCEPTED:
+            return NotAccepted(text, answer.retry_seconds)
+        if told.get("error_code") == "job_not_found":
+            return UnknownJob(text)
+        refused = 400 <= status < 500 and status not in NOT_ACCEPTED
+        return InputError(text) if refused else QpuError(text)
+
+
+class JobRunner:
+    """Circuits of the sampler ``qaoa`` as jobs of a QPU."""
+
+    def __init__(self, qpu: IqmServer) -> None:
+        self.name = qpu.name
+        self._qpu = qpu
+        self.backend: QpuBackend = qpu.backend()
+
+    def reads(
+        self, circuit: QuantumCircuit, values: Doubles, shots: int
+    ) -> tuple[Bits, dict[str, float]]:
+        """Run a circuit; interrupted, its job is cancelled on the QPU."""
+        import numpy as np
+        from qiskit import qasm3
+
+        text = qasm3.dumps(circuit.assign_parameters(values))
+        tag = f"sfq-{secrets.token_hex(8)}"
+        task = Task(tag, "circuit", json.dumps(text), {"num_reads": shots})
+        outcome = self._qpu.run_job(task)
+        if outcome.result is None:
+            why = outcome.failure or "the job was cancelled"
+            raise QpuError(f"QPU {self.name!r}: {why}")
+        counter = json.loads(outcome.result.text)["counter"]
+        rows = [[int(bit) for bit in reversed(bits)] for bits in counter]
+        times = (
+            {} if outcome.qpu_seconds is None else {"qpu_seconds": outcome.qpu_seconds}
+        )
+        return np.repeat(np.array(rows, np.int8), [*counter.values()], axis=0), times
+
+
+def _circuit(name: str, circuit: NativeCircuit) -> dict[str, JSON]:
+    """Write a circuit as IQM's clients do; a measurement's key has the bits and the bit."""
+    instructions: list[JSON] = []
+    for one in circuit.operations:
+        args: dict[str, JSON] = dict(zip(("angle", "phase"), one.values, strict=False))
+        if one.name == "measure":
+            args["key"] = f"m_{circuit.bits}_{one.bit}"
+        locus: list[JSON] = [f"QB{qubit + 1}" for qubit in one.qubits]
+        instructions.append({"name": one.name, "locus": locus, "args": args})
+    return {"name": f"circuit_{name}", "instructions": instructions}
+
+
+def _counter(told: Mapping[str, JSON]) -> dict[str, int]:
+    keys = [key.split("_") for key in _texts(told["measurement_keys"])]
+    bits = int(keys[0][1])
+    places = [bits - 1 - int(bit) for _, _, bit in keys]
+    if not 0 <= min(places) <= max(places) < bits <= MOST_BITS:
+        raise ValueError("not of this circuit")
+    counter: dict[str, int] = {}
+    for word, reads in mapping(told["counts"]).items():
+        if count(reads) is None or len(word) != len(places) or {*word} - {*"01"}:
+            raise ValueError("not counts")
+        read_bits = ["0"] * bits
+        for place, bit in zip(places, word, strict=True):
+            read_bits[place] = bit
+        text = "".join(read_bits)
+        counter[text] = counter.get(text, 0) + int(str(reads))
+    return counter
+
+
+def _calibration(
+    dynamic: Mapping[str, JSON], metrics: Mapping[str, JSON]
+) -> dict[str, JSON]:
+    """Return id, time and mean values of the present set of calibrations."""
+    known: dict[str, JSON] = {}
+    observed = [mapping(one) for one in _lists(metrics.get("observations"))]
+    for name, end in READ_OUT.items():
+        values = [
+            value
+            for one in observed
+            if str(one.get("dut_field")).partition(":")[0].endswith(end)
+            and (value := number(one.get("value"))) is not None
+        ]
+        if values:
+            known[name] = sum(values) / len(values)
+    return {
+        "id": str(dynamic["calibration_set_id"]),
+        "time": str(metrics.get("created_timestamp")),
+        "values": known,
+    }
+
+
+def _number(qubit: str) -> int:
+    """Return the number of a qubit from its name, ``QB1`` for the first."""
+    if not (qubit.startswith("QB") and qubit[2:].isdecimal()) or int(qubit[2:]) < 1:
+        raise ValueError(f"{qubit[:40]!r} is no name of a qubit")
+    return int(qubit[2:]) - 1
+
+
+def _text(text: JSON) -> str:
+    if not isinstance(text, str):
+        raise InputError("circuit: expected text")
+    return text
+
+
+def _first(answer: Response) -> Mapping[str, JSON]:
+    listed = json.loads(answer.body) if answer.status == 200 else []
+    return mapping(listed[0] if isinstance(listed, list) and listed else listed)
+
+
+def _lists(told: JSON) -> list[JSON]:
+    return told if isinstance(told, list) else []
+
+
+def _texts(told: JSON) -> list[str]:
+    return [str(one) for one in _lists(told)]

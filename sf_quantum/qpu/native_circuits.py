@@ -1,0 +1,246 @@
+"""Circuits in OpenQASM of native gates only, as the vendor's own format has them.
+
+A QPU of superconducting qubits has a phased x-rotation and a controlled Z; what Qiskit
+writes of a circuit that was transpiled for it is read here, and nothing else: whole
+OpenQASM is for Qiskit's parsers, which take half a millisecond for each statement.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from sf_quantum.errors import InputError
+
+Name: TypeAlias = Literal["prx", "cz", "measure", "barrier"]
+# by their names in OpenQASM: angle and phase, where these are fixed
+_ROTATIONS: Mapping[str, tuple[float | None, float | None]] = {
+    "r": (None, None),
+    "prx": (None, None),
+    "rx": (None, 0.0),
+    "ry": (None, math.pi / 2),
+    "x": (math.pi, 0.0),
+    "y": (math.pi, math.pi / 2),
+    "sx": (math.pi / 2, 0.0),
+}
+_OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+# of all operations of a circuit: a barrier may be on a whole register
+MOST_OPERANDS = 1_000_000
+# characters of an angle
+MOST_ANGLE = 200
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_DEFINITION = re.compile(r"\bgate\s+(\w+)[^{};]*\{[^{}]*\}")
+_HEADER = re.compile(r'OPENQASM\s+[23](?:\.\d+)?|include\s+"[^"]*"')
+_REGISTER = re.compile(r"(qubit|bit)(?:\s*\[\s*(\d{1,6})\s*\]\s*|\s+)(\w+)")
+_OLD_REGISTER = re.compile(r"(q|c)reg\s+(\w+)\s*\[\s*(\d{1,6})\s*\]")
+_MEASUREMENT = re.compile(r"([^=]+)=\s*measure\s+(.+)|measure\s+(.+)->(.+)")
+_GATE = re.compile(r"(\w+)\s*(?:\((.*)\))?\s*([^()]*)")
+_OPERAND = re.compile(r"\$(\d{1,6})|(\w+)\s*(?:\[\s*(\d{1,6})\s*\])?")
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation on qubits.
+
+    :param values: angle and phase of a rotation, in radians
+    :param bit: of a measurement
+    """
+
+    name: Name
+    qubits: tuple[int, ...]
+    values: tuple[float, ...] = ()
+    bit: int = -1
+
+
+@dataclass
+class NativeCircuit:
+    """A circuit; qubits and bits are numbered in the order of their declaration."""
+
+    qubits: int = 0
+    bits: int = 0
+    operations: list[Operation] = field(default_factory=list)
+
+
+def read(text: str) -> NativeCircuit:
+    """Read a circuit.
+
+    :raises InputError: naming the line, and the gate that is not native
+    """
+    reader = _Reader()
+    # blanks in their place, so that lines stay what they are
+    text = _COMMENT.sub(_blank, text)
+    for definition in _DEFINITION.finditer(text):
+        if definition[1] not in ("r", "prx"):
+            line = text.count("\n", 0, definition.start()) + 1
+            raise _not_native(line, definition[1])
+    text = _DEFINITION.sub(_blank, text)
+    *statements, rest = text.split(";")
+    line = 1
+    for statement in statements:
+        told = statement.lstrip()
+        line += statement.count("\n", 0, len(statement) - len(told))
+        reader.read(told.rstrip(), line)
+        line += told.count("\n")
+    if rest.strip():
+        line += rest.count("\n", 0, len(rest) - len(rest.lstrip()))
+        raise InputError(f"circuit: line {line}: the last statement has no end")
+    if not any(one.name == "measure" for one in reader.circuit.operations):
+        raise InputError("circuit: the circuit measures nothing")
+    return reader.circuit
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.circuit = NativeCircuit()
+        # whether of qubits; its first number; its size
+        self._registers: dict[str, tuple[bool, int, int]] = {}
+        self._operands = 0
+        self._measured: set[int] = set()
+
+    def read(self, statement: str, line: int) -> None:
+        try:
+            self._read(statement, line)
+        except (ValueError, ArithmeticError) as error:
+            raise InputError(f"circuit: line {line}: {error}") from error
+
+    def _read(self, statement: str, line: int) -> None:
+        if not statement or _HEADER.fullmatch(statement):
+            return
+        if match := _REGISTER.fullmatch(statement):
+            self._declare(match[1] == "qubit", match[3], int(match[2] or 1))
+        elif match := _OLD_REGISTER.fullmatch(statement):
+            self._declare(match[1] == "q", match[2], int(match[3]))
+        elif match := _MEASUREMENT.fullmatch(statement):
+            self._measure(match[2] or match[3], match[1] or match[4])
+        elif (match := _GATE.fullmatch(statement)) is None:
+            raise _not_native(line, statement.split()[0][:40])
+        else:
+            self._gate(match[1], match[2], match[3], line)
+
+    def _declare(self, qubits: bool, name: str, size: int) -> None:
+        circuit = self.circuit
+        if name in self._registers:
+            raise ValueError(f"{name} is declared twice")
+        first = circuit.qubits if qubits else circuit.bits
+        self._registers[name] = (qubits, first, size)
+        if qubits:
+            circuit.qubits += size
+        else:
+            circuit.bits += size
+
+    def _measure(self, qubits: str, bits: str) -> None:
+        pairs = zip(
+            self._numbers(qubits), self._numbers(bits, qubits=False), strict=True
+        )
+        for qubit, bit in pairs:
+            if bit in self._measured:
+                raise ValueError(f"bit {bit} is measured twice")
+            self._measured.add(bit)
+            self.circuit.operations.append(Operation("measure", (qubit,), bit=bit))
+
+    def _gate(self, name: str, angles: str | None, operands: str, line: int) -> None:
+        if name not in (*_ROTATIONS, "cz", "barrier", "id"):
+            raise _not_native(line, name)
+        values = [_angle(one) for one in angles.split(",")] if angles else []
+        parts = [self._numbers(part) for part in operands.split(",")]
+        add = self.circuit.operations.append
+        if name in _ROTATIONS:
+            (qubits,) = parts
+            given = iter(values)
+            known = (
+                next(given) if fixed is None else fixed for fixed in _ROTATIONS[name]
+            )
+            rotation = _both(name, known, given)
+            for qubit in qubits:
+                add(Operation("prx", (qubit,), rotation))
+        elif name == "barrier":
+            add(Operation("barrier", tuple({q: None for part in parts for q in part})))
+        elif name == "cz" and [len(part) for part in parts] == [1, 1]:
+            add(Operation("cz", (parts[0][0], parts[1][0])))
+        elif name == "cz":
+            raise ValueError("cz is on two qubits")
+
+    def _numbers(self, operand: str, *, qubits: bool = True) -> list[int]:
+        match = _OPERAND.fullmatch(operand.strip())
+        if match is None:
+            raise ValueError(f"cannot read {operand.strip()[:40]!r}")
+        if match[1] and qubits:
+            numbers = [int(match[1])]
+            self.circuit.qubits = max(self.circuit.qubits, numbers[0] + 1)
+        else:
+            numbers = self._of_register(match[2], match[3], qubits)
+        self._operands += len(numbers)
+        if self._operands > MOST_OPERANDS:
+            raise ValueError(f"more than {MOST_OPERANDS} operands")
+        return numbers
+
+    def _of_register(self, name: str, index: str | None, qubits: bool) -> list[int]:
+        known = self._registers.get(name)
+        if known is None or known[0] != qubits:
+            raise ValueError(f"{name} is not declared")
+        _, first, size = known
+        if index is None:
+            return [*range(first, first + size)]
+        if int(index) >= size:
+            raise ValueError(f"{name}[{index}]: there are {size}")
+        return [first + int(index)]
+
+
+def _both(
+    name: str, known: Iterator[float], given: Iterator[float]
+) -> tuple[float, float]:
+    try:
+        angle, phase = known
+    except (RuntimeError, ValueError) as error:  # the angles are at their end
+        raise ValueError(f"{name} has too few angles") from error
+    if next(given, None) is not None:
+        raise ValueError(f"{name} has too many angles")
+    return angle, phase
+
+
+def _angle(text: str) -> float:
+    if len(text) > MOST_ANGLE:
+        raise ValueError("an angle is too long")
+    try:
+        value = _value(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"cannot read the angle {text.strip()[:40]!r}") from error
+    if not math.isfinite(value):
+        raise ValueError("an angle is not finite")
+    return value
+
+
+def _value(node: ast.expr) -> float:
+    match node:
+        case ast.Constant(value=bool() | complex() | str() | bytes()):
+            pass
+        case ast.Constant(value=int() | float() as value):
+            return float(value)
+        case ast.Name(id="pi" | "π"):
+            return math.pi
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_value(left), _value(right))
+        case ast.Name(id=name):
+            raise ValueError(f"{name[:40]} has no value: bind the parameters")
+    raise ValueError("an angle is no number")
+
+
+def _blank(match: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", match[0])
+
+
+def _not_native(line: int, name: str) -> InputError:
+    detail = f"{name} is not native: transpile the circuit to r (prx) and cz"
+    return InputError(f"circuit: line {line}: {detail}")

@@ -1,0 +1,114 @@
+"""Circuits of native gates, as Qiskit writes them and as hands do."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from sf_quantum.errors import InputError
+from sf_quantum.qpu.native_circuits import Operation, read
+
+HALF = math.pi / 2
+
+
+def test_rotations_and_their_names() -> None:
+    text = """OPENQASM 3.0; include "stdgates.inc";
+    // h q[0];
+    qubit[3] q; /* of two
+    lines */ bit[2] c;
+    x q[0]; y q[1]; sx q[2]; rx(pi/4) q[0]; ry(-pi) q[0];
+    r(3*pi/4, (1 - 0.5)*2) q[0]; prx(1e-1, 0) q[1]; id q[0];
+    barrier q; barrier q[1], q[0];
+    cz q[0], q[2];
+    c[0] = measure q[2];
+    c[1] = measure q[0];
+    """
+    circuit = read(text)
+    assert (circuit.qubits, circuit.bits) == (3, 2)
+    assert circuit.operations == [
+        Operation("prx", (0,), (math.pi, 0.0)),
+        Operation("prx", (1,), (math.pi, HALF)),
+        Operation("prx", (2,), (HALF, 0.0)),
+        Operation("prx", (0,), (math.pi / 4, 0.0)),
+        Operation("prx", (0,), (-math.pi, HALF)),
+        Operation("prx", (0,), (3 * math.pi / 4, 1.0)),
+        Operation("prx", (1,), (0.1, 0.0)),
+        Operation("barrier", (0, 1, 2)),
+        Operation("barrier", (1, 0)),
+        Operation("cz", (0, 2)),
+        Operation("measure", (2,), bit=0),
+        Operation("measure", (0,), bit=1),
+    ]
+
+
+def test_registers_follow_each_other() -> None:
+    old = "OPENQASM 2.0; qreg a[1]; qreg b[2]; creg c[3]; x b[1];"
+    circuit = read(
+        f"{old} measure a[0] -> c[2]; measure b -> d; creg e[1];".replace(
+            "creg c[3]", "creg c[3]; creg d[2]"
+        )
+    )
+    assert (circuit.qubits, circuit.bits) == (3, 6)
+    assert circuit.operations == [
+        Operation("prx", (2,), (math.pi, 0.0)),
+        Operation("measure", (0,), bit=2),
+        Operation("measure", (1,), bit=3),
+        Operation("measure", (2,), bit=4),
+    ]
+    physical = read("bit[2] c; rx(1) $3; c[1] = measure $3;")
+    assert (physical.qubits, physical.bits) == (4, 2)
+    assert physical.operations[-1] == Operation("measure", (3,), bit=1)
+
+
+def test_what_qiskit_writes_is_read() -> None:
+    qiskit = pytest.importorskip("qiskit", reason="qiskit is not installed")
+    from qiskit import qasm3
+
+    circuit = qiskit.QuantumCircuit(3)
+    circuit.h(0)
+    circuit.cx(0, 2)
+    circuit.measure_all()
+    compiled = qiskit.transpile(circuit, basis_gates=["r", "cz"], seed_transpiler=1)
+    told = read(qasm3.dumps(compiled))
+    assert (told.qubits, told.bits) == (3, 3)
+    names = [one.name for one in told.operations]
+    assert names.count("prx") == compiled.count_ops()["r"]
+    assert names.count("cz") == compiled.count_ops()["cz"]
+    assert [one.bit for one in told.operations if one.name == "measure"] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("qubit q;\nh q;", "line 2: h is not native"),
+        ("qubit q;\n\n  if (c) { x q; }", "line 3: if is not native"),
+        ("gate mine q {\n x q; }\nqubit q; mine q;", "line 1: mine is not native"),
+        ("qubit[2] q; cz q;", "cz is on two qubits"),
+        ("qubit q; rx(a) q;", "a has no value: bind the parameters"),
+        ("qubit q; rx() q;", "rx has too few angles"),
+        ("qubit q; rx q;", "rx has too few angles"),
+        ("qubit q; rx(1, 2) q;", "rx has too many angles"),
+        ("qubit q; rx(1e400) q;", "an angle is not finite"),
+        ("qubit q; rx(1/0) q;", "division by zero"),
+        ("qubit q; rx('1') q;", "an angle is no number"),
+        ("qubit q; rx(True) q;", "an angle is no number"),
+        ("qubit q; rx(1 2) q;", "cannot read the angle '1 2'"),
+        (f"qubit q; rx({'-' * 300}1) q;", "an angle is too long"),
+        ("qubit[2] q; x q[2];", r"q\[2\]: there are 2"),
+        ("qubit q; x p;", "p is not declared"),
+        ("qubit q; bit c; x c;", "c is not declared"),
+        ("qubit q; x q[;", "cannot read 'q"),
+        ("qubit q; bit q;", "q is declared twice"),
+        ("qubit[2] q; bit c; c = measure q;", r"zip\(\)"),
+        ("qubit q; bit c; c = measure q; c = measure q;", "bit 0 is measured twice"),
+        ("qubit q; x q;", "the circuit measures nothing"),
+        ("qubit q;\nx q", "line 2: the last statement has no end"),
+        ("qubit[999999] q; barrier q; barrier q;", "more than 1000000 operands"),
+    ],
+)
+def test_the_rest_is_refused_in_one_line(text: str, expected: str) -> None:
+    with pytest.raises(InputError, match=expected) as caught:
+        read(text)
+    assert str(caught.value).startswith("circuit: ")
+    assert "\n" not in str(caught.value)

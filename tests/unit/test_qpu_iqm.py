@@ -1,0 +1,340 @@
+"""The client of IQM's servers: on our own service, and on one that answers as it is told."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from dimod import BinaryQuadraticModel
+
+from sf_quantum import qpu
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.files import JSON
+from sf_quantum.qpu import AuthenticationError
+from sf_quantum.qpu.iqm import IqmServer
+from sf_quantum.qpu.jobs import NotAccepted, Task, UnknownJob
+from sf_quantum.samplers.presolve import LeasedPresolve
+from sf_quantum.samplers.qaoa import QaoaSampler
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from tests.service import RunningService, running_service
+from tests.waiting import until
+
+TEXT = "qubit[2] q; bit[3] c; x q[1]; c[2] = measure q[1]; c[0] = measure q[0];"
+ONE = Task("sfq-1", "circuit", json.dumps(TEXT), {"num_reads": 7})
+
+
+def client(url: str, folder: Path, name: str = "emulator") -> IqmServer:
+    environment: JSON = {
+        "QRMI_IQM_ISA_ENDPOINT": f"{url}/",
+        "QRMI_IQM_ISA_TOKEN": "secret",
+    }
+    entry: JSON = {"name": name, "type": "iqm-server", "environment": environment}
+    file = folder / "qrmi_config.json"
+    file.write_text(json.dumps({"resources": [entry]}))
+    made = qpu.load("iqm-server").from_config(name, {"qrmiConfig": str(file)})
+    assert isinstance(made, IqmServer)
+    return made
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[RunningService]:
+    device = EmulatedDevice(
+        technology="superconducting", qubits=5, shots=1000, time_scale=0
+    )
+    with running_service(device, tcp=True) as running:
+        yield running
+
+
+def test_a_job_from_its_submission_to_its_outcome(
+    service: RunningService, tmp_path: Path
+) -> None:
+    garnet = client(service.url, tmp_path)
+    job_id = garnet.submit(ONE)
+    until(lambda: garnet.poll(job_id).state == "Completed", "it is completed")
+    outcome = garnet.result(job_id, ONE)
+    assert outcome.result is not None
+    told = json.loads(outcome.result.whole)
+    assert told["counter"] == {"100": 7}
+    assert told["info"]["job"] == job_id
+    # as billed: the emulated device has the run times of real ones
+    assert outcome.qpu_seconds is not None
+    assert outcome.qpu_seconds > 5
+    described = garnet.describe().calibration
+    assert described is not None
+    assert outcome.calibration == {"id": described["id"]}
+    garnet.cancel(job_id)
+
+
+def test_what_it_tells_of_the_qpu(service: RunningService, tmp_path: Path) -> None:
+    told = client(service.url, tmp_path).describe()
+    assert (told.technology, told.qubits, told.shots) == ("superconducting", 5, 1000)
+    assert told.kinds == ("circuit",)
+    assert told.native_gates == ("r", "cz")
+    assert told.topology is not None
+    assert told.topology.labels == 5
+    assert (0, 1) in told.topology.couplers
+
+
+def test_qubits_that_are_out_of_service(tmp_path: Path) -> None:
+    device = EmulatedDevice(
+        technology="superconducting",
+        qubits=4,
+        out_of_service=frozenset({1}),
+        time_scale=0,
+        noise=1.0,
+    )
+    with running_service(device, tcp=True) as service:
+        told = client(service.url, tmp_path).describe()
+    assert (told.qubits, told.out_of_service) == (3, frozenset({1}))
+    assert told.topology is not None
+    assert told.topology.qubits == (0, 2, 3)
+    assert told.calibration is not None
+    values = told.calibration["values"]
+    assert isinstance(values, dict)
+    assert {*values} == {"readout_false_one", "readout_false_zero"}
+
+
+def test_a_qubo_is_compiled_run_and_read(
+    service: RunningService, tmp_path: Path
+) -> None:
+    pytest.importorskip("qiskit", reason="qiskit is not installed")
+    sampler = client(service.url, tmp_path).sampler()
+    # no two candidates alike, so that bits out of order would show
+    bqm = BinaryQuadraticModel(
+        {"a": -1.0, "b": -0.9, "c": -1.0, "d": -0.5},
+        {"ab": 1.2, "bc": 1.3, "cd": 1.1},
+        0.0,
+        "BINARY",
+    )
+    samples, here = (
+        one.sample(bqm, num_reads=400, optimiser="none", depth=6, seed=1)
+        for one in (sampler, QaoaSampler())
+    )
+    assert samples.record.energy == pytest.approx(bqm.energies(samples))
+    assert (samples.info["machine"], samples.info["reads"]) == ("emulator", 400)
+    # the same circuit, up to compilation and luck
+    for label in bqm.variables:
+        shares = [
+            found.record.sample[:, found.variables.index(label)].mean()
+            for found in (samples, here)
+        ]
+        assert shares[0] == pytest.approx(shares[1], abs=0.12)
+
+
+def test_what_does_not_fit_is_refused(service: RunningService, tmp_path: Path) -> None:
+    garnet = client(service.url, tmp_path)
+    outside = Task("a", "circuit", json.dumps("bit c; x $9; c = measure $9;"), {})
+    with pytest.raises(InputError, match=r"instructions\.0: 'QB10' is not allowed"):
+        garnet.submit(outside)
+    with pytest.raises(InputError, match="circuit: expected text"):
+        garnet.submit(Task("a", "circuit", "{}", {}))
+    pytest.importorskip("qiskit", reason="qiskit is not installed")
+    bqm = BinaryQuadraticModel("BINARY")
+    bqm.add_linear_from((i, -1.0) for i in range(7))
+    bqm.add_quadratic_from((i, (i + 1) % 7, 2.0) for i in range(7))
+    with pytest.raises(InputError, match="7 variables interact, emulator has 5 qubits"):
+        LeasedPresolve(garnet.sampler()).sample(bqm, num_reads=5)
+
+
+class Server:
+    """Answers every request of a path's end as it is told."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, tuple[int, JSON, dict[str, str]]] = {}
+        self.asked: list[str] = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                path = self.path.partition("?")[0]
+                server.asked.append(f"{self.command} {self.path}")
+                status, told, headers = server.answers[path.rpartition("/")[2]]
+                content = told if isinstance(told, str) else json.dumps(told)
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content.encode())
+
+            do_GET = do_POST = answer
+
+            def log_message(self, *_: str) -> None:
+                pass
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+
+    @contextmanager
+    def running(self) -> Iterator[Server]:
+        thread = threading.Thread(target=self._http.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._http.shutdown()
+            thread.join()
+            self._http.server_close()
+
+    def tell(
+        self,
+        end: str,
+        told: JSON,
+        status: int = 200,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        """Answer requests whose path ends so."""
+        self.answers[end] = (status, told, headers or {})
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server().running() as running:
+        yield running
+
+
+def refusal(code: str) -> JSON:
+    return {"error_code": code, "message": "why\nnot", "request_id": "1"}
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected"),
+    [
+        (400, "invalid_job_payload", InputError),
+        (401, "unauthorized", AuthenticationError),
+        (403, "quota_exceeded", AuthenticationError),
+        (413, "request_payload_too_large", InputError),
+        (429, "rate_limit_exceeded", NotAccepted),
+        (500, "internal_error", QpuError),
+        (502, "", QpuError),
+        (503, "", NotAccepted),
+    ],
+)
+def test_refusals_of_a_submission(
+    server: Server, tmp_path: Path, status: int, code: str, expected: type[Exception]
+) -> None:
+    server.tell("circuit", refusal(code), status, {"Retry-After": "3"})
+    with pytest.raises((InputError, QpuError), match="why not") as caught:
+        client(server.url, tmp_path, "garnet_mock").submit(ONE)
+    assert type(caught.value) is expected
+    if isinstance(caught.value, NotAccepted):
+        assert caught.value.retry_seconds == 3
+    assert server.asked == [
+        "POST /api/v1/jobs/garnet:mock/circuit?use_timeslot=false&tag=sfq-1"
+    ]
+
+
+def test_a_connection_that_is_refused_has_made_no_job(tmp_path: Path) -> None:
+    garnet = client("http://127.0.0.1:1", tmp_path)
+    with pytest.raises(NotAccepted, match="does not answer"):
+        garnet.submit(ONE)
+    with pytest.raises(QpuError, match="does not answer") as caught:
+        garnet.poll("1")
+    assert not isinstance(caught.value, NotAccepted)
+
+
+def test_a_job_that_is_not_known(server: Server, tmp_path: Path) -> None:
+    garnet = client(server.url, tmp_path)
+    server.tell("1", refusal("job_not_found"), 404)
+    server.tell("cancel", refusal("job_not_found"), 404)
+    for ask in (garnet.poll, lambda job_id: garnet.result(job_id, ONE)):
+        with pytest.raises(UnknownJob):
+            ask("1")
+    garnet.cancel("1")
+    server.tell("cancel", refusal("illegal_job_status"), 403)
+    garnet.cancel("1")
+    server.tell("cancel", refusal("forbidden"), 403)
+    with pytest.raises(AuthenticationError):
+        garnet.cancel("1")
+
+
+def test_how_jobs_end(server: Server, tmp_path: Path) -> None:
+    garnet = client(server.url, tmp_path)
+    server.tell("1", {"status": "waiting", "queue_position": 2})
+    assert garnet.poll("1").position == 2
+    with pytest.raises(QpuError, match="job 1 is Queued"):
+        garnet.result("1", ONE)
+    server.tell("1", {"status": "asleep"})
+    with pytest.raises(QpuError, match="unknown state 'asleep'"):
+        garnet.poll("1")
+    server.tell("1", [])
+    with pytest.raises(QpuError, match="no JSON object"):
+        garnet.poll("1")
+    errors: JSON = [{"message": "out of\nhelium"}, {"message": "twice"}]
+    server.tell("1", {"status": "failed", "errors": errors, "runtime_ms": 250})
+    outcome = garnet.result("1", ONE)
+    assert (outcome.failure, outcome.qpu_seconds) == ("out of helium; twice", 0.25)
+    server.tell(
+        "1", {"status": "cancelled", "messages": [{"message": "by the operator"}]}
+    )
+    outcome = garnet.result("1", ONE)
+    assert (outcome.result, outcome.failure) == (None, None)
+    assert outcome.note == "by the operator"
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [],
+        "no JSON",
+        [{"measurement_keys": [], "counts": {}}],
+        [{"measurement_keys": ["m_3_0"], "counts": {"0": -1}}],
+        [{"measurement_keys": ["m_3_0"], "counts": {"2": 1}}],
+        [{"measurement_keys": ["m_3_0"], "counts": {"01": 1}}],
+        [{"measurement_keys": ["m_3_9"], "counts": {"0": 1}}],
+        [{"measurement_keys": ["m_3_3"], "counts": {"0": 1}}],
+        [{"measurement_keys": ["m_999999999_0"], "counts": {"0": 1}}],
+        [{"measurement_keys": ["other"], "counts": {"0": 1}}],
+    ],
+)
+def test_counts_that_are_none(server: Server, tmp_path: Path, counts: JSON) -> None:
+    server.tell("1", {"status": "completed"})
+    server.tell("measurement_counts", counts)
+    with pytest.raises(QpuError, match="no counts of bit strings"):
+        client(server.url, tmp_path).result("1", ONE)
+
+
+def test_counts_of_several_circuits_in_any_order(
+    server: Server, tmp_path: Path
+) -> None:
+    server.tell("1", {"status": "completed"})
+    known: JSON = {"measurement_keys": ["m_3_2", "m_3_0"], "counts": {"10": 4, "11": 3}}
+    server.tell("measurement_counts", [known, known])
+    both = Task("a", "circuit", json.dumps([TEXT, TEXT]), {"num_reads": 7})
+    outcome = client(server.url, tmp_path).result("1", both)
+    assert outcome.result is not None
+    counter = {"100": 4, "101": 3}
+    assert json.loads(outcome.result.text) == {"counters": [counter, counter]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"computational_resonators": ["COMP_R"]}, "coupled by resonators"),
+        ({"qubits": ["Q1"]}, "architecture cannot be read: 'Q1' is no name of a qubit"),
+        ({"gates": {}}, "architecture cannot be read"),
+    ],
+)
+def test_architectures_that_have_no_circuits(
+    server: Server, tmp_path: Path, changes: dict[str, JSON], expected: str
+) -> None:
+    dynamic: dict[str, JSON] = {
+        "calibration_set_id": "7",
+        "qubits": ["QB1"],
+        "gates": {"cz": {"implementations": {}}},
+    }
+    server.tell("emulator", {"limits": {}})
+    server.tell("metrics", {"observations": []})
+    server.tell("static-quantum-architectures", refusal("qc_artifact_not_found"), 404)
+    server.tell("dynamic-quantum-architecture", dynamic)
+    garnet = client(server.url, tmp_path)
+    assert garnet.describe().qubits == 1
+    server.tell("dynamic-quantum-architecture", {**dynamic, **changes})
+    with pytest.raises((InputError, QpuError), match=expected):
+        garnet.describe()
