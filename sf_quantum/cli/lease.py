@@ -23,7 +23,7 @@ from sf_quantum.cli.arguments import seconds
 from sf_quantum.cli.service import add_selection, selection
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, account
+from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, account, stock_clients
 from sf_quantum.qpu.account import CommandRun, LeaseUsage
 from sf_quantum.qpu.leases import (
     AcquireOptions,
@@ -34,6 +34,7 @@ from sf_quantum.qpu.leases import (
     WaitCancelled,
     watching,
 )
+from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.text import one_line
 from sf_quantum.threads import in_thread
 
@@ -104,6 +105,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "batch system acquires and releases",
     )
     add(
+        "--clients",
+        action="store_true",
+        help="the clients of SDKs in CMD find the QPU by their own variables: Ocean's an "
+        "annealer, IQM's a superconducting QPU (of the type sfq)",
+    )
+    add(
         "--account",
         metavar="FILE",
         help="append a line of JSON with CMD's QPU jobs when CMD has ended",
@@ -153,8 +160,11 @@ def _run_held(args: argparse.Namespace, command: _Command) -> Usage:
     names = account.named(selection(args).names, os.environ)
     leases = account.leases_of(names, os.environ) if args.elsewhere else []
     watches = [QpuWatch(qpu_, partial(_jobs, qpu_, token)) for qpu_, token in leases]
-    with watching([watch.look for watch in watches], command.leave):
-        command.run(os.environ)
+    with (
+        watching([watch.look for watch in watches], command.leave),
+        _clients(args, os.environ) as own,
+    ):
+        command.run({**os.environ, **own})
     return lambda: account.usage(account.leases_of(names, os.environ), names)
 
 
@@ -180,7 +190,9 @@ def _run_leased(args: argparse.Namespace, command: _Command) -> Usage:
             request = _request(args, qpus)
             in_thread(lambda: leases.acquire(request, command.unwanted)).result()
             command.waited_seconds = time.monotonic() - began
-            command.run({**os.environ, **_environment(leases)})
+            environment = {**os.environ, **_environment(leases)}
+            with _clients(args, environment) as own:
+                command.run({**environment, **own})
         return partial(account.usage, leases.tokens())
 
 
@@ -202,6 +214,25 @@ def _environment(leases: LeaseSet) -> dict[str, str]:
         "QRMI_JOB_UID": str(os.getuid()),
         "QRMI_JOB_ID": next(filter(None, ids), str(os.getpid())),
     }
+
+
+@contextmanager
+def _clients(
+    args: argparse.Namespace, environment: Mapping[str, str]
+) -> Iterator[dict[str, str]]:
+    """Yield the variables of SDKs' own clients, and answer these meanwhile."""
+    client = qpu.from_environment(environment) if args.clients else None
+    if client is None:
+        yield {}
+    elif isinstance(client, SfqQpu):
+        technology = client.status().technology
+        with stock_clients.variables(client.service, technology) as variables:
+            yield variables
+    else:
+        raise InputError(
+            f"--clients: QPU {client.name!r} has the type {client.type}, whose own "
+            "variables its clients read; this is for the type sfq"
+        )
 
 
 def _announce_wait(limit: float | None, client: Qpu, reason: QpuError) -> None:

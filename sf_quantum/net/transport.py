@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from email.message import Message
 from email.utils import parsedate_to_datetime
 from typing import ClassVar
 from urllib.parse import urlsplit
@@ -116,12 +117,29 @@ class Client:
         :raises Unsendable: if the service speaks no TLS, or its certificate cannot be
             verified, or a header is not printable ASCII
         """
-        headers = {**self._headers, **self._credential()}
-        _check(headers)
-        if body is not None:
-            headers["Content-Type"] = "application/json"
+        headers = {} if body is None else {"Content-Type": "application/json"}
         if isinstance(body, Mapping):
             body = json.dumps(body, allow_nan=False).encode()
+        status, told, answer = self.exchange(
+            method, path, body, headers, timeout_seconds
+        )
+        wait = retry_seconds(told["Retry-After"], told["Date"])
+        return Response(status, answer, wait)
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        timeout_seconds: float,
+    ) -> tuple[int, Message, bytes]:
+        """Send one request, with the client's own headers too; see :meth:`request`.
+
+        :returns: status, headers and body of the answer
+        """
+        headers = {**headers, **self._headers, **self._credential()}
+        _check(headers)
         host, prefix = self._base[1], self._base[3]
         connection = self._connection(timeout_seconds)
         sent, reusable = False, False
@@ -132,10 +150,8 @@ class Client:
             connection.request(method, prefix + path, body, headers)
             with connection.getresponse() as response:
                 answer = _body(response, self._most_bytes)
-                told = response.headers
-                wait = retry_seconds(told["Retry-After"], told["Date"])
                 reusable = not response.will_close
-                return Response(response.status, answer, wait)
+                return response.status, response.headers, answer
         except TimeoutError as error:
             text = f"no answer within {timeout_seconds:g} s"
             raise Unreachable(text, sent=sent) from error

@@ -337,6 +337,7 @@ class Qpu(ABC):
         A submission is repeated as the vendor asks, if there is certainly no job yet.
         Later requests that are not answered are repeated too.
 
+        :returns: how it ended; ``failure`` has the job's id, also of one that was cancelled
         :raises InputError: if the QPU refuses the job
         :raises QpuError: if the QPU does not answer
         """

@@ -59,7 +59,7 @@ class _Job:
         """
         outcome = self.outcome.result()
         if outcome.result is None:
-            raise RemoteResultsError(outcome.failure or "the job was cancelled")
+            raise RemoteResultsError(outcome.failure)
         return Results.from_final_bitstrings(
             tuple(map(str, self.sequence.register.qubit_ids)),
             self.sequence.get_duration(),
@@ -72,10 +72,8 @@ class _Job:
             return JobStatus.RUNNING
         if self.outcome.exception() is not None:
             return JobStatus.ERROR
-        outcome = self.outcome.result()
-        if outcome.result is not None:
-            return JobStatus.DONE
-        return JobStatus.ERROR if outcome.failure else JobStatus.CANCELED
+        done = self.outcome.result().result is not None
+        return JobStatus.DONE if done else JobStatus.ERROR
 
 
 class Connection(RemoteConnection):
@@ -144,7 +142,7 @@ class Connection(RemoteConnection):
 
     def _get_batch_status(self, batch_id: str) -> BatchStatus:
         states = {job.status for job in self._batches[batch_id].values()}
-        for status in (JobStatus.RUNNING, JobStatus.ERROR, JobStatus.CANCELED):
+        for status in (JobStatus.RUNNING, JobStatus.ERROR):
             if status in states:
                 return BatchStatus[status.name]
         return BatchStatus.DONE

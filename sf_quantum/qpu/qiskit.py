@@ -106,6 +106,7 @@ class QpuJob(JobV1):
         self._qpu = qpu
         self._circuits = circuits
         self._memory = memory
+        self._cancelled = False
         texts = [qasm3.dumps(circuit) for circuit in circuits]
         payload = json.dumps(texts[0] if len(texts) == 1 else texts)
         self._task = Task(tag, "circuit", payload, parameters)
@@ -127,7 +128,7 @@ class QpuJob(JobV1):
             raise JobTimeoutError(f"no result within {timeout:g} s") from error
         who = f"QPU {self._qpu.name!r}"
         if outcome.result is None:
-            raise QpuError(f"{who}: {outcome.failure or 'the job was cancelled'}")
+            raise QpuError(f"{who}: {outcome.failure}")
         shots = self._task.parameters["num_reads"]
         return Results(
             backend_name=self._qpu.name,
@@ -168,6 +169,7 @@ class QpuJob(JobV1):
         if not qpu.finds:
             raise QpuError(f"QPU {qpu.name!r} cannot look for its job to cancel it")
         if (job_id := qpu.find(self._task.tag)) is not None:
+            self._cancelled = True
             qpu.cancel(job_id)
 
     def status(self) -> JobStatus:
@@ -179,7 +181,7 @@ class QpuJob(JobV1):
         outcome = self._outcome.result()
         if outcome.result is not None:
             return JobStatus.DONE
-        return JobStatus.ERROR if outcome.failure else JobStatus.CANCELLED
+        return JobStatus.CANCELLED if self._cancelled else JobStatus.ERROR
 
 
 def target(described: Description) -> Target:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import ClassVar, Protocol, TypeVar
 
 from sf_quantum import backoff
@@ -48,11 +49,19 @@ def run_job(qpu: JobSide, task: Task) -> Outcome:
             if _repeated(lambda: qpu.poll(job_id)).state in OVER:
                 break
             time.sleep(pause)
-        return _repeated(lambda: qpu.result(job_id, task))
+        outcome = _repeated(lambda: qpu.result(job_id, task))
     except BaseException:
         with suppress(QpuError, InputError):
             qpu.cancel(job_id)
         raise
+    return named(outcome, job_id)
+
+
+def named(outcome: Outcome, job_id: str) -> Outcome:
+    """Say which job failed, or was cancelled, where there is no result."""
+    if outcome.result is not None:
+        return outcome
+    return replace(outcome, failure=f"job {job_id}: {outcome.failure or 'cancelled'}")
 
 
 def _submitted(qpu: JobSide, task: Task) -> str:

@@ -74,7 +74,6 @@ class JobSampler(QpuSampler):
         task = Task(tag, "problem", json.dumps(bqm), parameters)
         outcome = self._qpu.run_job(task)
         if outcome.result is None:
-            how = outcome.failure or "cancelled"
-            raise QpuError(f"QPU {self._qpu.name!r}: {how}")
+            raise QpuError(f"QPU {self._qpu.name!r}: {outcome.failure}")
         samples: dict[str, JSON] = json.loads(outcome.result.whole)
         return samples

@@ -43,6 +43,7 @@ from sf_quantum.qpu.jobs import (
     count,
     number,
 )
+from sf_quantum.qpu.running import named
 from sf_quantum.qpu.service_client import (
     REQUEST_SECONDS,
     Credentials,
@@ -439,7 +440,8 @@ class SfqQpu(Qpu):
                 "POST", path, body, timeout_seconds=LARGE_SECONDS, retry=True
             )
             job = self._follow(response.json())
-            return self._outcome(self.service.text(job, "id"), job)
+            job_id = self.service.text(job, "id")
+            return named(self._outcome(job_id, job), job_id)
         except InputError:
             raise
         except BaseException:

@@ -1,0 +1,145 @@
+"""What the clients of SDKs ask goes to the service under the job's lease."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from sf_quantum import qpu
+from sf_quantum.cli import main
+from sf_quantum.qpu import stock_clients
+from sf_quantum.qpu.service_client import Credentials, ServiceClient
+from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from tests.service import RunningService, running_service
+from tests.waiting import SECONDS
+
+OCEAN = """
+from dwave.system import DWaveSampler
+sampler = DWaveSampler()
+qubit = sampler.nodelist[0]
+print(sampler.sample_ising({qubit: 1.0}, {}, num_reads=10).first.energy)
+"""
+
+
+@pytest.fixture
+def service() -> Iterator[RunningService]:
+    with running_service(EmulatedDevice(qubits=40, time_scale=0.0)) as running:
+        yield running
+
+
+class Asked:
+    """A client that knows nothing but the variables."""
+
+    def __init__(self, variables: dict[str, str]) -> None:
+        url = urlsplit(variables["DWAVE_API_ENDPOINT"])
+        self.path = url.path
+        self._address = str(url.hostname), url.port
+
+    def __call__(
+        self, method: str, path: str, body: str | None = None, **headers: str
+    ) -> tuple[int, dict[str, str], bytes]:
+        connection = http.client.HTTPConnection(*self._address, timeout=SECONDS)
+        try:
+            connection.putrequest(method, path)
+            for name, value in headers.items():
+                connection.putheader(name.replace("_", "-"), value)
+            connection.endheaders(body.encode() if body else None)
+            answer = connection.getresponse()
+            return answer.status, dict(answer.getheaders()), answer.read()
+        finally:
+            connection.close()
+
+
+def test_requests_are_sent_on_with_their_headers(service: RunningService) -> None:
+    client = SfqQpu("q", service.url, lease=service.acquire()).service
+    with stock_clients.variables(client, "annealer") as variables:
+        ask = Asked(variables)
+        status, headers, body = ask("GET", f"{ask.path}/solvers/remote/")
+        assert status == 200
+        assert json.loads(body)[0]["properties"]["topology"]["type"] == "pegasus"
+        assert "application/json" in headers["content-type"]
+        empty = ask("HEAD", f"{ask.path}/solvers/remote/")[2]
+        assert empty == b""
+
+
+def test_only_who_knows_the_secret_is_answered(service: RunningService) -> None:
+    client = SfqQpu("q", service.url, lease=service.acquire()).service
+    with stock_clients.variables(client, "annealer") as variables:
+        ask = Asked(variables)
+        for path in ("/sapi/v2/solvers/remote/", "/v1/device", "/"):
+            assert ask("GET", path)[0] == 404
+
+
+def test_a_body_has_a_length_and_a_bound(service: RunningService) -> None:
+    client = SfqQpu("q", service.url, lease=service.acquire()).service
+    most = stock_clients.MOST_BYTES
+    with stock_clients.variables(client, "annealer") as variables:
+        ask = Asked(variables)
+        path = f"{ask.path}/problems/"
+        assert ask("POST", path, Content_Length=f"{most + 1}")[0] == 413
+        assert ask("POST", path, Content_Length="-1")[0] == 411
+        assert ask("POST", path, Transfer_Encoding="chunked")[0] == 411
+
+
+def test_a_service_that_is_gone_is_a_bad_gateway(tmp_path: Path) -> None:
+    gone = ServiceClient(f"unix:{tmp_path}/gone", "q", Credentials(), "t")
+    with stock_clients.variables(gone, "annealer") as variables:
+        ask = Asked(variables)
+        assert ask("GET", f"{ask.path}/solvers/remote/")[0] == 502
+
+
+def test_stock_ocean_finds_the_qpu_of_its_step(
+    service: RunningService, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("dwave.system", reason="the extra dwave is not installed")
+    program = tmp_path / "program.py"
+    program.write_text(OCEAN)
+    words = [sys.executable, str(program)]
+    assert main(["lease", "--url", service.url, "--clients", "--", *words]) == 0
+    assert capfd.readouterr().out == "-1.0\n"
+    (job,) = service.queue.store.jobs()
+    (lease,) = json.loads(service.ask("GET", "/v1/leases?closed=true").body)
+    assert (job.lease, lease["job"]) == (lease["id"], Path(sys.executable).name)
+
+
+def test_under_a_lease_that_is_held(
+    service: RunningService,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = SfqQpu("q", service.url)
+    variables = qpu.environment([(client, service.acquire())])
+    for key, value in variables.items():
+        monkeypatch.setenv(key, value)
+    words = ["sh", "-c", "echo $DWAVE_API_ENDPOINT"]
+    assert main(["lease", "--held", "--clients", "--", *words]) == 0
+    assert capfd.readouterr().out.endswith("/sapi/v2\n")
+
+
+def test_a_technology_without_a_client_of_its_own_has_no_variables(
+    service: RunningService,
+) -> None:
+    client = SfqQpu("q", service.url, lease="t").service
+    with stock_clients.variables(client, "neutral-atom") as variables:
+        assert variables == {}
+
+
+def test_other_types_have_clients_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QRMI_JOB_QPU_RESOURCES", "chip")
+    monkeypatch.setenv("QRMI_JOB_QPU_TYPES", "dwave")
+    monkeypatch.setenv("chip_QRMI_JOB_ACQUISITION_TOKEN", "t")
+    monkeypatch.setenv("DWAVE_API_ENDPOINT", "https://vendor.example/sapi/v2")
+    monkeypatch.setenv("DWAVE_API_TOKEN", "t")
+    monkeypatch.setenv("chip_DWAVE_API_ENDPOINT", "https://vendor.example/sapi/v2")
+    monkeypatch.setenv("chip_DWAVE_API_TOKEN", "t")
+    assert main(["lease", "--held", "--clients", "--", "true"]) == 2
+    assert "--clients: QPU 'chip' has the type dwave" in capsys.readouterr().err
