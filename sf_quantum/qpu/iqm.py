@@ -14,26 +14,27 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
+from pydantic import BaseModel, JsonValue
+
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, mapping
-from sf_quantum.net.transport import Client, Response, Unreachable
+from sf_quantum.net.transport import Client, Response
 from sf_quantum.qpu import OVER, AuthenticationError
 from sf_quantum.qpu.jobs import (
     Description,
     Kind,
-    NotAccepted,
     Outcome,
     Progress,
     Result,
     State,
     Task,
     Topology,
-    UnknownJob,
     count,
     number,
 )
 from sf_quantum.qpu.native_circuits import NativeCircuit, read
 from sf_quantum.qpu.qrmi import Gates
+from sf_quantum.qpu.rest import RestApi
 from sf_quantum.text import one_line
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
     from sf_quantum.samplers.qaoa import CircuitRunner, Doubles
     from sf_quantum.samplers.states import Bits
 
-REQUEST_SECONDS = 30.0
+# an object, of which some fields are read
+Told = dict[str, JsonValue]
 # statuses after which there is no job, and another attempt may succeed
 NOT_ACCEPTED = (408, 425, 429, 503)
 STATES: Mapping[str, State] = {
@@ -73,13 +75,14 @@ class IqmServer(Gates):
     kinds: ClassVar[tuple[Kind, ...]] = ("circuit",)
 
     @cached_property
-    def _client_of_jobs(self) -> Client:
+    def _api(self) -> RestApi:
         own = self._resource.environment
         for key in ("QRMI_IQM_ISA_ENDPOINT", "QRMI_IQM_ISA_TOKEN"):
             if not own.get(key):
                 raise InputError(f"{self._who}: {key} is missing")
         token = {"Authorization": f"Bearer {own['QRMI_IQM_ISA_TOKEN']}"}
-        return Client(own["QRMI_IQM_ISA_ENDPOINT"].rstrip("/"), token)
+        client = Client(f"{own['QRMI_IQM_ISA_ENDPOINT'].rstrip('/')}/api/v1", token)
+        return RestApi(self.name, client, nothing_done=NOT_ACCEPTED, reason="message")
 
     @property
     def _alias(self) -> str:
@@ -92,15 +95,15 @@ class IqmServer(Gates):
 
     def describe(self) -> Description:
         """See :meth:`Qpu.describe`; from its architecture, and its present calibration."""
-        told = self._content(self._send("GET", f"quantum-computers/{self._alias}"))
-        path = f"calibration-sets/{self._alias}/default"
-        dynamic = self._content(
-            self._send("GET", f"{path}/dynamic-quantum-architecture")
-        )
-        metrics = self._content(self._send("GET", f"{path}/metrics"))
+        told = self._api.get(Told, f"/quantum-computers/{self._alias}")
+        path = f"/calibration-sets/{self._alias}/default"
+        dynamic = self._api.get(Told, f"{path}/dynamic-quantum-architecture")
+        metrics = self._api.get(Told, f"{path}/metrics")
         # the names of all qubits; not every server has it
-        artifact = f"quantum-computers/{self._alias}/artifacts"
-        answer = self._send("GET", f"{artifact}/static-quantum-architectures", (404,))
+        artifact = f"/quantum-computers/{self._alias}/artifacts"
+        answer = self._api.send(
+            "GET", f"{artifact}/static-quantum-architectures", expected=(404,)
+        )
         try:
             return self._description(told, dynamic, metrics, _first(answer))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -151,9 +154,11 @@ class IqmServer(Gates):
             ],
             "shots": task.shots,
         }
-        path = f"jobs/{self._alias}/circuit?use_timeslot=false&tag={quote(task.tag)}"
-        answer = self._send("POST", path, body=job)
-        return str(self._content(answer).get("id"))
+        path = f"/jobs/{self._alias}/circuit?use_timeslot=false&tag={quote(task.tag)}"
+        answer = self._api.send("POST", path, job, expected=(404,))
+        if answer.status == 404:
+            raise InputError(self._api.reason(answer))
+        return self._api.checked(_Submitted, answer).id
 
     def poll(self, job_id: str) -> Progress:
         told = self._job(job_id)
@@ -176,10 +181,10 @@ class IqmServer(Gates):
             ]
             failure = one_line("; ".join(errors))[:300] or "no reason given"
         elif state == "Completed":
-            path = f"jobs/{quote(job_id)}/artifacts/measurement_counts"
+            path = f"/jobs/{quote(job_id)}/artifacts/measurement_counts"
             content = json.loads(task.payload)
             several = isinstance(content, list)
-            body = self._send("GET", path).body
+            body = self._api.send("GET", path).body
             counters = self._counters(body, len(content) if several else 1)
             text = {"counters": counters} if several else {"counter": counters[0]}
             info: dict[str, JSON] = {
@@ -199,13 +204,14 @@ class IqmServer(Gates):
         )
 
     def cancel(self, job_id: str) -> None:
-        answer = self._send("POST", f"jobs/{quote(job_id)}/cancel", (403, 404))
+        path = f"/jobs/{quote(job_id)}/cancel"
+        answer = self._api.send("POST", path, expected=(403, 404))
         code = answer.json().get("error_code")
         if answer.status == 403 and code != OVER_ALREADY:
-            raise self._error(answer, answer.json(), submits=False)
+            raise AuthenticationError(self._api.reason(answer))
 
     def _job(self, job_id: str) -> Mapping[str, JSON]:
-        return self._content(self._send("GET", f"jobs/{quote(job_id)}"))
+        return self._api.get(Told, f"/jobs/{quote(job_id)}")
 
     def _state(self, told: Mapping[str, JSON]) -> State:
         word = told.get("status")
@@ -231,50 +237,9 @@ class IqmServer(Gates):
             message = f"{self._who}: its answer has no counts of bit strings"
             raise QpuError(message) from error
 
-    def _content(self, answer: Response) -> Mapping[str, JSON]:
-        if not (content := answer.json()):
-            raise QpuError(f"{self._who}: its answer is no JSON object")
-        return content
 
-    def _send(
-        self,
-        method: str,
-        path: str,
-        expected: tuple[int, ...] = (),
-        *,
-        body: Mapping[str, JSON] | None = None,
-    ) -> Response:
-        """Send a request once.
-
-        :param expected: statuses of refusals that the caller handles
-        :param body: of a submission
-        """
-        submits = body is not None
-        try:
-            answer = self._client_of_jobs.request(
-                method, f"/api/v1/{path}", body, timeout_seconds=REQUEST_SECONDS
-            )
-        except Unreachable as error:
-            kind = QpuError if error.sent or not submits else NotAccepted
-            raise kind(f"{self._who} does not answer: {error}") from error
-        if answer.status < 400 or answer.status in expected:
-            return answer
-        raise self._error(answer, answer.json(), submits=submits)
-
-    def _error(
-        self, answer: Response, told: Mapping[str, JSON], *, submits: bool
-    ) -> QpuError | InputError:
-        status = answer.status
-        said = told.get("message") or f"HTTP status {status}"
-        text = f"{self._who}: {one_line(str(said))[:300]}"
-        if status in (401, 403):
-            return AuthenticationError(text)
-        if submits and status in NOT_ACCEPTED:
-            return NotAccepted(text, answer.retry_seconds)
-        if told.get("error_code") == "job_not_found":
-            return UnknownJob(text)
-        refused = 400 <= status < 500 and status not in NOT_ACCEPTED
-        return InputError(text) if refused else QpuError(text)
+class _Submitted(BaseModel):
+    id: str
 
 
 class JobRunner:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from sf_quantum import qpu
 from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu
+from sf_quantum.qpu.jobs import Description, Kind
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.testing.qpus import JobContract, QpuContract
 from tests.integration import pasqal_contract
@@ -85,6 +87,43 @@ def _dwave(folder: Path, time_scale: float) -> Iterator[Qpu]:
             "tokenFile": str(token),
         }
         yield qpu.load("dwave").from_config("one", config)
+
+
+class TestJobsOfIqm(JobContract):
+    """Our gates as the vendor, by IQM's API."""
+
+    @pytest.fixture
+    def driver(self, tmp_path: Path) -> Iterator[Qpu]:
+        with _iqm(tmp_path, 0.0) as driver:
+            yield driver
+
+    @pytest.fixture
+    def slow_driver(self, tmp_path: Path) -> Iterator[Qpu]:
+        with _iqm(tmp_path, SLOW) as driver:
+            yield driver
+
+    def payload(self, kind: Kind, described: Description) -> str:
+        # of native gates: y and x turn by half of pi are Hadamard's
+        turned = "ry(pi/2) q[1]; x q[1]; cz q[0], q[1]; ry(pi/2) q[1]; x q[1];"
+        text = f"qubit[2] q; bit[2] c; ry(pi/2) q[0]; x q[0]; {turned} c = measure q;"
+        return json.dumps(text)
+
+
+@contextmanager
+def _iqm(folder: Path, time_scale: float) -> Iterator[Qpu]:
+    pytest.importorskip("qrmi", reason="the package qrmi is not installed")
+    device = EmulatedDevice(
+        technology="superconducting", qubits=5, time_scale=time_scale, name="one"
+    )
+    with running_service(device, tcp=True) as service:
+        environment: JSON = {
+            "QRMI_IQM_ISA_ENDPOINT": service.url,
+            "QRMI_IQM_ISA_TOKEN": "any",
+        }
+        entry: JSON = {"name": "one", "type": "iqm-server", "environment": environment}
+        file = folder / f"qrmi_config-{time_scale}.json"
+        file.write_text(json.dumps({"resources": [entry]}))
+        yield qpu.load("iqm-server").from_config("one", {"qrmiConfig": str(file)})
 
 
 def test_jobs_of_pasqal_local(alone: list[str]) -> None:

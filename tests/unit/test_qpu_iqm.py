@@ -200,7 +200,7 @@ def server() -> Iterator[Server]:
 
 
 def refusal(code: str) -> JSON:
-    return {"error_code": code, "message": "why\nnot", "request_id": "1"}
+    return {"error_code": code, "message": "why not", "request_id": "1"}
 
 
 @pytest.mark.parametrize(
@@ -209,6 +209,7 @@ def refusal(code: str) -> JSON:
         (400, "invalid_job_payload", InputError),
         (401, "unauthorized", AuthenticationError),
         (403, "quota_exceeded", AuthenticationError),
+        (404, "qc_not_found", InputError),
         (413, "request_payload_too_large", InputError),
         (429, "rate_limit_exceeded", NotAccepted),
         (500, "internal_error", QpuError),
@@ -234,9 +235,6 @@ def test_a_connection_that_is_refused_has_made_no_job(tmp_path: Path) -> None:
     garnet = client("http://127.0.0.1:1", tmp_path)
     with pytest.raises(NotAccepted, match="does not answer"):
         garnet.submit(ONE)
-    with pytest.raises(QpuError, match="does not answer") as caught:
-        garnet.poll("1")
-    assert not isinstance(caught.value, NotAccepted)
 
 
 def test_a_job_that_is_not_known(server: Server, tmp_path: Path) -> None:
@@ -264,7 +262,7 @@ def test_how_jobs_end(server: Server, tmp_path: Path) -> None:
     with pytest.raises(QpuError, match="unknown state 'asleep'"):
         garnet.poll("1")
     server.tell("1", [])
-    with pytest.raises(QpuError, match="no JSON object"):
+    with pytest.raises(QpuError, match="malformed answer"):
         garnet.poll("1")
     errors: JSON = [{"message": "out of\nhelium"}, {"message": "twice"}]
     server.tell("1", {"status": "failed", "errors": errors, "runtime_ms": 250})
