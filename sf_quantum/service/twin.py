@@ -203,7 +203,9 @@ def _served(url: str, token_file: Path | None) -> Original:
     told = client.service.send("GET", "/v1/device").json()
     bounds, limits = mapping(told.get("bounds")), None
     if bounds:
-        content = {key: bounds.get(key) for key in ComputeLimits.model_fields}
+        content = {
+            key: bounds[key] for key in ComputeLimits.model_fields if key in bounds
+        }
         try:
             limits = validated(ComputeLimits, content, _key)
         except InputError as error:

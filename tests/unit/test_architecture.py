@@ -53,8 +53,12 @@ VENDORS = {
         "samplers/neutral_atom.py service/device/emulator/pulses.py qpu/pulser.py",
     ),
     **dict.fromkeys(("emu_mps", "torch"), "samplers/neutral_atom.py"),
-    "qiskit": "samplers/qaoa.py qpu/qrmi.py qpu/qiskit.py qpu/iqm.py",
-    "qiskit_aer": "samplers/qaoa.py",
+    "qiskit": "samplers/qaoa.py qpu/qrmi.py qpu/qiskit.py qpu/iqm.py "
+    "service/device/emulator/openqasm.py service/device/emulator/aer.py",
+    "qiskit_aer": "samplers/qaoa.py service/device/emulator/aer.py",
+    **dict.fromkeys(
+        ("qiskit_qasm3_import", "openqasm3"), "service/device/emulator/openqasm.py"
+    ),
     "highspy": "samplers/exact.py",
     **dict.fromkeys(("braket", "ibm", "iqm", "pasqal_cloud"), "nowhere"),
     "pennylane": "qpu/pennylane.py",

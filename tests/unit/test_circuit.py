@@ -1,20 +1,33 @@
-"""Circuits in OpenQASM 3: what they give, and which are refused."""
+"""Circuits in OpenQASM: what they give, and which are refused."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import threading
 
 import pytest
+from pydantic import TypeAdapter
+from qiskit import qasm2, qasm3
+from qiskit.circuit.random import random_circuit
+from qiskit.quantum_info import Statevector
 
+from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Task
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.emulator.circuit import CircuitSimulator, simulate
+from sf_quantum.service.device.emulator.aer import simulate, size
+from sf_quantum.service.device.emulator.circuit import (
+    ARCHITECTURE,
+    Architecture,
+    CircuitSimulator,
+)
 from sf_quantum.service.device.emulator.device import EmulatedDevice
-from sf_quantum.service.device.emulator.openqasm import Circuit, CircuitError
+from sf_quantum.service.device.emulator.openqasm import batch
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES
+from sf_quantum.service.device.limits import ComputeLimits
+from sf_quantum.service.device.merging import merge
 from tests.service import running_service
 
 HEAD = 'OPENQASM 3.0;\ninclude "stdgates.inc";\n'
@@ -22,11 +35,19 @@ BELL = f"{HEAD}bit[2] c; qubit[2] q;\nh q[0];\ncx q[0], q[1];\nc = measure q;\n"
 
 
 def counts(text: str, shots: int = 2000, seed: int = 1) -> dict[str, int]:
-    parameters = {"num_reads": shots, "seed": seed}
-    CircuitSimulator().check(text, qubits=10)
-    found = simulate(text, parameters)
-    assert sum(found.values()) == shots
+    device = Architecture(10)
+    assert size(text, ARCHITECTURE.dump_python(device, mode="json"))["circuits"] == 1
+    (found,) = counters(text, shots, seed)
     return found
+
+
+def counters(content: JSON, shots: int, seed: int = 1) -> list[dict[str, int]]:
+    result = simulate(content, {"num_reads": shots, "seed": seed}, None, 64)
+    found = result.get("counters", [result.get("counter")])
+    assert isinstance(found, list)
+    read = [TypeAdapter(dict[str, int]).validate_python(each) for each in found]
+    assert all(sum(each.values()) == shots for each in read)
+    return read
 
 
 def test_a_pair_is_read_alike() -> None:
@@ -69,10 +90,10 @@ def test_a_pair_is_read_alike() -> None:
             "qubit[2] q; bit[2] c; x q[0]; cu(pi,0,pi,0.3) q[0], q[1]; c=measure q;",
             "11",
         ),
-        ("qubit q; bit c; u2(0, pi) q; rz(cos(0)*pi) q; h q; c = measure q;", "1"),
+        ("qubit q; bit c; u2(0, pi) q; rz(pi) q; h q; c = measure q;", "1"),
         (
             "gate flip(a) one, two { rx(a) one; cx one, two; /* both */ }\n"
-            "gate twice(b) one, two { flip(b / 2) one, two; barrier one; flip(b/2) two, one; }\n"
+            "gate twice(b) one, two { flip(b / 2) one, two; flip(b/2) two, one; }\n"
             "qubit[2] q; bit[2] c; flip(pi) q[0], q[1]; c = measure q; // done",
             "11",
         ),
@@ -83,110 +104,268 @@ def test_what_is_certain(body: str, word: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        ("qreg q[2]; creg c[2]; x q[0]; cx q[0], q[1]; measure q -> c;", "11"),
+        ("qreg q[1]; creg c[1]; rx(pi*cos(0)) q[0]; measure q -> c;", "1"),
+        ("qreg q[1]; creg a[1]; creg b[2]; x q[0]; measure q[0] -> b[1];", "100"),
+        (
+            "gate flip(a) one { rx(a) one; } qreg q[1]; creg c[1]; flip(pi) q[0]; "
+            "measure q -> c;",
+            "1",
+        ),
+        (
+            "qreg q[2]; creg c[2]; x q[0]; measure q[0] -> c[0]; if (c==1) x q[1]; "
+            "reset q[0]; measure q[1] -> c[1]; measure q[0] -> c[0];",
+            "10",
+        ),
+    ],
+)
+def test_openqasm_2_too(body: str, word: str) -> None:
+    assert counts(f'OPENQASM 2.0;\ninclude "qelib1.inc";\n{body}', 10) == {word: 10}
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        # measurements in the middle, resets and what depends on them
+        ("qubit q; bit[2] c; x q; c[0] = measure q; x q; c[1] = measure q;", "01"),
+        ("qubit q; bit c; x q; reset q; c = measure q;", "0"),
+        (
+            "qubit[2] q; bit[2] c; x q[0]; c[0] = measure q[0]; "
+            "if (c[0]) { x q[1]; } else { h q[1]; } c[1] = measure q[1];",
+            "11",
+        ),
+        (
+            "gate both a, b { x a; x b; } qubit[3] q; bit[3] c; c[0] = measure q[0]; "
+            "if (c == 0) { both q[1], q[2]; } c[1] = measure q[1]; c[2] = measure q[2];",
+            "110",
+        ),
+        ("qubit q; bit c; for int i in [0:2] { x q; } c = measure q;", "1"),
+        ("qubit q; bit c; for int i in {1, 2} { rx(i*pi/3) q; } c = measure q;", "1"),
+    ],
+)
+def test_circuits_that_go_on_after_a_measurement(body: str, word: str) -> None:
+    assert counts(HEAD + body, 10) == {word: 10}
+
+
+def refusal(text: str, device: Architecture | None = None) -> str:
+    with pytest.raises(InputError) as caught:
+        batch(text, device or Architecture(1_000_000))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("body", "words"),
     [
         ("qubit q;", "measures nothing"),
+        ("qubit[2] q; bit c; c = measure q;", "line 3: "),
+        ("qubit q; bit c;\nnope q;", "line 4: gate 'nope' is not defined"),
+        ("qubit q; x q[1];", "line 3: only indexing"),
+        ("bit c; x c;", "line 3: required a qubit"),
+        ("qubit[2] q; cx q[0], q[0];", "line 3: duplicate"),
+        ("qubit[2] q; qubit[3] r; cx q, r;", "line 3: mismatched lengths"),
+        ("qubit q; rx q;", "line 3: "),
+        ("qubit q; rx(1/0) q;", "line 3: integer division or modulo by zero"),
+        ("qubit q; rx(0.0/0.0) q;", "line 3: float division by zero"),
+        ("qubit q; rx(1e999) q;", "gate rx: inf is not an angle"),
+        ("qubit q; rx(1e999-1e999) q;", "gate rx: nan is not an angle"),
+        ("qubit q; rx(alpha) q;", "line 3: Undefined symbol 'alpha'"),
         (
-            "qubit[2] q; bit[2] c; c = measure q; x q[0];",
-            "line 3: x: its qubit was measured",
+            "input float a; qubit q; bit c; rx(a) q; c = measure q;",
+            "parameter a has no",
         ),
-        ("qubit[2] q; bit c; c = measure q;", "2 qubits into 1 bits"),
-        ("qubit q; bit[2] c; c[0] = measure q; c[1] = measure q;", "measured twice"),
-        ("qubit q; bit c;\nnope q;", "line 4: unknown gate 'nope'"),
-        ("qubit q; x q[1];", r"'q\[1\]': q has 1 qubits"),
-        ("bit c; x c;", "'c' is not a qubit"),
-        ("qubit[2] q; cx q[0], q[0];", "the same qubit twice"),
-        ("qubit[2] q; qubit[3] r; cx q, r;", "registers of different sizes"),
-        ("qubit q; rx q;", "rx: expected 1 angles and 1 qubits"),
-        ("qubit q; rx(1/0) q;", "is not an angle"),
-        ("qubit q; rx(sqrt(-1)) q;", "is not an angle"),
-        ("qubit q; rx(1e999) q;", "is not an angle"),
-        ("qubit q; rx(alpha) q;", "'alpha' is not an angle"),
-        ("qubit q; rx(__import__('os')) q;", "is not an angle"),
-        ("qubit q; rx(2**1000) q;", "is not an angle"),
-        ("qubit q; qubit q;", "once"),
-        ("qubit q; if (true) { x q; }", "control flow is not supported"),
-        ("qubit q; ctrl @ x q;", "is not a qubit"),
-        ("qubit q; gate g a { g a; } g q;", "g: more than 20 nested definitions"),
-        ("qubit q; gate g a { x b; } g q;", "unknown qubits b"),
-        ("qubit q; gate g a { x a;", "missing closing brace"),
-        ("qubit q; x q", "missing ; after a statement"),
-        ("reset q;", "reset|'q' is not a qubit"),
+        ("qubit q; rx(__import__('os')) q;", "line 3: "),
+        ("qubit q; qubit q;", "line 3: Symbol 'q' already"),
+        (
+            "qubit q; bit c; while (c == false) { c = measure q; }",
+            "while_loop: only if",
+        ),
+        ("qubit q; gate g a { g a; } g q;", "line 3: gate 'g' is not defined"),
+        ("qubit q; gate g a { x b; } g q;", "line 3: Undefined symbol 'b'"),
+        ("qubit q; gate g a { x a;", "line 3: unexpected '<EOF>'"),
+        ("qubit q; x q", "line 3: unexpected '<EOF>'"),
+        ('include "/etc/passwd";', "line 3: "),
+        ("qubit[3.5] q;", "line 3: expected a number as the size"),
+        ("x $2000000;", r"there is no qubit \$2000000"),
     ],
 )
 def test_what_is_refused(body: str, words: str) -> None:
-    with pytest.raises(CircuitError, match=words):
-        Circuit(HEAD + body)
+    with pytest.raises(InputError, match=words):
+        batch(HEAD + body, Architecture(1_000_000))
+    assert refusal(HEAD + body)
 
 
-LONG = f"u1({'+'.join('a' * 49)}) q; "
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "the text is empty"),
+        ("// nothing", "the text is empty"),
+        ("OPENQASM 4.0; qubit q;", "OPENQASM 4: expected 2 or 3"),
+        ("OPENQASM 2.0; qreg q[1]; nope q[0];", "line 1: 'nope' is not defined"),
+        ('OPENQASM 2.0; include "/etc/passwd"; qreg q[1];', "line 1: unable to find"),
+        ("OPENQASM 2.0; opaque g a; qreg q[1]; g q[0];", "gate g has no definition"),
+        ("OPENQASM 2.0; qreg q[999999999];", "999999999 qubits do not fit on 1000000"),
+        ("OPENQASM 2.0; qreg q[1]; creg c[999999999];", "999,999,999 bits; at most"),
+    ],
+)
+def test_what_is_refused_in_any_version(text: str, words: str) -> None:
+    assert refusal(text).startswith(words)
+
+
+# each gate is two of the one before, and the first does nothing
 DEFINED = [f"gate g{i} a {{ g{i - 1} a; g{i - 1} a; }}" for i in range(1, 20)]
 
 
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        # each gate is two of the one before, and the first does nothing
-        (f"gate g0 a {{ }} {' '.join(DEFINED)} qubit q; g19 q;", "more than 100000"),
-        (
-            f"gate g0 a {{ {'barrier a; ' * 50} }} {' '.join(DEFINED[:12])} "
-            "qubit q; g12 q;",
-            "more than 100000",
-        ),
-        ("qubit[999999] q; gate e a { } e q;", "more than 100000"),
-        ("qubit[999999] q; bit[999999] c; c = measure q;", "more than 100000"),
-        ("qubit q; " * 50_000, "once"),
-        ("qubit q;" + "\n" * 200_000 + "x", "line 200003: missing ; after a statement"),
-        ("qubit q; x" + " " * 200_000 + ") q;", "is not supported"),
-        ("qubit" + " " * 200_000 + "(;", "expected qubit"),
-        ("x" * 200_000 + ");", "is not supported"),
-        ("/*" * 200_000, "unterminated comment"),
-        (
-            f"gate e(a) q {{ {LONG * 20} }} qubit[999999] q; e(1) q;",
-            "more than 100000",
-        ),
-        ("barrier q;\n" * 200_000 + "y;", "more than 100000 statements"),
-        (";" * 2**20, "more than 100000 statements"),
+        (f"gate g0 a {{ }} {' '.join(DEFINED)} qubit q; g19 q;", "more than 100,000"),
+        ("qubit[999999] q; gate e a { } e q;", "more than 100,000"),
+        ("qubit[999999] q; reset q;", "more than 100,000"),
+        ("qubit q; for int i in [0:999999999] { x q; }", "more than 100,000"),
+        ("qubit q; bit[999999] c; c = measure q;", "999,999 bits; at most 10,000"),
+        ("qubit[2000000] q;", "2000000 qubits do not fit on 1000000"),
+        (f"qubit q; rx({'(' * 5_000}0{')' * 5_000}) q;", "nested too deeply"),
+        ("/*" * 200_000, "line 3: unexpected '\\*'"),
     ],
 )
-def test_no_text_keeps_it_long(body: str, words: str) -> None:
-    """A pattern that tried a text in many ways would take hours."""
-    with pytest.raises(CircuitError, match=words):
-        Circuit(HEAD + body)
+def test_no_text_makes_too_many_objects(body: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        batch(HEAD + body, Architecture(1_000_000))
 
 
-def test_what_does_not_fit() -> None:
-    runner = CircuitSimulator()
-    wide = HEAD + "qubit[{0}] q; bit c; c = measure q[0];"
-    with pytest.raises(FieldError, match="6 qubits do not fit on 5"):
-        runner.check(wide.format(6), qubits=5)
-    with pytest.raises(FieldError, match="21 qubits; at most 20 can be simulated"):
-        runner.check(wide.format(21), qubits=100)
-    with pytest.raises(FieldError, match="expected OPENQASM 3"):
-        runner.check("OPENQASM 2.0;", qubits=5)
-    with pytest.raises(FieldError, match="expected text"):
-        runner.check(3, qubits=5)
+def checked(content: JSON, qubits: int = 10, **limits: float) -> str:
+    """Return why the service refuses a payload."""
+    runner = CircuitSimulator(None, ComputeLimits.model_validate(limits))
+    with pytest.raises(FieldError) as caught:
+        runner.check(content, qubits=qubits)
+    assert caught.value.field == "circuit"
+    assert "\n" not in caught.value.detail
+    return caught.value.detail
+
+
+def test_long_texts_are_refused_before_they_are_parsed() -> None:
+    assert checked(";" * 2**20) == "more than 100,000 statements per job"
+    assert checked("x" * 2**23) == "8,388,608 characters; at most 4,194,304 per job"
+    assert checked([BELL] * 11, circuits=10) == "11 circuits; at most 10 per job"
+
+
+def test_a_parser_that_takes_too_long_is_killed() -> None:
+    slow = f"{HEAD}qubit q; bit c; rx({'+'.join('1' * 500_000)}) q; c = measure q;"
+    assert checked(slow, cpu_seconds=2) == "the job needs more than 2 s of CPU time"
+
+
+def test_forms_of_payloads() -> None:
+    form = "expected OpenQASM, a list of such texts, or program and values"
+    wrong: list[JSON] = [
+        3,
+        [],
+        [3],
+        {},
+        {"program": BELL},
+        {"program": BELL, "values": []},
+    ]
+    for content in wrong:
+        assert checked(content) == form
+    assert checked({"program": BELL, "values": [{}], "more": 1}) == form
+    assert checked(f"{HEAD}qubit[6] q;", 5) == "6 qubits do not fit on 5 qubits"
+    assert checked([BELL, "OPENQASM 4;"]) == "circuit[1]: OPENQASM 4: expected 2 or 3"
+
+
+TURN = f"{HEAD}input float a; qubit q; bit c; rx(2*a) q; c = measure q;"
+
+
+def test_a_batch_has_a_counter_of_each_circuit() -> None:
+    word = [f"{HEAD}qubit q; bit c; {'x q;' * n} c = measure q;" for n in range(3)]
+    assert counters([*word], 5) == [{"0": 5}, {"1": 5}, {"0": 5}]
+    assert counters([BELL], 2000) == counters(BELL, 2000)
+    one, other = counters([BELL, BELL], 2000)
+    assert one.keys() == other.keys() == {"00", "11"}
+    # they are independent
+    assert one != other
+
+
+def test_a_program_has_a_counter_of_each_set_of_values() -> None:
+    values: list[JSON] = [{"a": 0}, {"a": math.pi / 2}, {"a": math.pi / 4}]
+    none, all_, half = counters({"program": TURN, "values": values}, 2000)
+    assert (none, all_) == ({"0": 2000}, {"1": 2000})
+    assert half["0"] == pytest.approx(1000, abs=150)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({}, "parameter a has no value"),
+        ({"a": 1, "b": 1}, "there is no parameter b"),
+        ({"a": "1"}, "parameter a: expected a number"),
+        ({"a": True}, "parameter a: expected a number"),
+        ({"a": math.inf}, "parameter a: inf is not finite"),
+        ({"a": math.nan}, "parameter a: nan is not finite"),
+    ],
+)
+def test_values_that_are_refused(values: dict[str, JSON], words: str) -> None:
+    good: JSON = {"a": 1.0}
+    with pytest.raises(InputError) as caught:
+        batch({"program": TURN, "values": [good, {**values}]}, Architecture(1))
+    assert str(caught.value).startswith(f"values[1]: {words}")
+
+
+def test_slices_of_a_batch_are_merged_circuit_by_circuit() -> None:
+    slices: list[dict[str, JSON]] = [
+        {"counters": [{"0": 1}, {"0": 2}]},
+        {"counters": [{"0": 3, "1": 1}, {"1": 4}]},
+    ]
+    assert merge(slices) == {"counters": [{"0": 4, "1": 1}, {"0": 2, "1": 4}]}
+
+
+def test_its_size_and_cost() -> None:
+    device = EmulatedDevice(technology="superconducting", time_scale=0, qubits=6)
+    told = device.check("circuit", [BELL, BELL, BELL], {"num_reads": 100})
+    assert (told.circuits, told.values, told.gates, told.shot_amplitudes) == (
+        3,
+        6,
+        12,
+        0,
+    )
+    assert told.amplitudes == 3 * 4 * 2**2
+    once = device.cost({"num_reads": 300}).qpu_seconds
+    assert device.cost({"num_reads": 100}, told).qpu_seconds == once
+    task = Task("t", "circuit", json.dumps([BELL] * 3), {"num_reads": 100})
+    assert device.run(task, threading.Event()).qpu_seconds == once
+    middle = f"{HEAD}qubit[2] q; bit c; c = measure q[0]; x q[0]; c = measure q[0];"
+    told = device.check("circuit", middle, {"num_reads": 1})
+    assert (told.amplitudes, told.shot_amplitudes) == (0, 3 * 2)
+    few = device.model_copy(update={"compute": ComputeLimits(gate_shots=1000)})
+    with pytest.raises(
+        FieldError, match="251 shots of 4 gates are 1,004 gates; at most"
+    ):
+        few.check("circuit", BELL, {"num_reads": 251})
 
 
 def test_as_qiskit_has_it() -> None:
-    why = "qiskit is not installed"
-    random = pytest.importorskip("qiskit.circuit.random", reason=why)
-    qasm3 = pytest.importorskip("qiskit.qasm3", reason=why)
-    info = pytest.importorskip("qiskit.quantum_info", reason=why)
-    for seed in range(8):
-        made = random.random_circuit(4, 6, max_operands=3, seed=seed)
-        expected = info.Statevector(made).probabilities_dict()
+    for seed, dumps in [*((n, qasm3.dumps) for n in range(6)), (1, qasm2.dumps)]:
+        made = random_circuit(4, 6, max_operands=3, seed=seed)
+        expected = Statevector(made).probabilities_dict()
         made.measure_all()
-        found = counts(qasm3.dumps(made), 20_000)
+        found = counts(dumps(made), 20_000)
         for word in expected.keys() | found.keys():
             chance = expected.get(word, 0.0)
             sigma = math.sqrt(20_000 * max(chance, 1e-4))
             assert found.get(word, 0) == pytest.approx(20_000 * chance, abs=6 * sigma)
 
 
+def test_many_qubits_by_matrix_product_states() -> None:
+    chain = "".join(f"cx q[{n}], q[{n + 1}];" for n in range(39))
+    text = f"{HEAD}qubit[40] q; bit[40] c; h q[0]; {chain} c = measure q;"
+    (found,) = counters(text, 200)
+    assert found.keys() == {"0" * 40, "1" * 40}
+
+
 def test_on_a_device_with_gates() -> None:
     device = EmulatedDevice(
-        technology="superconducting", time_scale=0, noise=1, seed=1, qubits=5
+        technology="superconducting", time_scale=0, noise=1, seed=1, qubits=6
     )
     text = HEAD + "qubit[4] q; bit[4] c; x q[0]; x q[1]; c = measure q;"
     task = Task("t", "circuit", json.dumps(text), {"num_reads": 5000}, 1)
@@ -208,7 +387,7 @@ def test_on_a_device_with_gates() -> None:
 
 
 def test_through_the_service() -> None:
-    device = EmulatedDevice(technology="superconducting", time_scale=0, qubits=5)
+    device = EmulatedDevice(technology="superconducting", time_scale=0, qubits=6)
     with running_service(device) as service:
         assert service.ask("GET", "/v1/device").json()["payloads"] == [
             *("problem", "sequence", "circuit")
@@ -224,4 +403,40 @@ def test_through_the_service() -> None:
         job |= {"circuit": BELL.replace("cx", "cxx"), "idempotency_key": "other"}
         answer = service.ask("POST", "/v1/jobs", job, lease=lease)
         assert (answer.status, answer.json()["field"]) == (422, "circuit")
-        assert "line 5: unknown gate 'cxx'" in str(answer.json()["detail"])
+        assert "line 5: gate 'cxx' is not defined" in str(answer.json()["detail"])
+        job |= {"circuit": [BELL, BELL], "idempotency_key": "two"}
+        assert service.ask("POST", "/v1/jobs", job, lease=lease).status == 201
+        id_ = service.until(lease, "Completed", 1)
+        found = service.ask("GET", f"/v1/jobs/{id_}/result").json()["counters"]
+        assert found == counters([BELL, BELL], 50, 3)
+        job |= {
+            "circuit": {"program": TURN, "values": [{"a": 0}]},
+            "idempotency_key": "3",
+        }
+        assert service.ask("POST", "/v1/jobs", job, lease=lease).status == 201
+        id_ = service.until(lease, "Completed", 2)
+        found = service.ask("GET", f"/v1/jobs/{id_}/result").json()["counters"]
+        assert found == [{"0": 50}]
+        # larger than what is read on the event loop, and than what a thread reads
+        for blanks in (2**17, 2**21):
+            job |= {"circuit": BELL.replace("cx", "cxx") + " " * blanks}
+            job["idempotency_key"] = f"bad{blanks}"
+            answer = service.ask("POST", "/v1/jobs", job, lease=lease)
+            assert "line 5: gate 'cxx' is not defined" in str(answer.json()["detail"])
+            job |= {"circuit": BELL + " " * blanks, "idempotency_key": f"k{blanks}"}
+            assert service.ask("POST", "/v1/jobs", job, lease=lease).status == 201
+
+
+def test_what_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if "aer" in name else find(name)
+    )
+    lacking = (
+        "this service cannot run circuits: qiskit-aer is not installed (pip install"
+    )
+    assert checked(BELL).startswith(lacking)
+    device = EmulatedDevice(technology="superconducting", time_scale=0, qubits=6)
+    task = Task("t", "circuit", json.dumps(BELL), {"num_reads": 1})
+    with pytest.raises(InputError, match="qiskit-aer is not installed"):
+        device.run(task, threading.Event())

@@ -50,9 +50,15 @@ def test_a_million_sweeps_over_800_dense_variables() -> None:
 
 def test_a_register_of_a_million_bits() -> None:
     text = "OPENQASM 3.0;bit[999999] c;qubit q;h q;c[0]=measure q;"
-    assert refusal("circuit", text, num_reads=2000) == (
-        "parameters.num_reads: 2,000 shots of 999,999 variables or bits are "
-        "1,999,998,000 values; at most 100,000,000 per job"
+    reason = refusal("circuit", text, num_reads=2000)
+    assert reason == "circuit: 999,999 bits; at most 10,000 per circuit"
+
+
+def test_a_hundred_thousand_shots_of_2000_bits() -> None:
+    text = 'OPENQASM 3.0;include "stdgates.inc";bit[2000] c;qubit q;h q;c[0]=measure q;'
+    assert refusal("circuit", text, num_reads=100_000) == (
+        "parameters.num_reads: 100,000 shots of 2,000 variables or bits are "
+        "200,000,000 values; at most 100,000,000 per job"
     )
 
 
@@ -63,7 +69,7 @@ def test_a_hundred_thousand_reads_of_5000_variables() -> None:
 
 def test_a_mebibyte_of_semicolons() -> None:
     reason = refusal("circuit", ";" * 2**20, num_reads=1)
-    assert reason == "circuit: more than 100000 statements"
+    assert reason == "circuit: more than 100,000 statements per job"
 
 
 def test_what_the_dialects_allow_elsewhere_is_not_refused() -> None:
@@ -83,8 +89,13 @@ def test_bounds_are_told_and_hold_for_large_bodies_too() -> None:
             "values": 10**8,
             "updates": 10**9,
             "evolution": 2 * 10**9,
+            "characters": 2**22,
             "statements": 100_000,
+            "bits": 10_000,
             "gates": 100_000,
+            "circuits": 1000,
+            "gate_shots": 10**9,
+            "bond_dimension": 64,
             "cpu_seconds": 300,
             "memory_gib": 4.0,
         }

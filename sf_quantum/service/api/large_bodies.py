@@ -32,7 +32,7 @@ from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.api.iqm import circuits
 from sf_quantum.service.api.v1.models import JobBody
 from sf_quantum.service.api.warden.models import CreateJob
-from sf_quantum.service.device.emulator.runners import installed
+from sf_quantum.service.device.emulator.runners import ProblemRunner
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Kind, Size, Submission, Written
 from sf_quantum.service.http.auth import get_sender
@@ -115,7 +115,8 @@ def read(
     """Read a submission and check that the device can run it; blocks.
 
     :param qubits: of the device
-    :param payloads: that the device accepts; the queue refuses others
+    :param payloads: that the device accepts; the queue refuses others, and checks those
+        that are no problems
     :param more: that the dialect needs
     :raises RequestValidationError: as FastAPI does for a small body
     :raises Refused: as the queue does for a small body
@@ -188,10 +189,9 @@ def _answer(
 ) -> tuple[dict[str, JSON], str]:
     try:
         check_text(body)
-        submission = _READERS[dialect](body, more)
-        runner, size = installed().get(submission.kind), Size()
-        if runner is not None and submission.kind in payloads:
-            size = runner.check(submission.content, qubits=qubits)
+        submission, size = _READERS[dialect](body, more), Size()
+        if submission.kind == "problem" in payloads:
+            size = ProblemRunner().check(submission.content, qubits=qubits)
     except ValidationError as error:
         first = error.errors()[0]
         where: list[JSON] = ["body", *first["loc"]]

@@ -30,7 +30,7 @@ from sf_quantum.qpu.jobs import JobParameters
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.neal import SWEEPS, NealSampler
 from sf_quantum.service.device import merging
-from sf_quantum.service.device.emulator import circuit, pulses
+from sf_quantum.service.device.emulator import aer, pulses
 from sf_quantum.service.device.emulator.computation import NOISE
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.domain.jobs import Kind
@@ -87,9 +87,16 @@ def answered(request: bytes) -> tuple[bytes, bool]:
 
 
 def run(
-    payload: str, kind: Kind, parameters: JobParameters, noise: JSON = None
+    payload: str,
+    kind: Kind,
+    parameters: JobParameters,
+    noise: JSON = None,
+    **more: int,
 ) -> Answer:
-    """Compute a job with the device's noise."""
+    """Compute a job with the device's noise.
+
+    :param more: limits that are of this kind only
+    """
     content, errors = json.loads(payload), NOISE.validate_python(noise)
     if kind == "problem":
         sampler = NealSampler()
@@ -98,8 +105,9 @@ def run(
             return problem.sample(sampler, cast("Answer", bqm), parameters)
 
         return errors.run_problem(content, sample) if errors else sample(content)
-    simulate = circuit.simulate if kind == "circuit" else pulses.simulate
-    counter = simulate(content, parameters)
+    if kind == "circuit":
+        return aer.simulate(content, parameters, errors, **more)
+    counter = pulses.simulate(content, parameters)
     return {"counter": errors.misread(counter) if errors else {**counter}}
 
 
@@ -121,6 +129,11 @@ def solve(
     return client.solve(json.loads(payload), given)
 
 
+def size(payload: str, architecture: JSON) -> Answer:
+    """Check circuits, and return the fields of their size."""
+    return aer.size(json.loads(payload), architecture)
+
+
 def merge(payload: str) -> Answer:
     """Merge the results of slices."""
     return merging.merge(json.loads(payload))
@@ -131,6 +144,7 @@ CALLS: Mapping[str, Callable[..., Answer]] = {
     "solve": solve,
     "check": pulses.check,
     "specs": pulses.specs,
+    "size": size,
     "merge": merge,
 }
 

@@ -13,16 +13,20 @@ from sf_quantum.validation import Section
 class ComputeLimits(Section):
     """Limits of the computation of a job.
 
-    A job that would exceed ``values``, ``updates`` or ``evolution`` is refused; one that
-    exceeds the others fails.
+    A job that would exceed ``values``, ``updates``, ``evolution``, ``circuits`` or
+    ``gate_shots`` is refused; one that exceeds ``memory_gib`` or ``cpu_seconds`` fails.
 
     :param memory_gib: address space of the process, in GiB
     :param cpu_seconds: CPU time of the process
-    :param values: shots times variables, atoms or classical bits
+    :param values: shots times variables, atoms or classical bits of all circuits
     :param updates: reads times sweeps times interactions of a problem, where a variable
         counts as 50 interactions
     :param evolution: nanoseconds of a sequence times its amplitudes, 2 to the power of its
         atoms, and 64
+    :param circuits: of a job
+    :param gate_shots: shots times gates, measurements and resets of all circuits
+    :param bond_dimension: largest of the matrix-product states by which circuits of many
+        qubits are simulated; what is beyond it is cut off
     """
 
     memory_gib: Positive = 4.0
@@ -30,6 +34,9 @@ class ComputeLimits(Section):
     values: Count = 100_000_000
     updates: Count = 300_000_000_000
     evolution: Count = 2_000_000_000
+    circuits: Count = 1000
+    gate_shots: Count = 1_000_000_000
+    bond_dimension: Count = 64
 
     def check(self, size: Size, parameters: JobParameters) -> None:
         """Refuse a job that would cost too much.
@@ -45,6 +52,10 @@ class ComputeLimits(Section):
             detail = f"reads times sweeps of this problem are {updates:,} updates"
             detail = f"{detail}; at most {self.updates:,} per job"
             raise FieldError("parameters.num_sweeps", detail)
+        if (gates := shots * size.gates) > self.gate_shots:
+            detail = f"{shots:,} shots of {size.gates:,} gates are {gates:,} gates"
+            detail = f"{detail}; at most {self.gate_shots:,} per job"
+            raise FieldError("parameters.num_reads", detail)
         if size.evolution > self.evolution:
             detail = f"its duration times its amplitudes are {size.evolution:,}"
             raise FieldError(

@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.service.device.processes import ask
 
 
 def merged(texts: Sequence[str]) -> str:
-    """Merge results: JSON texts of sample sets, or of ``{"counter"}``; blocks.
+    """Merge results: JSON texts of sample sets, ``{"counter"}`` or ``{"counters"}``.
+
+    Blocks.
 
     :raises InputError: if they cannot be merged
     """
@@ -24,12 +26,10 @@ def merged(texts: Sequence[str]) -> str:
 def merge(results: Sequence[dict[str, JSON]]) -> dict[str, JSON]:
     """Merge parsed results."""
     if all("counter" in one for one in results):
-        total = Counter[str]()
-        for one in results:
-            counter = one["counter"]
-            for bits, count in (counter if isinstance(counter, dict) else {}).items():
-                total[bits] += int(count) if isinstance(count, int | float) else 0
-        return {"counter": dict(sorted(total.items()))}
+        return {"counter": _sum([one["counter"] for one in results])}
+    if all("counters" in one for one in results):
+        batches = [listing(one["counters"]) for one in results]
+        return {"counters": [_sum(each) for each in zip(*batches, strict=True)]}
     from dimod import SampleSet, concatenate
 
     # the methods of SampleSet are untyped in dimod
@@ -37,3 +37,11 @@ def merge(results: Sequence[dict[str, JSON]]) -> dict[str, JSON]:
     whole: dict[str, JSON] = concatenate(sets).to_serializable()  # type: ignore[no-untyped-call]
     whole.pop("info", None)
     return whole
+
+
+def _sum(counters: Sequence[JSON]) -> dict[str, JSON]:
+    total = Counter[str]()
+    for counter in counters:
+        for bits, count in mapping(counter).items():
+            total[bits] += int(count) if isinstance(count, int | float) else 0
+    return dict(sorted(total.items()))

@@ -25,6 +25,8 @@ from sf_quantum.service.device.limits import ComputeLimits
 
 MODULE = "sf_quantum.service.device.computing"
 POLL_SECONDS = 0.02
+# one for the device, which runs one job at a time, and one for the check of others
+MOST_IDLE = 2
 
 
 def ask(
@@ -122,7 +124,7 @@ class _Process:
 
 
 class _Processes:
-    """The idle processes: one at most, since the device runs one job at a time."""
+    """The idle processes, at most :data:`MOST_IDLE`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -140,7 +142,7 @@ class _Processes:
 
     def put_back(self, process: _Process) -> None:
         with self._lock:
-            if not self._idle:
+            if len(self._idle) < MOST_IDLE:
                 self._idle.append(process)
                 return
         process.end()

@@ -44,6 +44,7 @@ from sf_quantum.qpu.jobs import (
     UnknownJob,
 )
 from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.device.circuits import texts as circuit_texts
 from sf_quantum.service.device.protocol import Cost, Device, DeviceStatus, Recovery
 from sf_quantum.service.device.sampling import Samplings
 from sf_quantum.service.device.vendor_lease import Held, VendorLease
@@ -401,13 +402,17 @@ class QpuDevice(Device):
         size = super().check(kind, content, parameters)
         if kind == "problem":
             return size
-        if not isinstance(content, str):
-            raise FieldError(kind, "expected text")
-        count = _circuit_qubits(content) if kind == "circuit" else _atoms(content)
-        if 0 < (most := self.description.qubits) < count:
-            what = "qubits" if kind == "circuit" else "atoms"
-            raise FieldError(kind, f"{count} {what} do not fit on {most} qubits")
-        return size
+        texts, what, circuits = [content], "atoms", 1
+        if kind == "circuit":
+            found, circuits = circuit_texts(content)
+            texts, what = [*found], "qubits"
+        for text in texts:
+            if not isinstance(text, str):
+                raise FieldError(kind, "expected text")
+            count = _circuit_qubits(text) if kind == "circuit" else _atoms(text)
+            if 0 < (most := self.description.qubits) < count:
+                raise FieldError(kind, f"{count} {what} do not fit on {most} qubits")
+        return replace(size, circuits=circuits)
 
     def check_size(self, size: Size, parameters: JobParameters) -> None:
         most = self.description.qubits
@@ -418,7 +423,10 @@ class QpuDevice(Device):
     def cost(self, parameters: JobParameters, size: Size | None = None) -> Cost:
         """See :meth:`Device.cost`; as the vendor tells, or else as past jobs were billed."""
         if (timing := self.description.timing) is not None:
-            return Cost(timing.job_seconds(parameters.get("num_reads") or 1))
+            circuits = 1 if size is None else size.circuits
+            return Cost(
+                timing.job_seconds(circuits * (parameters.get("num_reads") or 1))
+            )
         if self._billed is None:
             expected = self._settings.expected_seconds
             return Cost(expected, expected)

@@ -138,14 +138,20 @@ class Size:
 
     :param values: variables or classical bits, which each shot reads
     :param updates: of each sweep over a BQM: its interactions, and 50 per variable
-    :param amplitudes: that the gates of a circuit change, in total
+    :param amplitudes: that the gates of circuits change, in total
     :param evolution: of a sequence: its amplitudes, and 64, times its nanoseconds
+    :param circuits: of a job; each has all shots
+    :param gates: of all circuits, with measurements and resets
+    :param shot_amplitudes: as ``amplitudes``, where each shot is simulated by itself
     """
 
     values: int = 0
     updates: int = 0
     amplitudes: int = 0
     evolution: int = 0
+    circuits: int = 1
+    gates: int = 0
+    shot_amplitudes: int = 0
 
 
 @dataclass(frozen=True)
@@ -161,7 +167,7 @@ class Written:
 class Submission:
     """A job as it is submitted.
 
-    :param content: a serialized BQM, or the text of a sequence or a circuit
+    :param content: a serialized BQM, the text of a sequence, or circuits
     :param parameters: ``num_reads`` (shots), and those of the kind
     :param key: the same key of the same user again is the same job
     :param written: replaces a large content

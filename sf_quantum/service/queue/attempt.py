@@ -20,7 +20,7 @@ from sf_quantum.qpu.jobs import JobParameters, Outcome, Progress, Result, Task
 from sf_quantum.samplers.neal import SEEDS
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.merging import merged
-from sf_quantum.service.device.protocol import Device, calibrated_values
+from sf_quantum.service.device.protocol import Cost, Device, calibrated_values
 from sf_quantum.service.domain.jobs import Job
 from sf_quantum.service.domain.reasons import Interruption
 from sf_quantum.service.queue.device_job import (
@@ -167,7 +167,10 @@ class Attempt:
 
     def _next_shots(self) -> int:
         """Return the shots of the next slice; slices are as long as one another."""
-        most = slice_shots(self._device, self._job.parameters, self._slice_seconds)
+        job = self._job
+        # circuits are not counted by the parameters
+        whole = job.model_seconds if job.kind == "circuit" else 0.0
+        most = slice_shots(self._device, job.parameters, self._slice_seconds, whole)
         return math.ceil(self._left / math.ceil(self._left / most))
 
     def _slice(self, shots: int) -> Outcome:
@@ -285,9 +288,15 @@ class Attempt:
 
 
 def slice_shots(
-    device: Device, parameters: JobParameters, slice_seconds: float | None
+    device: Device,
+    parameters: JobParameters,
+    slice_seconds: float | None,
+    model_seconds: float = 0.0,
 ) -> int:
-    """Return how many shots a slice of a job may have; all of them if it has no slices."""
+    """Return how many shots a slice of a job may have; all of them if it has no slices.
+
+    :param model_seconds: that the whole job takes, if that is more than its parameters tell
+    """
     shots = parameters.get("num_reads") or 1
     if slice_seconds is None:
         return shots
@@ -295,7 +304,8 @@ def slice_shots(
     def seconds(number: int) -> float:
         return device.elapsed_seconds(device.cost({**parameters, "num_reads": number}))
 
-    setup, whole = seconds(1), seconds(shots)
+    told = device.elapsed_seconds(Cost(model_seconds))
+    setup, whole = seconds(1), max(told, seconds(shots))
     if whole <= slice_seconds or setup > MOST_SETUP * slice_seconds:
         return shots
     return max(1, int((slice_seconds - setup) / (whole - setup) * (shots - 1)))

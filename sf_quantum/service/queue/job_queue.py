@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import sqlite3
 import time
@@ -463,17 +464,24 @@ class JobQueue:
         try:
             if (within := submission.calibrated_within) is not None:
                 self._check_calibration(within)
-            if submission.written is not None:
+            if kind == "problem":
+                if submission.written is None:
+                    return device.check(kind, content, parameters)
                 device.check_parameters(kind, parameters)
                 device.check_size(submission.written.size, parameters)
                 return submission.written.size
-            if kind == "problem":
-                return device.check(kind, content, parameters)
+            if submission.written is not None:
+                device.check_parameters(kind, parameters)
+
+            def check() -> Size:
+                written = submission.written
+                given = content if written is None else json.loads(written.payload)
+                return device.check(kind, given, parameters)
+
             async with self.bodies.turn(user):
                 # in a thread of its own: many of them must not fill the loop's pool,
                 # which checks credentials
-                checking = in_thread(lambda: device.check(kind, content, parameters))
-                return await asyncio.wrap_future(checking)
+                return await asyncio.wrap_future(in_thread(check))
         except FieldError as error:
             raise Refused(422, error.detail, error.field) from error
 

@@ -210,7 +210,7 @@ def text(
     about: dict[str, JSON] = {"name": circuit.name, "keys": [*keys]}
     if circuit.metadata is not None:
         about["metadata"] = circuit.metadata
-    head = f"OPENQASM 3.0;\n// {json.dumps(about)}\n{PRX}\nqubit[{known.labels}] q;"
+    head = f'OPENQASM 3.0; include "stdgates.inc";\n// {json.dumps(about)}\n{PRX}\nqubit[{known.labels}] q;'
     return "\n".join((head, f"bit[{bits}] m;", *lines, ""))
 
 

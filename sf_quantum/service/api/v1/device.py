@@ -19,7 +19,12 @@ from sf_quantum.service.api.common import (
     refusal,
 )
 from sf_quantum.service.api.v1.models import CalibrationAnswer, Strict
-from sf_quantum.service.device.emulator.openqasm import MAX_STATEMENTS, MAX_STEPS
+from sf_quantum.service.device.emulator.circuit import (
+    MAX_BITS,
+    MAX_CHARACTERS,
+    MAX_STATEMENTS,
+    MAX_STEPS,
+)
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.protocol import Cost, Device
 from sf_quantum.service.domain.errors import Refused
@@ -68,9 +73,19 @@ class BoundsAnswer(Strict):
         description="Nanoseconds of a sequence times its amplitudes (2 to the power of its "
         "atoms) and 64."
     )
-    statements: int = Field(description="Statements of a circuit.")
+    characters: int = Field(description="Characters of all circuits of a job.")
+    statements: int = Field(description="Statements of all circuits of a job.")
+    bits: int = Field(description="Bits of a circuit.")
     gates: int = Field(
         description="Gates and measurements of a circuit, with each use of its own gates."
+    )
+    circuits: int = Field(description="Circuits of a job.")
+    gate_shots: int = Field(
+        description="Shots times gates and measurements of all circuits of a job."
+    )
+    bond_dimension: int = Field(
+        description="Of the matrix-product states by which circuits of many qubits are "
+        "simulated; what is beyond it is cut off."
     )
     cpu_seconds: int = Field(description="CPU time of its computation.")
     memory_gib: float = Field(description="Memory of its computation.")
@@ -348,5 +363,10 @@ def _timing(device: Device) -> TimingAnswer | None:
 def _bounds(limits: ComputeLimits | None) -> BoundsAnswer | None:
     if limits is None:
         return None
-    circuits = {"statements": MAX_STATEMENTS, "gates": MAX_STEPS}
-    return BoundsAnswer(**limits.model_dump(), **circuits)
+    return BoundsAnswer(
+        **limits.model_dump(),
+        characters=MAX_CHARACTERS,
+        statements=MAX_STATEMENTS,
+        bits=MAX_BITS,
+        gates=MAX_STEPS,
+    )

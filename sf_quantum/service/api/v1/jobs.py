@@ -238,7 +238,8 @@ async def job(
     responses={
         200: {
             "description": "For a problem, a dimod SampleSet, `to_serializable()`; for "
-            "a sequence or a circuit, `counter`, the count of each bit string.",
+            "a sequence or a circuit, `counter`, the count of each bit string; for several "
+            "circuits, `counters`, one of them for each circuit.",
             "content": {"application/json": {}},
         },
         404: _NO_JOB,

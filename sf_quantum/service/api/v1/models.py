@@ -36,6 +36,15 @@ class Parameters(Strict):
     )
 
 
+class CircuitProgram(Strict):
+    """A circuit with parameters: it runs once for each set of values."""
+
+    program: str = Field(description="OpenQASM 3, with `input float` parameters.")
+    values: list[dict[str, Annotated[float, Field(allow_inf_nan=False)]]] = Field(
+        min_length=1, description="Of the parameters, by name."
+    )
+
+
 class JobBody(Strict):
     """A job: exactly one of problem, sequence and circuit."""
 
@@ -45,7 +54,11 @@ class JobBody(Strict):
     sequence: str | None = Field(
         default=None, description="Pulser abstract representation."
     )
-    circuit: str | None = Field(default=None, description="OpenQASM 3.")
+    circuit: str | list[str] | CircuitProgram | None = Field(
+        default=None,
+        description="OpenQASM 3 or 2, a list of such texts, or a program with values of "
+        "its parameters. Each circuit has all shots.",
+    )
     parameters: Parameters = Field(default_factory=Parameters)
     idempotency_key: Name = Field(
         description="A user's second submission with the same key is the same job."
@@ -80,6 +93,9 @@ class JobBody(Strict):
             names = ", ".join(given) or "none"
             raise Refused(422, f"give exactly one of {', '.join(kinds)}, not {names}")
         (kind,) = given
+        content = getattr(self, kind)
+        if isinstance(content, CircuitProgram):
+            content = content.model_dump()
         parameters = self.parameters.model_dump()
         if kind != "problem":
             del parameters["num_sweeps"]
@@ -87,7 +103,7 @@ class JobBody(Strict):
                 raise Refused(422, "only problems take it", "parameters.num_sweeps")
         return Submission(
             kind,
-            getattr(self, kind),
+            content,
             parameters,
             self.idempotency_key,
             purpose=self.purpose,

@@ -1,124 +1,131 @@
-"""State-vector simulation of circuits in OpenQASM 3."""
+"""Circuits in OpenQASM: what the service knows of them, beside the processes that read them.
+
+Neither Qiskit nor Aer is imported here; see :mod:`.openqasm` and :mod:`.aer`.
+"""
 
 from __future__ import annotations
 
-import cmath
-import math
-from collections import Counter
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+import importlib.util
+import json
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
 
+from pydantic import TypeAdapter
+
+from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import JobParameters
+from sf_quantum.qpu.jobs import Description
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.emulator.computation import SeparateRunner
-from sf_quantum.service.device.emulator.openqasm import Circuit, CircuitError
+from sf_quantum.service.device.circuits import texts
+from sf_quantum.service.device.emulator.computation import Computation, SeparateRunner
+from sf_quantum.service.device.limits import ComputeLimits
+from sf_quantum.service.device.processes import ask
 from sf_quantum.service.domain.jobs import Kind, Size
 
-if TYPE_CHECKING:
-    from numpy import complex128
-    from numpy.typing import NDArray
-
-    State = NDArray[complex128]
-
-# 2^20 amplitudes take 16 MB, and a gate about 20 ms
-MAX_QUBITS = 20
-Matrix = tuple[tuple[complex, complex], tuple[complex, complex]]
-_ROOT = 1 / math.sqrt(2)
-_FIXED: Mapping[str, Matrix] = {
-    "id": ((1, 0), (0, 1)),
-    "x": ((0, 1), (1, 0)),
-    "y": ((0, -1j), (1j, 0)),
-    "z": ((1, 0), (0, -1)),
-    "h": ((_ROOT, _ROOT), (_ROOT, -_ROOT)),
-    "s": ((1, 0), (0, 1j)),
-    "sdg": ((1, 0), (0, -1j)),
-    "t": ((1, 0), (0, cmath.exp(0.25j * math.pi))),
-    "tdg": ((1, 0), (0, cmath.exp(-0.25j * math.pi))),
-    "sx": ((0.5 + 0.5j, 0.5 - 0.5j), (0.5 - 0.5j, 0.5 + 0.5j)),
+#: of all texts of a job
+MAX_CHARACTERS = 4 * 2**20
+MAX_STATEMENTS = 100_000
+#: of a circuit
+MAX_BITS = 10_000
+#: gates, measurements and resets of a circuit, with each use of its own gates
+MAX_STEPS = 100_000
+CHECK_SECONDS = 60
+PACKAGES = {
+    "qiskit": "qiskit",
+    "qiskit_aer": "qiskit-aer",
+    "qiskit_qasm3_import": "qiskit-qasm3-import",
 }
+# limits the number of processes, since each check needs one
+_checks = threading.BoundedSemaphore(2)
 
 
+@dataclass(frozen=True)
+class Architecture:
+    """What a circuit may have to run on a device.
+
+    :param qubits: their number, those out of service included if any gates are native
+    :param couplers: pairs of qubits for native gates, lower number first
+    :param gates: names of the native gates; empty if any gate may be on any qubits
+    """
+
+    qubits: int
+    couplers: Sequence[tuple[int, int]] = ()
+    gates: Sequence[str] = ()
+    out_of_service: Sequence[int] = ()
+
+    @classmethod
+    def of(cls, told: Description) -> Self:
+        """Return that of a device."""
+        if not told.native_gates or (graph := told.topology) is None:
+            return cls(told.qubits)
+        broken = sorted(told.out_of_service)
+        return cls(graph.labels, graph.couplers, told.native_gates, broken)
+
+
+ARCHITECTURE: TypeAdapter[Architecture] = TypeAdapter(Architecture)
+
+
+@dataclass(frozen=True)
 class CircuitSimulator(SeparateRunner):
-    """A :class:`~sf_quantum.service.device.emulator.runners.Runner` of circuits."""
+    """Simulates circuits; see :class:`.runners.Runner`.
+
+    :param architecture: of the device; by default, all gates on any qubits
+    """
 
     kind: ClassVar[Kind] = "circuit"
+    architecture: Architecture | None = None
+    limits: ComputeLimits = field(default_factory=ComputeLimits)
 
     def check(self, content: JSON, *, qubits: int) -> Size:
-        if not isinstance(content, str):
-            raise FieldError("circuit", "expected text")
-        try:
-            circuit = Circuit(content)
-        except CircuitError as error:
-            raise FieldError("circuit", str(error)) from error
-        size = circuit.sizes["qubit"]
-        if size > qubits:
-            raise FieldError("circuit", f"{size} qubits do not fit on {qubits}")
-        if size > MAX_QUBITS:
-            detail = f"{size} qubits; at most {MAX_QUBITS} can be simulated"
+        """See :meth:`.runners.Runner.check`; takes milliseconds for small circuits."""
+        given, circuits = texts(content)
+        if circuits > (most := self.limits.circuits):
+            raise FieldError("circuit", f"{circuits} circuits; at most {most} per job")
+        if (long := sum(map(len, given))) > MAX_CHARACTERS:
+            detail = f"{long:,} characters; at most {MAX_CHARACTERS:,} per job"
             raise FieldError("circuit", detail)
-        amplitudes = len(circuit.operations) << size
-        return Size(circuit.sizes["bit"], amplitudes=amplitudes)
+        # a look at the text, before a parser that needs time for each statement
+        if sum(text.count(";") for text in given) > MAX_STATEMENTS:
+            detail = f"more than {MAX_STATEMENTS:,} statements per job"
+            raise FieldError("circuit", detail)
+        if problem := lack():
+            raise FieldError("circuit", problem)
+        architecture = self.architecture or Architecture(qubits)
+        told = ARCHITECTURE.dump_python(architecture, mode="json")
+        seconds = {"cpu_seconds": min(CHECK_SECONDS, self.limits.cpu_seconds)}
+        limits = self.limits.model_copy(update=seconds)
+        with _checks:
+            deadline = time.monotonic() + CHECK_SECONDS
+            late, payload = lambda: time.monotonic() > deadline, json.dumps(content)
+            try:
+                answer = ask("size", {"architecture": told}, payload, late, limits)
+            except InputError as error:
+                raise FieldError("circuit", str(error)) from error
+        if answer is None:
+            detail = f"reading it takes more than {CHECK_SECONDS} s"
+            raise FieldError("circuit", detail)
+        return Size(**json.loads(answer.text))
+
+    def arguments(self, computation: Computation) -> dict[str, JSON]:
+        """See :meth:`SeparateRunner.arguments`.
+
+        :raises InputError: if a package is missing
+        """
+        if problem := lack():
+            raise InputError(problem)
+        bond = computation.limits.bond_dimension
+        return {**super().arguments(computation), "bond_dimension": bond}
 
 
-def simulate(text: str, parameters: JobParameters) -> dict[str, int]:
-    """Return the counts of the bit strings.
-
-    They are in Qiskit's order: the last bit of the last register first.
-    """
-    import numpy
-
-    circuit = Circuit(text)
-    size = circuit.sizes["qubit"]
-    state = numpy.zeros((2,) * size, dtype=numpy.complex128)
-    state[(0,) * size] = 1
-    for call in circuit.operations:
-        *controls, target = call.qubits
-        _apply(state, _matrix(call.base, call.angles), target, controls)
-    generator = numpy.random.default_rng(parameters.get("seed") or 0)
-    probabilities = (abs(state) ** 2).reshape(-1)
-    shots = parameters.get("num_reads") or 1
-    counts = generator.multinomial(shots, probabilities / probabilities.sum())
-    counter: Counter[str] = Counter()
-    for outcome in counts.nonzero()[0].tolist():
-        word = format(outcome, f"0{size}b")
-        bits = [
-            word[circuit.measured[bit]] if bit in circuit.measured else "0"
-            for bit in reversed(range(circuit.sizes["bit"]))
-        ]
-        counter["".join(bits)] += int(counts[outcome])
-    return dict(sorted(counter.items()))
-
-
-def _matrix(name: str, angles: tuple[float, ...]) -> Matrix:
-    if name in _FIXED:
-        return _FIXED[name]
-    half = angles[0] / 2
-    cosine, sine = math.cos(half), math.sin(half)
-    match name:
-        case "rx":
-            return (cosine, -1j * sine), (-1j * sine, cosine)
-        case "ry":
-            return (cosine, -sine), (sine, cosine)
-        case "rz":
-            return (cmath.exp(-1j * half), 0), (0, cmath.exp(1j * half))
-        case "p":
-            return (1, 0), (0, cmath.exp(1j * angles[0]))
-        case "u2":
-            return _matrix("U", (math.pi / 2, *angles))
-    _, phi, lam = angles  # U
-    return (
-        (cosine, -cmath.exp(1j * lam) * sine),
-        (cmath.exp(1j * phi) * sine, cmath.exp(1j * (phi + lam)) * cosine),
-    )
-
-
-def _apply(state: State, matrix: Matrix, target: int, controls: list[int]) -> None:
-    index: list[int | slice] = [slice(None)] * state.ndim
-    for control in controls:
-        index[control] = 1
-    zero, one = list(index), list(index)
-    zero[target], one[target] = 0, 1
-    low, high = state[tuple(zero)].copy(), state[tuple(one)].copy()
-    state[tuple(zero)] = matrix[0][0] * low + matrix[0][1] * high
-    state[tuple(one)] = matrix[1][0] * low + matrix[1][1] * high
+def lack() -> str | None:
+    """Tell what is not installed, if anything; imports nothing."""
+    missing = [
+        PACKAGES[name] for name in PACKAGES if importlib.util.find_spec(name) is None
+    ]
+    if not missing:
+        return None
+    what = f"{missing[0]} is not installed (pip install 'sf-quantum[circuits]')"
+    return f"this service cannot run circuits: {what}"

@@ -21,8 +21,11 @@ NOISE: TypeAdapter[Noise | None] = TypeAdapter(Noise | None)
 # on a core of 3 GHz: of an interaction per sweep, of an amplitude per gate, and of an
 # amplitude per nanosecond of a sequence (2 to 14 atoms, constant pulses, ramps and delays)
 UPDATE_SECONDS = 0.3e-9
-AMPLITUDE_SECONDS = 20e-9
+AMPLITUDE_SECONDS = 2e-9
 EVOLUTION_SECONDS = 50e-9
+# to read a gate and prepare its simulation, and what every circuit takes
+GATE_SECONDS = 0.3e-3
+CIRCUIT_SECONDS = 2e-3
 # a shot of an atom, and what every sequence takes
 ATOM_SHOT_SECONDS = 20e-9
 SEQUENCE_SECONDS = 0.05
@@ -38,8 +41,12 @@ def compute_seconds(size: Size, parameters: JobParameters) -> float:
         shots = size.values * (parameters.get("num_reads") or 1)
         seconds = SEQUENCE_SECONDS + size.evolution * EVOLUTION_SECONDS
         return seconds + shots * ATOM_SHOT_SECONDS
-    updates = updates_of(size, parameters) * UPDATE_SECONDS
-    return updates + size.amplitudes * AMPLITUDE_SECONDS
+    if size.gates:
+        shots = parameters.get("num_reads") or 1
+        amplitudes = size.amplitudes + shots * size.shot_amplitudes
+        each = size.circuits * CIRCUIT_SECONDS + size.gates * GATE_SECONDS
+        return each + amplitudes * AMPLITUDE_SECONDS
+    return updates_of(size, parameters) * UPDATE_SECONDS
 
 
 def evolution(atoms: int, nanoseconds: int) -> int:
@@ -72,11 +79,14 @@ class SeparateRunner:
 
         :raises InputError: if it cannot be computed, or exceeds a limit
         """
-        arguments: dict[str, JSON] = {
+        arguments, limits = self.arguments(computation), computation.limits
+        answer = ask("run", arguments, computation.payload, interrupted, limits)
+        return answer or Result()
+
+    def arguments(self, computation: Computation) -> dict[str, JSON]:
+        """Return those of :func:`~sf_quantum.service.device.computing.run`."""
+        return {
             "kind": self.kind,
             "parameters": dict(computation.parameters),
             "noise": NOISE.dump_python(computation.noise, mode="json"),
         }
-        limits = computation.limits
-        answer = ask("run", arguments, computation.payload, interrupted, limits)
-        return answer or Result()

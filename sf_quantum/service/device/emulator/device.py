@@ -41,7 +41,12 @@ from sf_quantum.qpu.jobs import (
 )
 from sf_quantum.samplers import unknown
 from sf_quantum.samplers.neal import SEEDS
+from sf_quantum.service.device.circuits import texts
 from sf_quantum.service.device.emulator import sequence
+from sf_quantum.service.device.emulator.circuit import (
+    Architecture,
+    CircuitSimulator,
+)
 from sf_quantum.service.device.emulator.computation import Computation, compute_seconds
 from sf_quantum.service.device.emulator.noise import Noise
 from sf_quantum.service.device.emulator.runners import Runner, installed
@@ -396,8 +401,9 @@ class EmulatedDevice(DeviceSettings, Device):
 
     def cost(self, parameters: JobParameters, size: Size | None = None) -> Cost:
         """See :meth:`Device.cost`: the modelled seconds, without faults."""
-        modelled = self.hardware.job_seconds(parameters)
-        computed = 0.0 if size is None else compute_seconds(size, parameters)
+        size = size or Size()
+        modelled = self.hardware.job_seconds(parameters, size.circuits)
+        computed = compute_seconds(size, parameters)
         return Cost(modelled, compute_seconds=computed)
 
     def elapsed_seconds(self, cost: Cost) -> float:
@@ -407,7 +413,10 @@ class EmulatedDevice(DeviceSettings, Device):
     def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> Size:
         """See :meth:`Device.check`."""
         self.check_parameters(kind, parameters)
-        size = self.runners[kind].check(content, qubits=self.size)
+        runner = self.runners[kind]
+        if isinstance(runner, CircuitSimulator):
+            runner = CircuitSimulator(Architecture.of(self.description), self.compute)
+        size = runner.check(content, qubits=self.size)
         self.check_size(size, parameters)
         return size
 
@@ -470,7 +479,10 @@ class EmulatedDevice(DeviceSettings, Device):
         draws = self._random_of(task, "faults", task.attempt)
         if draws.random() < self.faults.offline:
             return Outcome(None, QPU_OFFLINE, 0.0, 0.0)
-        modelled = self.cost(task.parameters).qpu_seconds * self.faults.slow
+        size = None
+        if task.kind == "circuit":
+            size = Size(circuits=texts(json.loads(task.payload))[1])
+        modelled = self.cost(task.parameters, size).qpu_seconds * self.faults.slow
         parameters = dict(task.parameters)
         if parameters.get("seed") is None:
             parameters["seed"] = self._random_of(task, "seed").randrange(SEEDS)

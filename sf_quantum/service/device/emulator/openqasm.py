@@ -1,309 +1,479 @@
-"""A parser of OpenQASM 3 circuits without control flow and mid-circuit measurement.
+"""Circuits in OpenQASM 3 and 2, read by Qiskit's parsers and checked against a device.
 
-The subset is that of ``qiskit.qasm3.dumps``: registers, the gates of ``stdgates.inc``, gate
-definitions, physical qubits (``$0``) and measurements
-(https://openqasm.com/versions/3.0/).
+Only separate processes import Qiskit, which takes half a second. A text may be hostile:
+it may take any time and memory within the limits of the process that reads it.
 """
 
 from __future__ import annotations
 
-import ast
-import functools
 import math
-import operator
 import re
-from collections import Counter
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
-#: the gates that are built in or in stdgates.inc: the base gate on the last qubit, which
-#: the others control, and the numbers of angles and qubits
-GATES: Mapping[str, tuple[str, int, int]] = {
-    **{name: (name, 0, 1) for name in "id x y z h s sdg t tdg sx".split()},
-    **{name: (name, 1, 1) for name in ("rx", "ry", "rz")},
-    **dict.fromkeys(("p", "phase", "u1"), ("p", 1, 1)),
-    "u2": ("u2", 2, 1),
-    **dict.fromkeys(("U", "u3"), ("U", 3, 1)),
-    **{f"c{name}": (name, 0, 2) for name in ("x", "y", "z", "h")},
-    **{f"c{name}": (name, 1, 2) for name in ("p", "rx", "ry", "rz")},
-    "CX": ("x", 0, 2),
-    "cphase": ("p", 1, 2),
-    "ccx": ("x", 0, 3),
-    # sequences of base gates, see _base_gates()
-    **{"cu": ("U", 4, 2), "swap": ("x", 0, 2), "cswap": ("x", 0, 3)},
-}
-_CONSTANTS = {
-    **dict.fromkeys(("pi", "π"), math.pi),
-    **dict.fromkeys(("tau", "τ"), math.tau),
-    **dict.fromkeys(("euler", "ℇ"), math.e),
-}
-_FUNCTIONS: Mapping[str, Callable[[float], float]] = {
-    name: getattr(math, name) for name in "sin cos tan exp log sqrt".split()
-}
-_OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
-# No pattern may backtrack much: texts come from users and may be long.
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?(\*/|\Z)", re.DOTALL)
-# leading space, text, and the end with a body in braces or without
-_STATEMENT = re.compile(r"(?!\Z)(\s*+)([^;{}]*+)(;|\{([^}]*+)\}?|)")
-_DECLARATION = re.compile(r"(qubit|bit)(?:\s*+\[\s*(\d{1,6})\s*\]\s*+|\s++)(\w+)")
-_MEASUREMENT = re.compile(r"([^=]+)=\s*measure\s+(.+)", re.DOTALL)
-_GATE = re.compile(r"([^\W\d]\w*+)\s*+(?:\((.*)\))?\s*+([^()]*+)", re.DOTALL)
-_OPERAND = re.compile(r"(\w+)\s*(?:\[\s*(\d{1,6})\s*\])?")
-# nesting of gate definitions
-_MAX_DEPTH = 20
-#: gates and measurements, including each use of a defined gate
-MAX_STEPS = 100_000
-#: statements of the text; those of definitions count
-MAX_STATEMENTS = 100_000
-# characters of a statement in a definition, or qubits of a gate, that count as a step
-_STEP_SIZE = 25
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON, mapping
+from sf_quantum.service.device.emulator.circuit import (
+    MAX_BITS,
+    MAX_STEPS,
+    Architecture,
+)
+from sf_quantum.text import described, one_line
 
+if TYPE_CHECKING:
+    from openqasm3.ast import Program, QASMNode
+    from qiskit import QuantumCircuit
+    from qiskit.circuit import Clbit, Operation, Qubit
 
-class CircuitError(ValueError):
-    """A circuit that is invalid or not supported; the message has the line and the reason."""
+# of one or two qubits, known to every method of Aer
+GATES = frozenset(
+    "cp cx cy cz ecr h id p r rx rxx ry ryy rz rzx rzz s sdg swap sx sxdg t tdg u u1 u2 "
+    "u3 x y z".split()
+)
+# the gate of IQM's QPUs: its names in Qiskit and in IQM's own software
+PHASED_RX = ("r", "prx")
+# run on any device
+PLAIN = ("measure", "reset", "barrier", "delay")
+# so many qubits of a barrier count as a step
+STEP_QUBITS = 25
+# of texts whose circuits are kept, for the job that follows their check
+KEPT_TEXTS, KEPT_CHARACTERS = 64, 50_000
+# for angles that are not known yet
+SOME_ANGLE = 0.7
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_VERSION = re.compile(r"\s*OPENQASM\s+(\d+)")
+_REGISTER = re.compile(r"\b(qreg|creg)\s+\w+\s*\[\s*(\d+)\s*\]")
+_PHYSICAL = re.compile(r"\$(\d+)")
+# how the parsers tell where an error is
+_WHERE = re.compile(r"(?:<input>:|L)?(\d+)[,:]C?\d+: *(.*)")
 
 
 @dataclass(frozen=True)
-class GateCall:
-    """A base gate of :data:`GATES` on the last qubit, controlled by the others."""
+class Batch:
+    """The circuits of a job, without free parameters and gates of their own.
 
-    base: str
-    angles: tuple[float, ...]
-    qubits: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _GateDefinition:
-    angles: list[str]
-    qubits: list[str]
-    body: list[str]
-
-
-class Circuit:
-    """A circuit, parsed from its text.
-
-    :raises CircuitError: if it is invalid or not supported
+    :param single: whether the job is a circuit, rather than a list of one
     """
 
-    def __init__(self, text: str) -> None:
-        #: numbers of qubits ("qubit") and bits ("bit") of all registers
-        self.sizes = Counter[str]()
-        self.operations: list[GateCall] = []
-        #: the measured qubit of each bit; bits are in order of declaration
-        self.measured: dict[int, int] = {}
-        self._measured_qubits: set[int] = set()
-        # kind, number of the first qubit or bit, and size
-        self._registers: dict[str, tuple[str, int, int]] = {}
-        self._definitions: dict[str, _GateDefinition] = {}
+    circuits: Sequence[QuantumCircuit]
+    single: bool = False
+
+
+def batch(content: JSON, architecture: Architecture | None = None) -> Batch:
+    """Read the circuits of a job.
+
+    :param content: a payload that has the right form
+    :param architecture: of the device; ``None`` for a job that was checked against it
+    :raises InputError: naming the circuit, and its line or gate
+    """
+
+    def circuit(text: JSON) -> QuantumCircuit:
+        return _bound(_flat(str(text), architecture), {})
+
+    if isinstance(content, str):
+        return Batch([circuit(content)], True)
+    if isinstance(content, list):
+        return Batch([*_numbered("circuit", content, circuit)])
+    program, sets = mapping(content)["program"], mapping(content)["values"]
+    whole = _flat(str(program), architecture)
+    values = sets if isinstance(sets, list) else []
+    return Batch([*_numbered("values", values, lambda v: _bound(whole, mapping(v)))])
+
+
+def _numbered(
+    what: str, given: Sequence[JSON], make: Callable[[JSON], QuantumCircuit]
+) -> Iterator[QuantumCircuit]:
+    for number, one in enumerate(given):
+        try:
+            yield make(one)
+        except InputError as error:
+            raise InputError(f"{what}[{number}]: {error}") from error
+
+
+def _bound(circuit: QuantumCircuit, values: Mapping[str, JSON]) -> QuantumCircuit:
+    """Return a circuit with values of its parameters."""
+    names = {parameter.name for parameter in circuit.parameters}
+    if missing := names - values.keys():
+        raise InputError(f"parameter {min(missing)} has no value")
+    if unknown := values.keys() - names:
+        raise InputError(f"there is no parameter {min(unknown)}")
+    for name, value in values.items():
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise InputError(f"parameter {name}: expected a number")
+        if not math.isfinite(value):
+            raise InputError(f"parameter {name}: {value} is not finite")
+    if not names:
+        return circuit
+    try:
+        bound = circuit.assign_parameters({**values})
+    except (ArithmeticError, ValueError, TypeError) as error:
+        raise InputError(f"its parameters: {described(error)}") from error
+    for instruction in bound.data:
+        _check_angles(instruction.operation)
+    return bound
+
+
+def _check_angles(gate: Operation) -> None:
+    for angle in gate.params:
+        if getattr(angle, "parameters", None):  # bound later
+            continue
+        try:
+            finite = math.isfinite(angle)
+        except (TypeError, ValueError, OverflowError):
+            finite = False
+        if not finite:
+            raise InputError(f"gate {gate.name}: {angle!s:.60} is not an angle")
+
+
+# from text to circuit
+
+
+def _flat(text: str, architecture: Architecture | None) -> QuantumCircuit:
+    """Read a circuit, check it, and replace the gates that it defines."""
+    if not (bare := _COMMENT.sub(" ", text)).strip():
+        raise InputError("the text is empty")
+    _check_numbers(bare, architecture)
+    read = _kept if len(text) <= KEPT_CHARACTERS else _read
+    most = architecture.qubits if architecture else None
+    circuit = read(text, _version(bare), most)
+    if architecture is not None:
+        _check_size(circuit.num_qubits, circuit.num_clbits, architecture.qubits)
+    flat = _Flattening(architecture).flat(circuit)
+    if not measures(flat):
+        raise InputError("the circuit measures nothing")
+    return flat
+
+
+def measures(circuit: QuantumCircuit) -> bool:
+    """Tell whether a circuit measures a qubit."""
+    return any(
+        one.operation.name == "measure"
+        or any(map(measures, getattr(one.operation, "blocks", ())))
+        for one in circuit.data
+    )
+
+
+def _version(text: str) -> int:
+    match = _VERSION.match(text)
+    version = int(match[1][:9]) if match else 3
+    if version not in (2, 3):
+        raise InputError(f"OPENQASM {version}: expected 2 or 3")
+    return version
+
+
+def _check_numbers(text: str, architecture: Architecture | None) -> None:
+    """Refuse sizes for which a parser would make too many objects."""
+    if architecture is None:
+        return
+    total = {"qreg": 0, "creg": 0}
+    for kind, size in _REGISTER.findall(text):
+        total[kind] += int(size[:9])
+    _check_size(total["qreg"], total["creg"], architecture.qubits)
+    for number in _PHYSICAL.findall(text):
+        if int(number[:9]) >= architecture.qubits:
+            raise InputError(f"there is no qubit ${number[:9]}")
+
+
+def _check_size(qubits: int, bits: int, most: int | None) -> None:
+    if most is not None and qubits > most:
+        raise InputError(f"{qubits} qubits do not fit on {most} qubits")
+    if bits > MAX_BITS:
+        raise InputError(f"{bits:,} bits; at most {MAX_BITS:,} per circuit")
+
+
+def _read(text: str, version: int, qubits: int | None) -> QuantumCircuit:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _read2(text) if version == 2 else _read3(text, qubits)
+    except (InputError, MemoryError):
+        raise
+    except RecursionError:
+        raise InputError("it is nested too deeply") from None
+    except Exception as error:
+        raise InputError(_told(error)) from error
+
+
+# The check and the job need not be in the same process, but often are.
+_kept = lru_cache(maxsize=KEPT_TEXTS)(_read)
+
+
+def _read2(text: str) -> QuantumCircuit:
+    from qiskit import qasm2
+
+    # no file of this machine can be included
+    gates = qasm2.LEGACY_CUSTOM_INSTRUCTIONS
+    return qasm2.loads(text, include_path=(), custom_instructions=gates)
+
+
+def _read3(text: str, qubits: int | None) -> QuantumCircuit:
+    import openqasm3
+    import qiskit_qasm3_import
+
+    # as qiskit.qasm3.loads() does
+    program = openqasm3.parse(text)
+    _check_program(program, qubits)
+    return qiskit_qasm3_import.convert(program)
+
+
+def _told(error: BaseException) -> str:
+    """Tell what a parser says, with the line if that is known."""
+    message = one_line(str(getattr(error, "message", error)))
+    if match := _WHERE.fullmatch(message):
+        return f"line {match[1]}: {match[2][:200].removesuffix('.')}"
+    cause = error.__cause__
+    reason = cause.args[0] if cause is not None and cause.args else None
+    if (token := getattr(reason, "offendingToken", None)) is not None:
+        return f"line {token.line}: unexpected {one_line(token.text)[:40]!r}"
+    # the converter forgets it where Qiskit refuses a gate
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        span = getattr(trace.tb_frame.f_locals.get("node"), "span", None)
+        line, trace = span.start_line if span else line, trace.tb_next
+    where = f"line {line}: " if line else ""
+    return f"{where}{message[:200] or type(error).__name__}"
+
+
+def _check_program(program: Program, qubits: int | None) -> None:
+    """Refuse a program for which the converter would make too many objects."""
+    from openqasm3 import ast
+
+    sizes: dict[str, int] = {}
+    gates: dict[str, int] = {}
+    declared = {ast.QubitDeclaration: 0, ast.ClassicalDeclaration: 0}
+    steps = 0
+    for statement in _statements(program.statements):
+        if isinstance(statement, ast.QubitDeclaration | ast.ClassicalDeclaration):
+            size = _declared(statement)
+            declared[type(statement)] += size
+            total, bits = declared.values()
+            _check_size(total, bits, qubits)
+            if isinstance(statement, ast.QubitDeclaration):
+                sizes[statement.qubit.name] = size
+        elif isinstance(statement, ast.QuantumGateDefinition):
+            # the converter copies definitions with all that is in them
+            inner = [gates.get(_called(one), 1) for one in statement.body]
+            gates[statement.name.name] = min(1 + sum(inner), MAX_STEPS + 1)
+        elif operands := _operands(statement):
+            width = max(sizes.get(_whole(operand), 1) for operand in operands)
+            steps += width * gates.get(_called(statement), 1)
+        if steps > MAX_STEPS:
+            raise InputError(_too_many_steps())
+
+
+def _statements(statements: Sequence[QASMNode]) -> Iterator[QASMNode]:
+    """Yield statements, and those within them."""
+    for statement in statements:
+        yield statement
+        for block in ("if_block", "else_block", "block"):
+            yield from _statements(getattr(statement, block, ()))
+
+
+def _declared(statement: QASMNode) -> int:
+    told = getattr(statement, "size", None) or getattr(
+        getattr(statement, "type", None), "size", None
+    )
+    if told is None:
+        return 1
+    if not isinstance(size := getattr(told, "value", None), int):
+        line = statement.span.start_line if statement.span else 0
+        raise InputError(f"line {line}: expected a number as the size of a register")
+    return size
+
+
+def _operands(statement: QASMNode) -> list[QASMNode]:
+    measure = getattr(statement, "measure", None)
+    told = getattr(measure, "qubit", None) or getattr(statement, "qubits", None)
+    return told if isinstance(told, list) else [told] if told else []
+
+
+def _called(statement: QASMNode) -> str:
+    return _whole(getattr(statement, "name", statement))
+
+
+def _whole(operand: QASMNode) -> str:
+    name = getattr(operand, "name", "")
+    return name if isinstance(name, str) else ""
+
+
+def _too_many_steps() -> str:
+    return f"more than {MAX_STEPS:,} gates and measurements"
+
+
+# from a circuit to one of the gates that a device and Aer have
+
+
+class _Flattening:
+    """Replaces gates by their definitions, and checks what is left.
+
+    The number of steps is bounded, also of what has no effect: definitions may double with
+    each level.
+    """
+
+    def __init__(self, architecture: Architecture | None) -> None:
+        self._architecture = architecture
+        told = architecture or Architecture(0)
+        self._gates = told.gates
+        self._pairs = {(low, high) for low, high in told.couplers}
+        self._broken = {*told.out_of_service}
         self._steps = 0
-        # comments count, which bounds the time to remove them
-        if text.count(";") > MAX_STATEMENTS:
-            raise CircuitError(f"more than {MAX_STATEMENTS} statements")
-        for line, statement, body in _statements(text):
-            try:
-                self._parse(statement, body)
-            except CircuitError as error:
-                raise CircuitError(f"line {line}: {error}") from error
-        if not self.measured:
-            raise CircuitError("the circuit measures nothing")
 
-    def _parse(self, statement: str, body: str | None) -> None:
-        keyword = re.split(r"[\s\[(]", statement, maxsplit=1)[0]
-        if body is not None:
-            self._define(statement, body)
-        elif keyword == "OPENQASM":
-            if not re.fullmatch(r"OPENQASM\s+3(\.\d+)?", statement):
-                raise CircuitError(f"{statement!r:.60}: expected OPENQASM 3")
-        elif keyword == "include":
-            if not re.fullmatch(r"include\s*[\"']stdgates\.inc[\"']", statement):
-                raise CircuitError(f"{statement!r:.60}: only stdgates.inc is supported")
-        elif keyword in ("qubit", "bit"):
-            match = _DECLARATION.fullmatch(statement)
-            if match is None or match[3] in self._registers:
-                expected = "expected qubit[4] q or bit[4] c, once"
-                raise CircuitError(f"{statement!r:.60}: {expected}")
-            self._declare(match[1], match[3], int(match[2] or 1))
-        elif measurement := _MEASUREMENT.fullmatch(statement):
-            self._measure(measurement[1], measurement[2])
-        elif keyword not in ("barrier", "gphase", ""):  # these have no effect
-            self._broadcast(*_gate_call(statement, _CONSTANTS))
+    def flat(
+        self, circuit: QuantumCircuit, places: Sequence[int] | None = None
+    ) -> QuantumCircuit:
+        """Flatten a circuit.
 
-    def _declare(self, kind: str, name: str, size: int) -> None:
-        self._registers[name] = (kind, self.sizes[kind], size)
-        self.sizes[kind] += size
+        :param places: the numbers of its qubits on the device
+        """
+        flat = circuit.copy_empty_like()
+        numbers = places or range(circuit.num_qubits)
+        place = dict(zip(circuit.qubits, numbers, strict=True))
+        for one in circuit.data:
+            self._add(flat, one.operation, one.qubits, one.clbits, place)
+        return flat
 
-    def _define(self, statement: str, body: str) -> None:
-        match = _GATE.fullmatch(statement.removeprefix("gate").strip())
-        if not statement.startswith("gate ") or match is None:
-            raise CircuitError(f"{statement!r:.60}: control flow is not supported")
-        statements = [inner for _, inner, _ in _statements(body)]
-        self._definitions[match[1]] = _GateDefinition(
-            _names(match[2]), _names(match[3]), statements
-        )
-
-    def _measure(self, bits: str, qubits: str) -> None:
-        targets, sources = self._indices("bit", bits), self._indices("qubit", qubits)
-        if len(targets) != len(sources):
-            raise CircuitError(f"{len(sources)} qubits into {len(targets)} bits")
-        self._count(len(sources))
-        for bit, qubit in zip(targets, sources, strict=True):
-            if qubit in self._measured_qubits or bit in self.measured:
-                raise CircuitError("a qubit or a bit is measured twice")
-            self.measured[bit] = qubit
-            self._measured_qubits.add(qubit)
-
-    def _broadcast(self, name: str, angles: list[float], operands: list[str]) -> None:
-        registers = [self._indices("qubit", operand) for operand in operands]
-        width = max(map(len, registers), default=0)
-        if any(len(register) not in (1, width) for register in registers):
-            raise CircuitError(f"{name}: registers of different sizes")
-        for number in range(width):
-            qubits = [qs[number if len(qs) > 1 else 0] for qs in registers]
-            self._apply(name, angles, qubits, 0)
-
-    def _apply(
-        self, name: str, angles: list[float], qubits: list[int], depth: int
+    def _add(
+        self,
+        flat: QuantumCircuit,
+        operation: Operation,
+        qubits: Sequence[Qubit],
+        bits: Sequence[Clbit],
+        place: Mapping[Qubit, int],
     ) -> None:
-        self._count(1 + len(qubits) // _STEP_SIZE)
-        if len(set(qubits)) < len(qubits):
-            raise CircuitError(f"{name}: the same qubit twice")
-        if (len(angles), len(qubits)) != (expected := self._arity(name)):
-            counts = "{} angles and {} qubits".format(*expected)
-            raise CircuitError(f"{name}: expected {counts}")
-        if (definition := self._definitions.get(name)) is None:
-            if not self._measured_qubits.isdisjoint(qubits):
-                raise CircuitError(f"{name}: its qubit was measured before")
-            self.operations += _base_gates(name, tuple(angles), tuple(qubits))
-            return
-        if depth >= _MAX_DEPTH:
-            raise CircuitError(f"{name}: more than {_MAX_DEPTH} nested definitions")
-        known = {**_CONSTANTS, **dict(zip(definition.angles, angles, strict=True))}
-        numbers = dict(zip(definition.qubits, qubits, strict=True))
-        for statement in definition.body:
-            self._count(len(statement) // _STEP_SIZE)
-            if statement.startswith(("gphase", "barrier")):
-                self._count(1)
-                continue
-            inner, values, operands = _gate_call(statement, known)
-            if unknown := set(operands) - numbers.keys():
-                listed = ", ".join(sorted(unknown))
-                raise CircuitError(f"{name}: unknown qubits {listed}")
-            self._apply(inner, values, [numbers[q] for q in operands], depth + 1)
-
-    def _arity(self, name: str) -> tuple[int, int]:
-        if definition := self._definitions.get(name):
-            return len(definition.angles), len(definition.qubits)
-        if name not in GATES:
-            raise CircuitError(f"unknown gate {name!r}")
-        return GATES[name][1:]
+        self._count(1 + len(qubits) // STEP_QUBITS)
+        name, numbers = operation.name, [place[qubit] for qubit in qubits]
+        if name in PLAIN:
+            if name != "barrier":
+                self._check_service(name, numbers)
+            flat.append(operation, qubits, bits, copy=False)
+        elif name == "if_else":
+            self._branch(flat, operation, qubits, bits, numbers)
+        elif name == "for_loop":
+            self._unroll(flat, operation, qubits, bits, place)
+        elif hasattr(operation, "blocks"):
+            raise InputError(f"{name}: only if, else and for are supported")
+        elif (gate := self._native(operation, numbers)) is not None:
+            _check_angles(gate)
+            flat.append(gate, qubits, bits, copy=False)
+        else:
+            self._define(flat, operation, qubits, place)
 
     def _count(self, steps: int) -> None:
         self._steps += steps
         if self._steps > MAX_STEPS:
-            raise CircuitError(f"more than {MAX_STEPS} gates and measurements")
+            raise InputError(_too_many_steps())
 
-    def _indices(self, kind: str, operand: str) -> Sequence[int]:
-        operand = operand.strip()
-        if kind == "qubit" and re.fullmatch(r"\$\d{1,6}", operand):
-            if operand not in self._registers:
-                self._declare(kind, operand, 1)
-            return [self._registers[operand][1]]
-        match = _OPERAND.fullmatch(operand)
-        register = self._registers.get(match[1]) if match else None
-        if match is None or register is None or register[0] != kind:
-            raise CircuitError(f"{operand!r:.60} is not a {kind}")
-        _, start, size = register
-        if match[2] is None:
-            return range(start, start + size)
-        if int(match[2]) >= size:
-            raise CircuitError(f"{operand!r}: {match[1]} has {size} {kind}s")
-        return [start + int(match[2])]
+    def _native(self, gate: Operation, numbers: Sequence[int]) -> Operation | None:
+        """Return a gate as the device and Aer have it; ``None`` if it is to be replaced."""
+        name, own = gate.name, not _standard(gate)
+        if not self._gates:
+            known = not own and name in GATES
+            return gate if known else None
+        if name in PHASED_RX and name in self._gates:
+            self._check_service(name, numbers)
+            return _phased_rx(gate) if own else gate
+        if own:
+            return None
+        if name not in self._gates:
+            gates = ", ".join(self._gates)
+            where = _where(numbers)
+            raise InputError(f"gate {name} on {where} is not native: {gates}")
+        self._check_service(name, numbers)
+        pair = (min(numbers), max(numbers))
+        if len(numbers) > 1 and pair not in self._pairs:
+            raise InputError(f"gate {name} on {_where(numbers)}: these are not coupled")
+        return gate
 
+    def _check_service(self, name: str, numbers: Sequence[int]) -> None:
+        if broken := self._broken.intersection(numbers):
+            raise InputError(f"{name}: qubit {min(broken)} is out of service")
 
-def _statements(text: str) -> Iterator[tuple[int, str, str | None]]:
-    """Yield the line, the text and the body in braces, if any, of each statement."""
-    line = 1
-    for match in _STATEMENT.finditer(_COMMENT.sub(_newlines, text).rstrip()):
-        space, statement, end, body = match.groups()
-        line += space.count("\n")
-        if not end:
-            raise CircuitError(f"line {line}: missing ; after a statement")
-        if body is not None and not end.endswith("}"):
-            raise CircuitError(f"line {line}: missing closing brace")
-        yield line, statement.strip(), body
-        line += (statement + end).count("\n")
+    def _define(
+        self,
+        flat: QuantumCircuit,
+        gate: Operation,
+        qubits: Sequence[Qubit],
+        place: Mapping[Qubit, int],
+    ) -> None:
+        definition = getattr(gate, "definition", None)
+        if definition is None:
+            raise InputError(f"gate {gate.name} has no definition")
+        actual = dict(zip(definition.qubits, qubits, strict=True))
+        for one in definition.data:
+            inner = [actual[qubit] for qubit in one.qubits]
+            self._add(flat, one.operation, inner, (), place)
 
+    def _branch(
+        self,
+        flat: QuantumCircuit,
+        operation: Operation,
+        qubits: Sequence[Qubit],
+        bits: Sequence[Clbit],
+        numbers: Sequence[int],
+    ) -> None:
+        if self._gates:
+            raise InputError(
+                f"if on {_where(numbers)}: this device has no conditionals"
+            )
+        blocks = [self.flat(block, numbers) for block in operation.blocks]
+        flat.append(operation.replace_blocks(blocks), qubits, bits, copy=False)
 
-def _newlines(comment: re.Match[str]) -> str:
-    if comment[1] == "":
-        raise CircuitError("unterminated comment")
-    return "\n" * comment[0].count("\n")
-
-
-def _base_gates(
-    name: str, angles: tuple[float, ...], qubits: tuple[int, ...]
-) -> list[GateCall]:
-    base = GATES[name][0]
-    if name == "cu":
-        phase = GateCall("p", angles[3:], qubits[:1])
-        return [phase, GateCall(base, angles[:3], qubits)]
-    if name in ("swap", "cswap"):
-        *control, first, second = qubits
-        cnot = GateCall(base, (), (second, first))
-        return [cnot, GateCall(base, (), (*control, first, second)), cnot]
-    return [GateCall(base, angles, qubits)]
-
-
-def _gate_call(
-    statement: str, known: Mapping[str, float]
-) -> tuple[str, list[float], list[str]]:
-    match = _GATE.fullmatch(statement)
-    if match is None:
-        raise CircuitError(f"{statement!r:.60} is not supported")
-    angles = _angles(match[2], known) if (match[2] or "").strip() else []
-    return match[1], angles, _names(match[3])
-
-
-def _names(text: str | None) -> list[str]:
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
-
-
-def _angles(text: str, known: Mapping[str, float]) -> list[float]:
-    if len(text) > 1000:
-        raise CircuitError("an angle is too long")
-    try:
-        values = [_value(element, known) for element in _expressions(text)]
-    except CircuitError:
-        raise
-    except (ValueError, SyntaxError, ArithmeticError, RecursionError) as error:
-        raise CircuitError(f"{text!r:.60} is not an angle") from error
-    if not all(map(math.isfinite, values)):
-        raise CircuitError(f"{text!r:.60} is not an angle")
-    return values
+    def _unroll(
+        self,
+        flat: QuantumCircuit,
+        operation: Operation,
+        qubits: Sequence[Qubit],
+        bits: Sequence[Clbit],
+        place: Mapping[Qubit, int],
+    ) -> None:
+        values, variable, body = operation.params
+        for value in values:
+            self._count(1)
+            once = body
+            if variable is not None and variable in body.parameters:
+                once = body.assign_parameters({variable: value})
+            actual = dict(zip(once.qubits, qubits, strict=True))
+            actual_bits = dict(zip(once.clbits, bits, strict=True))
+            for one in once.data:
+                inner = [actual[qubit] for qubit in one.qubits]
+                inner_bits = [actual_bits[bit] for bit in one.clbits]
+                self._add(flat, one.operation, inner, inner_bits, place)
 
 
-@functools.lru_cache(maxsize=100)  # a definition is parsed for each of its uses
-def _expressions(text: str) -> list[ast.expr]:
-    # expressions have the syntax of Python
-    parsed = ast.parse(f"({text},)", mode="eval").body
-    return parsed.elts if isinstance(parsed, ast.Tuple) else []
+def _where(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"qubit {numbers[0]}"
+    return f"qubits {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
-def _value(node: ast.expr, known: Mapping[str, float]) -> float:
-    match node:
-        case ast.Constant(value=int() | float() as number):
-            return float(number)
-        case ast.Name(id=name) if name in known:
-            return known[name]
-        case ast.UnaryOp(op=ast.USub(), operand=inner):
-            return -_value(inner, known)
-        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
-            return _OPERATORS[type(sign)](_value(left, known), _value(right, known))
-        case ast.Call(func=ast.Name(id=name), args=[inner]) if name in _FUNCTIONS:
-            return _FUNCTIONS[name](_value(inner, known))
-    raise CircuitError(f"{ast.unparse(node)[:60]!r} is not an angle")
+def _standard(gate: Operation) -> bool:
+    """Tell whether a gate is Qiskit's, rather than one that the text defines."""
+    return str(gate.base_class.__module__).startswith("qiskit.circuit.library.")
+
+
+def _phased_rx(gate: Operation) -> Operation:
+    """Return a gate that a text defines as Qiskit's ``r``, which it must equal."""
+    from qiskit.circuit.library import RGate
+    from qiskit.quantum_info import Operator
+
+    definition = getattr(gate, "definition", None)
+    if gate.num_qubits == 1 and len(gate.params) == 2 and definition is not None:
+        expected = RGate(*gate.params)
+        free = {*definition.parameters, *getattr(expected, "parameters", ())}
+        values = {parameter: SOME_ANGLE + n for n, parameter in enumerate(free)}
+        angles = [
+            (
+                float(angle.bind(values, allow_unknown_parameters=True))
+                if getattr(angle, "parameters", None)
+                else angle
+            )
+            for angle in gate.params
+        ]
+        _check_angles(gate)
+        known = definition.assign_parameters(values, strict=False)
+        if Operator(known).equiv(RGate(*angles)):
+            return expected
+    raise InputError(f"gate {gate.name} is not defined as that of the device, r")

@@ -65,9 +65,9 @@ class Technology:
     calibration_seconds: float
     sweep_seconds: float = 0.0
 
-    def job_seconds(self, parameters: JobParameters) -> float:
-        """Return the run time of a job on the hardware."""
-        shots = parameters.get("num_reads") or 1
+    def job_seconds(self, parameters: JobParameters, circuits: int = 1) -> float:
+        """Return the run time of a job on the hardware; each circuit has all shots."""
+        shots = circuits * (parameters.get("num_reads") or 1)
         extra = (parameters.get("num_sweeps") or SWEEPS) - SWEEPS
         return self.timing.job_seconds(shots) + shots * extra * self.sweep_seconds
 
