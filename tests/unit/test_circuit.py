@@ -75,6 +75,17 @@ def test_a_pair_is_read_alike() -> None:
             "101",
         ),
         ("qubit q; bit c; h q; z q; h q; c = measure q;", "1"),
+        # angles are in the order of the definition, not of their names
+        (
+            "gate prx(t, p) q { U(t, p - pi/2, pi/2 - p) q; } "
+            "qubit q; bit c; prx(pi, 0) q; c = measure q;",
+            "1",
+        ),
+        (
+            "gate f(t, p) q { U(p, t, 0) q; } gate g(b, a) q { f(a, b) q; } "
+            "qubit q; bit c; g(pi, 0) q; c = measure q;",
+            "1",
+        ),
         ("qubit q; bit c; rx(pi) q; c = measure q;", "1"),
         ("qubit q; bit c; ry(-(2*pi)/2 + 0.0) q; c = measure q;", "1"),
         ("qubit q; bit c; U(π, 0, pi) q; c = measure q;", "1"),

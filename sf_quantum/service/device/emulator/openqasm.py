@@ -24,7 +24,7 @@ from sf_quantum.service.device.emulator.circuit import (
 from sf_quantum.text import described, one_line
 
 if TYPE_CHECKING:
-    from openqasm3.ast import Program, QASMNode
+    from openqasm3.ast import Identifier, Program, QASMNode, QuantumGateDefinition
     from qiskit import QuantumCircuit
     from qiskit.circuit import Clbit, Operation, Qubit
 
@@ -138,7 +138,7 @@ def _flat(text: str, architecture: Architecture | None) -> QuantumCircuit:
     _check_numbers(bare, architecture)
     read = _kept if len(text) <= KEPT_CHARACTERS else _read
     most = architecture.qubits if architecture else None
-    circuit = read(text, _version(bare), most)
+    circuit = read(text.rstrip(), _version(bare), most)
     if architecture is not None:
         _check_size(circuit.num_qubits, circuit.num_clbits, architecture.qubits)
     flat = _Flattening(architecture).flat(circuit)
@@ -254,6 +254,7 @@ def _check_program(program: Program, qubits: int | None) -> None:
             if isinstance(statement, ast.QubitDeclaration):
                 sizes[statement.qubit.name] = size
         elif isinstance(statement, ast.QuantumGateDefinition):
+            _order_angles(statement)
             # the converter copies definitions with all that is in them
             inner = [gates.get(_called(one), 1) for one in statement.body]
             gates[statement.name.name] = min(1 + sum(inner), MAX_STEPS + 1)
@@ -288,6 +289,32 @@ def _operands(statement: QASMNode) -> list[QASMNode]:
     measure = getattr(statement, "measure", None)
     told = getattr(measure, "qubit", None) or getattr(statement, "qubits", None)
     return told if isinstance(told, list) else [told] if told else []
+
+
+def _order_angles(definition: QuantumGateDefinition) -> None:
+    """Rename a gate's angles so that their names are in order.
+
+    The converter (qiskit-qasm3-import 0.6.0) gives values to angles in the order of their
+    names, whatever the order in which the gate has them.
+    """
+    names = {one.name: f"angle{n:06}" for n, one in enumerate(definition.arguments)}
+    for statement in (*definition.arguments, *definition.body):
+        for identifier in _angle_names(statement):
+            identifier.name = names.get(identifier.name, identifier.name)
+
+
+def _angle_names(node: QASMNode) -> Iterator[Identifier]:
+    from openqasm3 import ast
+
+    if isinstance(node, ast.Identifier):
+        yield node
+        return
+    for key, value in vars(node).items():
+        if key == "qubits" or (key == "name" and isinstance(node, ast.QuantumGate)):
+            continue
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, ast.QASMNode):
+                yield from _angle_names(one)
 
 
 def _called(statement: QASMNode) -> str:
