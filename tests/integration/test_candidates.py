@@ -265,13 +265,17 @@ def test_a_classical_place_is_taken_as_long_as_one_is_free(project: Project) -> 
     assert reasons(project) == ["cpu is free"] * 2
 
 
+ENDS = re.compile(r"(\w+) would end in ([\d.]+) s")
+# of a job in the queue; a machine that stands still for so long fails any test
+OCCUPIED_SECONDS = 200.0
+
+
 def test_the_earlier_end_as_the_queue_grows_and_drains(
     project: Project, serve: Serve, until: Until
 ) -> None:
-    service = serve("--vqpus", "2", "--time-scale", "10")
+    service = serve("--vqpus", "2", "--time-scale", "30")
     _rest(project, service)
-    # 0.2 s on the QPU, or a minute and a half in its queue, against four seconds beside
-    # it: no machine is so slow in starting a command
+    # half a second on the QPU, or four minutes in its queue, against four seconds beside it
     solve = '[ -n "${QRMI_JOB_ID:-}" ] || sleep 4\nexec sfq solve "$@"'
     candidate(project, rounds=6, prefer="earliest", script=solve)
     gates = project.folder / "gates"
@@ -287,18 +291,24 @@ def test_the_earlier_end_as_the_queue_grows_and_drains(
     next_round()
     next_round()
     # each was measured once
-    assert where(project) == ["qpu", "cpu", "qpu"]
+    assert where(project)[:2] == ["qpu", "cpu"]
     occupant = service.occupy()
     next_round()
     service.release(occupant)
     next_round()
     service.occupy()
     next_round()
-    assert where(project)[3:] == ["cpu", "qpu", "cpu"]
+    # on a machine that stood still for a while, each may take longer than it should
+    ends = [
+        {name: float(seconds) for name, seconds in ENDS.findall(reason)}
+        for reason in reasons(project)[2:]
+    ]
+    assert where(project)[2:] == [
+        min(told, key=lambda name: told[name]) for told in ends
+    ]
+    assert [told["qpu"] > OCCUPIED_SECONDS for told in ends] == [False, True] * 2
     (gates / "5").touch()
     assert driver.wait(SECONDS) == 0
-    told = reasons(project)[3]
-    assert re.fullmatch(r"cpu would end in [\d.]+ s, qpu would end in [\d.]+ s", told)
     _ended_well(project)
 
 

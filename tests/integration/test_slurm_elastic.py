@@ -103,22 +103,32 @@ async def test_a_job_has_no_nodes_whose_time_is_nearly_up(
         lab, tmp_path, settings, services=services, pollingInterval=0.2
     ) as held:
 
-        async def seen() -> None:
-            """Wait until the connector knows when its allocations end."""
+        async def seen(allocation: str) -> None:
+            """Wait until the connector knows when an allocation ends, or has ended."""
             polls = stand_ins.count("polls")
-            await until_async(lambda: stand_ins.count("polls") > polls + 2, "squeue")
+
+            def known() -> bool:
+                # without any allocation it looks no more, and has noted their ends
+                (told,) = [
+                    one for one in held.held() if str(allocation_id(one)) == allocation
+                ]
+                return told.released is not None or (
+                    stand_ins.count("polls") > polls + 2
+                )
+
+            await until_async(known, "squeue")
 
         first = await held.run(f"sleep 2; {JOB}", step="long/0")
-        await seen()
+        await seen(first)
         # for more than an hour a new one is tried, which has no more time
         second, _ = await held.cluster.run(JOB, "node", timeout=4000)
         assert second != first
         assert await held.run(JOB, step="short/0") == second
         lab.output("scontrol", "update", f"JobId={second}", "EndTime=now+1")
-        await seen()
+        await seen(second)
         # the last job of this step took longer
         assert await held.run(JOB, step="long/1") not in (first, second)
-        assert len(held.queue()) == 1
+        await held.counts(1)
 
 
 async def test_there_are_never_more_than_the_most(lab: Lab, tmp_path: Path) -> None:
@@ -265,8 +275,11 @@ async def test_nodes_are_asked_for_ahead_of_the_quantum_steps_end(
     monkeypatch.setattr(follows, SECONDS)
     async with site(small, tmp_path, elastic(ahead=True, idle=0)) as held:
 
-        async def classical() -> set[str]:
-            jobs = [held.run(f"sleep 0.3; {JOB}") for _ in range(2)]
+        async def classical(number: int) -> set[str]:
+            folder = tmp_path / f"{number}"
+            folder.mkdir()
+            # at the same time, so that they need two allocations
+            jobs = [held.run(meet(folder, 2)) for _ in range(2)]
             return set(await asyncio.gather(*jobs))
 
         @asynccontextmanager
@@ -285,7 +298,7 @@ async def test_nodes_are_asked_for_ahead_of_the_quantum_steps_end(
             yield
             small.run("scancel", str(others))
 
-        await classical()
+        await classical(1)
         await held.counts(0)
         # nothing is asked for the first time
         with quantum_steps.running("/solve/0"):
@@ -293,7 +306,7 @@ async def test_nodes_are_asked_for_ahead_of_the_quantum_steps_end(
         assert len(held.held()) == 2
         # what comes now has to wait, for as long as the step takes
         async with full():
-            coming = asyncio.create_task(classical())
+            coming = asyncio.create_task(classical(2))
             await held.counts(2, "PENDING")
             await asyncio.sleep(2)
         await coming
@@ -307,7 +320,7 @@ async def test_nodes_are_asked_for_ahead_of_the_quantum_steps_end(
             # and wait for the step's end
             await held.counts(2)
         ahead = {str(allocation_id(one)) for one in held.held()[4:]}
-        assert await classical() == ahead
+        assert await classical(3) == ahead
         assert len(held.held()) == 6
         # where nobody comes they are given back
         with quantum_steps.running("/solve/0"):

@@ -343,15 +343,17 @@ async def test_a_window_shuts_the_qpu_and_opens_it_again(
     queue: JobQueue, passing: list[float]
 ) -> None:
     lease = await _lease(queue)
-    begins = time.time() + 0.2
+    begins = time.time() + DAY
     ends = begins + DAY
     await queue.availability.announce("operator", begins, ends, "new laser")
+    assert queue.availability.is_open
+    passing[0] = DAY
     await until(lambda: not queue.availability.is_open)
     with pytest.raises(Refused, match=r"in maintenance until .*: new laser"):
         await _submit(queue, lease, "a", 1)
     assert time.time() >= begins
     assert queue.availability.status == "draining"
-    passing[0] = DAY
+    passing[0] = 2 * DAY
     await until(lambda: queue.availability.is_open)
     assert time.time() >= ends
     assert queue.availability.windows == []

@@ -45,6 +45,21 @@ def test_as_many_are_due_as_came_at_once_last_time() -> None:
     assert forecast.due(1001) == 2
 
 
+def test_nodes_that_come_sooner_than_expected_are_kept() -> None:
+    forecast = learned()
+    forecast.queued_seconds = 20
+    forecast.started("q", ends=30)
+    assert forecast.due(10) == 3
+    # they were granted at once, which is as expected from now on
+    forecast.queued_seconds = 0
+    assert forecast.due(11) == 3
+    forecast.ended("q", 30)
+    for _ in range(3):
+        forecast.job_arrived(31)
+    forecast.started("q", ends=60)
+    assert forecast.due(50) == 0
+
+
 def test_one_that_ends_early_is_followed_all_the_same() -> None:
     forecast = learned()
     forecast.started("q", ends=30)

@@ -337,11 +337,14 @@ class _QuantumStep:
 
     :param followers: the number of jobs that arrived before the first of them ended
     :param arrived: the number of jobs that have arrived since the current run ended
+    :param due: whether nodes have been due during the current run: granted sooner than
+        expected, they are not given back to be requested again
     """
 
     followers: int = 0
     arrived: int = 0
     running: bool = False
+    due: bool = False
     ends: float = math.inf
     jobs: tuple[str, ...] = ()
 
@@ -366,7 +369,7 @@ class JobForecast:
         """Record the start of a quantum step, and its expected end."""
         self._stop_counting()
         step = self._steps.setdefault(name, _QuantumStep())
-        step.running, step.jobs = True, ()
+        step.running, step.due, step.jobs = True, False, ()
         step.ends = math.inf if ends is None else ends
 
     def submitted(self, name: str, slurm_job: str) -> None:
@@ -403,11 +406,11 @@ class JobForecast:
 
     def due(self, now: float) -> int:
         """The number of jobs expected so soon that nodes may be held for them."""
-        return sum(
-            step.followers
-            for step in self._steps.values()
-            if step.running and not step.jobs and now >= self._request_time(step)
-        ) + self._still_to_come(now)
+        running = [s for s in self._steps.values() if s.running and not s.jobs]
+        for step in running:
+            step.due = step.due or now >= self._request_time(step)
+        expected = sum(step.followers for step in running if step.due)
+        return expected + self._still_to_come(now)
 
     def dependent(self) -> dict[str, int]:
         """The number of jobs expected after Slurm jobs, by ids in ``--dependency`` form."""
