@@ -93,11 +93,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Let the device of the service's tests be chosen; see ``tests/devices.py``."""
     told = "run the tests of the service that can over another device than the emulated"
     parser.addoption("--device", choices=devices.KINDS, default="emulated", help=told)
+    told = "with --device: jobs that wait at the vendor while one runs (default 0)"
+    parser.addoption("--ahead", type=int, default=0, help=told)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Ask for no coverage where Slurm is missing, and with it the tests of much code."""
     devices.chosen = config.getoption("device")
+    devices.ahead = config.getoption("ahead")
     told = (
         "the devices, besides the emulated one, over which a test of the service runs"
     )

@@ -1,23 +1,26 @@
 """Kill the QPU service at random moments under load, and check what survives.
 
     python tests/benchmarks/service_crash.py [--kills 100] [--seed 1] [--waiting 10000]
+        [--device sfq|dwave|acme] [--ahead 1]
 
 One client per class submits jobs under its lease, production with pauses, the others
 without, and cancels one in ten. Requests that were not acknowledged because the service
 died are sent again with the same key. The service is killed (SIGKILL) at random moments
-after its start, sometimes before it listens, and started again. Then all jobs run to
-their end, and must be consistent:
+after its start, every other time while the device has a job, sometimes before it listens, and
+started again. Then all jobs run to their end, and must be consistent:
 
 - every acknowledged job exists once, under its key, and is over; a job that was seen to
   be over has not changed; an acknowledged cancellation holds; a completed job has a result
-- the device logs the start of each run in a file of its own: a job that ran more than
-  once reports it (attempt and note), and a completed job did run
-- within a class jobs ran in the order they were acknowledged
+- the device logs the start of each run in a file of its own, or the vendor knows them: a
+  job that ran more than once reports it (attempt and note), and a completed job did run
+- within a class jobs ran in the order they were acknowledged; with --ahead, where one may
+  begin while the one before it is being pre-empted, their last runs did
 - the same leases are held
 
 With ``--waiting`` a service is also started on a queue of that length, and its start-up
-compared with that on an empty queue. The suite runs the short form
-(tests/integration/test_service_crash.py).
+compared with that on an empty queue. With ``--device`` the QPU is a vendor's, reached by a
+real client (tests/devices.py), and goes on while the service is down. The suite runs the
+short form (tests/integration/test_service_crash.py).
 """
 
 from __future__ import annotations
@@ -25,11 +28,12 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sqlite3
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -40,6 +44,7 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import OVER
 from sf_quantum.service.domain.jobs import CLASSES, Lease, Submission, UserClass
 from sf_quantum.service.store.store import Store
+from tests import devices
 from tests.benchmarks.crashes import KilledService, Load, running
 from tests.service import example_bqm
 from tests.waiting import until
@@ -59,26 +64,63 @@ ProblemRunner.run = noted
 sys.exit(main(sys.argv[2:]))
 """
 # 6 ms per job: some hundred jobs per second, as many as the clients send
-SPEED = ("--technology", "annealer", "--time-scale", "0.3", "--vqpus", "3")
+EMULATED: dict[str, JSON] = {"technology": "annealer", "time_scale": 0.3}
+# 60 ms, and what the clients pause for
+AT_A_VENDOR: dict[str, JSON] = {"technology": "annealer", "time_scale": 3}
+PAUSE_SECONDS = 0.1
 # a job may be running at each kill
-CONFIG: dict[str, JSON] = {"service_deaths": 1000}
+CONFIG: dict[str, JSON] = {"service_deaths": 1000, "vqpus": 3}
 # jobs between two kills, at least
 ACKNOWLEDGED = 5
 # of each client's jobs
 FIRST = {name: 1_000_000 * i for i, name in enumerate(get_args(UserClass))}
 
 
+class Front(KilledService):
+    """The service, and the device that it drives."""
+
+    def __init__(self, folder: Path, device: devices.Configured) -> None:
+        config: dict[str, JSON] = {**CONFIG, "device": device.device}
+        super().__init__(folder, SERVICE, config, environment=device.environment)
+        self.device = device
+
+    def had_given(self) -> bool:
+        """Whether the device has, or had, a job of the service."""
+        # read only: what is left is for the next service to mend
+        file = f"file:{self.state / 'service.sqlite'}?mode=ro"
+        with closing(sqlite3.connect(file, uri=True)) as database:
+            query = (
+                "SELECT EXISTS (SELECT * FROM jobs WHERE state = 'Running'"
+                " OR (state = 'Queued' AND device_job IS NOT NULL))"
+            )
+            return bool(database.execute(query).fetchone()[0])
+
+    def runs(self, numbers: Mapping[str, int]) -> list[int]:
+        """The jobs that the device has begun to run, in their order.
+
+        :param numbers: of the jobs, by their ids
+        """
+        if self.device.runs is None:
+            return [int(line) for line in self.noted.read_text().split()]
+        return [numbers[tag.split("-")[1]] for tag in self.device.ran()]
+
+
 @dataclass
 class Submitting(Load):
     """Submits jobs whose seeds are numbers that no other client has."""
 
+    #: while a job is being cancelled, or the vendor has not answered yet
+    passing = (503,)
+
+    pause: float = 0.0
     order: list[str] = field(default_factory=list)
 
     def step(self, number: int, draws: random.Random) -> None:
         # production jobs come one by one, so that they find others to pre-empt
-        time.sleep(draws.uniform(0, 0.2 if self.job_class == "production" else 0.0))
+        pause = 0.2 if self.job_class == "production" else 0.0
+        time.sleep(draws.uniform(0, pause + self.pause))
         number += FIRST[self.job_class]
-        parameters: dict[str, JSON] = {"num_reads": 5, "seed": number, "num_sweeps": 1}
+        parameters: dict[str, JSON] = {"num_reads": 5, "seed": number}
         id_ = self.submit(f"key-{number}", parameters)
         self.order.append(id_)
         if draws.random() < 0.1:
@@ -89,13 +131,15 @@ class Submitting(Load):
             self.see(self.until_answered("GET", path))
 
 
-def torture(folder: Path, kills: int, seed: int) -> dict[str, float]:
+def torture(
+    folder: Path, device: devices.Configured, kills: int, seed: int
+) -> dict[str, float]:
     """Run the whole test.
 
     :returns: its figures
     :raises AssertionError: if something is inconsistent
     """
-    service = KilledService(folder, SERVICE, CONFIG, SPEED)
+    service = Front(folder, device)
     service.start()
     try:
         return _tortured(service, kills, seed)
@@ -103,15 +147,18 @@ def torture(folder: Path, kills: int, seed: int) -> dict[str, float]:
         service.kill()
 
 
-def _tortured(service: KilledService, kills: int, seed: int) -> dict[str, float]:
+def _tortured(service: Front, kills: int, seed: int) -> dict[str, float]:
     service.listens()
     loads = [
         Submitting(service, name, seed + number)
         for number, name in enumerate(get_args(UserClass))
     ]
+    if service.device.runs is not None:
+        for load in loads:
+            load.pause = PAUSE_SECONDS
     for load in loads:
         load.acquire()
-    early, draws = 0, random.Random(seed)
+    amid, early, draws = 0, 0, random.Random(seed)
     starts: list[float] = []
     with running(loads) as failures:
         for _ in range(kills):
@@ -120,7 +167,10 @@ def _tortured(service: KilledService, kills: int, seed: int) -> dict[str, float]
             # one in four of the successors is killed while it starts
             moment = draws.uniform(0, 0.5)
             soon = moment * 4 if moment < 0.125 else None
+            if draws.random() < 0.5:
+                until(lambda: failures or service.had_given(), "a job on the device")
             service.kill()
+            amid += service.had_given()
             starts.append(service.start_again(soon))
             early += soon is not None
             if failures:
@@ -128,6 +178,7 @@ def _tortured(service: KilledService, kills: int, seed: int) -> dict[str, float]
     return {
         **_check(service, loads),
         "kills": kills,
+        "amid_a_job": amid,
         "before_it_listened": early,
         "unanswered": sum(load.unanswered for load in loads),
         "start_seconds": median(starts) if starts else 0.0,
@@ -145,7 +196,7 @@ def _let_work(loads: Sequence[Load], failures: Sequence[BaseException]) -> None:
     until(worked, f"{ACKNOWLEDGED} jobs are acknowledged")
 
 
-def _check(service: KilledService, loads: Sequence[Submitting]) -> dict[str, float]:
+def _check(service: Front, loads: Sequence[Submitting]) -> dict[str, float]:
     jobs: dict[int, dict[str, JSON]] = {}
     for load in loads:
         for id_, job in load.settle().items():
@@ -153,11 +204,14 @@ def _check(service: KilledService, loads: Sequence[Submitting]) -> dict[str, flo
             jobs[_number(load.keys[id_])] = job
         lease = service.ask("GET", f"/v1/leases/{load.lease}").json()
         assert lease["held"] is True, f"the lease of {load.job_class} is not held"
-    runs = [int(line) for line in service.noted.read_text().split()]
+    numbers = {id_: _number(k) for load in loads for id_, k in load.keys.items()}
+    runs = service.runs(numbers)
     _check_runs(jobs, Counter(runs))
+    # where one may begin while the one before it is pre-empted, each job's last
+    ordered = [*dict.fromkeys(reversed(runs))][::-1] if devices.ahead else runs
     for load in loads:
         known = {_number(key) for key in load.keys.values()}
-        ran = [number for number in runs if number in known]
+        ran = [number for number in ordered if number in known]
         in_order = all(one <= other for one, other in pairwise(ran))
         assert in_order, f"{load.job_class} jobs did not run in their order"
     service.kill()
@@ -186,7 +240,7 @@ def _check_runs(jobs: Mapping[int, Mapping[str, JSON]], runs: Counter[int]) -> N
         assert job["state"] != "Failed", f"job {number} failed: {job['note']}"
 
 
-def _check_file(service: KilledService, jobs: Mapping[int, Mapping[str, JSON]]) -> None:
+def _check_file(service: Front, jobs: Mapping[int, Mapping[str, JSON]]) -> None:
     """Check the file: each job exists once, and each result is there."""
     store = Store(service.state / "service.sqlite")
     kept = store.jobs(limit=10_000_000)
@@ -197,7 +251,7 @@ def _check_file(service: KilledService, jobs: Mapping[int, Mapping[str, JSON]]) 
     for job in kept:
         result = store.result(job.number)
         assert (job.state == "Completed") == (result is not None), f"result of {job}"
-        if result is not None:
+        if result is not None and service.device.runs is None:
             info = json.loads(result)["info"]
             assert f"key-{info['seed']}" == job.key, "a result of another job"
     integrity = store.report("PRAGMA integrity_check")[0][0]
@@ -236,17 +290,19 @@ def fill(state: Path, jobs: int) -> None:
     store.close()
 
 
-def restart(folder: Path, jobs: int) -> dict[str, float]:
+def restart(
+    folder: Path, device: devices.Configured, jobs: int
+) -> dict[str, float]:
     """Start the service on an empty queue and on a queue of pending jobs.
 
     :returns: seconds until it listens, and until it has described its last job; and the
         first figure relative to that of an empty queue
     """
     (folder / "empty").mkdir()
-    empty = KilledService(folder / "empty", SERVICE, CONFIG, SPEED)
+    empty = Front(folder / "empty", device)
     at_once = empty.start_again(None)
     empty.kill()
-    service = KilledService(folder, SERVICE, CONFIG, SPEED)
+    service = Front(folder, device)
     fill(service.state, jobs)
     listens = service.start_again(None)
     begin = time.monotonic()
@@ -270,17 +326,31 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--waiting", type=int, default=10_000)
+    parser.add_argument("--device", choices=devices.KINDS, default="emulated")
+    parser.add_argument("--ahead", type=int, default=0)
     args = parser.parse_args()
-    # short paths: a socket's has at most 107 bytes
-    with tempfile.TemporaryDirectory(prefix="sfq-crash-") as folder:
-        if args.kills:
+    devices.chosen, devices.ahead = args.device, args.ahead
+    if args.kills:
+        with _device() as (folder, device):
             begin = time.monotonic()
-            figures = torture(Path(folder), args.kills, args.seed)
+            figures = torture(folder, device, args.kills, args.seed)
             figures["seconds"] = time.monotonic() - begin
             print(json.dumps(figures))
-    with tempfile.TemporaryDirectory(prefix="sfq-crash-") as folder:
-        if args.waiting:
-            print(json.dumps(restart(Path(folder), args.waiting)))
+    if args.waiting:
+        with _device() as (folder, device):
+            print(json.dumps(restart(folder, device, args.waiting)))
+
+
+@contextmanager
+def _device() -> Iterator[tuple[Path, devices.Configured]]:
+    """Make the device that was chosen, and a folder for the service."""
+    wanted = EMULATED if devices.chosen == "emulated" else AT_A_VENDOR
+    # short paths: a socket's has at most 107 bytes
+    with (
+        tempfile.TemporaryDirectory(prefix="sfq-crash-") as name,
+        devices.configured(wanted, Path(name) / "vendor") as device,
+    ):
+        yield Path(name), device
 
 
 if __name__ == "__main__":

@@ -5,22 +5,28 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
 from sf_quantum.net.transport import Client
 from sf_quantum.service.http import auth
 from tests import devices, forking
 from tests.forking import Command
 from tests.service import example_bqm
+from tests.waiting import until
 
 OCCUPIED = "occupied"
-# options of the emulated device
-EMULATED = ("--time-scale", "--qubits", "--noise", "--seed", "--technology", "--faults")
+# options without a value
+FLAGS = ("--until-eof",)
+# options of the emulated device whose values are words, and the others
+WORDS = ("--name", "--technology", "--topology")
+EMULATED = ("--time-scale", "--qubits", "--noise", "--seed", "--faults")
 SFQ = [str(Path(sys.executable).parent / "sfq")]
 
 
@@ -40,18 +46,55 @@ def only_by_qrmi(folder: Path) -> Path:
     return file
 
 
-def _split(options: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split options into those of a service and those of its emulated device."""
-    split: tuple[list[str], list[str]] = [], []
-    for name, value in zip(options[::2], options[1::2], strict=True):
-        split[name in EMULATED].extend((name, value))
-    return split
+@contextmanager
+def over_device(
+    options: Sequence[str], folder: Path
+) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """Have ``sfq serve`` drive the device that was chosen; see ``tests/devices.py``.
+
+    :param options: of the command; those of the emulated device are for the vendor's then
+    :param folder: for the state of the vendor, which goes on whatever becomes of the service
+    :returns: the options, and more variables of its environment
+    """
+    if devices.chosen == "emulated":
+        yield [*options], {}
+        return
+    own: list[str] = []
+    config: dict[str, JSON] = {}
+    emulated: dict[str, JSON] = {}
+    words = iter(options)
+    for name in words:
+        if name in FLAGS:
+            own.append(name)
+        elif name == "--config":
+            config = yaml.safe_load(Path(next(words)).read_text())
+            emulated |= mapping(config.pop("device", {}))
+        elif name in (*WORDS, *EMULATED):
+            value = next(words)
+            key = name.removeprefix("--").replace("-", "_")
+            emulated[key] = value if name in WORDS else json.loads(value)
+        else:
+            own += [name, next(words)]
+    folder.mkdir(exist_ok=True)
+    with devices.configured(emulated, folder / "vendor") as made:
+        file = folder / "front.yml"
+        file.write_text(json.dumps({**config, "device": made.device}))
+        yield [*own, "--config", str(file)], made.environment
+
+
+def until_ready(url: str) -> None:
+    """Wait until a service takes work, which one with a vendor does once it has answered."""
+    client = Client(url, {})
+    until(
+        lambda: client.request("GET", "/v1/health/ready").status == 200,
+        "a service that takes work",
+    )
 
 
 class QpuService:
     """``sfq serve`` with its state in a folder, and its operator.
 
-    If ``sfq`` was chosen as the device, another one behind it has the emulated device.
+    If another device than the emulated one was chosen, its vendor is behind it.
 
     :param options: of ``sfq serve``
     """
@@ -59,11 +102,8 @@ class QpuService:
     def __init__(self, folder: Path, *options: str) -> None:
         folder.mkdir(exist_ok=True)
         self._folder = folder
-        self._vendor: Vendor | None = None
-        if devices.chosen == "sfq":
-            own, behind = _split(options)
-            options = (*own,)
-            self._vendor = Vendor(folder / "vendor", *behind)
+        self._vendor = ExitStack()
+        self._environment: dict[str, str] = {}
         self._options = ["--state", str(folder / "state"), *options]
         self._process: Command | None = None
         self._headers: dict[str, str] = {}
@@ -88,22 +128,27 @@ class QpuService:
 
     def start(self) -> None:
         """Start the service, again under the same URL."""
-        if self._vendor is not None and not self._vendor.url:
-            self._options += ["--config", self._vendor.in_front()]
-        elif self._vendor is not None:
-            self._vendor.start()
+        if not self.url:
+            over = over_device(self._options, self._folder / "device")
+            self._options, self._environment = self._vendor.enter_context(over)
         if self.url:
             self._options += ["--port", self.url.rpartition(":")[2]]
         output, theirs = os.pipe()
         with open(output) as told, open(self._folder / "log", "ab") as log:
             words = ["sfq", "serve", *self._options]
             self._process = forking.start(
-                words, Path.cwd(), os.environ, theirs, log.fileno()
+                words,
+                Path.cwd(),
+                {**os.environ, **self._environment},
+                theirs,
+                log.fileno(),
             )
             os.close(theirs)
             line = told.readline()
         assert line, (self._folder / "log").read_text()
         self.url = json.loads(line)["url"]
+        if devices.chosen != "emulated":
+            until_ready(self.url)
 
     def children(self) -> list[psutil.Process]:
         """The processes that the service has started."""
@@ -111,13 +156,16 @@ class QpuService:
         return psutil.Process(self._process.pid).children()
 
     def kill(self) -> None:
-        """End the service with no chance to do anything."""
+        """End the service with no chance to do anything; its vendor goes on."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
-        if self._vendor is not None:
-            self._vendor.kill()
+
+    def end(self) -> None:
+        """End the service and its vendor."""
+        self.kill()
+        self._vendor.close()
 
     def ask(
         self,
@@ -180,25 +228,3 @@ class QpuService:
         assert isinstance(jobs, list)
         told = [job for job in jobs if isinstance(job, dict)]
         return [(str(job["idempotency_key"]), str(job["state"])) for job in told]
-
-
-class Vendor(QpuService):
-    """The service behind another."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(devices, "chosen", "emulated")
-            super().__init__(folder, *options)
-
-    def in_front(self) -> str:
-        """Start it; the configuration of the service in front of it."""
-        token = self.with_tokens("front")
-        self.start()
-        config: JSON = {"url": self.url, "tokenFile": token}
-        device: JSON = {
-            **{"type": "qpu", "qpu": "sfq", "name": "emulator", "config": config},
-            **{"poll_seconds": 0.05, "refresh_seconds": 0.2, "ahead": 0},
-        }
-        file = self._folder / "front.yml"
-        file.write_text(json.dumps({"device": device}))
-        return str(file)

@@ -17,19 +17,20 @@ from tests.integration.services import SFQ, QpuService
 if TYPE_CHECKING:
     from tests.integration.conftest import Project
 
-pytestmark = pytest.mark.devices("sfq")
-
 # the same numbers, but for what JSON and adding up in another order do to them
 TOLERANCE = 1e-9
 
-pytestmark = pytest.mark.usefixtures("measured")
+pytestmark = [
+    pytest.mark.usefixtures("measured"),
+    pytest.mark.devices("sfq", "dwave", "acme"),
+]
 
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[QpuService]:
     made = QpuService(tmp_path / "service", "--vqpus", "3")
     yield made
-    made.kill()
+    made.end()
 
 
 def _sfq(service: QpuService, token: str, *words: str) -> dict[str, JSON]:
@@ -102,11 +103,11 @@ def test_what_a_killed_run_used_is_accounted_to_it(
     until: Callable[[Callable[[], object], str], None],
 ) -> None:
     token = service.with_tokens("ada")
-    service._options += ["--time-scale", "20"]  # minutes for the job
+    service._options += ["--time-scale", "200"]  # minutes for the job
     service.start()
     project.deployment("qpu", "sfq.rest", url=service.url, tokenFile=token)
     script = f"sfq solve --problem {project.folder}/problem.json --output out"
-    project.step("long", f"{script} --reads 100000", "qpu")
+    project.step("long", f"{script} --reads 10000", "qpu")
     driver = project.start()
     until(lambda: service.jobs() == ["Running"], "the QPU job")
     driver.kill()

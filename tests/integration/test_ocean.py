@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dwave.cloud import Client
     from dwave.cloud.api import Problems
 
-pytestmark = pytest.mark.devices("sfq")
+pytestmark = pytest.mark.devices("sfq", "dwave")
 
 cloud = pytest.importorskip("dwave.cloud", reason="the extra dwave is not installed")
 api = importlib.import_module("dwave.cloud.api")
@@ -67,7 +67,7 @@ def ocean(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ocean]:
     """A service with a Pegasus graph that does not wait."""
     made = Ocean(tmp_path_factory.mktemp("ocean"), *SMALL)
     yield made
-    made.service.kill()
+    made.service.end()
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     yield run
     for one in made:
-        one.service.kill()
+        one.service.end()
 
 
 def clique(size: int) -> BinaryQuadraticModel:
@@ -100,7 +100,7 @@ def lowest(bqm: BinaryQuadraticModel) -> float:
     return min(float(bqm.energy(dict(enumerate(state)))) for state in states)
 
 
-def test_solvers(ocean: Ocean, start: Start) -> None:
+def test_solvers(ocean: Ocean) -> None:
     graph = topology.working("pegasus", 100, frozenset())
     with ocean.client() as client:
         (solver,) = client.get_solvers()
@@ -119,6 +119,11 @@ def test_solvers(ocean: Ocean, start: Start) -> None:
             client.get_solver(name="another")
         with pytest.raises(exceptions.SolverNotFoundError):
             client.get_solver(topology__type="zephyr")
+
+
+# it needs another technology
+@pytest.mark.devices("sfq")
+def test_no_annealer_no_solver(start: Start) -> None:
     atoms = start("--technology", "neutral-atom", "--time-scale", "0")
     with atoms.client() as client:
         assert client.get_solvers() == []

@@ -18,6 +18,8 @@ from sf_quantum.net.transport import Client, Unreachable
 from tests.integration.services import QpuService
 from tests.waiting import until
 
+pytestmark = pytest.mark.devices("sfq", "dwave", "acme")
+
 ROOT = Path(__file__).parents[2]
 DEPLOYMENTS = ROOT / "deployments"
 
@@ -98,7 +100,7 @@ def service(tmp_path: Path) -> Iterator[QpuService]:
     try:
         yield made
     finally:
-        made.kill()
+        made.end()
 
 
 @pytest.fixture
@@ -126,6 +128,8 @@ def names(text: str) -> set[str]:
     return set(re.findall(r"\b(?:sfq|process)_\w+", text))
 
 
+# the dashboard shows much that only the emulated device tells
+@pytest.mark.devices
 def test_it_scrapes_and_every_panel_and_alert_asks_for_what_is_there(
     prometheus: Prometheus, service: QpuService
 ) -> None:
@@ -170,7 +174,7 @@ def test_with_a_token_where_the_site_asks_for_one(tmp_path: Path) -> None:
     finally:
         if prometheus is not None:
             prometheus.stop()
-        service.kill()
+        service.end()
 
 
 def test_promtool_finds_the_files_right(promtool: str) -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Project
 
 Until = Callable[[Callable[[], object], str], None]
+# D-Wave's annealers take a tenth of the shots with which a test occupies the QPU
+pytestmark = pytest.mark.devices("sfq", "acme")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -40,7 +42,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., QpuService]]:
 
     yield make
     for service in made:
-        service.kill()
+        service.end()
 
 
 def _run_deployment(folder: Path, name: str, **qpu: JSON) -> str:
@@ -108,6 +110,8 @@ def test_the_workflow_gives_the_labels_of_the_emulator_with_tokens_and_with_mung
     assert labels == emulated
 
 
+# it has a vendor of its own
+@pytest.mark.devices
 @pytest.mark.parametrize("kind", ["sfq", "dwave"])
 def test_the_workflow_gives_the_labels_of_the_direct_run_through_a_service_in_front(
     tmp_path: Path,

@@ -7,12 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests import devices
+
+pytestmark = pytest.mark.devices("sfq", "acme")
 CRASH = Path(__file__).parents[1] / "benchmarks" / "service_crash.py"
 
 
 def _crash(*options: str) -> dict[str, float]:
+    over = ["--device", devices.chosen, "--ahead", str(devices.ahead)]
     done = subprocess.run(
-        [sys.executable, str(CRASH), *options],
+        [sys.executable, str(CRASH), *options, *over],
         capture_output=True,
         text=True,
         timeout=600,
@@ -27,8 +33,7 @@ def test_killed_under_load_nothing_is_lost_and_nothing_runs_twice_in_silence() -
     assert figures["kills"] == 5
     assert figures["acknowledged"] > 20
     # the test means something only if the service died in the middle of things
-    assert figures["interrupted"] + figures["preempted"] > 0
-    assert figures["runs"] > figures["completed"]
+    assert figures["amid_a_job"] > 0
 
 
 def test_a_long_queue_is_there_again() -> None:

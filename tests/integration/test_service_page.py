@@ -23,6 +23,8 @@ from sf_quantum.service.http import auth
 from tests.integration.services import QpuService
 from tests.service import example_bqm
 
+pytestmark = pytest.mark.devices("sfq", "dwave", "acme")
+
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 if CHROMIUM is None or DRIVER is None:
     pytest.skip(
@@ -226,7 +228,7 @@ class Site:
 def site(tmp_path: Path) -> Iterator[Site]:
     made = Site(tmp_path)
     yield made
-    made.service.kill()
+    made.service.end()
 
 
 def test_it_shows_a_job_on_its_way_through_the_queue_as_the_api_does(
@@ -244,7 +246,10 @@ def test_it_shows_a_job_on_its_way_through_the_queue_as_the_api_does(
 
     browser.open(site.url, site.tokens["ada"])
     browser.until(lambda: waits_behind(1), "the job's place")
-    assert browser.text("#running strong") == "A production job of another user"
+    browser.until(
+        lambda: browser.text("#running strong") == "A production job of another user",
+        "the job before it",
+    )
     assert browser.text(f"{row} bdi") == HOSTILE
     assert f"{job[:8]} \u00b7 development" in browser.text(row)
     assert "key-" not in browser.text("body")
@@ -314,6 +319,7 @@ def test_others_are_counts_and_admins_see_everything(
     def page(who: str) -> str:
         browser.open(site.url, site.tokens.get(who, ""))
         browser.until(lambda: browser.text("[data-count=test] dd") == "13", "the queue")
+        browser.until(lambda: browser.text("#running strong"), "the job that runs")
         return browser.text("body")
 
     for who, line in {

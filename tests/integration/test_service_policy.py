@@ -10,6 +10,8 @@ from sf_quantum.files import JSON
 from tests.integration.services import QpuService
 from tests.service import example_bqm
 
+pytestmark = pytest.mark.devices("sfq", "dwave", "acme")
+
 CONFIGURATION = """
 policy: {type: fair-share, half_life_seconds: 3600}
 shares:
@@ -69,4 +71,4 @@ def test_fair_shares_of_a_configuration(tmp_path: Path, restarted: bool) -> None
             *("bob1", "ann2", "ann3", "bob2", "bob3"),
         ]
     finally:
-        service.kill()
+        service.end()

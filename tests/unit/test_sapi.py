@@ -17,11 +17,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from dimod import SampleSet
 from starlette.requests import Request
 from starlette.responses import Response
 
 from sf_quantum.files import JSON
-from sf_quantum.service.api.sapi import routes, solver
+from sf_quantum.service.api.sapi import qp_format, routes, solver
 from sf_quantum.service.api.sapi.problems import Problems
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.topology import pegasus
@@ -80,6 +81,24 @@ def test_a_problem_and_its_answer(service: RunningService) -> None:
     )
     # the first of two bits, from the left
     assert base64.b64decode(str(content["solutions"])) == b"\x40"
+
+
+def test_raw_answers_are_one_for_each_read_although_the_device_has_merged_them() -> None:
+    u, v = GRAPH.couplers[0]
+    samples = SampleSet.from_samples(
+        [{u: 1, v: -1}, {u: -1, v: 1}], "SPIN", [-1.75, -0.25], num_occurrences=[3, 2]
+    )
+    params = solver.ProblemParameters(num_reads=5, answer_mode="raw", max_answers=4)
+    content = qp_format.answer(
+        json.dumps(samples.to_serializable()),
+        solver.ProblemOptions(type="ising", params=params),
+        {"offset": 0.0},
+        GRAPH,
+    )
+    energies = struct.unpack("<4d", base64.b64decode(str(content["energies"])))
+    assert energies == (-1.75, -1.75, -1.75, -0.25)
+    told = struct.unpack("<4i", base64.b64decode(str(content["num_occurrences"])))
+    assert told == (1, 1, 1, 1)
 
 
 # the vendor's answer is written in this process, too

@@ -36,11 +36,13 @@ pytestmark = pytest.mark.devices("sfq")
 
 ROOT, ADA, BOB = "root", "70001", "70002"
 SESSION: dict[str, JSON] = {"user_id": ADA, "slurm_job_id": "12"}
-JOB: dict[str, JSON] = {"sequence": "as it should be", "shots": 5}
+# JSON, as far as others than the runner read it
+JOB: dict[str, JSON] = {"sequence": '"as it should be"', "shots": 5}
+LONG = '"long"'
 
 
 class Played:
-    """Runs at once, or, for the sequence "long", until it is interrupted."""
+    """Runs at once, or, for the sequence ``LONG``, until it is interrupted."""
 
     def check(self, content: JSON, *, qubits: int) -> Size:
         if content == "wrong":
@@ -49,7 +51,7 @@ class Played:
 
     def run(self, computation: Computation, interrupted: Callable[[], bool]) -> Result:
         never = threading.Event()
-        while json.loads(computation.payload) == "long" and not interrupted():
+        while json.loads(computation.payload) == LONG and not interrupted():
             never.wait(0.005)
         counter = {"01": computation.parameters.get("num_reads")}
         return Result(json.dumps({"counter": counter}))
@@ -87,7 +89,7 @@ class Warden:
         assert answer.status == 200, answer.body
         return str(answer.json()["id"])
 
-    def submit(self, session: str, content: str = "fine", user: str = ADA) -> str:
+    def submit(self, session: str, content: str = '"fine"', user: str = ADA) -> str:
         body = {**JOB, "sequence": content}
         answer = self.ask("POST", "/jobs", body, user=user, session=session)
         assert answer.status == 200, answer.body
@@ -317,14 +319,14 @@ def test_jobs_that_are_not_there(start: Start, number: str, status: int) -> None
 def test_cancel_and_release_reach_the_device(start: Start) -> None:
     warden = start()
     session = warden.session()
-    running = warden.submit(session, "long")
+    running = warden.submit(session, LONG)
     warden.finish(session, "Running")
     waiting = warden.submit(session)
     assert warden.ask("GET", f"/jobs/{waiting}").json()["status"] == "PENDING"
     cancelled = warden.ask("POST", f"/jobs/{running}/cancel").json()
     assert cancelled["status"] == "CANCELED"
     warden.finish(session, "Completed", 1)
-    running = warden.submit(session, "long")
+    running = warden.submit(session, LONG)
     warden.finish(session, "Running", 2)
     warden.ask("DELETE", f"/sessions/{session}")
     shown = warden.ask("GET", f"/jobs/{running}").json()
@@ -344,8 +346,6 @@ def test_a_session_is_needed_and_must_be_ones_own(start: Start) -> None:
     refused(answer, 403, "released")
 
 
-# a sequence is read by the device
-@pytest.mark.devices
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -421,7 +421,7 @@ def test_problems_of_our_own_dialect_are_in_the_same_queue(start: Start) -> None
 def test_an_admin_closes_and_opens(start: Start) -> None:
     warden = start()
     session = warden.session()
-    running = warden.submit(session, "long")
+    running = warden.submit(session, LONG)
     warden.finish(session, "Running")
     closing: dict[str, JSON] = {"is_accessible": False, "message": "calibration"}
     refused(warden.ask("POST", "/accessible", closing), 403)
@@ -440,7 +440,7 @@ def test_an_admin_closes_and_opens(start: Start) -> None:
 def test_status_is_for_admins(start: Start) -> None:
     warden = start()
     session = warden.session()
-    running = warden.submit(session, "long")
+    running = warden.submit(session, LONG)
     warden.finish(session, "Running")
     warden.submit(session)
     refused(warden.ask("GET", "/status"), 403)
@@ -460,7 +460,7 @@ def used(start: Start) -> Warden:
     first, second = warden.session(), warden.session(BOB)
     warden.submit(first)
     warden.finish(first)
-    long = warden.submit(first, "long")
+    long = warden.submit(first, LONG)
     warden.finish(first, "Running", 1)
     warden.ask("POST", f"/jobs/{long}/cancel")
     warden.submit(second, user=BOB)

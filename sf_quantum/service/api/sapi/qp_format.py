@@ -87,7 +87,9 @@ def answer(
         samples = samples.aggregate()  # type: ignore[no-untyped-call]
         record = numpy.sort(samples.record, order="energy", kind="stable")
     else:
-        record = samples.record
+        # a real QPU may have merged equal answers
+        record = numpy.repeat(samples.record, samples.record["num_occurrences"])
+        record["num_occurrences"] = 1
     record = record[: options.params.max_answers]
     qubits = numpy.array(samples.variables)
     order = numpy.argsort(qubits)
