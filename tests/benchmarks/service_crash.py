@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import cast, get_args
+from typing import ClassVar, cast, get_args
 
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import OVER
@@ -65,9 +65,8 @@ sys.exit(main(sys.argv[2:]))
 """
 # 6 ms per job: some hundred jobs per second, as many as the clients send
 EMULATED: dict[str, JSON] = {"technology": "annealer", "time_scale": 0.3}
-# 60 ms, and what the clients pause for
+# 60 ms
 AT_A_VENDOR: dict[str, JSON] = {"technology": "annealer", "time_scale": 3}
-PAUSE_SECONDS = 0.1
 # a job may be running at each kill
 CONFIG: dict[str, JSON] = {"service_deaths": 1000, "vqpus": 3}
 # jobs between two kills, at least
@@ -109,16 +108,13 @@ class Front(KilledService):
 class Submitting(Load):
     """Submits jobs whose seeds are numbers that no other client has."""
 
-    #: while a job is being cancelled, or the vendor has not answered yet
-    passing = (503,)
-
-    pause: float = 0.0
+    pause_seconds: ClassVar[float] = 0.0
     order: list[str] = field(default_factory=list)
 
     def step(self, number: int, draws: random.Random) -> None:
         # production jobs come one by one, so that they find others to pre-empt
         pause = 0.2 if self.job_class == "production" else 0.0
-        time.sleep(draws.uniform(0, pause + self.pause))
+        time.sleep(draws.uniform(0, pause + self.pause_seconds))
         number += FIRST[self.job_class]
         parameters: dict[str, JSON] = {"num_reads": 5, "seed": number}
         id_ = self.submit(f"key-{number}", parameters)
@@ -129,6 +125,14 @@ class Submitting(Load):
             # an old one: its state does not change once it is over
             path = f"/v1/jobs/{draws.choice(self.order)}"
             self.see(self.until_answered("GET", path))
+
+
+class SubmittingToVendor(Submitting):
+    """Submits no more jobs than a vendor can run."""
+
+    pause_seconds = 0.1
+    #: while a job is being cancelled, or the vendor has not answered yet
+    passing = (503,)
 
 
 def torture(
@@ -149,13 +153,11 @@ def torture(
 
 def _tortured(service: Front, kills: int, seed: int) -> dict[str, float]:
     service.listens()
+    kind = Submitting if service.device.runs is None else SubmittingToVendor
     loads = [
-        Submitting(service, name, seed + number)
+        kind(service, name, seed + number)
         for number, name in enumerate(get_args(UserClass))
     ]
-    if service.device.runs is not None:
-        for load in loads:
-            load.pause = PAUSE_SECONDS
     for load in loads:
         load.acquire()
     amid, early, draws = 0, 0, random.Random(seed)
@@ -290,9 +292,7 @@ def fill(state: Path, jobs: int) -> None:
     store.close()
 
 
-def restart(
-    folder: Path, device: devices.Configured, jobs: int
-) -> dict[str, float]:
+def restart(folder: Path, device: devices.Configured, jobs: int) -> dict[str, float]:
     """Start the service on an empty queue and on a queue of pending jobs.
 
     :returns: seconds until it listens, and until it has described its last job; and the

@@ -12,7 +12,7 @@ import json
 import math
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -37,6 +37,8 @@ from tests.waiting import until
 pytestmark = pytest.mark.devices("sfq", "dwave")
 
 GRAPH = pegasus(2)
+from_samples: Callable[..., SampleSet] = SampleSet.from_samples
+serializable: Callable[[SampleSet], JSON] = SampleSet.to_serializable
 
 
 @pytest.fixture(scope="module")
@@ -83,14 +85,16 @@ def test_a_problem_and_its_answer(service: RunningService) -> None:
     assert base64.b64decode(str(content["solutions"])) == b"\x40"
 
 
-def test_raw_answers_are_one_for_each_read_although_the_device_has_merged_them() -> None:
+def test_raw_answers_are_one_for_each_read_although_the_device_has_merged_them() -> (
+    None
+):
     u, v = GRAPH.couplers[0]
-    samples = SampleSet.from_samples(
+    samples = from_samples(
         [{u: 1, v: -1}, {u: -1, v: 1}], "SPIN", [-1.75, -0.25], num_occurrences=[3, 2]
     )
     params = solver.ProblemParameters(num_reads=5, answer_mode="raw", max_answers=4)
     content = qp_format.answer(
-        json.dumps(samples.to_serializable()),
+        json.dumps(serializable(samples)),
         solver.ProblemOptions(type="ising", params=params),
         {"offset": 0.0},
         GRAPH,
