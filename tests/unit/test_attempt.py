@@ -528,6 +528,9 @@ async def test_what_cannot_be_found_again_is_preempted_only_if_it_may_run_twice(
             await until_async(lambda: "v3" in vendor.jobs)
         else:
             assert vendor.jobs["v1"].state == "Running"
+            forecast = queue.forecast(high)
+            assert forecast is not None
+            assert forecast.position == 1
             vendor.end("v1")
             await until_async(lambda: "v2" in vendor.jobs)
         vendor.end([*vendor.jobs][-1])

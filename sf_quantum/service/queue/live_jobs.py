@@ -81,7 +81,7 @@ from sf_quantum.service.domain.reasons import (
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.attempt import Attempt, Ended
 from sf_quantum.service.queue.availability import Availability
-from sf_quantum.service.queue.device_job import Detached, Interrupt, written
+from sf_quantum.service.queue.device_job import Detached, Interrupt, runs_again, written
 from sf_quantum.service.queue.entitlements import JobCounts
 from sf_quantum.service.queue.events import log_done, log_interrupted, log_job
 from sf_quantum.service.queue.observations import DeviceState, Observations
@@ -600,6 +600,7 @@ class LiveJobs:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._seen_running, live)
 
+        live.entry.stays = not runs_again(self.device, job)
         fits = live.fits == _fitting(self.device.description)
         return Attempt(
             self.store,

@@ -214,7 +214,8 @@ class Estimator:
         """
         position = sum(work.jobs for work in works.values())
         seconds = self._pace.seconds(works)
-        stays = [one for one in self._on_device if not self._policy.preempts(job, one)]
+        preempts = self._policy.preempts
+        stays = [one for one in self._on_device if one.stays or not preempts(job, one)]
         if stays:
             position += len(stays)
             seconds += self.left(stays[-1])

@@ -23,6 +23,7 @@ class PendingJob:
     :param project: project of its lease
     :param pattern: hint of its lease
     :param expected_seconds: hint of its lease: its QPU seconds
+    :param stays: on the device until it ends, whatever the policy would pre-empt
     """
 
     number: int
@@ -39,6 +40,7 @@ class PendingJob:
     expected_seconds: float | None = None
     compute_seconds: float = 0.0
     payload_bytes: int = 0
+    stays: bool = False
 
     @classmethod
     def of(cls, job: Job, seconds: float, lease: Lease | None = None) -> PendingJob:
