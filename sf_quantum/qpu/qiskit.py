@@ -23,6 +23,7 @@ from qiskit.transpiler import Target
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.qpu.jobs import Description, JobParameters, Outcome, Task
+from sf_quantum.qpu.passes import Counts, Passes
 from sf_quantum.qpu.running import JobSide
 from sf_quantum.samplers import unknown
 from sf_quantum.threads import in_thread
@@ -50,6 +51,7 @@ class QpuBackend(BackendV2):
         if "circuit" not in described.kinds:
             takes = ", ".join(described.kinds) or "no jobs"
             raise InputError(f"QPU {qpu.name!r} takes no circuits, but: {takes}")
+        self._described = described
         self._target = target(described)
         self._most_shots = described.shots
 
@@ -63,19 +65,20 @@ class QpuBackend(BackendV2):
 
     @classmethod
     def _default_options(cls) -> Options:
-        return Options(shots=SHOTS, memory=False, seed_simulator=None)
+        return Options(shots=SHOTS, memory=False, seed_simulator=None, mitigation="")
 
     def run(
         self,
         run_input: QuantumCircuit | Sequence[QuantumCircuit],
-        **options: int | None,
+        **options: int | str | None,
     ) -> QpuJob:
         """Run circuits as one job; returns at once.
 
         :param options: ``shots``, by default 1024; ``memory``, whether the result has the
             bits of each shot too, in an order that means nothing; ``seed_simulator``, of
-            an emulated QPU
-        :raises InputError: for another option, or more shots than a job may have
+            an emulated QPU; ``mitigation``, names of :mod:`~sf_quantum.qpu.passes`
+        :raises InputError: for another option, more shots than a job may have, or a pass
+            that cannot be used
         """
         circuits = [run_input] if isinstance(run_input, QuantumCircuit) else run_input
         for name in options:
@@ -87,7 +90,9 @@ class QpuBackend(BackendV2):
             most = f"at most {self._most_shots:,}"
             raise InputError(f"shots: {shots:,}; QPU {self.name!r} takes {most}")
         parameters = {"num_reads": shots, "seed": given["seed_simulator"]}
-        return QpuJob(self, self._qpu, circuits, parameters, bool(given["memory"]))
+        passes = Passes(given["mitigation"] or "", self._described)
+        memory = bool(given["memory"])
+        return QpuJob(self, self._qpu, circuits, parameters, passes, memory)
 
 
 class QpuJob(JobV1):
@@ -99,15 +104,19 @@ class QpuJob(JobV1):
         qpu: JobSide,
         circuits: Sequence[QuantumCircuit],
         parameters: JobParameters,
+        passes: Passes,
         memory: bool,
     ) -> None:
         tag = f"sfq-{secrets.token_hex(8)}"
         super().__init__(backend, tag)
         self._qpu = qpu
         self._circuits = circuits
+        self._passes = passes
         self._memory = memory
         self._cancelled = False
-        texts = [qasm3.dumps(circuit) for circuit in circuits]
+        expanded = [passes.expanded(qasm3.dumps(circuit)) for circuit in circuits]
+        self._combine = [combine for _, combine in expanded]
+        texts = [text for made, _ in expanded for text in made]
         payload = json.dumps(texts[0] if len(texts) == 1 else texts)
         self._task = Task(tag, "circuit", payload, parameters)
         self._outcome: Future[Outcome] = in_thread(lambda: qpu.run_job(self._task))
@@ -130,17 +139,16 @@ class QpuJob(JobV1):
         if outcome.result is None:
             raise QpuError(f"{who}: {outcome.failure}")
         shots = self._task.parameters["num_reads"]
+        counters = _counters(who, outcome.result.text)
         return Results(
             backend_name=self._qpu.name,
             job_id=self.job_id(),
             success=True,
             results=[
-                self._experiment(circuit, counter, shots)
-                for circuit, counter in zip(
-                    self._circuits, _counters(who, outcome.result.text), strict=True
-                )
+                self._experiment(circuit, whole(combine(counters)), shots)
+                for circuit, combine in zip(self._circuits, self._combine, strict=True)
             ],
-            info=outcome.result.info,
+            info={**outcome.result.info, "mitigation": self._passes.names},
         )
 
     def _experiment(
@@ -204,6 +212,16 @@ def target(described: Description) -> Target:
     for instruction in (Measure(), Reset()):
         made.add_instruction(instruction, qubits)
     return made
+
+
+def whole(counts: Counts) -> dict[str, int]:
+    """Round counts to whole numbers of the same sum."""
+    rounded = {bits: int(n) for bits, n in counts.items()}
+    missing = round(sum(counts.values())) - sum(rounded.values())
+    by_rest = sorted(counts, key=lambda bits: rounded[bits] - counts[bits])
+    for bits in by_rest[:missing]:
+        rounded[bits] += 1
+    return {bits: n for bits, n in rounded.items() if n}
 
 
 def _counters(who: str, text: str) -> Iterator[Mapping[str, int]]:

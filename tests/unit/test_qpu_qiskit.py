@@ -107,6 +107,33 @@ def test_a_job_that_fails_or_is_cancelled_has_no_result() -> None:
             job.result(SECONDS)
 
 
+def test_read_out_mitigation_brings_counts_nearer_to_the_truth() -> None:
+    """A GHZ state of 6 qubits: half of its reads are 0, half are 1, on all."""
+    device = EmulatedDevice(
+        technology="superconducting", qubits=6, time_scale=0.0, noise=3.0, seed=7
+    )
+    circuit = QuantumCircuit(6)
+    circuit.h(0)
+    for qubit in range(5):
+        circuit.cx(qubit, qubit + 1)
+    circuit.measure_all()
+    right = {}
+    with running_service(device) as service:
+        lease = service.acquire()
+        backend = SfqQpu("q", service.url, lease=lease).backend()
+        for mitigation in ("", "readout"):
+            job = backend.run(
+                circuit, shots=4000, seed_simulator=1, mitigation=mitigation
+            )
+            result = job.result(SECONDS)
+            counts = result.get_counts()
+            assert sum(counts.values()) == 4000
+            right[mitigation] = counts["0" * 6] + counts["1" * 6]
+            assert result.info["mitigation"] == [mitigation][: len(mitigation)]
+    assert right[""] < 3100
+    assert right["readout"] > 3600
+
+
 def test_an_annealer_is_no_backend() -> None:
     with running_service() as service:
         qpu = SfqQpu("q", service.url, lease=service.acquire())
