@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from qiskit import QuantumCircuit, transpile
-from qiskit.primitives import BackendSamplerV2
+from qiskit.primitives import BackendEstimatorV2, BackendSamplerV2
 from qiskit.providers import JobStatus
+from qiskit.quantum_info import SparsePauliOp
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.qpu.jobs import Description, Topology
@@ -71,9 +72,30 @@ def test_the_bits_of_several_registers_are_in_qiskits_order(
 
 def test_the_primitives_of_qiskit_run_on_it(backend: QpuBackend) -> None:
     circuit = transpile(bell(), backend)
-    sampled = BackendSamplerV2(backend=backend).run([circuit], shots=50).result()
+    sampled = BackendSamplerV2(backend=backend).run([circuit] * 2, shots=50).result()
     for one in sampled:
         assert set(one.data.meas.get_counts()) == {"00", "11"}
+    pairs = SparsePauliOp(["ZZ", "XX", "YY"])
+    state = transpile(bell().remove_final_measurements(inplace=False), backend)
+    values = BackendEstimatorV2(backend=backend).run([(state, [*pairs])]).result()
+    assert values[0].data.evs.tolist() == [1.0, 1.0, -1.0]
+
+
+def test_many_circuits_are_one_job(
+    service: RunningService, backend: QpuBackend
+) -> None:
+    before = len(service.queue.store.jobs())
+    circuits = []
+    for number in range(4):
+        circuit = QuantumCircuit(2)
+        for qubit in range(2):
+            if number >> qubit & 1:
+                circuit.x(qubit)
+        circuit.measure_all()
+        circuits.append(circuit)
+    result = backend.run(circuits, shots=5).result(SECONDS)
+    assert result.get_counts() == [{f"{number:02b}": 5} for number in range(4)]
+    assert len(service.queue.store.jobs()) == before + 1
 
 
 def test_what_the_qpu_refuses_is_said(backend: QpuBackend) -> None:
