@@ -20,6 +20,7 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Description, Topology
+from sf_quantum.service.api import large_bodies
 from sf_quantum.service.api.iqm import architecture, circuits, measurements
 from sf_quantum.service.api.iqm.architecture import Architecture
 from sf_quantum.service.device.emulator.device import EmulatedDevice
@@ -430,11 +431,17 @@ def test_an_annealer_has_no_circuits() -> None:
         assert ask(service, "POST", "jobs/emulator/circuit", FLIPPED).status == 404
 
 
-@pytest.mark.parametrize("gates", [1000, 9000])
-def test_large_circuits_are_read_elsewhere(service: RunningService, gates: int) -> None:
-    flips: list[JSON] = [prx("QB1", PI / gates)] * gates
+@pytest.mark.parametrize("own_thread", [False, True])
+def test_large_circuits_are_read_elsewhere(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch, own_thread: bool
+) -> None:
+    size = large_bodies.LARGE_BYTES
+    if own_thread:  # as a body of a megabyte
+        monkeypatch.setattr(large_bodies, "PROCESS_BYTES", size)
+    flips: list[JSON] = [prx("QB1", PI / 10)] * 10
     body = batch(*flips, measure("a", "QB1"))
-    assert len(json.dumps(body)) > (1024 * 1024 if gates > 1000 else 64 * 1024) * 0.5
+    # gates would take their time in the parser
+    body["circuits"][0]["metadata"] = {"note": "x" * size}
     job = ended(service, submit(service, body, "jobs/emulator/circuit?tag=large"))
     assert job["tag"] == "large"
     counts = ask(
@@ -442,6 +449,7 @@ def test_large_circuits_are_read_elsewhere(service: RunningService, gates: int) 
     ).json()
     assert counts[0]["counts"] == {"1": 20}
     wrong = batch(*flips, cz("QB1", "QB9"), measure("a", "QB1"))
+    wrong["circuits"][0]["metadata"] = {"note": "x" * size}
     refused = ask(service, "POST", "jobs/emulator/circuit", wrong)
     assert refused.status == 400
-    assert f"circuits.0.instructions.{gates}: 'QB9'" in refused.json()["message"]
+    assert "circuits.0.instructions.10: 'QB9'" in refused.json()["message"]
