@@ -18,6 +18,7 @@ from tests.waiting import until
 cloud = pytest.importorskip("dwave.cloud", reason="the extra dwave is not installed")
 # a mount of its own, where MUNGE's default socket is the tests' own
 alone = test_qrmi_client.alone
+pytestmark = pytest.mark.devices("sfq")
 READS, SHOTS = 200, 100
 
 

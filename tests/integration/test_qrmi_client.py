@@ -14,15 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
 from sf_quantum.net import munge
 from sf_quantum.net.transport import Client, Response
 from sf_quantum.service.device.emulator import sequence
 from sf_quantum.testing.samplers import problem as ring
-from tests import forking
+from tests import devices, forking
+from tests.integration.services import until_ready
 from tests.service import example_bqm
 from tests.waiting import SECONDS, until
 
+# where leases are the matter, and no sequences, which only the first takes, also the others
+pytestmark = pytest.mark.devices("sfq")
 SFQ = [
     sys.executable,
     "-c",
@@ -148,14 +151,20 @@ Start = Callable[..., Service]
 @contextmanager
 def serving(config: dict[str, JSON], folder: Path) -> Iterator[str]:
     path = folder / "qpu-service.yml"
-    path.write_text(json.dumps(config))
     read, write = os.pipe()
-    with open(read) as output:
+    with (
+        open(read) as output,
+        devices.configured(mapping(config["device"]), folder / "vendor") as over,
+    ):
+        path.write_text(json.dumps({**config, "device": over.device}))
         words = ["sfq", "serve", "--config", str(path)]
-        process = forking.start(words, folder, os.environ, write, 2)
+        environment = {**os.environ, **over.environment}
+        process = forking.start(words, folder, environment, write, 2)
         os.close(write)
         try:
-            yield json.loads(output.readline())["url"]
+            url = json.loads(output.readline())["url"]
+            until_ready(url)
+            yield url
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(SECONDS) == 0
@@ -254,6 +263,8 @@ def test_solve_runs_a_qubo_on_it_as_a_sequence(
     assert "DONE" in stock("task_logs", "1")
 
 
+# a sequence is read by the device
+@pytest.mark.devices
 @with_pulser
 def test_a_wrong_sequence_is_refused_with_its_reason(start: Start) -> None:
     stock = start().stock(os.geteuid())
@@ -264,6 +275,7 @@ def test_a_wrong_sequence_is_refused_with_its_reason(start: Start) -> None:
     assert "channel" in told
 
 
+@pytest.mark.devices("sfq", "dwave", "acme")
 def test_slots_and_the_door_as_the_stock_client_sees_them(start: Start) -> None:
     service = start()
     first, second = service.stock(os.geteuid()), service.stock(os.geteuid())
@@ -310,6 +322,7 @@ def test_wardens_rule_root_leases_for_users(start: Start) -> None:
     assert row["jobs"]["shots"] == 10
 
 
+@pytest.mark.devices("sfq", "dwave", "acme")
 def test_a_credential_holds_once_and_is_needed(start: Start) -> None:
     service = start()
     assert Client(service.url, {}).request("GET", "/accessible").status == 200
@@ -339,6 +352,7 @@ sys.stdout.write(json.dumps(told))
 """
 
 
+@pytest.mark.devices("sfq", "dwave", "acme")
 def test_our_own_driver_of_the_stock_client(
     start: Start, alone: list[str], tmp_path: Path
 ) -> None:

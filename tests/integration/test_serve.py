@@ -9,8 +9,8 @@ import socket
 import stat
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,18 +19,24 @@ from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
 from tests import forking
 from tests.forking import BIN
+from tests.integration.services import over_device, until_ready
 from tests.service import example_bqm
 from tests.waiting import SECONDS, until
 
 # jobs of minutes: whatever ends them within a test is not their time
 MINUTES = ["--technology", "neutral-atom", "--time-scale", "1"]
 pytestmark = pytest.mark.usefixtures("measured")
+# Over a real QPU, a job that ran when the service ended is found again, and does not run
+# twice: that is for test_service_crash.py. Others rewrite the configuration, or have no device.
+over_real_clients = pytest.mark.devices("sfq", "dwave", "acme")
 
 
 class Service:
     """A process and the client of its socket."""
 
-    def __init__(self, sfq: str, folder: Path, *options: str) -> None:
+    def __init__(
+        self, sfq: str, folder: Path, options: Sequence[str], more: Mapping[str, str]
+    ) -> None:
         self.socket = folder / "s"
         self.state = folder / "state"
         where = ["--socket", str(self.socket), "--state", str(self.state)]
@@ -39,6 +45,7 @@ class Service:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            env={**os.environ, **more},
         )
         self.url = f"unix:{self.socket}"
 
@@ -118,13 +125,19 @@ def start_to_kill() -> Iterator[Start]:
 def _starting(sfq: str) -> Iterator[Start]:
     services: list[Service] = []
     # a short path: pytest's own folders can be too long for a socket
-    with tempfile.TemporaryDirectory(prefix="sfq-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="sfq-") as folder,
+        ExitStack() as vendors,
+    ):
 
         def run(*options: str, ready: bool = True) -> Service:
-            service = Service(sfq, Path(folder), *options)
+            device = Path(folder) / f"device{len(services)}"
+            over = vendors.enter_context(over_device(options, device))
+            service = Service(sfq, Path(folder), *over)
             services.append(service)
             if ready:
                 assert service.ready() == {"url": service.url}
+                until_ready(service.url)
             return service
 
         yield run
@@ -153,6 +166,8 @@ def _solve(
     )
 
 
+# an annealer has as many qubits as its graph
+@pytest.mark.devices("sfq", "acme")
 def test_it_listens_for_its_owner_only(start: Start) -> None:
     service = start("--name", "q", "--vqpus", "3", "--qubits", "9", "--seed", "1")
     assert stat.S_IMODE(service.socket.stat().st_mode) == 0o600
@@ -227,6 +242,7 @@ def test_a_reload_changes_rights_and_leaves_the_running_job(
     assert service.process.wait(SECONDS) == 0
 
 
+@over_real_clients
 def test_end_of_input_stops_it_and_leaves_nothing(start: Start) -> None:
     service = start("--until-eof", *MINUTES)
     lease = service.acquire()
@@ -238,6 +254,7 @@ def test_end_of_input_stops_it_and_leaves_nothing(start: Start) -> None:
     assert not service.state.exists()
 
 
+@over_real_clients
 def test_end_of_input_leaves_a_state_folder_it_did_not_make(start: Start) -> None:
     service = start()
     service.process.terminate()
@@ -268,6 +285,7 @@ def test_killed_it_loses_nothing_and_says_what_ran_twice(start_to_kill: Start) -
     assert again.submit(lease, "a") == running
 
 
+@over_real_clients
 def test_killed_under_a_job_the_client_says_so(
     start_to_kill: Start, sfq: str, tmp_path: Path
 ) -> None:
@@ -284,6 +302,7 @@ def test_killed_under_a_job_the_client_says_so(
     assert [path.name for path in tmp_path.iterdir()] == ["problem.json"]
 
 
+@over_real_clients
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_interrupted_client_cancels_its_job(
     start: Start, sfq: str, tmp_path: Path, number: signal.Signals
@@ -299,6 +318,7 @@ def test_an_interrupted_client_cancels_its_job(
     assert [path.name for path in tmp_path.iterdir()] == ["problem.json"]
 
 
+@over_real_clients
 def test_a_second_service_is_refused(start: Start, sfq: str) -> None:
     first = start()
     second = start(ready=False)
