@@ -105,6 +105,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "the devices, besides the emulated one, over which a test of the service runs"
     )
     config.addinivalue_line("markers", f"devices(*kinds, always=()): {told}")
+    told = "needs a job that waits to be in the service's queue, and not at the vendor"
+    config.addinivalue_line("markers", f"none_ahead: {told}")
     # a shell that starts tests in the background has them ignore it, and their children
     signal.signal(signal.SIGINT, signal.default_int_handler)
     measuring = config.pluginmanager.getplugin("_cov")
@@ -163,6 +165,8 @@ def pytest_collection_modifyitems(
         for item in items:
             marker = item.get_closest_marker("devices")
             known = marker is not None and devices.chosen in marker.args
+            if devices.ahead and item.get_closest_marker("none_ahead"):
+                known = False
             (able if known else unable).append(item)
         config.hook.pytest_deselected(items=unable)
         items[:] = able

@@ -231,6 +231,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.service.end()
 
 
+@pytest.mark.none_ahead
 def test_it_shows_a_job_on_its_way_through_the_queue_as_the_api_does(
     site: Site, browser: Browser
 ) -> None:
@@ -309,6 +310,7 @@ def test_it_shows_a_job_on_its_way_through_the_queue_as_the_api_does(
     }
 
 
+@pytest.mark.none_ahead
 def test_others_are_counts_and_admins_see_everything(
     site: Site, browser: Browser
 ) -> None:

@@ -10,7 +10,7 @@ from sf_quantum.files import JSON
 from tests.integration.services import QpuService
 from tests.service import example_bqm
 
-pytestmark = pytest.mark.devices("sfq", "dwave", "acme")
+pytestmark = pytest.mark.devices("sfq", "dwave", "acme", always=["acme"])
 
 CONFIGURATION = """
 policy: {type: fair-share, half_life_seconds: 3600}
@@ -27,6 +27,7 @@ def position(job: JSON) -> JSON:
     return job["position"]
 
 
+@pytest.mark.none_ahead
 @pytest.mark.parametrize("restarted", [False, True])
 def test_fair_shares_of_a_configuration(tmp_path: Path, restarted: bool) -> None:
     """Of jobs of two minutes, whose order follows from the shares alone."""

@@ -124,6 +124,7 @@ def test_jobs_are_counted_by_class_and_end() -> None:
 
 # its runner is the emulated device's
 @pytest.mark.devices("sfq")
+@pytest.mark.none_ahead
 def test_failures_cancellations_and_preemptions_are_counted() -> None:
     device = EmulatedDevice(time_scale=0, runners={"problem": UntilInterrupted()})
     with running_service(device, vqpus=3) as service:

@@ -107,6 +107,7 @@ def _rows(told: dict[str, JSON]) -> list[JSON]:
     ]
 
 
+@pytest.mark.none_ahead
 def test_everybody_sees_the_same_line_in_their_own_way(service: RunningService) -> None:
     leases = {
         (user, job_class): _lease(service, user, job_class)
@@ -151,6 +152,7 @@ def test_everybody_sees_the_same_line_in_their_own_way(service: RunningService) 
         assert "runs" not in text
 
 
+@pytest.mark.none_ahead
 def test_positions_and_starts_are_those_of_the_job_itself(
     service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,6 +178,7 @@ def test_positions_and_starts_are_those_of_the_job_itself(
         assert before - 1 <= asked <= after + 1
 
 
+@pytest.mark.none_ahead
 def test_a_job_has_the_name_that_its_user_gave_it(service: RunningService) -> None:
     bare = service.ask("POST", "/v1/leases", {}, headers={"Authorization": "ada"})
     lease, unnamed = _lease(service, "ada", "test"), str(bare.json()["id"])
@@ -212,6 +215,7 @@ def test_a_job_has_the_name_that_its_user_gave_it(service: RunningService) -> No
         assert str(by_key[key]["id"])[:8] == by_key[key]["short_id"]
 
 
+@pytest.mark.none_ahead
 def test_ones_own_job_is_found_however_far_back(
     service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

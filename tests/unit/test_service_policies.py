@@ -514,6 +514,7 @@ async def test_what_a_job_uses_is_of_the_project_it_comes_under(
 
 # what jobs cost is another annealer's
 @pytest.mark.devices("sfq")
+@pytest.mark.none_ahead
 async def test_usage_is_known_after_a_restart(tmp_path: Path) -> None:
     settings = ServiceSettings(vqpus=10, policy=PolicyChoice("fair-share"))
     async with running(tmp_path, settings) as queue:
@@ -546,6 +547,7 @@ async def test_usage_is_known_after_a_restart(tmp_path: Path) -> None:
         assert queue.forecast_new("development", "bob").position == 4
 
 
+@pytest.mark.none_ahead
 async def test_a_job_takes_the_hints_of_the_lease_it_moves_to(tmp_path: Path) -> None:
     settings = ServiceSettings(vqpus=3, policy=PolicyChoice("interleave"))
     async with running(
@@ -613,6 +615,7 @@ def test_a_policy_of_an_older_release_still_works(
     assert [one.number for one in made.order()] == [2, 1, 0]
 
 
+@pytest.mark.none_ahead
 async def test_a_site_writes_its_own_in_one_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

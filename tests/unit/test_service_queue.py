@@ -144,6 +144,7 @@ async def over(queue: JobQueue, job: Job) -> Job:
     return found
 
 
+@pytest.mark.none_ahead
 async def test_classes_in_order_and_each_in_its_own(
     queue: JobQueue, gate: Gate
 ) -> None:
@@ -202,6 +203,7 @@ async def test_production_preempts_and_what_ran_comes_back_first(
     assert queue.find(ANN, low.id).note == again.note
 
 
+@pytest.mark.none_ahead
 async def test_a_lost_attempt_is_not_charged(tmp_path: Path, gate: Gate) -> None:
     settings = ServiceSettings(vqpus=20, policy=PolicyChoice("fair-share"))
     # an interrupted attempt has used all of the modelled time
@@ -233,6 +235,7 @@ async def test_a_lost_attempt_is_not_charged(tmp_path: Path, gate: Gate) -> None
         assert used.of((("user", "ann"), None)) == pytest.approx(once, rel=1e-2)
 
 
+@pytest.mark.none_ahead
 async def test_nobody_else_preempts(queue: JobQueue, gate: Gate) -> None:
     leases = {name: await lease(queue, name) for name in CLASSES}
     running = await submit(queue, leases["development"], "development")
@@ -408,6 +411,7 @@ async def test_users_see_their_own(queue: JobQueue) -> None:
     assert (await submit(queue, bobs, "d", who=ADMIN)).user == "bob"
 
 
+@pytest.mark.none_ahead
 async def test_draining_lets_the_running_job_end(queue: JobQueue, gate: Gate) -> None:
     id_ = await lease(queue)
     running, waiting = [await submit(queue, id_, name) for name in "ab"]
@@ -451,6 +455,7 @@ async def test_closing_puts_the_running_job_back(
         assert done.note == "interrupted: the QPU was closed during attempt 1"
 
 
+@pytest.mark.none_ahead
 async def test_stopping_with_patience_lets_the_running_job_end(
     tmp_path: Path, device: EmulatedDevice, gate: Gate
 ) -> None:
@@ -659,6 +664,7 @@ async def _never_ran(queue: JobQueue, gate: Gate, job: Job) -> None:
     assert not queue.jobs.counts._jobs
 
 
+@pytest.mark.none_ahead
 async def test_cancelled_while_it_moves_it_never_runs(
     queue: JobQueue, gate: Gate, waiting: Job
 ) -> None:
@@ -680,6 +686,7 @@ async def test_what_a_job_will_use_is_expected_of_the_lease_it_moved_to(
     assert held[second].submitted == pytest.approx(0.0)
 
 
+@pytest.mark.none_ahead
 async def test_a_job_in_the_line_that_is_over_is_not_started(
     queue: JobQueue, gate: Gate, waiting: Job
 ) -> None:
@@ -737,6 +744,7 @@ async def test_a_job_that_is_being_cancelled_ends_before_it_moves(
         assert not queue.jobs.counts._jobs
 
 
+@pytest.mark.none_ahead
 async def test_a_cancel_that_cannot_be_written_leaves_the_job_in_the_line(
     queue: JobQueue, gate: Gate, waiting: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -810,6 +818,7 @@ async def test_a_cancellation_that_ends_before_the_submission_returns_is_final(
     assert queue.forecast(job) is None
 
 
+@pytest.mark.none_ahead
 async def test_cancelled_twice_while_its_new_lease_ends(
     queue: JobQueue, waiting: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -880,6 +889,7 @@ async def test_cancelled_twice_while_the_service_stops(
     assert (await first).state == (await second).state == "Cancelled"
 
 
+@pytest.mark.none_ahead
 async def test_a_quality_job_whose_cancellation_fails_stays_pending(
     queue: JobQueue, gate: Gate, before: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:

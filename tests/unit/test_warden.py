@@ -243,6 +243,7 @@ def test_roots_own_number_is_root(start: Start) -> None:
     assert warden.service.queue.leases.held[0].user == ROOT
 
 
+@pytest.mark.devices("sfq", always=["sfq"])
 def test_a_jobs_life(start: Start) -> None:
     warden = start()
     session = warden.session()
