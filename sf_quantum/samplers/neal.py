@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from dimod import BinaryQuadraticModel, SampleSet
-from neal import SimulatedAnnealingSampler
+from neal import SimulatedAnnealingSampler, default_beta_range
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.parameters import SEEDS as SEEDS
 from sf_quantum.samplers.parameters import CheckedSampler, check, seeded
+
+if TYPE_CHECKING:
+    from numpy import float64, int8
+    from numpy.typing import NDArray
 
 READS = 1000
 # A tenth of neal's own default: on clustering-like QUBOs of 20, 40 and 60 variables 34,
 # 50 and 40 % of the reads are optimal (39, 71 and 89 % at 1000 sweeps), and 1000 reads
 # take 0.03 to 0.1 s instead of 0.3 to 0.9 s.
 SWEEPS = 100
+# of the inverse temperature: neal derives it from the biases and warns if all are zero;
+# any range will do then, since all states have the same energy
+FLAT = (0.1, 1.0)
 
 
 class NealSampler(CheckedSampler):
@@ -54,12 +61,9 @@ class NealSampler(CheckedSampler):
         """
         self.check_parameters(num_reads=num_reads, num_sweeps=num_sweeps)
         seed = seeded(seed)
-        # neal derives the range from the biases and warns if all are zero; any range
-        # will do then, since all states have the same energy
-        flat = not any(bqm.linear.values()) and not any(bqm.quadratic.values())
         samples: SampleSet = self._annealer.sample(
             bqm,
-            beta_range=(0.1, 1.0) if flat else None,
+            beta_range=FLAT if _is_flat(bqm) else None,
             num_reads=num_reads,
             num_sweeps=num_sweeps,
             seed=seed,
@@ -71,3 +75,42 @@ class NealSampler(CheckedSampler):
             sampler="neal", seed=seed, reads=num_reads, num_sweeps=num_sweeps
         )
         return samples
+
+
+def beta_range(ising: BinaryQuadraticModel) -> tuple[float, float]:
+    """Return the first and the last inverse temperature of an annealing."""
+    if _is_flat(ising):
+        return FLAT
+    hot, cold = default_beta_range(ising)
+    return float(hot), float(cold)
+
+
+def anneal(
+    ising: BinaryQuadraticModel,
+    betas: NDArray[float64],
+    num_reads: int,
+    seed: int,
+    rows: NDArray[int8] | None = None,
+) -> NDArray[int8]:
+    """Sweep once at each of some inverse temperatures, and return rows of spins.
+
+    :param rows: where the reads start; by default from random states
+    """
+    import numpy
+
+    labels = [*ising.variables]
+    samples: SampleSet = SimulatedAnnealingSampler().sample(
+        ising,
+        num_reads=num_reads,
+        beta_schedule_type="custom",
+        beta_schedule=betas,
+        initial_states=None if rows is None else (rows, labels),
+        seed=seed,
+    )
+    columns = [samples.variables.index(label) for label in labels]
+    annealed: NDArray[int8] = numpy.asarray(samples.record.sample)[:, columns]
+    return annealed
+
+
+def _is_flat(bqm: BinaryQuadraticModel) -> bool:
+    return not any(bqm.linear.values()) and not any(bqm.quadratic.values())

@@ -23,6 +23,7 @@ from starlette.responses import Response
 
 from sf_quantum.files import JSON
 from sf_quantum.service.api.sapi import qp_format, routes, solver
+from sf_quantum.service.api.sapi.parameters import ProblemParameters
 from sf_quantum.service.api.sapi.problems import Problems
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.topology import pegasus
@@ -92,7 +93,7 @@ def test_raw_answers_are_one_for_each_read_although_the_device_has_merged_them()
     samples = from_samples(
         [{u: 1, v: -1}, {u: -1, v: 1}], "SPIN", [-1.75, -0.25], num_occurrences=[3, 2]
     )
-    params = solver.ProblemParameters(num_reads=5, answer_mode="raw", max_answers=4)
+    params = ProblemParameters(num_reads=5, answer_mode="raw", max_answers=4)
     content = qp_format.answer(
         json.dumps(serializable(samples)),
         solver.ProblemOptions(type="ising", params=params),

@@ -15,6 +15,7 @@ from sf_quantum.qpu.jobs import Result, Task
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.emulator.computation import Computation
 from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from sf_quantum.service.device.emulator.noise import Noise
 from sf_quantum.service.device.emulator.technologies import HOUR, TECHNOLOGIES
 from sf_quantum.service.domain.jobs import Size
 
@@ -115,6 +116,25 @@ def test_what_it_gets_wrong_stays_with_the_qubit(annealer: EmulatedDevice) -> No
     assert (
         annealer.model_copy(update={"noise": 2.0}).calibration == annealer.calibration
     )
+
+
+def test_errors_are_of_the_ranges_of_the_device(annealer: EmulatedDevice) -> None:
+    """Also of biases that are not scaled to these."""
+    whole = chain()
+    fields = {label: 0.01 * bias for label, bias in whole.linear.items()}
+    pairs = {pair: 0.01 * bias for pair, bias in whole.quadratic.items()}
+    weak = BinaryQuadraticModel(fields, pairs, 0.0, Vartype.SPIN)
+    noise = Noise(annealer.errors, annealer.calibration, 1)
+    errors = []
+    for scaled in (True, False):
+        programmed = noise._programmed(weak, scaled=scaled)
+        errors.append(
+            max(
+                abs(bias - weak.quadratic[pair])
+                for pair, bias in programmed.quadratic.items()
+            )
+        )
+    assert errors[1] == pytest.approx(100 * errors[0], rel=0.01)
 
 
 def test_energies_are_the_true_ones(annealer: EmulatedDevice) -> None:

@@ -23,6 +23,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeAlias, cast
 
+from dimod.core.sampler import Sampler
+
 from sf_quantum import qpu
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON
@@ -30,7 +32,7 @@ from sf_quantum.qpu.jobs import JobParameters
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.neal import SWEEPS, NealSampler
 from sf_quantum.service.device import merging
-from sf_quantum.service.device.emulator import aer, pulses
+from sf_quantum.service.device.emulator import aer, annealing, pulses
 from sf_quantum.service.device.emulator.computation import NOISE
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.domain.jobs import Kind
@@ -99,12 +101,18 @@ def run(
     """
     content, errors = json.loads(payload), NOISE.validate_python(noise)
     if kind == "problem":
-        sampler = NealSampler()
+        sampler: Sampler = NealSampler()
+        scaled, own = True, {name: parameters.get(name) for name in sampler.parameters}
+        if parameters.get("annealing"):
+            how = annealing.ANNEALING.validate_python(content["info"]["annealing"])
+            sampler, scaled = annealing.AnnealingSampler(how), how.auto_scale
 
         def sample(bqm: JSON) -> Answer:
-            return problem.sample(sampler, cast("Answer", bqm), parameters)
+            return problem.sample(sampler, cast("Answer", bqm), own)
 
-        return errors.run_problem(content, sample) if errors else sample(content)
+        if errors:
+            return errors.run_problem(content, sample, scaled=scaled)
+        return sample(content)
     if kind == "circuit":
         return aer.simulate(content, parameters, errors, **more)
     counter = pulses.simulate(content, parameters)

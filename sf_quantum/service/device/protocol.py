@@ -217,6 +217,11 @@ class Device(ABC):
         """The limits of a job's computation on the service's own machine."""
         return None
 
+    @property
+    def custom_annealing(self) -> bool:
+        """Whether a problem may say how it is annealed; see :mod:`.emulator.annealing`."""
+        return False
+
     def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> Size:
         """Refuse a job that cannot run on it; may take seconds.
 

@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from pydantic import ValidationError
 
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
 from sf_quantum.service.api.common import utc
-from sf_quantum.service.api.sapi import qp_format, solver
+from sf_quantum.service.api.sapi import parameters, qp_format, solver
+from sf_quantum.service.device.emulator.annealing import ANNEALING
 from sf_quantum.service.device.emulator.runners import problem_size
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, Job, Submission, Written
@@ -46,22 +47,26 @@ class Problems:
             where = ".".join(map(str, first["loc"]))
             raise Refused(400, str(first["msg"]), where or None) from error
         device, params = self._queue.device, problem.params
-        longest = solver.RUN_DURATION
         solver.check(device, problem.solver_name)
-        if params.num_reads * params.annealing_time > longest:
-            detail = f"num_reads times annealing_time exceeds {longest:g} us"
-            raise Refused(400, detail, "params")
-        bqm = qp_format.bqm(problem, solver.graph(device))
+        graph, custom = solver.graph(device), device.custom_annealing
+        bqm = qp_format.bqm(problem, graph)
+        parameters.check(params, graph, bqm, custom=custom)
+        if params.annealing is not None and custom:
+            # with the payload: their size is that of the graph
+            arrays = params.model_dump(include={*parameters.ARRAYS}, exclude_unset=True)
+            annealing = ANNEALING.dump_python(params.annealing)
+            bqm["info"] = {"annealing": annealing, "params": arrays}
+            params = params.model_copy(update=dict.fromkeys(arrays))
         options = solver.ProblemOptions(
             type=problem.type, params=params, label=problem.label
         )
         whole = Submission(
             "problem",
             bqm,
-            params.job_parameters(),
+            problem.params.job_parameters(custom=custom),
             f"sapi-{secrets.token_hex(16)}",
             dialect="sapi",
-            metadata=options.model_dump(exclude_unset=True),
+            metadata=options.model_dump(exclude_unset=True, exclude_none=True),
         )
         written = Written(whole.payload, whole.digest, problem_size(bqm))
         return replace(whole, content=None, written=written)
@@ -143,11 +148,12 @@ class Problems:
         shown = self.show(job)
         names = ("solver", "type", "label", "status", "submitted_on", "solved_on")
         metadata = {name: shown[name] for name in names if name in shown}
-        graph = solver.graph(self._queue.device)
+        graph, content = solver.graph(self._queue.device), self._content(job.number)
+        params = _options(job).params.model_dump(exclude_unset=True)
         return {
             "id": job.id,
-            "data": qp_format.problem_data(self._content(job.number), graph),
-            "params": _options(job).params.model_dump(exclude_unset=True),
+            "data": qp_format.problem_data(content, graph),
+            "params": params | mapping(mapping(content.get("info")).get("params")),
             "metadata": {
                 **metadata,
                 "submitted_by": job.user,

@@ -5,17 +5,22 @@ Names and ranges are those that ``dwave-cloud-client`` 0.14.8 sends and reads.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Annotated, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Timing, Topology
-from sf_quantum.samplers.neal import SWEEPS
 from sf_quantum.service.api.common import qpu_status
+from sf_quantum.service.api.sapi import parameters
+from sf_quantum.service.api.sapi.parameters import (
+    MICROSECONDS,
+    Number,
+    ProblemParameters,
+)
+from sf_quantum.service.device.emulator.annealing import COUPLING, NEGATIVE
 from sf_quantum.service.device.emulator.noise import FIELD_RANGE
 from sf_quantum.service.device.emulator.technologies import ANNEALING_SECONDS
 from sf_quantum.service.device.protocol import Device
@@ -35,24 +40,7 @@ STATUSES: Mapping[State, Status] = {
     "Cancelled": "CANCELLED",
 }
 VARTYPES: Mapping[ProblemType, str] = {"ising": "SPIN", "qubo": "BINARY"}
-MICROSECONDS = 1e6
-READS = (1, 10_000)
-ANNEALING = (0.5, 2000.0)  # microseconds
-# the longest time on the QPU without programming and read-out, microseconds
-RUN_DURATION = 1e6
 LABEL = 1024
-PARAMETERS = {
-    "annealing_time": "Duration of the annealing, in microseconds.",
-    "answer_mode": "histogram (the default) merges equal answers; raw does not.",
-    "max_answers": "How many answers to return at most.",
-    "num_reads": "How many times to anneal.",
-}
-
-
-def _finite(value: float) -> float:
-    if not math.isfinite(value):
-        raise ValueError("expected a finite number")
-    return value
 
 
 class SolverVersion(BaseModel):
@@ -72,26 +60,7 @@ class ProblemData(BaseModel):
     format: Literal["qp"]
     lin: str
     quad: str
-    offset: Annotated[float, AfterValidator(_finite)] = 0.0
-
-
-class ProblemParameters(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    num_reads: int = Field(default=1, ge=READS[0], le=READS[1], strict=True)
-    annealing_time: float = Field(
-        default=ANNEALING_SECONDS * MICROSECONDS, ge=ANNEALING[0], le=ANNEALING[1]
-    )
-    answer_mode: Literal["histogram", "raw"] = "histogram"
-    max_answers: int | None = Field(default=None, ge=1, strict=True)
-
-    def job_parameters(self) -> dict[str, int | None]:
-        """Convert them for the queue; sweeps are proportional to the annealing time."""
-        times = self.annealing_time / (ANNEALING_SECONDS * MICROSECONDS)
-        return {
-            "num_reads": self.num_reads,
-            "num_sweeps": max(1, round(SWEEPS * times)),
-        }
+    offset: Number = 0.0
 
 
 class Problem(BaseModel):
@@ -158,7 +127,7 @@ def configuration(queue: JobQueue) -> dict[str, JSON]:
         "status": "ONLINE" if qpu_status(queue) == "online" else "OFFLINE",
         "description": f"An annealer with a {graph(device).kind} graph.",
         "properties": {
-            **_properties(graph(device)),
+            **_properties(graph(device), custom=device.custom_annealing),
             "chip_id": device.name,
             "problem_timing_data": _timing_model(device),
         },
@@ -170,14 +139,15 @@ def configuration(queue: JobQueue) -> dict[str, JSON]:
 def timing(device: Device, params: ProblemParameters, access: float) -> dict[str, JSON]:
     """Return an answer's times in microseconds; ``access`` is all QPU time in seconds."""
     per_sample = {
-        "qpu_anneal_time_per_sample": params.annealing_time,
+        "qpu_anneal_time_per_sample": params.duration,
         "qpu_readout_time_per_sample": _timing(device).readout_seconds * MICROSECONDS,
-        "qpu_delay_time_per_sample": _delay(device),
+        "qpu_delay_time_per_sample": _delay(device) + params.pause,
     }
+    programming = _programming(device) + params.programming_thermalization
     return {
         **per_sample,
         "qpu_sampling_time": params.num_reads * sum(per_sample.values()),
-        "qpu_programming_time": _timing(device).setup_seconds * MICROSECONDS,
+        "qpu_programming_time": programming,
         "qpu_access_time": access * MICROSECONDS,
         # included in the programming time here
         "qpu_access_overhead_time": 0.0,
@@ -220,26 +190,48 @@ def _edited(
 
 
 @lru_cache(4)
-def _properties(graph: Topology) -> dict[str, JSON]:
+def _properties(graph: Topology, *, custom: bool) -> dict[str, JSON]:
+    """:param custom: whether it takes all parameters"""
+    told = parameters
     return {
         "category": "qpu",
         "supported_problem_types": ["ising", "qubo"],
-        "parameters": {**PARAMETERS},
+        "parameters": {**told.PARAMETERS, **(told.CUSTOM if custom else {})},
         "topology": {"type": graph.kind, "shape": [*graph.shape]},
         "num_qubits": graph.labels,
         "qubits": [*graph.qubits],
         "couplers": [[*pair] for pair in graph.couplers],
         "h_range": [-FIELD_RANGE, FIELD_RANGE],
         "j_range": [-1.0, 1.0],
-        "extended_j_range": [-2.0, 1.0],
-        "num_reads_range": [*READS],
-        "annealing_time_range": [*ANNEALING],
-        "default_annealing_time": ANNEALING_SECONDS * MICROSECONDS,
-        "default_programming_thermalization": 0.0,
+        "extended_j_range": [-NEGATIVE, 1.0],
+        "num_reads_range": [*told.READS],
+        "annealing_time_range": [*told.ANNEALING],
+        "default_annealing_time": told.DEFAULT_ANNEALING,
+        "default_programming_thermalization": told.PROGRAMMING_THERMALIZATION,
         "default_readout_thermalization": 0.0,
-        "problem_run_duration_range": [0.0, RUN_DURATION],
+        "problem_run_duration_range": [0.0, told.RUN_DURATION],
         "quota_conversion_rate": 1,
         "tags": ["emulated"],
+        **(_custom_properties(graph) if custom else {}),
+    }
+
+
+def _custom_properties(graph: Topology) -> dict[str, JSON]:
+    told, working = parameters, frozenset(graph.qubits)
+    return {
+        "anneal_offset_ranges": [
+            [*told.OFFSET] if qubit in working else [0.0, 0.0]
+            for qubit in range(graph.labels)
+        ],
+        "anneal_offset_step": told.OFFSET_STEP,
+        "anneal_offset_step_phi0": told.OFFSET_STEP_PHI0,
+        "fast_anneal_time_range": [*told.FAST_ANNEALING],
+        "h_gain_schedule_range": [*told.GAIN],
+        "per_qubit_coupling_range": [-COUPLING[0], COUPLING[1]],
+        "max_anneal_schedule_points": told.SCHEDULE_POINTS,
+        "max_h_gain_schedule_points": told.GAIN_POINTS,
+        "programming_thermalization_range": [*told.THERMALIZATION],
+        "readout_thermalization_range": [*told.THERMALIZATION],
     }
 
 
@@ -249,11 +241,11 @@ def _timing_model(device: Device) -> dict[str, JSON]:
     readout = timing.readout_seconds * MICROSECONDS
     return {
         "version": "1.0.0",
-        "typical_programming_time": timing.setup_seconds * MICROSECONDS,
+        "typical_programming_time": _programming(device),
         "reverse_annealing_with_reinit_prog_time_delta": 0.0,
         "reverse_annealing_without_reinit_prog_time_delta": 0.0,
-        "default_programming_thermalization": 0.0,
-        "default_annealing_time": ANNEALING_SECONDS * MICROSECONDS,
+        "default_programming_thermalization": parameters.PROGRAMMING_THERMALIZATION,
+        "default_annealing_time": parameters.DEFAULT_ANNEALING,
         "readout_time_model": "pwl_linear",
         # the same for any number of qubits
         "readout_time_model_parameters": [
@@ -266,9 +258,15 @@ def _timing_model(device: Device) -> dict[str, JSON]:
         "reverse_annealing_with_reinit_delay_time_delta": 0.0,
         "reverse_annealing_without_reinit_delay_time_delta": 0.0,
         "default_readout_thermalization": 0.0,
-        "decorrelation_max_nominal_anneal_time": ANNEALING[1],
-        "decorrelation_time_range": [0.0, 0.0],
+        "decorrelation_max_nominal_anneal_time": parameters.ANNEALING[1],
+        "decorrelation_time_range": [*parameters.DECORRELATION],
     }
+
+
+def _programming(device: Device) -> float:
+    # without thermalization, in microseconds; a device that is not D-Wave's may take less
+    seconds = _timing(device).setup_seconds * MICROSECONDS
+    return seconds - parameters.PROGRAMMING_THERMALIZATION
 
 
 def _delay(device: Device) -> float:

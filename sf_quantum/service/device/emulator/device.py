@@ -304,6 +304,11 @@ class EmulatedDevice(DeviceSettings, Device):
         return working(self.topology, self.qubits, self.out_of_service)
 
     @property
+    def custom_annealing(self) -> bool:
+        """See :attr:`Device.custom_annealing`."""
+        return self.technology == "annealer"
+
+    @property
     def size(self) -> int:
         """Number of qubits in service, the size of the largest problem."""
         return self.qubits - len(self.out_of_service)

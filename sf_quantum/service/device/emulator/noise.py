@@ -36,17 +36,23 @@ class Noise:
     seed: int
 
     def run_problem(
-        self, content: Mapping[str, JSON], run: Callable[[JSON], dict[str, JSON]]
+        self,
+        content: Mapping[str, JSON],
+        run: Callable[[JSON], dict[str, JSON]],
+        *,
+        scaled: bool = True,
     ) -> dict[str, JSON]:
         """Run a problem with noise; energies are those of the problem without noise.
 
         :param content: a serialized BQM
         :param run: samples it and returns a serialized sample set
+        :param scaled: whether its biases are scaled to the ranges of the device; the
+            errors are relative to these
         """
         from dimod import BinaryQuadraticModel, SampleSet
 
         bqm = BinaryQuadraticModel.from_serializable(content)
-        answer = run(self._programmed(bqm).to_serializable())
+        answer = run(self._programmed(bqm, scaled=scaled).to_serializable())
         # the methods of SampleSet are untyped in dimod
         samples: SampleSet = SampleSet.from_serializable(answer)  # type: ignore[no-untyped-call]
         bits = self._read(samples.record.sample > 0)
@@ -71,7 +77,9 @@ class Noise:
         )
         return dict(sorted(read.items()))
 
-    def _programmed(self, bqm: BinaryQuadraticModel) -> BinaryQuadraticModel:
+    def _programmed(
+        self, bqm: BinaryQuadraticModel, *, scaled: bool
+    ) -> BinaryQuadraticModel:
         """Return the Ising model that the device realizes for a problem.
 
         Integer labels are qubits of the chip, each with its own errors; other labels are
@@ -93,7 +101,7 @@ class Noise:
         initial, drift = generator.standard_normal(shape)
         fields = [abs(bias) / FIELD_RANGE for bias in changed.linear.values()]
         couplings = [abs(bias) for bias in changed.quadratic.values()]
-        largest = float(max(fields + couplings, default=0.0))
+        largest = float(max(fields + couplings, default=0.0)) if scaled else 1.0
         sigma = self.errors.control * self.calibration.excess * largest
         error = sigma * (initial + self.calibration.age * drift)
         for label in labels:

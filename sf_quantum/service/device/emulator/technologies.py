@@ -69,7 +69,10 @@ class Technology:
         """Return the run time of a job on the hardware; each circuit has all shots."""
         shots = circuits * (parameters.get("num_reads") or 1)
         extra = (parameters.get("num_sweeps") or SWEEPS) - SWEEPS
-        return self.timing.job_seconds(shots) + shots * extra * self.sweep_seconds
+        seconds = self.timing.job_seconds(shots) + shots * extra * self.sweep_seconds
+        # of SAPI's solver parameters: in the set-up, and in each shot
+        setup, shot = (parameters.get(name) or 0 for name in ("setup_ns", "shot_ns"))
+        return seconds + 1e-9 * (setup + shots * shot)
 
 
 ANNEALING_SECONDS = 20e-6
