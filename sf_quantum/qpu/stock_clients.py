@@ -2,8 +2,8 @@
 
 These clients know neither leases nor MUNGE nor Unix sockets. A forwarder in the job's own
 machine takes their requests on loopback TCP and sends them on to the QPU's service, with
-the job's lease and credential. Its paths start with a secret, since other users of the
-machine can connect to it, too.
+the job's lease and credential. The clients' own credential is a secret of the forwarder,
+since other users of the machine can connect to it, too.
 """
 
 from __future__ import annotations
@@ -52,21 +52,25 @@ def variables(service: ServiceClient, technology: str) -> Iterator[dict[str, str
         return
     path, url, credential = CLIENTS[technology]
     secret = secrets.token_hex(16)
-    handler = type("Handler", (_Handler,), {"service": service, "secret": secret})
+    known = {
+        "service": service,
+        "credentials": (secret.encode(), f"Bearer {secret}".encode()),
+    }
+    handler = type("Handler", (_Handler,), known)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
-            where = f"http://127.0.0.1:{server.server_address[1]}/{secret}{path}"
-            yield {url: where, credential: secret}
+            where = f"http://127.0.0.1:{server.server_address[1]}"
+            yield {url: f"{where}{path}", credential: secret}
         finally:
             server.shutdown()
 
 
 class _Handler(BaseHTTPRequestHandler):
     service: ClassVar[ServiceClient]
-    secret: ClassVar[str]
+    credentials: ClassVar[tuple[bytes, bytes]]
     protocol_version = "HTTP/1.1"
     timeout = SECONDS
 
@@ -74,19 +78,19 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing: standard error is the job's."""
 
     def _forward(self) -> None:
-        prefix = f"/{self.secret}/"
-        if not self.path.startswith(prefix):
-            return self.send_error(404)
+        given = self.headers["X-Auth-Token"] or self.headers["Authorization"] or ""
+        known = (secrets.compare_digest(given.encode(), c) for c in self.credentials)
+        if not any(known):
+            return self.send_error(401)
         length = self.headers["Content-Length"] or "0"
         if "Transfer-Encoding" in self.headers or not length.isdecimal():
             return self.send_error(411)
         if int(length) > MOST_BYTES:
             return self.send_error(413)
         body = self.rfile.read(int(length)) or None
-        path = f"/{self.path.removeprefix(prefix)}"
         try:
             status, headers, answer = self.service.forward(
-                self.command, path, body, _passed(self.headers), SECONDS
+                self.command, self.path, body, _passed(self.headers), SECONDS
             )
         except QuantumError as error:
             return self.send_error(502, explain=str(error))

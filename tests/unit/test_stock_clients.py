@@ -41,6 +41,7 @@ class Asked:
         url = urlsplit(variables["DWAVE_API_ENDPOINT"])
         self.path = url.path
         self._address = str(url.hostname), url.port
+        self._secret = variables["DWAVE_API_TOKEN"]
 
     def __call__(
         self, method: str, path: str, body: str | None = None, **headers: str
@@ -48,7 +49,7 @@ class Asked:
         connection = http.client.HTTPConnection(*self._address, timeout=SECONDS)
         try:
             connection.putrequest(method, path)
-            for name, value in headers.items():
+            for name, value in {"X_Auth_Token": self._secret, **headers}.items():
                 connection.putheader(name.replace("_", "-"), value)
             connection.endheaders(body.encode() if body else None)
             answer = connection.getresponse()
@@ -73,8 +74,11 @@ def test_only_who_knows_the_secret_is_answered(service: RunningService) -> None:
     client = SfqQpu("q", service.url, lease=service.acquire()).service
     with stock_clients.variables(client, "annealer") as variables:
         ask = Asked(variables)
-        for path in ("/sapi/v2/solvers/remote/", "/v1/device", "/"):
-            assert ask("GET", path)[0] == 404
+        secret = variables["DWAVE_API_TOKEN"]
+        for given in ("", secret[:-1], f"Bearer {secret}x", "\u00e9"):
+            assert ask("GET", "/v1/device", X_Auth_Token=given)[0] == 401
+        bearer = f"Bearer {secret}"
+        assert ask("GET", "/v1/device", X_Auth_Token="", Authorization=bearer)[0] == 200
 
 
 def test_a_body_has_a_length_and_a_bound(service: RunningService) -> None:
