@@ -77,7 +77,8 @@ OPTIONS = {
         "device.topology",
         "NAME",
         str,
-        "an annealer's graph: pegasus (default) or zephyr",
+        "an annealer's graph: pegasus (default) or zephyr; of a superconducting QPU: "
+        "square (default with 5, 20 or 54 qubits) or complete",
     ),
     "noise": Option(
         "device.noise",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self, get_args
 from urllib.parse import quote
 
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, listing
 from sf_quantum.net.transport import Response, Unreachable, Unsendable
 from sf_quantum.qpu import (
     OVER,
@@ -354,6 +354,8 @@ class SfqQpu(Qpu):
             calibration=calibration if isinstance(calibration, dict) else None,
             topology=self._topology(),
             specs=specs,
+            # services of earlier versions tell none
+            native_gates=tuple(map(str, listing(device.get("native_gates")))),
         )
 
     def _topology(self) -> Topology | None:

@@ -57,12 +57,13 @@ MOST_POLLS = 200
 WORTH_ENDING = 0.5
 #: how often a measurement is made of which one is to succeed
 TRIES = 5
-#: flips one qubit of two: every error-free shot is 01, the last bit first
+#: flips one qubit of two, by a gate that is native to some: every error-free shot is 01,
+#: the last bit first
 CIRCUIT = """OPENQASM 3.0;
-include "stdgates.inc";
+gate r(theta, phi) q { U(theta, phi - pi/2, pi/2 - phi) q; }
 qubit[2] q;
 bit[2] c;
-x q[0];
+r(pi, 0) q[0];
 c[0] = measure q[0];
 c[1] = measure q[1];
 """

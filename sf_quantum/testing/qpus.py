@@ -38,13 +38,18 @@ READS = 100
 #: until a job of so many reads is over
 SECONDS = 150.0
 TWO_ATOMS = (("a", 0.0), ("b", 6.0))
+#: a pair of qubits that are read alike, by gates that are native to some QPUs
 BELL = """OPENQASM 3.0;
 include "stdgates.inc";
-qubit[2] q;
+gate r(theta, phi) q {{ U(theta, phi - pi/2, pi/2 - phi) q; }}
+qubit[{qubits}] q;
 bit[2] c;
-h q[0];
-cx q[0], q[1];
-c = measure q;
+r(pi/2, pi/2) q[{one}];
+r(pi/2, pi/2) q[{other}];
+cz q[{one}], q[{other}];
+r(pi/2, -pi/2) q[{other}];
+c[0] = measure q[{one}];
+c[1] = measure q[{other}];
 """
 
 
@@ -212,7 +217,12 @@ class JobContract(_Leased):
         """Write a job of two variables, qubits or atoms."""
         if kind == "problem":
             return json.dumps(problem())
-        return json.dumps(BELL if kind == "circuit" else sequence(described.specs))
+        if kind == "sequence":
+            return json.dumps(sequence(described.specs))
+        one, other = 0, 1
+        if described.native_gates and described.topology is not None:
+            one, other = described.topology.couplers[0]
+        return json.dumps(BELL.format(qubits=other + 1, one=one, other=other))
 
     def task(
         self, kind: Kind, described: Description, reads: int | None = READS

@@ -64,7 +64,7 @@ def site(folder: Path) -> list[str]:
     """Write a service's configuration; return its command."""
     config: dict[str, JSON] = {
         "state": str(folder / "state"),
-        "device": {"technology": "superconducting", "qubits": 20, "time_scale": 0.0},
+        "device": {"technology": "superconducting", "qubits": 8, "time_scale": 0.0},
         "vqpus": 1,
     }
     (folder / "service.yml").write_text(json.dumps(config))

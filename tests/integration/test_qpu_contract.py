@@ -15,7 +15,6 @@ import pytest
 from sf_quantum import qpu
 from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu
-from sf_quantum.qpu.jobs import Description, Kind
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.testing.qpus import JobContract, QpuContract
 from tests.integration import pasqal_contract
@@ -101,12 +100,6 @@ class TestJobsOfIqm(JobContract):
     def slow_driver(self, tmp_path: Path) -> Iterator[Qpu]:
         with _iqm(tmp_path, SLOW) as driver:
             yield driver
-
-    def payload(self, kind: Kind, described: Description) -> str:
-        # of native gates: y and x turn by half of pi are Hadamard's
-        turned = "ry(pi/2) q[1]; x q[1]; cz q[0], q[1]; ry(pi/2) q[1]; x q[1];"
-        text = f"qubit[2] q; bit[2] c; ry(pi/2) q[0]; x q[0]; {turned} c = measure q;"
-        return json.dumps(text)
 
 
 @contextmanager

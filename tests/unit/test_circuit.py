@@ -16,6 +16,7 @@ from qiskit.quantum_info import Statevector
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Task
+from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.emulator.aer import simulate, size
 from sf_quantum.service.device.emulator.circuit import (
@@ -353,6 +354,138 @@ def test_its_size_and_cost() -> None:
         FieldError, match="251 shots of 4 gates are 1,004 gates; at most"
     ):
         few.check("circuit", BELL, {"num_reads": 251})
+
+
+PRX = "gate prx(t, p) q { U(t, p - pi/2, pi/2 - p) q; }"
+
+
+def on_star(body: str, *broken: int, head: str = PRX) -> str:
+    """Check a circuit on five qubits, of which the third is coupled to the others."""
+    device = EmulatedDevice(
+        technology="superconducting", qubits=5, out_of_service=frozenset(broken)
+    )
+    text = f"{HEAD}{head} qubit[5] q; bit[2] c; {body}"
+    try:
+        device.check("circuit", text, {"num_reads": 1})
+    except FieldError as error:
+        return f"{error}".removeprefix("circuit: ")
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("cz q[0], q[2]; cz q[4], q[2]; c[0] = measure q[0];", ""),
+        ("prx(pi/2, 0.3) q[0]; barrier q; c[0] = measure q[0]; reset q[0];", ""),
+        ("x $1; c[0] = measure $1;", "line 3: "),
+        ("h q[3]; c[0] = measure q[3];", "gate h on qubit 3 is not native: cz, prx, r"),
+        ("cx q[0], q[2];", "gate cx on qubits 0 and 2 is not native: cz, prx, r"),
+        ("cz q[1], q[0];", "gate cz on qubits 1 and 0: these are not coupled"),
+        ("c[0] = measure q[0]; if (c[0]) { prx(1, 0) q[2]; }", "if on qubit"),
+        ("qubit p;", "6 qubits do not fit on 5 qubits"),
+    ],
+)
+def test_native_gates_on_a_lattice(body: str, why: str) -> None:
+    assert on_star(body).startswith(why)
+    assert bool(on_star(body)) == bool(why)
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "why"),
+    [
+        # as Qiskit's exporter writes it
+        ("gate r(p0, p1) a { U(p0, -pi/2 + p1, pi/2 - p1) a; }", "r(1, 2) q[0];", ""),
+        # up to a global phase
+        ("gate r(a, b) q { rz(-b) q; rx(a) q; rz(b) q; }", "r(1, 2) q[0];", ""),
+        (
+            "gate r(a, b) q { rz(b) q; rx(a) q; }",
+            "r(1, 2) q[0];",
+            "gate r is not defined",
+        ),
+        ("gate prx(a, b, c) q { }", "prx(1, 2, 3) q[0];", "gate prx is not defined"),
+        ("gate prx(a, b) q, p { }", "prx(1, 2) q[0], q[2];", "gate prx is not defined"),
+        # of native gates, and of others
+        (f"{PRX} gate f q, p {{ prx(1, 2) q; cz q, p; }}", "f q[0], q[2];", ""),
+        (
+            f"{PRX} gate f q, p {{ prx(1, 2) q; cz q, p; }}",
+            "f q[0], q[1];",
+            "gate cz on qubits 0 and 1: these are not coupled",
+        ),
+        (
+            "gate cz2 q, p { h p; cx q, p; h p; }",
+            "cz2 q[0], q[2];",
+            "gate h on qubit 2",
+        ),
+    ],
+)
+def test_gates_that_a_text_defines_on_a_lattice(head: str, body: str, why: str) -> None:
+    found = on_star(f"{body} c[0] = measure q[0];", head=head)
+    assert found.startswith(why)
+    assert bool(found) == bool(why)
+
+
+def test_a_native_gate_with_parameters() -> None:
+    device = EmulatedDevice(technology="superconducting", qubits=5)
+    text = f"{HEAD}{PRX} input float a; qubit[5] q; bit c; prx(2*a, a) q[0]; c = measure q[0];"
+    device.check("circuit", {"program": text, "values": [{"a": 0.3}]}, {"num_reads": 1})
+
+
+def test_qubits_out_of_service_are_not_used() -> None:
+    measured = "c[0] = measure q[0];"
+    assert on_star(measured, 3) == ""
+    assert on_star(measured, 0) == "measure: qubit 0 is out of service"
+    assert on_star(f"prx(1, 2) q[3]; {measured}", 3) == "prx: qubit 3 is out of service"
+    assert on_star(f"cz q[0], q[2]; {measured}", 2) == "cz: qubit 2 is out of service"
+    device = EmulatedDevice(
+        technology="superconducting", qubits=5, out_of_service=frozenset({0})
+    )
+    told = device.description.topology
+    assert told is not None
+    assert told.couplers == ((1, 2), (2, 3), (2, 4))
+
+
+@pytest.mark.parametrize(
+    ("qubits", "topology", "couplers"),
+    [
+        *((5, None, 4), (20, None, 30), (54, None, 90), (6, None, 0)),
+        *((5, "complete", 0), (9, "square", 12), (7, "square", 8), (1, "square", 0)),
+    ],
+)
+def test_lattices(qubits: int, topology: str | None, couplers: int) -> None:
+    device = EmulatedDevice(
+        technology="superconducting", qubits=qubits, topology=topology
+    )
+    told = device.description
+    assert len(told.topology.couplers if told.topology else ()) == couplers
+    assert told.native_gates == (("r", "cz") if told.topology else ())
+    # SAPI is for annealers
+    assert device.graph is None
+
+
+@pytest.mark.parametrize(
+    ("technology", "topology", "why"),
+    [
+        ("superconducting", "pegasus", "has square or complete, not pegasus"),
+        ("annealer", "square", "has pegasus or zephyr, not square"),
+        ("neutral-atom", "square", "has none, not square"),
+    ],
+)
+def test_topologies_of_other_technologies(
+    technology: str, topology: str, why: str
+) -> None:
+    with pytest.raises(InputError, match=f"^topology: a device of .*{why}"):
+        EmulatedDevice(technology=technology, topology=topology)
+
+
+def test_clients_learn_the_lattice() -> None:
+    device = EmulatedDevice(
+        technology="superconducting", qubits=5, out_of_service=frozenset({4})
+    )
+    with running_service(device) as service:
+        told = SfqQpu("q", service.url).describe()
+    assert told.native_gates == ("r", "cz")
+    assert told.topology == device.description.topology
+    assert (told.qubits, told.out_of_service) == (4, frozenset({4}))
 
 
 def test_as_qiskit_has_it() -> None:

@@ -77,7 +77,7 @@ def test_what_it_tells_of_the_qpu(service: RunningService, tmp_path: Path) -> No
     assert told.native_gates == ("r", "cz")
     assert told.topology is not None
     assert told.topology.labels == 5
-    assert (0, 1) in told.topology.couplers
+    assert (0, 2) in told.topology.couplers
 
 
 def test_qubits_that_are_out_of_service(tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ def test_health_device_and_openapi(service: RunningService) -> None:
         "drift": {"alarms": [], "sums": {}, "threshold": 5.0},
         "out_of_service": [],
         "policy": "classes",
+        "native_gates": [],
         "shots": None,
         "timing": {
             "setup_seconds": 0.01802,

@@ -137,6 +137,17 @@ def test_a_twin_has_what_its_original_tells(
     assert own.calibration["id"] != told.calibration["id"]
 
 
+def test_a_twin_has_the_lattice_of_its_original() -> None:
+    keys: dict[str, JSON] = {"technology": "superconducting", "qubits": 5}
+    with running_service(EmulatedDevice.from_config(keys)) as service:
+        twin = TwinDevice.from_config({"of": service.url, "time_scale": 0})
+    text = 'OPENQASM 3; include "stdgates.inc"; qubit[5] q; bit c; cz q[{}], q[2];'
+    text = f"{text} c = measure q[2];"
+    assert accepts(twin, "circuit", text.format(1), {"num_reads": 1})
+    with pytest.raises(FieldError, match="these are not coupled"):
+        twin.check("circuit", text.format(1).replace("2", "0"), {"num_reads": 1})
+
+
 def test_errors_are_those_of_the_latest_calibration() -> None:
     values: dict[str, JSON] = {
         "readout_false_one": 0.125,

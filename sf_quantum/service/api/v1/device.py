@@ -119,6 +119,10 @@ class DeviceAnswer(Strict):
     )
     qubits: int = Field(description="The largest problem, in variables.")
     out_of_service: list[int] = Field(description="Qubits that are out of service.")
+    native_gates: list[str] = Field(
+        description="The gates that circuits may have, on the couplers of the topology; "
+        "empty if any gate may be on any qubits."
+    )
     shots: int | None = Field(description="The limit of one job; null for none.")
     payloads: list[Kind] = Field(description="The payloads that a job may have.")
     vqpus: int = Field(description="How many leases may be held at once.")
@@ -311,6 +315,7 @@ def show(
         trouble=device.status.trouble,
         qubits=told.qubits,
         out_of_service=sorted(told.out_of_service),
+        native_gates=[*told.native_gates],
         shots=told.shots,
         payloads=[*told.kinds],
         vqpus=queue.leases.vqpus,

@@ -55,7 +55,14 @@ from sf_quantum.service.device.emulator.technologies import (
     Errors,
     Technology,
 )
-from sf_quantum.service.device.emulator.topology import TOPOLOGIES, working
+from sf_quantum.service.device.emulator.topology import (
+    COMPLETE,
+    LATTICES,
+    SQUARE,
+    TOPOLOGIES,
+    square,
+    working,
+)
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.operations import Operation, Parameter, Values
 from sf_quantum.service.device.protocol import (
@@ -77,6 +84,16 @@ from sf_quantum.threads import in_thread
 from sf_quantum.validation import KeyPath, Section, dotted, validated
 
 Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+PEGASUS = "pegasus"
+# the technology whose devices run circuits
+GATES = "superconducting"
+# by technology: names of topologies
+GRAPHS: Mapping[str, Collection[str]] = {
+    "annealer": [*TOPOLOGIES],
+    GATES: [SQUARE, COMPLETE],
+}
+# of a lattice, by their names in Qiskit; IQM's is prx for the first
+NATIVE_GATES = ("r", "cz")
 Qubit: TypeAlias = Annotated[int, Field(ge=0)]
 # the longest wait for a change of a job's state
 POLL_SECONDS = 1.0
@@ -134,7 +151,8 @@ class DeviceSettings(Section):
     :param out_of_service: numbers of the qubits out of service; for an annealer, numbers
         in its graph
     :param topology: graph of an annealer: the smallest that is large enough, cut to
-        ``qubits`` qubits
+        ``qubits`` qubits; of a superconducting QPU: ``square``, a lattice with native
+        gates, or ``complete``, any gate on any qubits
     :param time_scale: seconds to wait per modelled second; 0 does not wait
     :param noise: factor on the technology's errors; 0 is an ideal device
     :param calibration_seconds: modelled lifetime of a calibration; by default that of
@@ -152,7 +170,9 @@ class DeviceSettings(Section):
     qubits: Count = 5000
     shots: Count | None = None
     out_of_service: Annotated[frozenset[Qubit], Strict(False)] = frozenset()
-    topology: Annotated[str, _known_name("topology", TOPOLOGIES)] = "pegasus"
+    topology: (
+        Annotated[str, _known_name("topology", [*TOPOLOGIES, SQUARE, COMPLETE])] | None
+    ) = None
     time_scale: NotNegative = 1.0
     noise: NotNegative = 1.0
     calibration_seconds: Positive | None = None
@@ -211,11 +231,20 @@ class EmulatedDevice(DeviceSettings, Device):
         return cls(**dict(validated(DeviceSettings, {**config}, _key)))
 
     @model_validator(mode="after")
+    def _check_topology(self) -> Self:
+        known = GRAPHS.get(self.technology, ())
+        if self.topology is not None and self.topology not in known:
+            has = f"has {' or '.join(known)}" if known else "has none"
+            detail = f"a device of technology {self.technology} {has}"
+            raise InputError(f"topology: {detail}, not {self.topology}")
+        return self
+
+    @model_validator(mode="after")
     def _check_out_of_service(self) -> Self:
         if self.out_of_service:
             qubits: Collection[int] = range(self.qubits)
             if self.technology == "annealer":
-                qubits = TOPOLOGIES[self.topology](self.qubits).qubits
+                qubits = TOPOLOGIES[self.topology or PEGASUS](self.qubits).qubits
             if missing := self.out_of_service.difference(qubits):
                 raise InputError(f"out_of_service: there is no qubit {min(missing)}")
             if self.size < 1:
@@ -235,7 +264,7 @@ class EmulatedDevice(DeviceSettings, Device):
     @property
     def payloads(self) -> tuple[Kind, ...]:
         """The supported kinds of jobs; circuits only on gate-based devices."""
-        gates = self.technology == "superconducting"
+        gates = self.technology == GATES
         return tuple(kind for kind in self.runners if gates or kind != "circuit")
 
     @property
@@ -249,7 +278,8 @@ class EmulatedDevice(DeviceSettings, Device):
             self.shots,
             self.timing,
             self.reading.summary,
-            self.graph,
+            self.graph or self.lattice,
+            native_gates=NATIVE_GATES if self.lattice else (),
         )
 
     @property
@@ -301,7 +331,16 @@ class EmulatedDevice(DeviceSettings, Device):
         """The working graph of an annealer; ``None`` for other technologies."""
         if self.technology != "annealer":
             return None
-        return working(self.topology, self.qubits, self.out_of_service)
+        kind = self.topology or PEGASUS
+        return working(kind, self.qubits, self.out_of_service)
+
+    @cached_property
+    def lattice(self) -> Topology | None:
+        """The couplings of a gate-based device, unless all qubits are coupled."""
+        usual = SQUARE if self.qubits in LATTICES else COMPLETE
+        if self.technology != GATES or (self.topology or usual) == COMPLETE:
+            return None
+        return square(self.qubits, self.out_of_service)
 
     @property
     def custom_annealing(self) -> bool:

@@ -343,7 +343,9 @@ class _Flattening:
     def __init__(self, architecture: Architecture | None) -> None:
         self._architecture = architecture
         told = architecture or Architecture(0)
-        self._gates = told.gates
+        self._gates = {*told.gates}
+        if not self._gates.isdisjoint(PHASED_RX):
+            self._gates.update(PHASED_RX)
         self._pairs = {(low, high) for low, high in told.couplers}
         self._broken = {*told.out_of_service}
         self._steps = 0
@@ -405,7 +407,7 @@ class _Flattening:
         if own:
             return None
         if name not in self._gates:
-            gates = ", ".join(self._gates)
+            gates = ", ".join(sorted(self._gates))
             where = _where(numbers)
             raise InputError(f"gate {name} on {where} is not native: {gates}")
         self._check_service(name, numbers)

@@ -1,9 +1,12 @@
-"""The working graphs of annealers: qubits and couplers.
+"""The working graphs of annealers and of gate-based devices: qubits and couplers.
 
 Pegasus: Boothby et al., "Next-Generation Topology of D-Wave Quantum Processors"
 (arXiv:2003.00133). Zephyr: Boothby, Raymond and King, "Zephyr Topology of D-Wave Quantum
 Processors" (D-Wave technical report 14-1056A-A, 2021). Qubits
 have D-Wave's linear numbering, so that its tools recognize the graph.
+
+Lattices: with 5, 20 and 54 qubits those of IQM's Adonis, Apollo and Aphrodite, as in the
+fake backends of iqm-client 36 (``iqm.qiskit_iqm.fake_backends``), whose QB1 is qubit 0.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache, lru_cache
 from heapq import heappop, heappush
 from itertools import count, product
+from math import ceil
 
 from sf_quantum.qpu.jobs import Topology
 
@@ -75,6 +79,42 @@ def outwards(graph: Topology) -> tuple[int, ...]:
     return tuple(ordered)
 
 
+# by number of qubits: the first column and the number of qubits of each row
+LATTICES: Mapping[int, tuple[tuple[int, int], ...]] = {
+    5: ((1, 1), (0, 3), (1, 1)),
+    20: ((1, 2), (0, 5), (0, 5), (0, 5), (1, 3)),
+    54: ((4, 2), (2, 5), (1, 7), (0, 8), (0, 9), (1, 8), (1, 7), (2, 5), (3, 3)),
+}
+
+
+@lru_cache(8)
+def square(qubits: int, lacking: frozenset[int]) -> Topology:
+    """Build a square lattice, numbered row by row.
+
+    :param lacking: qubits that are out of service
+    """
+    width = ceil(qubits**0.5)
+    full = [(0, min(width, qubits - first)) for first in range(0, qubits, width)]
+    rows = LATTICES.get(qubits, full)
+    places = [
+        (row, first + n)
+        for row, (first, length) in enumerate(rows)
+        for n in range(length)
+    ]
+    numbers = {place: number for number, place in enumerate(places)}
+    pairs = [
+        (number, numbers[other])
+        for (row, column), number in numbers.items()
+        for other in ((row, column + 1), (row + 1, column))
+        if other in numbers
+    ]
+    shape = len(rows), max(first + length for first, length in rows)
+    return Topology("square", shape, qubits, tuple(sorted(pairs))).without(lacking)
+
+
+#: of gate-based devices
+COMPLETE, SQUARE = "complete", "square"
+#: of annealers
 TOPOLOGIES: Mapping[str, Callable[[int], Topology]] = {
     "pegasus": smallest_pegasus,
     "zephyr": smallest_zephyr,
