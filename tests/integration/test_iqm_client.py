@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import json
+import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
 
+from sf_quantum.files import JSON
 from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.qpu import QpuDevice
 from tests.service import RunningService, running_service
-from tests.waiting import SECONDS
+from tests.waiting import SECONDS, until
 
 if TYPE_CHECKING:
     from iqm.iqm_client import IQMClient
@@ -93,6 +98,91 @@ def test_qiskit_from_the_circuit_to_its_counts(backend: IQMBackend) -> None:
     (sent,) = found._job_tracker.payload().circuits
     (given,) = job._job_tracker.payload().circuits
     assert sent == given
+
+
+def test_a_batch_of_circuits(backend: IQMBackend) -> None:
+    circuits = [ghz(backend, qubits) for qubits in (2, 3, 2)]
+    counts = backend.run(circuits, shots=100).result(timeout=SECONDS).get_counts()
+    assert [{*one} for one in counts] == [{"00", "11"}, {"000", "111"}, {"00", "11"}]
+    assert [sum(one.values()) for one in counts] == [100] * 3
+
+
+def test_cirq(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+    cirq = pytest.importorskip("cirq", reason="install iqm-client[cirq]")
+    iqm = importlib.import_module("iqm.cirq_iqm.iqm_sampler")
+    alice, bob = cirq.NamedQubit.range(2, prefix="q")
+    bell = [cirq.H(alice), cirq.CNOT(alice, bob), cirq.measure(alice, bob, key="m")]
+    sampler = iqm.IQMSampler(service.url, token="any")
+    routed, *_ = sampler.device.route_circuit(
+        sampler.device.decompose_circuit(cirq.Circuit(bell))
+    )
+    done = sampler.run(sampler.device.decompose_circuit(routed), repetitions=100)
+    assert {*done.histogram(key="m")} == {0, 3}
+
+
+def test_through_an_iqm_server_behind_the_service(
+    service: RunningService, tmp_path: Path
+) -> None:
+    pytest.importorskip("qrmi", reason="the package qrmi is not installed")
+    environment: JSON = {
+        "QRMI_IQM_ISA_ENDPOINT": service.url,
+        "QRMI_IQM_ISA_TOKEN": "any",
+    }
+    entry: JSON = {"name": "star", "type": "iqm-server", "environment": environment}
+    file = tmp_path / "qrmi_config.json"
+    file.write_text(json.dumps({"resources": [entry]}))
+    device = QpuDevice.from_config(
+        {
+            "qpu": "iqm-server",
+            "name": "star",
+            "config": {"qrmiConfig": str(file)},
+            "poll_seconds": 0.05,
+        }
+    )
+    device.refresh()
+    assert device.status.online
+    with running_service(device, tcp=True) as front:
+        provider = adapters.IQMProvider(front.url, token="any")
+        backend = provider.get_backend()
+        # the set of calibrations is the vendor's
+        known = clients.IQMClient.from_url(service.url).get_calibration_set()
+        assert backend.architecture.calibration_set_id == known.observation_set_id
+        circuits = [ghz(backend), ghz(backend, 2)]
+        first, second = (
+            backend.run(circuits, shots=50).result(timeout=SECONDS).get_counts()
+        )
+        assert ({*first}, {*second}) == ({"000", "111"}, {"00", "11"})
+    device.close()
+
+
+def test_qrmi(service: RunningService) -> None:
+    qrmi = pytest.importorskip("qrmi", reason="the package qrmi is not installed")
+    where = {"QRMI_IQM_ISA_ENDPOINT": service.url, "QRMI_IQM_ISA_TOKEN": "any"}
+    star = qrmi.QuantumResource.from_config("star", qrmi.ResourceType.IQMServer, where)
+    assert str(star.status().status).endswith("Online")
+    told = json.loads(star.target().value)
+    assert told["static_quantum_architecture"][0]["dut_label"] == "star"
+    flip: JSON = {
+        "name": "prx",
+        "locus": ["QB2"],
+        "args": {"angle": math.pi, "phase": 0},
+    }
+    read: JSON = {"name": "measure", "locus": ["QB2", "QB1"], "args": {"key": "m"}}
+    circuit: JSON = {"name": "flip", "instructions": [flip, read]}
+    payload = qrmi.Payload.IQMServer(
+        iqmjson=json.dumps({"circuits": [circuit], "shots": 3}),
+        job_type="circuit",
+        use_timeslot=False,
+        tag="mine",
+    )
+    task = star.task_start(payload)
+    # it waits for the end
+    until(lambda: str(star.task_status(task)).endswith("Completed"), "it is over")
+    result = json.loads(star.task_result(task).value)
+    assert result["measurements"] == [{"m": [[1, 0]] * 3}]
+    assert result["measurement_counts"][0]["counts"] == {"10": 3}
+    assert "ready" in star.task_logs(task)
+    star.task_stop(task)
 
 
 def test_the_clients_errors(client: IQMClient, backend: IQMBackend) -> None:

@@ -141,6 +141,32 @@ def test_a_job_from_its_submission_to_its_results(service: RunningService) -> No
     assert sent["shots"] == 20
 
 
+def test_a_batch_has_results_of_each_circuit(service: RunningService) -> None:
+    other = batch(measure("c", "QB1", "QB5"))["circuits"]
+    job = ended(
+        service,
+        submit(service, {**FLIPPED, "circuits": [*FLIPPED["circuits"], *other]}),
+    )
+    path = f"jobs/{job['id']}"
+    counts = ask(service, "GET", f"{path}/artifacts/measurement_counts").json()
+    assert counts == [
+        {"measurement_keys": ["a", "b"], "counts": {"100": 20}},
+        {"measurement_keys": ["c"], "counts": {"00": 20}},
+    ]
+    reads = ask(service, "GET", f"{path}/artifacts/measurements").json()
+    assert [{*one} for one in reads] == [{"a", "b"}, {"c"}]
+    sent = ask(service, "GET", f"{path}/payload").json()
+    assert len(sent["circuits"]) == 2
+
+
+def test_a_job_waits_while_others_hold_the_qpu(service: RunningService) -> None:
+    lease = service.acquire()
+    job = submit(service, FLIPPED)
+    assert job["status"] == "waiting"
+    service.ask("DELETE", f"/v1/leases/{lease}")
+    assert ended(service, job)["status"] == "completed"
+
+
 def test_a_mapping_of_qubits_and_what_is_sent_back(service: RunningService) -> None:
     names: JSON = [
         {"logical_name": "alice", "physical_name": "QB4"},
