@@ -16,6 +16,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from email.message import Message
 from email.utils import parsedate_to_datetime
@@ -210,6 +211,12 @@ class KeptClient(Client):
     def __del__(self) -> None:
         for _, connection in self._idle:
             connection.close()
+
+    def __deepcopy__(self, _: object) -> KeptClient:
+        """Make a client with connections of its own; PennyLane copies its backends."""
+        copied = copy(self)
+        copied._idle = deque()
+        return copied
 
     def _connection(self, timeout_seconds: float) -> http.client.HTTPConnection:
         with suppress(IndexError):

@@ -251,11 +251,10 @@ class Qpu(ABC):
             raise InputError(NO_PULSER) from error
         return pulser.backend(self, sequence)
 
-    def device(self, wires: int, shots: int | None = None) -> Device:
+    def device(self, wires: int) -> Device:
         """Make a device of PennyLane, on the job's side; it runs on :meth:`backend`.
 
         :param wires: number of qubits
-        :param shots: for each circuit, by default 1024
         :raises InputError: if the QPU takes no circuits, or pennylane-qiskit is not
             installed
         """
@@ -263,7 +262,7 @@ class Qpu(ABC):
             from sf_quantum.qpu import pennylane
         except ImportError as error:
             raise InputError(NO_PENNYLANE) from error
-        return pennylane.device(self.backend(), wires, shots)
+        return pennylane.device(self.backend(), wires)
 
     def solve(
         self, bqm: Mapping[str, JSON], parameters: Mapping[str, int | None]

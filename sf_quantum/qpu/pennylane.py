@@ -5,15 +5,12 @@ from __future__ import annotations
 import pennylane
 from pennylane.devices import Device as Device
 
-from sf_quantum.qpu.qiskit import SHOTS, QpuBackend
+from sf_quantum.qpu.qiskit import QpuBackend
 
 
-def device(backend: QpuBackend, wires: int, shots: int | None = None) -> Device:
-    """Make a device that runs on a backend.
+def device(backend: QpuBackend, wires: int) -> Device:
+    """Make a device that runs on a backend, with 1024 shots where a circuit sets none.
 
     :param wires: number of qubits
-    :param shots: for each circuit, by default 1024
     """
-    return pennylane.device(
-        "qiskit.remote", wires=wires, backend=backend, shots=shots or SHOTS
-    )
+    return pennylane.device("qiskit.remote", wires=wires, backend=backend)

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 
 import pytest
 
@@ -193,4 +194,12 @@ def test_a_forked_process_does_not_use_the_connection_of_its_parent() -> None:
         client.request("GET", "/")
         client._idle[0] = (-1, client._idle[0][1])
         client.request("GET", "/")
+    assert taken == [0, 1]
+
+
+def test_a_copy_has_connections_of_its_own() -> None:
+    with serving([[EMPTY], [EMPTY]]) as (url, taken):
+        client = KeptClient(url, {})
+        client.request("GET", "/")
+        deepcopy(client).request("GET", "/")
     assert taken == [0, 1]
