@@ -374,7 +374,7 @@ def test_options_take_the_place_of_the_file(
         "sfq serve: --qubits 0: expected 1 or more",
         "sfq serve: --vqpus -1: expected 1 or more",
         f"sfq serve: {path}: leases.a: unknown key 'a' "
-        "(known: by, idle_seconds, total_seconds, wait_seconds)",
+        "(known: authorized_users, by, idle_seconds, total_seconds, wait_seconds)",
     ]
     path.write_text("vqpus: 3\nlisten: {socket: /nowhere/s}\n")
     assert main(["serve", "--config", str(path), "--host", "0.0.0.0"]) == 2

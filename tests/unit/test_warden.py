@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 from starlette.requests import HTTPConnection
 
 from sf_quantum.files import JSON
@@ -31,6 +32,7 @@ from sf_quantum.service.domain.settings import (
 )
 from sf_quantum.service.http.auth import Unauthorized
 from tests.service import RunningService, example_bqm, running_service
+from tests.waiting import until
 
 pytestmark = pytest.mark.devices("sfq")
 
@@ -167,6 +169,25 @@ def test_none_is_needed_to_see_whether_it_is_open(start: Start) -> None:
     told = warden.ask("GET", "/accessible", user=None).json()
     assert told == {"is_accessible": True, "message": "The QPU is open.", **slots}
     assert warden.ask("GET", "/qpu-slots", user=None).json() == slots
+    specs = warden.ask("GET", "/qpu/specs", user=None).json()["specs"]
+    assert json.loads(str(specs))["name"]
+
+
+def test_only_authorized_users_have_sessions(start: Start) -> None:
+    # as in warden: uids, also as numbers
+    told = LeaseSettings.model_validate({"authorized_users": [0, "ada", "70009"]})
+    assert told.authorized_users == ["0", "ada", "70009", "root"]
+    for wrong in ("ada", [1.5], [None], [["ada"]]):
+        with pytest.raises(ValidationError):
+            LeaseSettings.model_validate({"authorized_users": wrong})
+    warden = start(leases=LeaseSettings(authorized_users=["1", "bob"]))
+    body = refused(warden.ask("POST", "/sessions", SESSION), 403, "is not authorized")
+    assert body["field"] == "user"
+    warden.service.reconfigure(ServiceSettings())
+    until(
+        lambda: warden.ask("POST", "/sessions", SESSION).status == 200,
+        "the other settings",
+    )
 
 
 def test_a_sessions_life(start: Start) -> None:
@@ -428,12 +449,16 @@ def test_an_admin_closes_and_opens(start: Start) -> None:
     refused(warden.ask("POST", "/accessible", closing), 403)
     told = warden.ask("POST", "/accessible", closing, user=ROOT).json()
     assert told["is_accessible"] is False
-    assert "calibration" in str(told["message"])
+    assert told["message"] == "calibration"
+    assert warden.ask("GET", "/accessible", user=None).json() == told
     refused(warden.ask("POST", "/sessions", SESSION), 503, "calibration")
     refused(warden.ask("POST", "/jobs", JOB, session=session), 503, "calibration")
     warden.finish(session, "Queued")
     opening: dict[str, JSON] = {"is_accessible": True}
     assert warden.ask("POST", "/accessible", opening, user=ROOT).json()["is_accessible"]
+    opening["message"] = "until Friday"
+    told = warden.ask("POST", "/accessible", opening, user=ROOT).json()
+    assert (told["is_accessible"], told["message"]) == (True, "until Friday")
     warden.finish(session, "Running")
     warden.ask("POST", f"/jobs/{running}/cancel")
 

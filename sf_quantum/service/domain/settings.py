@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pwd
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias, TypeVar
 
@@ -26,6 +28,18 @@ Share: TypeAlias = Annotated[int, Field(ge=1, le=TENTHS)]
 ByName: TypeAlias = Annotated[dict[str, T], BeforeValidator(empty_mapping)]
 
 
+def _names(users: JSON) -> JSON:
+    """Read uids as warden does, as numbers or text, and add their users' names."""
+    if not isinstance(users, list):
+        return users
+    told: list[JSON] = [str(user) if type(user) is int else user for user in users]
+    for user in [*told]:
+        with suppress(KeyError, OverflowError, ValueError):
+            if isinstance(user, str):
+                told.append(pwd.getpwuid(int(user)).pw_name)
+    return told
+
+
 class LeaseSettings(Section):
     """Who may hold leases, and for how long.
 
@@ -36,6 +50,7 @@ class LeaseSettings(Section):
         at most once a second
     :param total_seconds: time after which a lease ends in any case; ``None``: never
     :param wait_seconds: the longest wait that a request for a lease may specify
+    :param authorized_users: names or uids of the users who may have leases; empty: all
     """
 
     by: Literal["users", "root"] = "users"
@@ -43,6 +58,9 @@ class LeaseSettings(Section):
     idle_seconds: Positive | None = 900.0
     total_seconds: Positive | None = None
     wait_seconds: NotNegative = 3600.0
+    authorized_users: Annotated[list[str], BeforeValidator(_names)] = Field(
+        default_factory=list
+    )
 
 
 class ClassLimits(Section):

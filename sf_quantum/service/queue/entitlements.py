@@ -21,13 +21,19 @@ LEASE_HEADER = "X-SFQ-Lease"
 
 
 def lease_user(settings: ServiceSettings, who: Identity, requested: str | None) -> str:
-    """Return the user of a lease; only root and admins may request one for others."""
+    """Return the user of a lease, who may have to be authorized.
+
+    Only root and admins may request one for others.
+    """
     powerful = who.admin or who.root
     if not powerful and settings.leases.by == "root":
         raise Refused(403, "only root and admins acquire leases of this QPU")
     if not powerful and requested not in (None, who.user):
         raise Refused(403, "only root and admins acquire leases for others", "user")
-    return requested or who.user
+    user, known = requested or who.user, settings.leases.authorized_users
+    if known and user not in known:
+        raise Refused(403, f"user {user} is not authorized to use this QPU", "user")
+    return user
 
 
 def lease_class(

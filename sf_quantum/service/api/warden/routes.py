@@ -220,10 +220,14 @@ router = APIRouter(
 @router.get("/accessible", summary="Show whether the QPU takes sessions")
 async def accessible(queue: Queue) -> Accessible:
     """Needs no credential, since clients call it before they have a job."""
-    reason = qpu_reason(queue)
+    reason, availability = qpu_reason(queue), queue.availability
+    # the operator's, as it was given, unless something else is the reason
+    offline = availability.is_open and reason
+    other = queue.failure or availability.in_maintenance or offline
+    given = "" if other else availability.message
     return Accessible(
         is_accessible=not reason,
-        message=reason or queue.availability.message or "The QPU is open.",
+        message=given or reason or "The QPU is open.",
         **vars(await slots(queue)),
     )
 
@@ -232,7 +236,7 @@ async def accessible(queue: Queue) -> Accessible:
 async def set_accessible(body: SetAccessible, queue: Queue, who: Admin) -> Accessible:
     """Close the QPU, which stops the running job, or open it again."""
     if body.is_accessible:
-        await queue.availability.set_status("open", user=who.user)
+        await queue.availability.set_status("open", body.message, user=who.user)
     else:
         await queue.availability.set_status("closed", body.message, user=who.user)
     return await accessible(queue)
@@ -250,8 +254,11 @@ async def slots(queue: Queue) -> Slots:
 
 
 @router.get("/qpu/specs", summary="Describe the device for Pulser")
-def specs(queue: Queue, _: Who) -> Specs:
-    """Describe the device; with Pulser installed, sequences can be built from this."""
+def specs(queue: Queue) -> Specs:
+    """Describe the device; with Pulser installed, sequences can be built from this.
+
+    Needs no credential, as in warden.
+    """
     return Specs(specs=queue.device.specs())
 
 
