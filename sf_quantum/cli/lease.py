@@ -23,7 +23,7 @@ from sf_quantum.cli.arguments import seconds
 from sf_quantum.cli.service import add_selection, selection
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, account, stock_clients
+from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, account
 from sf_quantum.qpu.account import CommandRun, LeaseUsage
 from sf_quantum.qpu.leases import (
     AcquireOptions,
@@ -34,6 +34,7 @@ from sf_quantum.qpu.leases import (
     WaitCancelled,
     watching,
 )
+from sf_quantum.qpu.sdks import stock_clients
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.text import one_line
 from sf_quantum.threads import in_thread

@@ -19,9 +19,9 @@ from sf_quantum.samplers import Registry, unknown
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
 
-    from sf_quantum.qpu.pennylane import Device
-    from sf_quantum.qpu.pulser import Backend, Pulses
-    from sf_quantum.qpu.qiskit import QpuBackend
+    from sf_quantum.qpu.sdks.pennylane import Device
+    from sf_quantum.qpu.sdks.pulser import Backend, Pulses
+    from sf_quantum.qpu.sdks.qiskit import QpuBackend
 
 GROUP = "sf_quantum.qpus"
 _registry: Registry[type[Qpu]] = Registry(GROUP, "QPU type")
@@ -235,7 +235,7 @@ class Qpu(ABC):
         :raises InputError: if the QPU takes no circuits, or Qiskit is not installed
         """
         try:
-            from sf_quantum.qpu.qiskit import QpuBackend
+            from sf_quantum.qpu.sdks.qiskit import QpuBackend
         except ImportError as error:
             raise InputError(NO_QISKIT) from error
         return QpuBackend(self)
@@ -246,7 +246,7 @@ class Qpu(ABC):
         :raises InputError: if the QPU takes no sequences, or Pulser is not installed
         """
         try:
-            from sf_quantum.qpu import pulser
+            from sf_quantum.qpu.sdks import pulser
         except ImportError as error:
             raise InputError(NO_PULSER) from error
         return pulser.backend(self, sequence)
@@ -259,7 +259,7 @@ class Qpu(ABC):
             installed
         """
         try:
-            from sf_quantum.qpu import pennylane
+            from sf_quantum.qpu.sdks import pennylane
         except ImportError as error:
             raise InputError(NO_PENNYLANE) from error
         return pennylane.device(self.backend(), wires)

@@ -40,7 +40,7 @@ from sf_quantum.text import one_line
 if TYPE_CHECKING:
     from qiskit import QuantumCircuit
 
-    from sf_quantum.qpu.qiskit import QpuBackend
+    from sf_quantum.qpu.sdks.qiskit import QpuBackend
     from sf_quantum.samplers.qaoa import CircuitRunner, Doubles
     from sf_quantum.samplers.states import Bits
 

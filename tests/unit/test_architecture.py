@@ -50,10 +50,10 @@ VENDORS = {
     "qrmi": "qpu/qrmi.py",
     **dict.fromkeys(
         ("pulser", "pulser_simulation"),
-        "samplers/neutral_atom.py service/device/emulator/pulses.py qpu/pulser.py",
+        "samplers/neutral_atom.py service/device/emulator/pulses.py qpu/sdks/pulser.py",
     ),
     **dict.fromkeys(("emu_mps", "torch"), "samplers/neutral_atom.py"),
-    "qiskit": "samplers/qaoa.py qpu/qrmi.py qpu/qiskit.py qpu/iqm.py "
+    "qiskit": "samplers/qaoa.py qpu/qrmi.py qpu/sdks/qiskit.py qpu/iqm.py "
     "service/device/emulator/openqasm.py service/device/emulator/aer.py",
     "qiskit_aer": "samplers/qaoa.py service/device/emulator/aer.py",
     **dict.fromkeys(
@@ -61,7 +61,7 @@ VENDORS = {
     ),
     "highspy": "samplers/exact.py",
     **dict.fromkeys(("braket", "ibm", "iqm", "pasqal_cloud"), "nowhere"),
-    "pennylane": "qpu/pennylane.py",
+    "pennylane": "qpu/sdks/pennylane.py",
 }
 OPENERS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "mkdir"}
 

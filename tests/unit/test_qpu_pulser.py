@@ -9,7 +9,7 @@ from pulser.devices import Device, DigitalAnalogDevice
 
 from sf_quantum.errors import InputError
 from sf_quantum.qpu.jobs import Description
-from sf_quantum.qpu.pulser import Pulses
+from sf_quantum.qpu.sdks.pulser import Pulses
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
 from tests.service import RunningService, running_service

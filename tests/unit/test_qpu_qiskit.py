@@ -12,7 +12,7 @@ from qiskit.quantum_info import SparsePauliOp
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.qpu.jobs import Description, Topology
-from sf_quantum.qpu.qiskit import QpuBackend, target
+from sf_quantum.qpu.sdks.qiskit import QpuBackend, target
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
 from tests.service import RunningService, running_service

@@ -13,7 +13,7 @@ import pytest
 
 from sf_quantum import qpu
 from sf_quantum.cli import main
-from sf_quantum.qpu import stock_clients
+from sf_quantum.qpu.sdks import stock_clients
 from sf_quantum.qpu.service_client import Credentials, ServiceClient
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pennylane
 from pennylane.devices import Device as Device
 
-from sf_quantum.qpu.qiskit import QpuBackend
+from sf_quantum.qpu.sdks.qiskit import QpuBackend
 
 
 def device(backend: QpuBackend, wires: int) -> Device:
