@@ -303,6 +303,7 @@ def test_announced_maintenance_and_the_message_of_a_closed_qpu_are_told() -> Non
         )
 
 
+@pytest.mark.none_ahead
 def test_a_job_that_cannot_start_says_why(service: RunningService) -> None:
     lease = _lease(service, "ada", "test")
     for key in ("a", "b"):
