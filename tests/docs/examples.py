@@ -16,7 +16,8 @@ A comment before a block (``% ...`` or ``<!-- ... -->``) says what is special:
 ``not run: REASON``    not run; the reason is counted by a test
 ``background: TEXT``   goes on in the background once it has printed the text
 ``with lab``           needs Slurm
-``needs: PROGRAMS``    is left out where one of them is missing
+``needs: NAMES``       is left out where one of these programs or Python packages is
+                       missing
 ``checked by: COMMAND``  is written to the file of its caption and looked over by a command
 
 Two of them are separated by a semicolon. The port 8787 of the pages is another one for each of them.
@@ -25,6 +26,7 @@ Two of them are separated by a semicolon. The port 8787 of the pages is another 
 from __future__ import annotations
 
 import doctest
+import importlib.util
 import os
 import re
 import shutil
@@ -97,6 +99,10 @@ class Block:
         """What the comment says after a word, if it says that."""
         found = re.search(rf"(?:^|; ){name}: ([^;]+)", self.note)
         return found and found[1]
+
+
+def _is_there(name: str) -> bool:
+    return bool(shutil.which(name) or importlib.util.find_spec(name))
 
 
 class _AnyLanguage(CodeBlockParser):
@@ -188,7 +194,7 @@ class Page:
 
         :raises AssertionError: if it does not do what it shows
         """
-        if not all(map(shutil.which, (block.option("needs") or "bash").split(", "))):
+        if not all(map(_is_there, (block.option("needs") or "bash").split(", "))):
             return
         match block.language:
             case "bash":

@@ -160,6 +160,7 @@ def test_a_batch_has_results_of_each_circuit(service: RunningService) -> None:
 
 
 def test_a_job_waits_while_others_hold_the_qpu(service: RunningService) -> None:
+    until(lambda: not service.queue.leases.held, "the lease is given back")
     lease = service.acquire()
     job = submit(service, FLIPPED)
     assert job["status"] == "waiting"
@@ -371,6 +372,7 @@ def test_another_users_job_is_not_known() -> None:
 
 
 def test_the_jobs_of_other_dialects_are_not_iqms(service: RunningService) -> None:
+    until(lambda: not service.queue.leases.held, "the lease is given back")
     lease = service.acquire()
     text = read(FLIPPED)
     body: dict[str, JSON] = {"circuit": text, "idempotency_key": "v1"}
