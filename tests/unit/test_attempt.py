@@ -41,6 +41,7 @@ from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
     Identity,
     Job,
+    Kind,
     LeaseRequest,
     Recovery,
     Size,
@@ -144,7 +145,8 @@ class VendorDevice(Device):
 
     @property
     def description(self) -> Description:
-        return Description("annealer", self.vendor.qubits, ("problem",))
+        kinds: tuple[Kind, ...] = ("problem", "circuit")
+        return Description("annealer", self.vendor.qubits, kinds)
 
     @property
     def status(self) -> DeviceStatus:
@@ -230,12 +232,13 @@ async def submit(
     *,
     repeatable: bool = False,
     shots: int = 5,
+    kind: Kind = "problem",
 ) -> Job:
     held = [lease for lease in queue.leases.held if lease.job_class == job_class]
     request = LeaseRequest(job_class=job_class)
     lease = held[0] if held else await queue.leases.acquire(ANN, request)
     asked = Submission(
-        "problem", problem(name), {"num_reads": shots}, name, repeatable=repeatable
+        kind, problem(name), {"num_reads": shots}, name, repeatable=repeatable
     )
     return (await queue.submit(ANN, lease.id, asked))[0]
 
@@ -883,6 +886,30 @@ async def test_a_preempting_job_waits_for_one_slice(
         done = queue.find(ANN, low.id)
     assert told["counter"] == {"all": 25, "v1": 9, "v3": 8, "v4": 8}
     assert (done.qpu_seconds, done.lost_qpu_seconds, done.attempt) == (6.0, 0.0, 2)
+
+
+@pytest.mark.parametrize(("kind", "waits"), [("problem", False), ("circuit", True)])
+async def test_a_loop_is_preempted_between_its_circuits(
+    tmp_path: Path, vendor: Vendor, kind: Kind, waits: bool
+) -> None:
+    async with service(tmp_path, VendorDevice(vendor)) as queue:
+        low = await submit(queue, "low", kind=kind)
+        await until_async(lambda: queue.find(ANN, low.id).state == "Running")
+        after = await submit(queue, "after", kind=kind)
+        high = await submit(queue, "high", "production")
+        if waits:
+            assert vendor.jobs["v1"].state == "Running"
+            vendor.end("v1")
+        await until_async(lambda: "v2" in vendor.jobs)
+        vendor.end("v2")
+        for number in range(3, 4 + (not waits)):
+            await until_async(lambda number=number: f"v{number}" in vendor.jobs)  # type: ignore[misc]
+            vendor.end(f"v{number}")
+        done = [await over(queue, job) for job in (low, after, high)]
+    assert [job.state for job in done] == ["Completed"] * 3
+    assert done[0].attempt == 1 if waits else 2
+    first = ["low", "high"]
+    assert vendor.names == [*first, *["low"] * (not waits), "after"]
 
 
 async def test_after_a_crash_the_slices_that_are_over_stay(

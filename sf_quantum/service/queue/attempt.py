@@ -124,7 +124,17 @@ class Attempt:
     def pauses(self) -> bool:
         """Whether what it has on the device is to end when another job pre-empts it."""
         runs = self.progress.state == "Running"
-        return (self._sliced and runs) or not runs_again(self._device, self._job)
+        ends = self._sliced or self._is_short_circuit
+        return (ends and runs) or not runs_again(self._device, self._job)
+
+    @property
+    def _is_short_circuit(self) -> bool:
+        """Whether it is no longer than a slice: loops are pre-empted between circuits."""
+        most = self._slice_seconds
+        if most is None or self._job.kind != "circuit":
+            return False
+        cost = self._device.cost(self._job.parameters)
+        return self._device.elapsed_seconds(cost) <= most
 
     @property
     def _sliced(self) -> bool:
