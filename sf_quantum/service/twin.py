@@ -37,6 +37,10 @@ VALUES = {
     "control": "control_error",
     "false_one": "readout_false_one",
     "false_zero": "readout_false_zero",
+    "one_qubit": "gate_error_one_qubit",
+    "two_qubits": "gate_error_two_qubits",
+    "t1": "t1_seconds",
+    "t2": "t2_seconds",
 }
 # a read-out with a larger one is wrong more often than right
 MOST_ERROR = 0.5

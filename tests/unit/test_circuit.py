@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import threading
+from datetime import UTC, datetime
 
 import pytest
 from pydantic import TypeAdapter
@@ -26,10 +27,12 @@ from sf_quantum.service.device.emulator.circuit import (
     CircuitSimulator,
 )
 from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.noise import Noise
 from sf_quantum.service.device.emulator.openqasm import batch
-from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES
+from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Errors
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.merging import merge
+from sf_quantum.service.device.readings import Calibration
 from tests.service import running_service
 
 HEAD = 'OPENQASM 3.0;\ninclude "stdgates.inc";\n'
@@ -38,7 +41,8 @@ BELL = f"{HEAD}bit[2] c; qubit[2] q;\nh q[0];\ncx q[0], q[1];\nc = measure q;\n"
 
 def counts(text: str, shots: int = 2000, seed: int = 1) -> dict[str, int]:
     device = Architecture(10)
-    assert size(text, ARCHITECTURE.dump_python(device, mode="json"))["circuits"] == 1
+    told = ARCHITECTURE.dump_python(device, mode="json")
+    assert size(text, told, noisy=False)["circuits"] == 1
     (found,) = counters(text, shots, seed)
     return found
 
@@ -504,6 +508,88 @@ def test_as_qiskit_has_it() -> None:
             chance = expected.get(word, 0.0)
             sigma = math.sqrt(20_000 * max(chance, 1e-4))
             assert found.get(word, 0) == pytest.approx(20_000 * chance, abs=6 * sigma)
+
+
+def noisy(
+    body: str, errors: Errors, age: float = 0.0, seed: int = 1
+) -> dict[str, float]:
+    """Return the shares of the words that a device with errors gives."""
+    calibration = Calibration("c", datetime.now(UTC), age, False, 1)
+    noise = Noise(errors, calibration, seed)
+    result = simulate(HEAD + body, {"num_reads": SHOTS, "seed": 1}, noise, 64)
+    found = TypeAdapter(dict[str, int]).validate_python(result["counter"])
+    return {word: count / SHOTS for word, count in found.items()}
+
+
+SHOTS = 4000
+# of a share, more than 4 standard deviations
+CLOSE = 0.035
+
+
+# a density matrix, or shot by shot
+@pytest.mark.parametrize("idle", [1, 11])
+@pytest.mark.parametrize(
+    ("gates", "errors", "zeros"),
+    [
+        # each gate leaves the state with 1 - p, and else has it anything
+        ("x q[0]; " * 20, Errors(one_qubit=0.02), 0.5 + 0.98**20 / 2),
+        ("rz(0.1) q[0]; s q[0]; " * 20, Errors(one_qubit=0.5), 1.0),
+        ("swap q[0], q[1]; " * 20, Errors(two_qubits=0.02), 0.5 + 0.98**20 / 2),
+        # of 42 ns each; after the last one, too
+        ("x q[0]; " + "rx(0) q[0]; " * 19, Errors(t1=1e-6), 1 - math.exp(-0.84)),
+        # the last gate is followed by what is not seen
+        (
+            f"h q[0]; {'rx(0) q[0]; ' * 20} h q[0]; ",
+            Errors(t2=1e-6),
+            0.5 + math.exp(-21 * 0.042) / 2,
+        ),
+        ("", Errors(false_one=0.1), 0.9),
+        ("x q[0];", Errors(false_zero=0.1), 0.1),
+    ],
+)
+def test_errors_of_gates_relaxation_and_read_out(
+    idle: int, gates: str, errors: Errors, zeros: float
+) -> None:
+    text = (
+        f"qubit[{idle + 1}] q; bit c; {gates} barrier q; reset q[1]; c = measure q[0];"
+    )
+    if idle == 1:
+        text = text.replace("reset q[1];", "")
+    assert noisy(text, errors).get("0", 0.0) == pytest.approx(zeros, abs=CLOSE)
+
+
+def test_errors_grow_until_the_calibration_is_renewed() -> None:
+    text = f"qubit q; bit c; {'x q; ' * 20} c = measure q;"
+    errors = Errors(one_qubit=0.02, false_one=0.01, t1=1e-3, t2=1e-3)
+    fresh, old = (noisy(text, errors, age)["0"] for age in (0.0, 1.0))
+    assert fresh - old > 0.5 * (0.98**20 - 0.96**20) - CLOSE > 0.05
+    # another attempt has other errors
+    assert noisy(text, errors, seed=2) != noisy(text, errors) == noisy(text, errors)
+
+
+def test_errors_in_the_middle_of_a_circuit() -> None:
+    text = "qubit[2] q; bit[2] c; c[0] = measure q[0]; if (c[0]) { x q[1]; } "
+    found = noisy(f"{text} c[1] = measure q[1];", Errors(false_one=0.1))
+    # what was misread is acted upon
+    assert found["11"] == pytest.approx(0.1, abs=CLOSE)
+    assert found["10"] == pytest.approx(0.09, abs=CLOSE)
+
+
+def test_a_device_tells_its_errors_and_has_none_without_noise() -> None:
+    keys: dict[str, JSON] = {"technology": "superconducting", "qubits": 2}
+    device = EmulatedDevice.from_config({**keys, "noise": 1.0})
+    values = device.calibrated_values
+    usual = TECHNOLOGIES["superconducting"].errors
+    assert values["gate_error_two_qubits"] == pytest.approx(usual.two_qubits, rel=0.3)
+    assert values["t2_seconds"] == pytest.approx(usual.t2, rel=0.3)
+    noisier = EmulatedDevice.from_config({**keys, "noise": 3.0}).errors
+    assert noisier.one_qubit == pytest.approx(3 * usual.one_qubit)
+    assert noisier.t1 == pytest.approx(usual.t1 / 3)
+    ideal = EmulatedDevice.from_config({**keys, "noise": 0.0})
+    assert (ideal.errors, ideal.calibrated_values) == (Errors(), {})
+    middle = f"{HEAD}qubit q; bit c; {'h q; ' * 10} c = measure q;"
+    told, exact = (one.check("circuit", middle, {}) for one in (device, ideal))
+    assert (told.amplitudes, exact.amplitudes) == (11 * 4, 11 * 2)
 
 
 def test_many_qubits_by_matrix_product_states() -> None:

@@ -153,18 +153,29 @@ def test_errors_are_those_of_the_latest_calibration() -> None:
         "readout_false_one": 0.125,
         "readout_false_zero": 0.75,  # no error
         "control_error": "x",
-        "t1": 80e-6,
+        "gate_error_one_qubit": 0.002,
+        "gate_error_two_qubits": 0.02,
+        "t1_seconds": 80e-6,
     }
     told = replace(
         TOLD, technology="superconducting", calibration={"id": "c9", "values": values}
     )
     twin = TwinDevice.of(Original("iqm", told), DeviceSettings(noise=2.0))
-    usual = TECHNOLOGIES["superconducting"].errors.false_zero
-    assert twin.errors == Errors(false_one=0.25, false_zero=2 * usual)
+    usual = TECHNOLOGIES["superconducting"].errors
+    assert twin.errors == Errors(
+        false_one=0.25,
+        false_zero=2 * usual.false_zero,
+        one_qubit=0.004,
+        two_qubits=0.04,
+        t1=40e-6,
+        t2=usual.t2 / 2,
+    )
     assert [*twin.remarks()] == [
         "iqm does not tell its run times: they are as is usual for technology "
         "superconducting",
         "the calibration of iqm does not tell its readout_false_zero: it is 0.0137, "
+        "as is usual for technology superconducting",
+        "the calibration of iqm does not tell its t2_seconds: it is 9.55e-06, "
         "as is usual for technology superconducting",
     ]
 

@@ -137,9 +137,9 @@ def solve(
     return client.solve(json.loads(payload), given)
 
 
-def size(payload: str, architecture: JSON) -> Answer:
+def size(payload: str, architecture: JSON, noisy: bool) -> Answer:
     """Check circuits, and return the fields of their size."""
-    return aer.size(json.loads(payload), architecture)
+    return aer.size(json.loads(payload), architecture, noisy)
 
 
 def merge(payload: str) -> Answer:

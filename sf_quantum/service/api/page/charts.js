@@ -42,8 +42,11 @@ function timeLabel(time, length) {
   return date.toLocaleTimeString("en-GB", length < 180 ? {...two, second: "2-digit"} : two);
 }
 
-// A chart of ratios as percentages, with what paint returns for the scales x and y.
-export function chart({label, width, height, first, last, most, count = 2}, paint) {
+export const percentage = (value) => `${Number((100 * value).toPrecision(3))} %`;
+
+// A chart of ratios as percentages, or of what write writes, with what paint returns for the
+// scales x and y.
+export function chart({label, width, height, first, last, most, count = 2, write = percentage}, paint) {
   const step = valueStep(most, count);
   const top = Math.ceil(most / step - 0.001) * step;
   const [right, bottom] = [width - RIGHT, height - BOTTOM];
@@ -51,7 +54,7 @@ export function chart({label, width, height, first, last, most, count = 2}, pain
   const y = (value) => bottom - (bottom - TOP) * value / top;
   const scales = [];
   for (let value = 0; value <= top * 1.001; value += step) {
-    const words = `${Number((100 * value).toPrecision(3))} %`;
+    const words = write(value);
     scales.push(
       draw("line", {class: "grid", x1: LEFT, x2: right, y1: y(value), y2: y(value)}),
       draw("text", {x: LEFT - 6, y: y(value) + TEXT / 3, "text-anchor": "end"}, words));

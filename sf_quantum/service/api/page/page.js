@@ -16,6 +16,10 @@ const VALUES = {
   control_error: "Control error, of the couplers' range",
   readout_false_one: "Read-out error, 0 read as 1",
   readout_false_zero: "Read-out error, 1 read as 0",
+  gate_error_one_qubit: "Error of gates of one qubit",
+  gate_error_two_qubits: "Error of gates of two qubits",
+  t1_seconds: "Relaxation time T1",
+  t2_seconds: "Dephasing time T2",
 };
 const ENDS = {Completed: "✓ Completed", Failed: "✗ Failed", Cancelled: "⊘ Cancelled"};
 const $ = (id) => document.getElementById(id);
@@ -60,6 +64,7 @@ const isLive = () => document.body.dataset.link === "live";
 const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 const percent = (part) => `${Math.round(part * 100)} %`;
 const precisely = (part) => `${Number((part * 100).toPrecision(2))} %`;
+const microseconds = (time) => `${Number((time * 1e6).toPrecision(3))} µs`;
 const named = (value) => VALUES[value] ?? value.replaceAll("_", " ");
 const sentence = (words) => words.charAt(0).toUpperCase() + words.slice(1);
 
@@ -289,12 +294,14 @@ function showCalibration(told) {
 function valueChart(value, {times, renewals}) {
   const [first, last] = [times[0], times.at(-1)];
   const most = Math.max(...value.history, 1e-9);
-  const label = `${named(value.name)} since ${clock(first)}: from ${precisely(Math.min(...value.history))} to ` +
-    `${precisely(most)}, now ${precisely(value.value)}; recalibrated ${plural(renewals.length, "time")}`;
-  const size = {label, width: $("minutes").clientWidth, height: 90, first, last, most};
+  const time = value.name.endsWith("_seconds");
+  const words = time ? microseconds : precisely;
+  const label = `${named(value.name)} since ${clock(first)}: from ${words(Math.min(...value.history))} to ` +
+    `${words(most)}, now ${words(value.value)}; recalibrated ${plural(renewals.length, "time")}`;
+  const size = {label, width: $("minutes").clientWidth, height: 90, first, last, most, ...(time && {write: microseconds})};
   return make("div", {class: "value"},
     make("b", {}, named(value.name)),
-    make("b", {"data-value": value.name}, precisely(value.value)),
+    make("b", {"data-value": value.name}, words(value.value)),
     make("div", {class: "chart"}, chart(size, (x, y, {left, top, bottom}) => [
       ...renewals.map((time) => draw("line", {class: "renewal", x1: x(time), x2: x(time), y1: top, y2: bottom})),
       // a single reading is drawn as a line

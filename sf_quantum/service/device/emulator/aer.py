@@ -5,41 +5,62 @@ Only separate processes import Qiskit and Aer, which take half a second.
 
 from __future__ import annotations
 
+import math
 import resource
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import JobParameters
+from sf_quantum.samplers.neal import SEEDS
 from sf_quantum.service.device.emulator.circuit import ARCHITECTURE
 from sf_quantum.service.device.emulator.noise import Noise
 from sf_quantum.service.device.emulator.openqasm import PLAIN, batch
+from sf_quantum.service.device.emulator.technologies import (
+    ONE_QUBIT_SECONDS,
+    TWO_QUBITS_SECONDS,
+)
 from sf_quantum.text import described
 
 if TYPE_CHECKING:
     from qiskit import QuantumCircuit
+    from qiskit_aer import AerSimulator
+    from qiskit_aer.noise import NoiseModel
 
 # with more qubits, a circuit is simulated by matrix-product states
 MOST_QUBITS = 28
 AMPLITUDE_BYTES = 16
+# with more qubits, a circuit with errors is simulated shot by shot
+MOST_DENSITY_QUBITS = 10
+DENSITY = "density_matrix"
+# without those of IBM's and IQM's QPUs that only shift the phase of what follows (McKay et
+# al., "Efficient Z gates for quantum computing", arXiv:1612.00858)
+ONE_QUBIT = frozenset("h r rx ry sx sxdg u u2 u3 x y".split())
+TWO_QUBITS = frozenset("cp cx cy cz ecr rxx ryy rzx rzz swap".split())
+NOISY = ONE_QUBIT | TWO_QUBITS
 
 
-def size(payload: JSON, architecture: JSON) -> dict[str, JSON]:
+def size(payload: JSON, architecture: JSON, noisy: bool) -> dict[str, JSON]:
     """Refuse circuits that a device cannot run.
 
+    :param noisy: whether the device has errors
     :returns: the fields of their :class:`~sf_quantum.service.domain.jobs.Size`
     :raises InputError: with the reason
     """
     circuits = batch(payload, ARCHITECTURE.validate_python(architecture)).circuits
-    gates = [sum(1 for _ in circuit.data) for circuit in circuits]
+    gates = [len(circuit.data) for circuit in circuits]
     shots = amplitudes = 0
     for circuit, count in zip(circuits, gates, strict=True):
-        work = count << min(_used(circuit), MOST_QUBITS)
-        if _sampled(circuit):
-            amplitudes += work
+        used = min(_used(circuit), MOST_QUBITS)
+        if _method(circuit, noisy) == DENSITY:
+            amplitudes += count << 2 * used
+        elif _sampled(circuit) and not noisy:
+            amplitudes += count << used
         else:
-            shots += work
+            shots += count << used
     return {
         "values": sum(circuit.num_clbits for circuit in circuits),
         "circuits": len(circuits),
@@ -60,23 +81,39 @@ def simulate(
     seed = parameters.get("seed") or 0
     shots = parameters.get("num_reads") or 1
     counters: list[JSON] = []
+    # errors change with each attempt
+    seed = (seed + (noise.seed if noise else 0)) % SEEDS
     for number, circuit in enumerate(job.circuits):
-        counter = _counter(circuit, shots, seed + number, bond_dimension)
-        counters.append(noise.misread(counter) if noise else {**counter})
+        simulator = _simulator(circuit, noise, bond_dimension)
+        counters.append({**_counter(simulator, circuit, shots, seed + number)})
     return {"counter": counters[0]} if job.single else {"counters": counters}
 
 
-def _counter(
-    circuit: QuantumCircuit, shots: int, seed: int, bond_dimension: int
-) -> Mapping[str, int]:
+def _simulator(
+    circuit: QuantumCircuit, noise: Noise | None, bond_dimension: int
+) -> AerSimulator:
     from qiskit_aer import AerSimulator
-    from qiskit_aer.aererror import AerError
 
-    simulator = AerSimulator(
-        method=_method(circuit),
+    method, model = _method(circuit, noise is not None), None
+    if noise is not None:
+        names = {one.operation.name for one in circuit.data}
+        # so exact that the model need not be made for every job anew
+        present = replace(noise.calibration, age=round(noise.calibration.age, 2))
+        errors = frozenset(noise.errors.aged(present.age, present.excess).items())
+        model = _noise_model(frozenset(names & NOISY), errors, method == DENSITY)
+    return AerSimulator(
+        method=method,
+        noise_model=model,
         max_parallel_threads=1,
         matrix_product_state_max_bond_dimension=bond_dimension,
     )
+
+
+def _counter(
+    simulator: AerSimulator, circuit: QuantumCircuit, shots: int, seed: int
+) -> Mapping[str, int]:
+    from qiskit_aer.aererror import AerError
+
     try:
         result = simulator.run(circuit, shots=shots, seed_simulator=seed).result()
     except AerError as error:
@@ -95,10 +132,60 @@ def _counter(
     }
 
 
-def _method(circuit: QuantumCircuit) -> str:
-    """Choose the method by the memory that this process may have."""
+@lru_cache(maxsize=100)
+def _noise_model(
+    names: frozenset[str], errors: frozenset[tuple[str, float]], kraus: bool
+) -> NoiseModel:
+    """Make the errors of gates and of the read-out.
+
+    As in IQM's fake backends, a gate has a depolarising error and, for its duration, the
+    relaxation of its qubits; qubits that wait have none.
+
+    :param names: of the gates that have errors; each one takes Aer some time
+    :param kraus: write errors as matrices, with which density matrices are quicker
+    """
+    from qiskit.quantum_info import Kraus, SuperOp
+    from qiskit_aer.noise import (
+        NoiseModel,
+        QuantumError,
+        ReadoutError,
+        depolarizing_error,
+        thermal_relaxation_error,
+    )
+
+    told = dict(errors)
+    zeros = told.get("readout_false_one", 0.0)
+    ones = told.get("readout_false_zero", 0.0)
+
+    def relaxation(seconds: float) -> QuantumError:
+        # where none is told
+        t1, t2 = told.get("t1_seconds", math.inf), told.get("t2_seconds", math.inf)
+        return thermal_relaxation_error(t1, min(t2, 2 * t1), seconds)
+
+    one, two = relaxation(ONE_QUBIT_SECONDS), relaxation(TWO_QUBITS_SECONDS)
+    channels = (
+        one.compose(depolarizing_error(told.get("gate_error_one_qubit", 0.0), 1)),
+        two.tensor(two).compose(
+            depolarizing_error(told.get("gate_error_two_qubits", 0.0), 2)
+        ),
+    )
+    if kraus:
+        channels = tuple(QuantumError(Kraus(SuperOp(each))) for each in channels)
+    model = NoiseModel()
+    for channel, gates in zip(channels, (ONE_QUBIT, TWO_QUBITS), strict=True):
+        if some := sorted(names & gates):
+            model.add_all_qubit_quantum_error(channel, some)
+    read = ReadoutError([[1 - zeros, zeros], [ones, 1 - ones]])
+    model.add_all_qubit_readout_error(read)
+    return model
+
+
+def _method(circuit: QuantumCircuit, noisy: bool) -> str:
+    """Choose the method, also by the memory that this process may have."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     used = _used(circuit)
+    if noisy and used <= MOST_DENSITY_QUBITS and _sampled(circuit):
+        return DENSITY
     fits = limit == resource.RLIM_INFINITY or 2 * AMPLITUDE_BYTES << used <= limit
     return "statevector" if fits and used <= MOST_QUBITS else "matrix_product_state"
 

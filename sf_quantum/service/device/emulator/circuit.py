@@ -73,11 +73,13 @@ class CircuitSimulator(SeparateRunner):
     """Simulates circuits; see :class:`.runners.Runner`.
 
     :param architecture: of the device; by default, all gates on any qubits
+    :param noisy: whether it has errors
     """
 
     kind: ClassVar[Kind] = "circuit"
     architecture: Architecture | None = None
     limits: ComputeLimits = field(default_factory=ComputeLimits)
+    noisy: bool = False
 
     def check(self, content: JSON, *, qubits: int) -> Size:
         """See :meth:`.runners.Runner.check`; takes milliseconds for small circuits."""
@@ -95,13 +97,14 @@ class CircuitSimulator(SeparateRunner):
             raise FieldError("circuit", problem)
         architecture = self.architecture or Architecture(qubits)
         told = ARCHITECTURE.dump_python(architecture, mode="json")
+        arguments: dict[str, JSON] = {"architecture": told, "noisy": self.noisy}
         seconds = {"cpu_seconds": min(CHECK_SECONDS, self.limits.cpu_seconds)}
         limits = self.limits.model_copy(update=seconds)
         with _checks:
             deadline = time.monotonic() + CHECK_SECONDS
             late, payload = lambda: time.monotonic() > deadline, json.dumps(content)
             try:
-                answer = ask("size", {"architecture": told}, payload, late, limits)
+                answer = ask("size", arguments, payload, late, limits)
             except InputError as error:
                 raise FieldError("circuit", str(error)) from error
         if answer is None:

@@ -459,7 +459,8 @@ class EmulatedDevice(DeviceSettings, Device):
         self.check_parameters(kind, parameters)
         runner = self.runners[kind]
         if isinstance(runner, CircuitSimulator):
-            runner = CircuitSimulator(Architecture.of(self.description), self.compute)
+            architecture = Architecture.of(self.description)
+            runner = CircuitSimulator(architecture, self.compute, self.noise > 0)
         size = runner.check(content, qubits=self.size)
         self.check_size(size, parameters)
         return size

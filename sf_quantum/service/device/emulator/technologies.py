@@ -20,23 +20,37 @@ class Errors:
         to the range of its couplers
     :param false_one: probability that a 0 is read as 1
     :param false_zero: probability that a 1 is read as 0
+    :param one_qubit: parameter of the depolarising error of gates of one qubit
+    :param two_qubits: as ``one_qubit``, of two
+    :param t1: seconds after which a qubit has relaxed; 0 if none does
+    :param t2: as ``t1``, of its dephasing, twice as long at most
     """
 
     control: float = 0.0
     false_one: float = 0.0
     false_zero: float = 0.0
+    one_qubit: float = 0.0
+    two_qubits: float = 0.0
+    t1: float = 0.0
+    t2: float = 0.0
 
     def times(self, factor: float) -> Errors:
-        """Return the errors multiplied by a factor."""
+        """Return the errors multiplied by a factor, and the times divided by it."""
         return Errors(
-            factor * self.control, factor * self.false_one, factor * self.false_zero
+            factor * self.control,
+            factor * self.false_one,
+            factor * self.false_zero,
+            factor * self.one_qubit,
+            factor * self.two_qubits,
+            self.t1 / factor if factor else 0.0,
+            self.t2 / factor if factor else 0.0,
         )
 
     def aged(self, age: float, excess: float = 1.0) -> dict[str, float]:
         """Return the errors that are not 0, by name of the reading.
 
         Until the end of a calibration, drift adds an independent control error of the same
-        size and doubles the read-out errors.
+        size, doubles the others, and halves the times.
 
         :param age: of the calibration, from 0 to 1
         :param excess: factor on the errors of a good calibration of that age
@@ -47,6 +61,11 @@ class Errors:
             # at 0.5 a bit carries no information
             "readout_false_one": min(0.5, self.false_one * factor),
             "readout_false_zero": min(0.5, self.false_zero * factor),
+            # at 1 nothing is left of the state
+            "gate_error_one_qubit": min(1.0, self.one_qubit * factor),
+            "gate_error_two_qubits": min(1.0, self.two_qubits * factor),
+            "t1_seconds": self.t1 / factor,
+            "t2_seconds": self.t2 / factor,
         }
         return {name: value for name, value in grown.items() if value > 0}
 
@@ -76,6 +95,8 @@ class Technology:
 
 
 ANNEALING_SECONDS = 20e-6
+# durations of gates of one and of two qubits of IQM's Apollo (see below)
+ONE_QUBIT_SECONDS, TWO_QUBITS_SECONDS = 42e-9, 130e-9
 TECHNOLOGIES: Mapping[str, Technology] = {
     # D-Wave: access time = programming + overhead + reads * (anneal + readout + delay),
     # https://docs.dwavesys.com/docs/latest/timing_qa_cycle_time.html; the figures are
@@ -94,10 +115,19 @@ TECHNOLOGIES: Mapping[str, Technology] = {
     # order of seconds". A shot: 250 us, the default repetition delay of IBM's Eagle
     # processors (their conf_*.json in qiskit-ibm-runtime), which includes the
     # read-out of about 1 us. Read-out errors: medians of the 127 qubits of ibm_sherbrooke
-    # (props_sherbrooke.json there), all calibrated on the same day.
+    # (props_sherbrooke.json there), all calibrated on the same day. Gate errors, T1 and T2:
+    # medians of the 20 qubits and 30 couplings of IQM's Apollo (IQMFakeApollo in
+    # iqm-client 36: prx and cz).
     "superconducting": Technology(
         Timing(9.75, 250e-6, 0.0),
-        Errors(false_one=0.0205, false_zero=0.0137),
+        Errors(
+            false_one=0.0205,
+            false_zero=0.0137,
+            one_qubit=0.00116,
+            two_qubits=0.0138,
+            t1=48.9e-6,
+            t2=9.55e-6,
+        ),
         calibration_seconds=24 * HOUR,
     ),
     # Paper 001: "minutes to complete a job (also considering register preparation)",
