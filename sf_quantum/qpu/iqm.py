@@ -59,10 +59,15 @@ STATES: Mapping[str, State] = {
 MOST_BITS = 100_000
 # the code with which a job that is over cannot be cancelled
 OVER_ALREADY = "illegal_job_status"
-# what a set of calibrations tells of the read-out, by our names for it
-READ_OUT = {
-    "readout_false_one": ".error_0_to_1",
-    "readout_false_zero": ".error_1_to_0",
+# what a set of calibrations tells, by our names: begin and end of its name, and the factor
+# that makes a depolarising error of an average fidelity, if it is one
+OBSERVED: Mapping[str, tuple[str, str, float]] = {
+    "readout_false_one": ("metrics.ssro.measure.", ".error_0_to_1", 0.0),
+    "readout_false_zero": ("metrics.ssro.measure.", ".error_1_to_0", 0.0),
+    "gate_error_one_qubit": ("metrics.rb.prx.", ".fidelity", 2.0),
+    "gate_error_two_qubits": ("metrics.irb.cz.", ".fidelity", 4 / 3),
+    "t1_seconds": ("characterization.model.QB", ".t1_time", 0.0),
+    "t2_seconds": ("characterization.model.QB", ".t2_time", 0.0),
 }
 
 
@@ -308,15 +313,17 @@ def _calibration(
     """Return id, time and mean values of the present set of calibrations."""
     known: dict[str, JSON] = {}
     observed = [mapping(one) for one in _lists(metrics.get("observations"))]
-    for name, end in READ_OUT.items():
+    for name, (begin, end, factor) in OBSERVED.items():
         values = [
             value
             for one in observed
-            if str(one.get("dut_field")).partition(":")[0].endswith(end)
+            if (field := str(one.get("dut_field")).partition(":")[0]).startswith(begin)
+            and field.endswith(end)
             and (value := number(one.get("value"))) is not None
         ]
         if values:
-            known[name] = sum(values) / len(values)
+            mean = sum(values) / len(values)
+            known[name] = max(0.0, factor * (1.0 - mean)) if factor else mean
     return {
         "id": str(dynamic["calibration_set_id"]),
         "time": str(metrics.get("created_timestamp")),

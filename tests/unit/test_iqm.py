@@ -13,17 +13,19 @@ from contextlib import closing
 from dataclasses import dataclass
 from email.message import Message
 from http.client import HTTPConnection
-from typing import Any
+from typing import Any, ClassVar, cast
 from uuid import UUID
 
 import pytest
 
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
+from sf_quantum.qpu import iqm
 from sf_quantum.qpu.jobs import Description, Topology
 from sf_quantum.service.api import large_bodies
 from sf_quantum.service.api.iqm import architecture, circuits, measurements
 from sf_quantum.service.api.iqm.architecture import Architecture
 from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http.auth import FixedIdentity
@@ -432,6 +434,41 @@ def test_the_quality_of_the_operations() -> None:
         assert values[f"{base}.fidelity"] == pytest.approx(1 - sum(errors) / 2)
         assert 0 < min(errors) <= max(errors) < 0.5
         assert ask(service, "GET", path).json()["observations"] == []
+
+
+class Measured:
+    """What a device has measured, of which its technology has no model."""
+
+    name = "two"
+    identity = "two"
+    calibrated = 0.0
+    description = Description("superconducting", 2, ("circuit",))
+    calibrated_values: ClassVar[dict[str, float]] = {
+        "gate_error_one_qubit": 0.002,
+        "gate_error_two_qubits": 0.04,
+        "t1_seconds": 5e-5,
+        "t2_seconds": 1e-5,
+    }
+
+
+def test_gates_and_times_as_iqms_clients_find_them() -> None:
+    device = cast("Device", Measured())
+    known = architecture.of(device.description)
+    assert known is not None
+    told = architecture.observations(device, known, metrics=True)
+    listed = told["observations"]
+    assert isinstance(listed, list)
+    found = {
+        one["dut_field"]: (one["value"], one["unit"]) for one in map(mapping, listed)
+    }
+    assert found["metrics.rb.prx.drag_crf.QB1.fidelity"] == (0.999, "")
+    assert found["metrics.irb.cz.tgss_crf.QB1__QB2.fidelity"] == (0.97, "")
+    assert found["characterization.model.QB2.t1_time"] == (5e-5, "s")
+    assert found["characterization.model.QB2.t2_time"] == (1e-5, "s")
+    assert not [name for name in found if "ssro" in str(name)]
+    # and read again
+    back = iqm._calibration({"calibration_set_id": "7"}, told)["values"]
+    assert back == pytest.approx(Measured.calibrated_values)
 
 
 def test_the_qpu_and_how_it_is(service: RunningService) -> None:

@@ -90,13 +90,14 @@ def test_qubits_that_are_out_of_service(tmp_path: Path) -> None:
     )
     with running_service(device, tcp=True) as service:
         told = client(service.url, tmp_path).describe()
+        known = service.queue.device.calibrated_values
     assert (told.qubits, told.out_of_service) == (3, frozenset({1}))
     assert told.topology is not None
     assert told.topology.qubits == (0, 2, 3)
     assert told.calibration is not None
-    values = told.calibration["values"]
-    assert isinstance(values, dict)
-    assert {*values} == {"readout_false_one", "readout_false_zero"}
+    # by way of fidelities
+    assert told.calibration["values"] == pytest.approx(known)
+    assert {"readout_false_one", "gate_error_one_qubit"} <= {*known}
 
 
 def test_a_qubo_is_compiled_run_and_read(

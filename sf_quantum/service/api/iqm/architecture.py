@@ -21,11 +21,12 @@ from sf_quantum.service.device.protocol import Device
 IMPLEMENTATIONS = {"prx": "drag_crf", "cz": "tgss_crf", "measure": "constant"}
 # of a QPU that tells no couplings, and so has all
 MOST_COUPLED = 64
-# what the observations of a qubit's read-out are called, by the name of the reading
+# what the observations are called, by the name of the device's reading
 _READ_OUT = {
     "readout_false_one": "error_0_to_1",
     "readout_false_zero": "error_1_to_0",
 }
+_TIMES = {"t1_seconds": "t1_time", "t2_seconds": "t2_time"}
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def observations(
                 "dut_label": device.name,
                 "dut_field": name,
                 "value": value,
-                "unit": "",
+                "unit": "s" if name.endswith("_time") else "",
                 "uncertainty": None,
                 "invalid": False,
                 "source": {"type": "measurement_source"},
@@ -162,12 +163,27 @@ def observations(
 
 
 def _metrics(device: Device, known: Architecture) -> Iterator[tuple[str, float]]:
+    """List names and values of what is known, the same for all qubits."""
     values = device.calibrated_values
-    errors = [values.get(name) for name in _READ_OUT]
-    for name in known.numbers:
+    qubits, single = [*known.numbers], values.get("gate_error_one_qubit")
+    for name in qubits:
         path = f"metrics.ssro.measure.{IMPLEMENTATIONS['measure']}.{name}"
-        for error, field in zip(errors, _READ_OUT.values(), strict=True):
-            if error is not None:
-                yield f"{path}.{field}", error
-        if None not in errors:
-            yield f"{path}.fidelity", 1.0 - sum(map(float, filter(None, errors))) / 2
+        errors = {
+            reading: values[reading] for reading in _READ_OUT if reading in values
+        }
+        for reading, error in errors.items():
+            yield f"{path}.{_READ_OUT[reading]}", error
+        if len(errors) == len(_READ_OUT):
+            yield f"{path}.fidelity", 1.0 - sum(errors.values()) / 2
+        for reading, field in _TIMES.items():
+            if reading in values:
+                yield f"characterization.model.{name}.{field}", values[reading]
+        if single is not None:
+            # of a depolarising error on d levels: 1 - (1 - 1/d) times its parameter
+            path = f"metrics.rb.prx.{IMPLEMENTATIONS['prx']}.{name}"
+            yield f"{path}.fidelity", 1.0 - single / 2
+    if (double := values.get("gate_error_two_qubits")) is not None:
+        for pair in known.couplings:
+            locus = "__".join(map(qubit_name, pair))
+            path = f"metrics.irb.cz.{IMPLEMENTATIONS['cz']}.{locus}"
+            yield f"{path}.fidelity", 1.0 - double * 3 / 4
