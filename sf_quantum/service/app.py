@@ -94,7 +94,9 @@ def build(
         app.include_router(dialect.router)
     for kind in (Refused, RequestValidationError, HTTPException, sqlite3.Error):
         app.add_exception_handler(kind, _answer)
-    guard = app.state.guard = Guard(app, authenticate, limits or Limits(), names)
+    guard = app.state.guard = Guard(
+        app, authenticate, limits or Limits(), names, _refusal
+    )
     app.state.metrics = metrics.registered(queue, telemetry, guard.traffic)
     app.state.readiness = Readiness(queue, guard.credentials_problem)
     return Service(queue, telemetry, app, guard)
@@ -118,7 +120,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    refused = _refused(error)
+    return _refusal(request, _refused(error))
+
+
+def _refusal(request: Request, refused: Refused) -> Response:
     if request.url.path.startswith(sapi.PREFIX):
         return sapi.refused(refused)
     if request.url.path.startswith(iqm.PREFIX):

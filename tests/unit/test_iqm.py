@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from email.message import Message
-from http.client import HTTPConnection
+from http.client import HTTPConnection as Http
 from typing import Any, ClassVar, cast
 from uuid import UUID
 
 import pytest
+from starlette.requests import HTTPConnection
 
 from sf_quantum.files import JSON, mapping
 from sf_quantum.qpu import iqm
@@ -28,13 +29,14 @@ from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
-from sf_quantum.service.http.auth import FixedIdentity
+from sf_quantum.service.http.auth import FixedIdentity, Unauthorized
 from tests.service import RunningService, running_service
 from tests.waiting import SECONDS, until
 
 # a star of five qubits, as Adonis
 STAR = Architecture(5, (0, 1, 2, 3, 4), ((0, 2), (1, 2), (2, 3), (2, 4)))
 PI = math.pi
+pytestmark = pytest.mark.devices("sfq")
 
 
 def prx(qubit: str, angle: JSON = PI, phase: JSON = 0.0) -> dict[str, JSON]:
@@ -78,7 +80,7 @@ class Answer:
 
 
 def ask(service: RunningService, method: str, path: str, body: JSON = None) -> Answer:
-    connection = HTTPConnection(service.url.removeprefix("http://"), timeout=SECONDS)
+    connection = Http(service.url.removeprefix("http://"), timeout=SECONDS)
     with closing(connection):
         content = None if body is None else json.dumps(body)
         headers = {"Content-Type": "application/json"}
@@ -355,6 +357,32 @@ def test_refusals_have_iqms_codes(
     assert told["request_id"] == answer.headers["X-Request-ID"]
 
 
+def test_what_is_refused_before_it_reaches_the_api_has_its_form() -> None:
+    device = EmulatedDevice(technology="superconducting", qubits=5, time_scale=0)
+
+    async def nobody(_: HTTPConnection) -> Identity:
+        raise Unauthorized("no credential", "Authorization", "Bearer")
+
+    with running_service(device, authenticate=nobody, tcp=True) as service:
+        refused = ask(service, "GET", "quantum-computers")
+        assert (refused.status, refused.json()["error_code"]) == (401, "unauthorized")
+        large = ask(service, "POST", "jobs/emulator/circuit", {"a": "b" * 100_000})
+        assert (large.status, large.json()["error_code"]) == (401, "unauthorized")
+
+
+def test_messages_are_short() -> None:
+    many: JSON = ["QB1"] * 10_000
+    bodies = [
+        batch({"name": "cz", "locus": many}),
+        batch(prx("Q" * 1000)),
+        batch(measure("k" * 100_000, "QB1"), measure("k" * 100_000, "QB2")),
+    ]
+    for body in bodies:
+        with pytest.raises(Refused) as caught:
+            read(body)
+        assert len(caught.value.detail) < 300
+
+
 def test_a_body_that_is_no_json(service: RunningService) -> None:
     for body in (b"{", b"[" * 100_000):
         with pytest.raises(Refused, match="not JSON") as caught:
@@ -405,6 +433,7 @@ def test_cancelling_and_deleting() -> None:
         until(lambda: not service.queue.leases.held, "the lease is given back")
 
 
+@pytest.mark.devices  # renewed by an operation of the emulated one
 def test_a_set_of_calibrations_that_was_replaced(service: RunningService) -> None:
     path = "calibration-sets/emulator/default/dynamic-quantum-architecture"
     known = ask(service, "GET", path).json()["calibration_set_id"]

@@ -9,7 +9,7 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sf_quantum.service.domain.errors import Refused
@@ -100,8 +100,14 @@ class Guard:
         authenticate: Authenticate,
         limits: Limits,
         names: Collection[str] | None = None,
+        refuse: Callable[[Request, Refused], Response] | None = None,
     ) -> None:
-        """:param names: host names for which it answers; ``None``: any"""
+        """Make the middleware.
+
+        :param names: host names for which it answers; ``None``: any
+        :param refuse: writes a refusal as the dialect of its request does
+        """
+        self._refuse = refuse or _refusal
         self._app = app
         self._names = names
         self.configure(authenticate, limits)
@@ -155,11 +161,11 @@ class Guard:
         except ClientDisconnect:
             pass
         except Refused as error:
-            await _refusal(error)(scope, receive, answer)
+            await self._refuse(request, error)(scope, receive, answer)
         except asyncio.CancelledError as error:
             # the client has gone, or uvicorn stops
             if not status and error.args != (CANCEL,):
-                await _refusal(_STOPPED)(scope, receive, answer)
+                await self._refuse(request, _STOPPED)(scope, receive, answer)
         finally:  # also after an error of ours, which has been answered
             seconds = time.monotonic() - began
             self.traffic.ended(request, id_, sender, name, status, seconds)
@@ -345,7 +351,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return next_message
 
 
-def _refusal(error: Refused) -> JSONResponse:
+def _refusal(_: Request, error: Refused) -> Response:
     content = {"detail": error.detail, "field": error.field}
     return JSONResponse(content, error.status, error.headers)
 

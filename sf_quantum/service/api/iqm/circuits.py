@@ -39,6 +39,8 @@ from sf_quantum.service.domain.jobs import Submission
 CIRCUITS, INSTRUCTIONS, SHOTS, EXECUTIONS = 200, 10_000, 100_000, 1_000_000
 # of a job without its circuits, which is read with every list of jobs
 OPTIONS_BYTES = 64 * 1024
+# characters of a name, and qubits, in a message
+SHOWN, SHOWN_QUBITS = 100, 5
 # prx as iqm-client defines it, up to a global phase
 PRX = "gate prx(t, p) q { U(t, p - pi/2, pi/2 - p) q; }"
 # names and numbers of arguments, and whether they act on each qubit by itself
@@ -183,7 +185,7 @@ def text(
     :raises Refused: 400 if it does not fit on the QPU, in the words of ``iqm-client``
     """
     field = f"circuits.{index}"
-    keys: list[list[JSON]] = []
+    keys: dict[str, int] = {}
     lines: list[str] = []
     bits = 0
     for number, one in enumerate(circuit.instructions):
@@ -194,9 +196,9 @@ def text(
                 key = one.args.get("key")
                 if not isinstance(key, str) or not key:
                     raise ValueError("'measure' needs the argument 'key', a text")
-                if any(key == other for other, _ in keys):
-                    raise ValueError(f"non-unique measurement key {key!r}")
-                keys.append([key, len(qubits)])
+                if key in keys:
+                    raise ValueError(f"non-unique measurement key {_shown(key)}")
+                keys[key] = len(qubits)
                 for qubit in qubits:
                     lines.append(f"m[{bits}] = measure q[{qubit}];")
                     bits += 1
@@ -207,7 +209,10 @@ def text(
             raise Refused(400, str(error), where) from error
     if not bits:
         raise Refused(400, "the circuit measures nothing", field)
-    about: dict[str, JSON] = {"name": circuit.name, "keys": [*keys]}
+    about: dict[str, JSON] = {
+        "name": circuit.name,
+        "keys": [[*one] for one in keys.items()],
+    }
     if circuit.metadata is not None:
         about["metadata"] = circuit.metadata
     head = f'OPENQASM 3.0; include "stdgates.inc";\n// {json.dumps(about)}\n{PRX}\nqubit[{known.labels}] q;'
@@ -221,10 +226,10 @@ def _operation(one: Instruction) -> str:
             raise ValueError(
                 f"Operation '{name}' is not supported by the dynamic quantum architecture."
             )
-        raise ValueError(f"Unknown quantum operation '{name}'.")
+        raise ValueError(f"Unknown quantum operation {_shown(name)}.")
     if one.implementation not in (None, IMPLEMENTATIONS.get(name)):
         raise ValueError(
-            f"Operation '{name}' implementation '{one.implementation[:100]}' "
+            f"Operation '{name}' implementation {_shown(str(one.implementation))} "
             "is not supported by the dynamic quantum architecture."
         )
     return name
@@ -240,20 +245,26 @@ def _qubits(
     if mapping is not None:
         if missing := [qubit for qubit in one.locus if qubit not in mapping]:
             detail = "is not found in the provided qubit mapping"
-            raise ValueError(f"The qubit {missing[0]!r} {detail}.")
+            raise ValueError(f"The qubit {_shown(missing[0])} {detail}.")
         locus = [mapping[qubit] for qubit in one.locus]
     else:
         locus = one.locus
     for qubit in locus:
         if qubit not in known.numbers:
-            raise ValueError(f"{qubit!r} is not allowed as locus for '{name}'")
+            raise ValueError(f"{_shown(qubit)} is not allowed as locus for '{name}'")
     qubits = [known.numbers[qubit] for qubit in locus]
+    # all of them are the QPU's
+    shown = f"{tuple(locus[:SHOWN_QUBITS])}"
     if len({*qubits}) < len(qubits):
-        raise ValueError(f"{tuple(locus)} has a qubit twice")
+        raise ValueError(f"{shown} has a qubit twice")
     wrong = len(qubits) != QUBITS.get(name, len(qubits))
     if wrong or (name == "cz" and (qubits[0], qubits[1]) not in known.pairs):
-        raise ValueError(f"{tuple(locus)} is not allowed as locus for '{name}'")
+        raise ValueError(f"{shown} is not allowed as locus for '{name}'")
     return qubits
+
+
+def _shown(text: str) -> str:
+    return repr(text[:SHOWN])
 
 
 def _statement(one: Instruction, name: str, qubits: Sequence[int]) -> str:
@@ -308,7 +319,8 @@ def circuit(text: str, mapping: Mapping[str, str] | None) -> dict[str, JSON]:
 
 
 def _instructions(text: str, names: Mapping[str, str]) -> Iterator[JSON]:
-    left = keys(text)
+    left = iter(keys(text))
+    key, bits = next(left)
     measured: list[JSON] = []
     for line in text.splitlines()[5:]:
         match = _STATEMENT.fullmatch(line)
@@ -323,8 +335,8 @@ def _instructions(text: str, names: Mapping[str, str]) -> Iterator[JSON]:
         args: dict[str, JSON] = dict(zip(ARGUMENTS[name], values, strict=True))
         if name == "measure":
             measured += locus
-            key, bits = left[0]
             if len(measured) < bits:
                 continue
-            left, locus, measured, args = left[1:], measured, [], {"key": key}
+            locus, measured, args = measured, [], {"key": key}
+            key, bits = next(left, ("", 0))
         yield {"name": name, "locus": locus, "args": args, "implementation": None}
