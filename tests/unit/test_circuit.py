@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import secrets
 import threading
 from datetime import UTC, datetime
 
@@ -168,7 +169,7 @@ def test_circuits_that_go_on_after_a_measurement(body: str, word: str) -> None:
 
 def refusal(text: str, device: Architecture | None = None) -> str:
     with pytest.raises(InputError) as caught:
-        batch(text, device or Architecture(1_000_000))
+        batch(text, device or Architecture(10_000))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -210,7 +211,7 @@ def refusal(text: str, device: Architecture | None = None) -> str:
 )
 def test_what_is_refused(body: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        batch(HEAD + body, Architecture(1_000_000))
+        batch(HEAD + body, Architecture(10_000))
     assert refusal(HEAD + body)
 
 
@@ -223,7 +224,7 @@ def test_what_is_refused(body: str, words: str) -> None:
         ("OPENQASM 2.0; qreg q[1]; nope q[0];", "line 1: 'nope' is not defined"),
         ('OPENQASM 2.0; include "/etc/passwd"; qreg q[1];', "line 1: unable to find"),
         ("OPENQASM 2.0; opaque g a; qreg q[1]; g q[0];", "gate g has no definition"),
-        ("OPENQASM 2.0; qreg q[999999999];", "999999999 qubits do not fit on 1000000"),
+        ("OPENQASM 2.0; qreg q[999999999];", "999999999 qubits do not fit on 10000"),
         ("OPENQASM 2.0; qreg q[1]; creg c[999999999];", "999,999,999 bits; at most"),
     ],
 )
@@ -239,17 +240,17 @@ DEFINED = [f"gate g{i} a {{ g{i - 1} a; g{i - 1} a; }}" for i in range(1, 20)]
     ("body", "words"),
     [
         (f"gate g0 a {{ }} {' '.join(DEFINED)} qubit q; g19 q;", "more than 100,000"),
-        ("qubit[999999] q; gate e a { } e q;", "more than 100,000"),
-        ("qubit[999999] q; reset q;", "more than 100,000"),
+        ("qubit[9999] q; gate e a { } " + "e q; " * 11, "more than 100,000"),
+        ("qubit[9999] q; " + "reset q; " * 11, "more than 100,000"),
         ("qubit q; bit[999999] c; c = measure q;", "999,999 bits; at most 10,000"),
-        ("qubit[2000000] q;", "2000000 qubits do not fit on 1000000"),
+        ("qubit[2000000] q;", "2000000 qubits do not fit on 10000"),
         (f"qubit q; rx({'(' * 1_000}0{')' * 1_000}) q;", "nested too deeply"),
         ("/*" * 200_000, "line 3: unexpected '\\*'"),
     ],
 )
 def test_no_text_makes_too_many_objects(body: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        batch(HEAD + body, Architecture(1_000_000))
+        batch(HEAD + body, Architecture(10_000))
 
 
 def test_no_loop_makes_too_many_objects(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,7 +393,7 @@ def on_star(body: str, *broken: int, head: str = PRX) -> str:
         ("cx q[0], q[2];", "gate cx on qubits 0 and 2 is not native: cz, prx, r"),
         ("cz q[1], q[0];", "gate cz on qubits 1 and 0: these are not coupled"),
         ("c[0] = measure q[0]; if (c[0]) { prx(1, 0) q[2]; }", "if on qubit"),
-        ("qubit p;", "6 qubits do not fit on 5 qubits"),
+        ("qubit extra;", "6 qubits do not fit on 5 qubits"),
     ],
 )
 def test_native_gates_on_a_lattice(body: str, why: str) -> None:
@@ -498,6 +499,16 @@ def test_clients_learn_the_lattice() -> None:
     assert (told.qubits, told.out_of_service) == (4, frozenset({4}))
 
 
+def test_a_circuit_is_read_once_for_its_check_and_its_run() -> None:
+    text = f"{BELL} // {secrets.token_hex()}"
+    told = ARCHITECTURE.dump_python(Architecture(3), mode="json")
+    before = openqasm._kept.cache_info()
+    size(text, told, noisy=True)
+    simulate(text, {"num_reads": 1}, None, 64)
+    after = openqasm._kept.cache_info()
+    assert (after.misses, after.hits) == (before.misses + 1, before.hits + 1)
+
+
 def test_as_qiskit_has_it() -> None:
     for seed, dumps in [*((n, qasm3.dumps) for n in range(6)), (1, qasm2.dumps)]:
         made = random_circuit(4, 6, max_operands=3, seed=seed)
@@ -589,7 +600,7 @@ def test_a_device_tells_its_errors_and_has_none_without_noise() -> None:
     assert (ideal.errors, ideal.calibrated_values) == (Errors(), {})
     middle = f"{HEAD}qubit q; bit c; {'h q; ' * 10} c = measure q;"
     told, exact = (one.check("circuit", middle, {}) for one in (device, ideal))
-    assert (told.amplitudes, exact.amplitudes) == (11 * 4, 11 * 2)
+    assert (told.amplitudes, exact.amplitudes) == (3 * 11 * 4, 11 * 2)
 
 
 def test_many_qubits_by_matrix_product_states() -> None:

@@ -35,7 +35,12 @@ MOST_QUBITS = 28
 AMPLITUDE_BYTES = 16
 # with more qubits, a circuit with errors is simulated shot by shot
 MOST_DENSITY_QUBITS = 10
-DENSITY = "density_matrix"
+EXACT, DENSITY, BONDS = "statevector", "density_matrix", "matrix_product_state"
+# how often an amplitude is changed by a gate and its error
+ERROR_WORK = 3
+# a gate on matrix-product states of little entanglement takes as long as that on so many
+# qubits
+BOND_WORK = 17
 # without those of IBM's and IQM's QPUs that only shift the phase of what follows (McKay et
 # al., "Efficient Z gates for quantum computing", arXiv:1612.00858)
 ONE_QUBIT = frozenset("h r rx ry sx sxdg u u2 u3 x y".split())
@@ -54,13 +59,16 @@ def size(payload: JSON, architecture: JSON, noisy: bool) -> dict[str, JSON]:
     gates = [len(circuit.data) for circuit in circuits]
     shots = amplitudes = 0
     for circuit, count in zip(circuits, gates, strict=True):
-        used = min(_used(circuit), MOST_QUBITS)
-        if _method(circuit, noisy) == DENSITY:
-            amplitudes += count << 2 * used
-        elif _sampled(circuit) and not noisy:
-            amplitudes += count << used
+        used, method = _used(circuit), _method(circuit, noisy)
+        work = count * ERROR_WORK if noisy else count
+        if method == DENSITY:
+            amplitudes += work << 2 * used
+            continue
+        work <<= used if method == EXACT else BOND_WORK
+        if _sampled(circuit) and not noisy:
+            amplitudes += work
         else:
-            shots += count << used
+            shots += work
     return {
         "values": sum(circuit.num_clbits for circuit in circuits),
         "circuits": len(circuits),
@@ -187,7 +195,7 @@ def _method(circuit: QuantumCircuit, noisy: bool) -> str:
     if noisy and used <= MOST_DENSITY_QUBITS and _sampled(circuit):
         return DENSITY
     fits = limit == resource.RLIM_INFINITY or 2 * AMPLITUDE_BYTES << used <= limit
-    return "statevector" if fits and used <= MOST_QUBITS else "matrix_product_state"
+    return EXACT if fits and used <= MOST_QUBITS else BONDS
 
 
 def _used(circuit: QuantumCircuit) -> int:

@@ -29,7 +29,7 @@ from sf_quantum.service.domain.jobs import Kind, Size
 MAX_CHARACTERS = 4 * 2**20
 MAX_STATEMENTS = 100_000
 #: of a circuit
-MAX_BITS = 10_000
+MAX_BITS = MAX_QUBITS = 10_000
 #: gates, measurements and resets of a circuit, with each use of its own gates
 MAX_STEPS = 100_000
 CHECK_SECONDS = 60

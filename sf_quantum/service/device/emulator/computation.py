@@ -24,7 +24,7 @@ UPDATE_SECONDS = 0.3e-9
 AMPLITUDE_SECONDS = 2e-9
 EVOLUTION_SECONDS = 50e-9
 # to read a gate and prepare its simulation, and what every circuit takes
-GATE_SECONDS = 0.3e-3
+GATE_SECONDS = 0.2e-3
 CIRCUIT_SECONDS = 2e-3
 # a shot of an atom, and what every sequence takes
 ATOM_SHOT_SECONDS = 20e-9

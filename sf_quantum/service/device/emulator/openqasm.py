@@ -18,6 +18,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.service.device.emulator.circuit import (
     MAX_BITS,
+    MAX_QUBITS,
     MAX_STEPS,
     Architecture,
 )
@@ -135,12 +136,11 @@ def _flat(text: str, architecture: Architecture | None) -> QuantumCircuit:
     """Read a circuit, check it, and replace the gates that it defines."""
     if not (bare := _COMMENT.sub(" ", text)).strip():
         raise InputError("the text is empty")
-    _check_numbers(bare, architecture)
+    most = architecture.qubits if architecture else MAX_QUBITS
+    _check_numbers(bare, most)
     read = _kept if len(text) <= KEPT_CHARACTERS else _read
-    most = architecture.qubits if architecture else None
-    circuit = read(text.rstrip(), _version(bare), most)
-    if architecture is not None:
-        _check_size(circuit.num_qubits, circuit.num_clbits, architecture.qubits)
+    circuit = read(text.rstrip(), _version(bare))
+    _check_size(circuit.num_qubits, circuit.num_clbits, most)
     flat = _Flattening(architecture).flat(circuit)
     if not measures(flat):
         raise InputError("the circuit measures nothing")
@@ -164,31 +164,29 @@ def _version(text: str) -> int:
     return version
 
 
-def _check_numbers(text: str, architecture: Architecture | None) -> None:
+def _check_numbers(text: str, most: int) -> None:
     """Refuse sizes for which a parser would make too many objects."""
-    if architecture is None:
-        return
     total = {"qreg": 0, "creg": 0}
     for kind, size in _REGISTER.findall(text):
         total[kind] += int(size[:9])
-    _check_size(total["qreg"], total["creg"], architecture.qubits)
+    _check_size(total["qreg"], total["creg"], most)
     for number in _PHYSICAL.findall(text):
-        if int(number[:9]) >= architecture.qubits:
+        if int(number[:9]) >= most:
             raise InputError(f"there is no qubit ${number[:9]}")
 
 
-def _check_size(qubits: int, bits: int, most: int | None) -> None:
-    if most is not None and qubits > most:
+def _check_size(qubits: int, bits: int, most: int = MAX_QUBITS) -> None:
+    if qubits > most:
         raise InputError(f"{qubits} qubits do not fit on {most} qubits")
     if bits > MAX_BITS:
         raise InputError(f"{bits:,} bits; at most {MAX_BITS:,} per circuit")
 
 
-def _read(text: str, version: int, qubits: int | None) -> QuantumCircuit:
+def _read(text: str, version: int) -> QuantumCircuit:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return _read2(text) if version == 2 else _read3(text, qubits)
+            return _read2(text) if version == 2 else _read3(text)
     except (InputError, MemoryError):
         raise
     except RecursionError:
@@ -209,13 +207,13 @@ def _read2(text: str) -> QuantumCircuit:
     return qasm2.loads(text, include_path=(), custom_instructions=gates)
 
 
-def _read3(text: str, qubits: int | None) -> QuantumCircuit:
+def _read3(text: str) -> QuantumCircuit:
     import openqasm3
     import qiskit_qasm3_import
 
     # as qiskit.qasm3.loads() does
     program = openqasm3.parse(text)
-    _check_program(program, qubits)
+    _check_program(program)
     return qiskit_qasm3_import.convert(program)
 
 
@@ -237,7 +235,7 @@ def _told(error: BaseException) -> str:
     return f"{where}{message[:200] or type(error).__name__}"
 
 
-def _check_program(program: Program, qubits: int | None) -> None:
+def _check_program(program: Program) -> None:
     """Refuse a program for which the converter would make too many objects."""
     from openqasm3 import ast
 
@@ -250,7 +248,7 @@ def _check_program(program: Program, qubits: int | None) -> None:
             size = _declared(statement)
             declared[type(statement)] += size
             total, bits = declared.values()
-            _check_size(total, bits, qubits)
+            _check_size(total, bits)
             if isinstance(statement, ast.QubitDeclaration):
                 sizes[statement.qubit.name] = size
         elif isinstance(statement, ast.QuantumGateDefinition):
